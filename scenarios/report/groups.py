@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,10 @@ from scenarios.report.run_reader import RecordedRun
 
 Value = Callable[[RecordedRun], float | None]
 Show = Callable[[float], str]
+
+
+MOST_UNNAMED = 6
+"""Keys of a notice"""
 
 
 @dataclass(frozen=True)
@@ -111,13 +115,17 @@ def _missing(column: str) -> str:
 
 def differences(groups: Sequence[RunGroup]) -> list[tuple[str, list[str]]]:
     """(key, its value in each group) for every key in which the groups' scenarios differ, seeds left out."""
-    every = labels.identities([run.settings for group in groups for run in group.runs])
-    starts = [sum(len(group.runs) for group in groups[:index]) for index in range(len(groups))]
-    identities = [every[start] for start in starts]
+    identities = _identities(groups)
     return [
         (key, [labels.value_text(each[key]) if key in each else "–" for each in identities])
         for key in labels.differing(identities)
     ]
+
+
+def _identities(groups: Sequence[RunGroup]) -> list[labels.Settings]:
+    every = labels.identities([run.settings for group in groups for run in group.runs])
+    starts = [sum(len(group.runs) for group in groups[:index]) for index in range(len(groups))]
+    return [every[start] for start in starts]
 
 
 def notices(groups: Sequence[RunGroup]) -> list[str]:
@@ -127,11 +135,27 @@ def notices(groups: Sequence[RunGroup]) -> list[str]:
         values = {group.first.settings.get(key): None for group in groups}
         if len(values) > 1:
             found.append(f"{name} differ: {', '.join(map(labels.value_text, values))}. {why}")
+    found += _unnamed(groups)
     repeats = [run for group in groups for run in group.repeats]
     if repeats:
         ids = ", ".join(run.folder.name for run in repeats)
         found.append(f"Runs that repeat a seed of their group are in no mean and no figure: {ids}.")
     return found
+
+
+def _unnamed(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """The keys that differ and stand neither in the names of groups nor in other notices, with their values."""
+    identities = _identities(groups)
+    keys = [key for key in labels.unnamed(identities) if key not in {key for key, _, _ in _COMMON}]
+    if keys:
+        shown = [f"{key} ({_values(identities, key)})" for key in keys[:MOST_UNNAMED]]
+        rest = len(keys) - MOST_UNNAMED
+        more = f" and {rest} more, in the table of what differs" if rest > 0 else ""
+        yield f"These differ, too, which the names of groups do not say: {', '.join(shown)}{more}."
+
+
+def _values(identities: Sequence[labels.Settings], key: str) -> str:
+    return ", ".join(dict.fromkeys(labels.value_text(each[key]) for each in identities if key in each))
 
 
 _COMMON = (

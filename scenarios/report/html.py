@@ -40,6 +40,8 @@ MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
 """Number of critical clients shown of a single run, or of each of several."""
 MOST_IN_TITLE, MOST_FACTS = 4, 4
 """Number of groups named in the title, and of different values of a fact."""
+NO_BREAK = "\u00a0"
+"""A space at which no line is broken."""
 ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "started_utc")
 """Parts of the environment that have their own sections."""
 
@@ -297,9 +299,15 @@ def _shown(show: Callable[[float], str]) -> Callable[[float | None], str]:
     return lambda value: "–" if value is None or math.isnan(value) else show(value)
 
 
+def _breakable(text: str) -> str:
+    """The text of a cell, which may be broken between a mean and its interval alone."""
+    return text.replace(" ", NO_BREAK).replace(f"{NO_BREAK}±", " ±")
+
+
 FILTERS: dict[str, Callable[..., str]] = {
     "bytes": _shown(format_bytes),
     "flops": _shown(format_flops),
+    "breakable": _breakable,
     "percent": _shown(percent),
     "seconds": _shown(format_seconds),
     "counted": bottlenecks.counted,

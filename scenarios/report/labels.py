@@ -6,7 +6,7 @@ comes as its resolved keys, flat (``train.lr``).
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,8 +44,36 @@ def labels(groups: Sequence[Settings]) -> list[str]:
 
     A key is added only to labels that would be equal without it, until none are.
     """
+    texts = [", ".join(own) for own in _words(groups)[0]]
+    # Values that are written alike, as long mixes of devices, still have names of their own.
+    return [
+        f"{text} #{texts[: index + 1].count(text)}" if texts.count(text) > 1 else text
+        for index, text in enumerate(texts)
+    ]
+
+
+def unnamed(groups: Sequence[Settings]) -> list[str]:
+    """The keys that differ, but are not in every label.
+
+    Options that only some methods or policies have are no difference.
+    """
+    named = _words(groups)[1]
+    return [
+        key
+        for key in differing(groups)
+        if key not in (METHOD, SERVER, POLICY, *named)
+        and (not _is_option(key) or len({repr(each[key]) for each in groups if key in each}) > 1)
+    ]
+
+
+def _is_option(key: str) -> bool:
+    return any(part.endswith("_options") for part in key.split("."))
+
+
+def _words(groups: Sequence[Settings]) -> tuple[list[list[str]], set[str]]:
+    """(the words of each label, the keys beside method, server and policy that are in all of them)."""
     keys = differing(groups)
-    words = [_first_words(settings, POLICY in keys) for settings in groups]
+    words, named = [_first_words(settings, POLICY in keys) for settings in groups], Counter[str]()
     for key in (key for key in keys if key not in (METHOD, SERVER, POLICY)):
         alike: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
         for index, own in enumerate(words):
@@ -53,14 +81,10 @@ def labels(groups: Sequence[Settings]) -> list[str]:
         for members in alike.values():
             if any(groups[index].get(key) != groups[members[0]].get(key) for index in members):
                 name = short(key, {known for settings in groups for known in settings})
+                named[key] += len(members)
                 for index in members:
                     words[index].append(f"{name}={value_text(groups[index].get(key))}")
-    texts = [", ".join(own) for own in words]
-    # Values that are written alike, as long mixes of devices, still have names of their own.
-    return [
-        f"{text} #{texts[: index + 1].count(text)}" if texts.count(text) > 1 else text
-        for index, text in enumerate(texts)
-    ]
+    return words, {key for key, count in named.items() if count == len(groups)}
 
 
 def short(key: str, known: set[str]) -> str:

@@ -104,6 +104,7 @@ def test_one_page_holds_two_methods_with_two_seeds_each_and_tables_beside_it(
     assert "<h1>4 runs: fedavg, fedprox</h1>" in text
     assert re.findall(r"</svg>(fed\w+)</th><td>2</td>", text) == ["fedavg", "fedprox"]
     assert all(f"{method}, seed {seed}" in text for method, seed in ACCURACIES)
+    assert "<td>70.00 ±\u00a0127.06\u00a0%</td>" in text  # broken before an interval alone, where a line has no room
     assert "foreign is not a run folder" in text
     assert "warning: left out:" in capsys.readouterr().err
     assert len((study / "rounds.csv").read_text().splitlines()) == 1 + 8
@@ -122,6 +123,23 @@ def test_a_page_says_where_data_and_targets_differ_and_which_runs_repeat_a_seed(
         "Runs that repeat a seed of their group are in no mean and no figure: again.",
     ]
     assert groups.differences(by_group) == [("data.name", ["digits", "mnist"]), ("stop.target_accuracy", ["0.8", "–"])]
+
+
+def test_a_page_says_which_keys_differ_beside_those_that_name_the_groups(tmp_path: Path) -> None:
+    def run(name: str, method: str, lr: float, rounds: int, *options: str) -> Path:
+        table = "".join(f"{each}\n" for each in options)
+        text = HEAD.format(method=method, seed=1, data="digits")
+        return made_run(tmp_path / name, (0.1,), f"{text}[train]\nlr = {lr}\n[rounds]\nmax = {rounds}\n{table}")
+
+    own = ("[method_options]", "mu = 0.1")
+    by_group = groups.grouped(open_runs([run("a", "fedavg", 0.1, 5), run("b", "fedprox", 0.05, 9, *own)]))
+    assert [group.label for group in by_group] == ["fedavg", "fedprox"]
+    assert groups.notices(by_group) == [
+        "These differ, too, which the names of groups do not say: train.lr (0.1, 0.05), rounds.max (5, 9)."
+    ]
+    named = groups.grouped(open_runs([run("c", "fedavg", 0.1, 5), run("d", "fedavg", 0.1, 9)]))
+    assert [group.label for group in named] == ["fedavg, rounds.max=5", "fedavg, rounds.max=9"]
+    assert groups.notices(named) == []
 
 
 def test_a_table_needs_no_path_before_an_option_a_folder_or_the_end(tmp_path: Path) -> None:
