@@ -87,9 +87,10 @@ def with_options(group: type) -> Callable[[Callable[..., None]], Callable[..., N
             if parameter.name != "options"
         ]
         hints = get_type_hints(group, include_extras=True)
+        inherited_last = sorted(fields(group), key=lambda field: field.name not in group.__annotations__)
         shared = [
             inspect.Parameter(field.name, own[0].kind, default=field.default, annotation=hints[field.name])
-            for field in fields(group)
+            for field in inherited_last
         ]
 
         @wraps(command)

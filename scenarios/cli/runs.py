@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -38,27 +39,38 @@ if TYPE_CHECKING:
     from scenarios.host import Host, Piece
 
 
-@with_options(RemoteOptions)
+@dataclass(frozen=True)
+class RunOptions(RemoteOptions):
+    """Options of the commands that make one run."""
+
+    workers: OwnWorkers = None
+    device: Device = "auto"
+    as_json: Json = False
+    quiet: Quiet = False
+    piece: For = None
+    report: Report = True
+
+    @property
+    def silent(self) -> bool:
+        """Whether no progress is shown."""
+        return self.quiet or self.as_json
+
+
+@with_options(RunOptions)
 def run(
     scenario: ScenarioName,
     overrides: Overrides = None,
     out: Out = Path("runs"),
     run_id: RunId = None,
-    workers: OwnWorkers = None,
     seed: Seed = None,
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
-    piece: For = None,
-    report: Report = True,
     *,
-    options: RemoteOptions,
+    options: RunOptions,
 ) -> None:
     """Run a scenario; write its run folder and report."""
     from scenarios import runner
     from scenarios.config.load import load
 
-    remote_access = options.access(workers)
+    remote_access = options.access(options.workers)
     loaded = load(scenario, _with_seed(overrides, seed))
     own_numpy.limit([loaded])
     print_notes(loaded)
@@ -66,49 +78,18 @@ def run(
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
-    quiet = quiet or as_json
-    result = with_workers([loaded], out, run_id, workers, device, quiet, work, remote_access, piece)
-    _finish(loaded, result, as_json, report)
+    parts = (out, run_id, options.workers, options.device, options.silent)
+    _finish(loaded, with_workers([loaded], *parts, work, remote_access, options.piece), options)
 
 
-def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool, report: bool) -> NoReturn:
-    """Print the summary of a run, draw its report if one is wanted and not there, and exit with its code."""
-    from scenarios.report import html, terminal
-
-    stopped = result["stopped_by"] == "user"
-    folder = Path(result["run_dir"])
-    page: Path | None = folder / "report.html"
-    if stopped:  # a user who stops a run does not wait for a report; `fedbr report` draws it later
-        page = None
-    elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
-        server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
-        title = f"{loaded.name}: {loaded.scenario.method}{server}"
-        page = report_or_warning(lambda: html.build([folder], folder / "report.html", title)) if report else None
-    emit(result, as_json, lambda: terminal.print_summary(result, page))
-    for warning in result.get("warnings", []):
-        print(f"fedbr: warning: {warning}", file=sys.stderr)
-    raise typer.Exit(STOPPED if stopped else FINISHED)
-
-
-def _is_younger(page: Path, ledger: Path) -> bool:
-    """Whether there is a report, drawn after the ledger was last written."""
-    return page.is_file() and page.stat().st_mtime >= ledger.stat().st_mtime
-
-
-@with_options(RemoteOptions)
+@with_options(RunOptions)
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="other limits, for example rounds.max=200")
     ] = None,
-    workers: OwnWorkers = None,
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
-    piece: For = None,
-    report: Report = True,
     *,
-    options: RemoteOptions,
+    options: RunOptions,
 ) -> None:
     """Resume a killed or stopped run; the result is bit-identical.
 
@@ -118,22 +99,44 @@ def resume(
     from scenarios import extension, runner
     from scenarios.host import check_room
 
-    remote_access = options.access(workers)
-    loaded, device = runner.open_existing(folder, device)
+    remote_access = options.access(options.workers)
+    loaded, device = runner.open_existing(folder, options.device)
     result = runner.ended(loaded, folder)
     if overrides:
         loaded = extension.extend(loaded, folder, overrides)
         result = runner.ended(loaded, folder)
     if result is not None:
-        _finish(loaded, result, as_json, report)
+        _finish(loaded, result, options)
     check_room(folder)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return runner.resume(loaded, host, folder, launcher, stopped)
 
-    quiet = quiet or as_json
-    result = with_workers([loaded], None, None, workers, device, quiet, work, remote_access, piece)
-    _finish(loaded, result, as_json, report)
+    parts = (None, None, options.workers, device, options.silent)
+    _finish(loaded, with_workers([loaded], *parts, work, remote_access, options.piece), options)
+
+
+def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoReturn:
+    """Print the summary of a run, draw its report if one is wanted and not there, and exit with its code."""
+    from scenarios.report import html, terminal
+
+    stopped, folder = result["stopped_by"] == "user", Path(result["run_dir"])
+    page: Path | None = folder / "report.html"
+    if stopped:  # a user who stops a run does not wait for a report; `fedbr report` draws it later
+        page = None
+    elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
+        server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
+        title, file = f"{loaded.name}: {loaded.scenario.method}{server}", folder / "report.html"
+        page = report_or_warning(lambda: html.build([folder], file, title)) if options.report else None
+    emit(result, options.as_json, lambda: terminal.print_summary(result, page))
+    for warning in result.get("warnings", []):
+        print(f"fedbr: warning: {warning}", file=sys.stderr)
+    raise typer.Exit(STOPPED if stopped else FINISHED)
+
+
+def _is_younger(page: Path, ledger: Path) -> bool:
+    """Whether there is a report, drawn after the ledger was last written."""
+    return page.is_file() and page.stat().st_mtime >= ledger.stat().st_mtime
 
 
 def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
