@@ -22,6 +22,10 @@ from edge.protocol.plugins import PluginOptions
 T = TypeVar("T")
 
 CPU = "cpu"
+FILE_NAME = r"^[^/\\.\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*(/[^/\\.\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*)*$"
+"""Names of files in folders: no part is hidden, ``.`` or ``..``."""
+MAX_FILE_NAME = 300
+"""Characters of it."""
 Norm = Literal["batch", "group", "none"]
 """Normalisation after the convolutions of a model."""
 EvalSplit = Literal["train", "validation", "test"]
@@ -218,6 +222,18 @@ class ComponentConfig(Section):
 
 
 @dataclass(frozen=True)
+class ShippedFile(Section):
+    """A file of a run that a remote worker can request (`edge.protocol.messages.FetchFile`)."""
+
+    kind: Literal["data", "partition", "source"]
+    """Of the decoded data set, of its partition, or of the user's modules."""
+    name: Annotated[str, Field(max_length=MAX_FILE_NAME, pattern=FILE_NAME)]
+    """Its place below the folder of its kind: never absolute, and never above that folder."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    nbytes: Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
 class Job(Section):
     """All that a worker must know to serve any client of one run."""
 
@@ -276,6 +292,8 @@ class Job(Section):
     anything."""
     visit_nbytes: int = 0
     """Bytes that a training visit takes by count, for machines that choose their number of workers per GPU by it."""
+    shipped: tuple[ShippedFile, ...] = ()
+    """Files that a remote worker can request, if it lacks them."""
     worker_slot: int = 0
     """This worker's place among ``workers``, 0, 1 ..; the one that replaces it takes it over."""
     workers: int = 1

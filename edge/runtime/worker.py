@@ -108,6 +108,8 @@ class _PrefetchQueue:
         """Why a message cannot be the next task; '' if it can."""
         if isinstance(message, messages.Welcome):
             return "a second welcome"
+        if isinstance(message, messages.FilePart):
+            return "a part of a file that was not requested"
         if isinstance(message, messages.ClientState):
             return "a worker that reaches the files of the run has no use for a ClientState"
         if sequence and any(task[0].sequence == sequence for task in self.tasks):

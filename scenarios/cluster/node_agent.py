@@ -27,6 +27,8 @@ from edge.protocol.config import Job
 from edge.protocol.messages import MAX_ERROR_TEXT, Error, printable
 from edge.protocol.scratch import scratch
 from edge.runtime.connection import CoordinatorConnection, Credentials, NoAnswerError
+from edge.runtime.file_parts import RunEndedError, TransferError
+from edge.runtime.file_transfer import fetch_files
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from edge.runtime.log import log
 from edge.runtime.numerics import difference, fingerprint
@@ -63,6 +65,8 @@ class NodeOptions:
     cache: str
     wait_seconds: float
     """How long to wait for a run, and for one that was lost."""
+    takes_sources: bool = True
+    """Whether the run's modules may be fetched, and imported here."""
 
 
 def join_run(endpoint: str, credentials: Credentials, options: NodeOptions) -> int:
@@ -142,7 +146,9 @@ class NodeAgent:
                 shutdown = connection.last_shutdown()  # sent just before the connection was closed
                 session.is_lost = shutdown is None
                 session.why = session.why if shutdown is None else shutdown.why
-            except (JoinError, PoolError, OSError) as error:
+            except RunEndedError:
+                session.why = "" if connection.shutdown is None else connection.shutdown.why
+            except (JoinError, TransferError, PoolError, OSError) as error:
                 session.why = str(error)
                 connection.send(Error(type(error).__name__, str(error)[:MAX_ERROR_TEXT]))
                 connection.await_shutdown(SHUTDOWN_SECONDS)
@@ -158,6 +164,12 @@ class NodeAgent:
         if workers != self._workers:  # as many as the GPUs of this machine have memory for
             self._workers, session.is_lost, session.why = workers, True, f"{workers} workers have memory"
             return
+
+        def check() -> None:
+            if is_lost():
+                raise Stopped
+
+        local = fetch_files(connection, local, self._options.takes_sources, _say, check)
         launcher, telemetry = self._launcher_for(local), list[str]()
 
         def on_event(event: HostEvent) -> None:
