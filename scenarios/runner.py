@@ -63,6 +63,7 @@ def probe_worker(
     loaded: Loaded, device: str, launcher: WorkerLauncher, logs: Path, stopped: Callable[[], bool]
 ) -> Iterator[Pool]:
     """One worker, which describes model and data before a run or without one. Errors as of `run`."""
+    run_warnings.check_instructions(loaded)
     job = builder.job(loaded, None, device, cache_folder())
     with Pool(job, 1, launcher, logs, user_error_hook(loaded), stopped) as pool:
         yield pool
@@ -78,6 +79,7 @@ def run(
     """
     loaded = builder.on_device(loaded, host.device)
     run_warnings.check_threads(loaded, host.device)
+    run_warnings.check_instructions(loaded)
     fleet = builder.fleet(loaded)
     folder = create_run_folder(loaded, host)
     with run_lock(folder), _log_and_wrap(folder):
@@ -326,7 +328,8 @@ def _job(loaded: Loaded, profile: ModelProfile, host: Host) -> Job:
     if host.remote_access is None:
         return job
     check_remote_workers(loaded, job)
-    return replace(job, fingerprint={} if host.remote_access.any_machine else fingerprint(host.device))
+    instructions = loaded.scenario.train.instructions
+    return replace(job, fingerprint={} if host.remote_access.any_machine else fingerprint(host.device, instructions))
 
 
 def _rounds(run: FederatedRun, store: CheckpointStore, resumed: bool) -> str:

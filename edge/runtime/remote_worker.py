@@ -25,10 +25,11 @@ import zmq
 
 from edge.protocol.config import Job
 from edge.protocol.messages import MAX_ERROR_TEXT, printable
+from edge.protocol.portable import PORTABLE, trains_portably
 from edge.runtime.connection import CoordinatorConnection, Credentials
 from edge.runtime.keys import read_pair, read_public
 from edge.runtime.log import log
-from edge.runtime.numerics import difference, fingerprint
+from edge.runtime.numerics import difference, fingerprint, lacking
 from edge.runtime.task_runner import TaskRunner, load_executor
 from edge.runtime.worker import serve
 
@@ -157,7 +158,9 @@ class _Session:
 
 def open_runner(job: Job, local: Job) -> TaskRunner:
     """The task runner of the ``local`` job; JoinError if its results would not be those of the run's ``job``."""
-    change = difference(fingerprint(local.device), job.fingerprint) if job.fingerprint else ""
+    _check_instructions(job)
+    here = fingerprint(local.device, job.train.instructions)
+    change = difference(here, job.fingerprint) if job.fingerprint else ""
     if change:
         raise JoinError(f"not bit-identical to the run's machine: {change}; fedbr run --any-machine allows it")
     # imports torch, which takes seconds and is not needed for the refusal above
@@ -172,6 +175,17 @@ def open_runner(job: Job, local: Job) -> TaskRunner:
             f"data set {job.data.name}: this worker's is {sha256[:16]}, the run's is {job.data_sha256[:16]}"
         )
     return TaskRunner(executor, gpu, is_remote=True)
+
+
+def _check_instructions(job: Job) -> None:
+    """JoinError for a run with portable numerics, unless this process was started with them, or anything may join."""
+    if job.train.instructions != PORTABLE or not job.fingerprint:
+        return
+    asked = "the run has train.instructions = portable"
+    if lacks := lacking():
+        raise JoinError(f"{asked}, which needs an x86-64 processor with AVX2 and FMA, and {lacks}")
+    if not trains_portably(os.environ):
+        raise JoinError(f"{asked}; start this worker with --instructions portable")
 
 
 def _raise_lost(number: int, frame: FrameType | None) -> NoReturn:

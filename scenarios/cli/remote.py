@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edge.protocol.portable import NATIVE, PORTABLE, Instructions
+
 if TYPE_CHECKING:
     from coordinator.workers.sockets import RemoteAccess
 
@@ -107,6 +109,10 @@ def worker(
     server: Annotated[Path, typer.Option("--server", metavar="NAME.pub", help="the run's public key")],
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:N, or auto: as the run's")] = "auto",
     data: Annotated[Path | None, typer.Option("--data", help="folder of data sets, searched first")] = None,
+    instructions: Annotated[
+        Instructions,
+        typer.Option("--instructions", help="native, or portable for a run with train.instructions = portable"),
+    ] = NATIVE,
     wait: Annotated[float, typer.Option("--wait", min=0.1, help="seconds to wait for a run to answer")] = 60.0,
 ) -> None:
     """Join a run on another machine as a remote worker.
@@ -115,14 +121,19 @@ def worker(
     """
     from coordinator.workers.launcher import environment
     from edge.runtime.keys import read_pair, read_public
+    from edge.runtime.numerics import lacking
     from scenarios.cache import cache_folder
+    from scenarios.errors import ScenarioError
     from scenarios.host import choose_device
 
     _check_endpoint("--connect", connect)
+    if instructions == PORTABLE and (lacks := lacking()):
+        raise ScenarioError(f"--instructions portable: needs an x86-64 processor with AVX2 and FMA, and {lacks}")
     read_pair(keys)
     read_public(server)
     if device != "auto":
         choose_device(device)
     arguments = [connect, str(keys), str(server), device, str(data or ""), str(cache_folder()), str(wait)]
     # A new process: it starts with a worker's environment and loads only the modules that a worker needs.
-    os.execve(sys.executable, [sys.executable, "-P", "-m", "edge.runtime.remote_worker", *arguments], environment())
+    command = [sys.executable, "-P", "-m", "edge.runtime.remote_worker", *arguments]
+    os.execve(sys.executable, command, environment(instructions))

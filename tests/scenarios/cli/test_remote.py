@@ -30,6 +30,7 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
 from edge.protocol import codec, messages
 from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, TrainConfig
+from edge.runtime import remote_worker
 from edge.runtime.keys import make, read_pair, read_public
 from edge.runtime.numerics import fingerprint
 from edge.runtime.remote_worker import JoinError, localized_job, open_runner
@@ -329,10 +330,10 @@ def test_the_command_keys_makes_a_pair_once(tmp_path: Path, capsys: pytest.Captu
 
 def job(**other: object) -> Job:
     objective = ComponentConfig("edge.training.client_update:ClientUpdate")
-    plain: dict[str, object] = {"objective": objective, "data_sha256": "", "device": "cpu"}
+    plain: dict[str, object] = {"objective": objective, "data_sha256": "", "device": "cpu", "train": TrainConfig()}
     fields = plain | other
     data = DataConfig("digits", root="/nowhere", download=False)
-    return Job("run-1", 0, cache="/nowhere", model=ModelConfig("digits-cnn"), data=data, train=TrainConfig(), **fields)  # type: ignore[arg-type]
+    return Job("run-1", 0, cache="/nowhere", model=ModelConfig("digits-cnn"), data=data, **fields)  # type: ignore[arg-type]
 
 
 def test_a_remote_worker_uses_folders_of_its_own_and_serves_on_the_same_type_of_device_alone() -> None:
@@ -344,7 +345,15 @@ def test_a_remote_worker_uses_folders_of_its_own_and_serves_on_the_same_type_of_
         localized_job(job(device="cuda:0"), "cpu", None, "/cache")
 
 
-def test_a_remote_worker_with_other_libraries_other_data_or_without_the_method_does_not_serve(tmp_path: Path) -> None:
+def test_a_remote_worker_with_other_libraries_other_data_or_without_the_method_does_not_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = job(train=TrainConfig(instructions="portable"), fingerprint=fingerprint("cpu", "portable"))
+    with pytest.raises(JoinError, match="portable; start this worker with --instructions portable"):
+        open_runner(other, other)
+    monkeypatch.setattr(remote_worker, "lacking", lambda: "this machine's has no FMA")
+    with pytest.raises(JoinError, match="needs an x86-64 processor with AVX2 and FMA, and this machine's has no FMA"):
+        open_runner(other, other)
     run = job(device="cpu", fingerprint=fingerprint("cpu") | {"torch": "2.0.1"})
     why = f"torch {version('torch')} instead of 2.0.1; fedbr run --any-machine allows it"
     with pytest.raises(JoinError) as error:
