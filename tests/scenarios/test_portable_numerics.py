@@ -21,6 +21,7 @@ from edge.runtime.numerics import lacking
 from scenarios.cli import own_numpy
 from scenarios.config.load import load
 from scenarios.report.metadata import machine_change
+from scenarios.report.run_reader import open_runs
 from tests.scenarios.portable_runs import SHORT
 from tests.scenarios.runs import fedbr
 
@@ -52,8 +53,8 @@ def test_the_command_limits_its_own_numpy_and_its_workers(tmp_path: Path) -> Non
     words = ("run", "digits", "method=fedavg", *SHORT, "--workers", "2", "--out", str(tmp_path), "--run-id", "a")
     summary = printed(fedbr(*words, "--json"), dict(os.environ))
     assert summary["model_sha256"] == HASHES["fedavg"]
-    computes = json.loads((tmp_path / "digits" / "a" / "environment.json").read_text())["computes"]
-    assert (computes["processor"], computes.get("NumPy")) == ("x86_64 avx2 fma", None)
+    (run,) = open_runs([tmp_path / "digits" / "a"])
+    assert (run.environment["computes"]["processor"], run.is_portable) == ("x86_64 avx2 fma", True)
 
 
 def test_a_run_is_bit_identical_on_another_processor_that_has_avx2(
