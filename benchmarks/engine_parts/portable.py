@@ -45,13 +45,13 @@ def steps(part: str, asked: Asked) -> Iterator[Line]:
             asked.details[f"{part}-{name}"] = seconds
             for each in BOTH:
                 median = statistics.median(seconds[each])
-                yield Line(part, f"{name}: {each}", f"{1000 * median:.2f} ms", median)
+                yield Line(part, f"{name}: {each}, CPU", f"{1000 * median:.2f} ms", median)
             ratios = [ours / theirs for ours, theirs in zip(seconds[PORTABLE], seconds[NATIVE], strict=True)]
             yield ratio(part, f"{name}: portable / native", statistics.median(ratios))
 
 
 def _in_turns(helpers: dict[Instructions, Helper], model: str, cycles: int) -> dict[str, list[float]]:
-    """Instructions -> the median step of each cycle, in seconds; the order turns from cycle to cycle."""
+    """Instructions -> the median step of each cycle, in CPU seconds; the order turns from cycle to cycle."""
     seconds: dict[str, list[float]] = {each: [] for each in BOTH}
     for cycle in range(WARM_UP + cycles):
         for each in BOTH[:: -1 if cycle % 2 else 1]:
