@@ -57,6 +57,7 @@ def probe_worker(
     loaded: Loaded, device: str, launcher: WorkerLauncher, logs: Path, stopped: Callable[[], bool]
 ) -> Iterator[Pool]:
     """One worker, which describes model and data before a run or without one. Errors as of `run`."""
+    run_warnings.check_instructions(loaded)
     job = builder.job(loaded, None, device, cache_folder())
     with Pool(job, 1, launcher, logs, user_error_hook(loaded), stopped) as pool:
         yield pool
@@ -72,6 +73,7 @@ def run(
     """
     loaded = builder.on_device(loaded, host.device)
     run_warnings.check_threads(loaded, host.device)
+    run_warnings.check_instructions(loaded)
     fleet = builder.fleet(loaded)
     folder = create_run_folder(loaded, host)
     with run_lock(folder), _log_and_wrap(folder):
@@ -322,7 +324,9 @@ def _job(loaded: Loaded, profile: ModelProfile, host: Host) -> Job:
     job = builder.job(loaded, profile, host.device, cache_folder())
     if host.remote_access is None:
         return job
-    numerics = {} if host.remote_access.any_machine else fingerprint(host.device)
+    numerics = {}
+    if not host.remote_access.any_machine:
+        numerics = fingerprint(host.device, loaded.scenario.train.instructions)
     return replace(job, fingerprint=numerics, visit_nbytes=builder.training_nbytes(loaded, profile))
 
 

@@ -112,6 +112,7 @@ class Pool:
             raise PoolError(f"{self.workers} workers need {self.workers + SPARE_FILES} open files, allowed are {soft}")
         with ExitStack() as stack:
             folder = stack.enter_context(scratch())
+            self.launcher.use(self.job.train.instructions)
             self.launcher.adopt(folder)
             self._open(folder, stack)
             stack.callback(self._registry.end_all, lambda worker: self._sender.send(worker, messages.Shutdown()))

@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
 from edge.protocol.payload import Layout
 from edge.protocol.plugins import PluginOptions
+from edge.protocol.portable import Instructions
 
 T = TypeVar("T")
 
@@ -163,6 +164,10 @@ class TrainConfig(Section):
     """CUDA devices only: capture a step in a graph and replay it, which spares launches. Not yet run on any GPU."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of one CPU worker; part of the result, since it changes the order of sums."""
+    instructions: Instructions = "native"
+    """Which kernels compute on CPUs: native, the fastest for the processor, so that the last bits depend on its type;
+    portable, those of AVX2 alone, with the same bits on every x86-64 processor that has it. portable needs fp32 and one
+    thread per worker."""
     lr_schedule: Annotated[str, Also("scheduler", "lr_scheduler")] = "exponential"
     """Learning-rate schedule (``fedbr list schedules``), or ``module:ROW``."""
     lr_schedule_options: dict[str, Any] = field(default_factory=dict)

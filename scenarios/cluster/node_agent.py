@@ -25,13 +25,14 @@ from coordinator.workers.pool import QUIET, Pool
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.config import Job
 from edge.protocol.messages import MAX_ERROR_TEXT, Error, printable
+from edge.protocol.portable import PORTABLE
 from edge.protocol.scratch import scratch
 from edge.runtime.connection import CoordinatorConnection, Credentials, NoAnswerError
 from edge.runtime.file_parts import RunEndedError, TransferError
 from edge.runtime.file_transfer import fetch_files
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from edge.runtime.log import log
-from edge.runtime.numerics import difference, fingerprint
+from edge.runtime.numerics import difference, fingerprint, lacking
 from scenarios.cluster.state_files import StateFiles
 from scenarios.cluster.task_forwarder import TaskForwarder
 from scenarios.host import default_workers, logging_to
@@ -192,7 +193,9 @@ class NodeAgent:
     def _launcher_for(self, job: Job) -> WorkerLauncher:
         """The fork server, started for the first connection: a run that is joined again is the same."""
         if self._launcher is None:
-            self._launcher = self._stack.enter_context(WorkerLauncher())
+            launcher = WorkerLauncher()
+            launcher.use(job.train.instructions)  # the first pool would have it started twice
+            self._launcher = self._stack.enter_context(launcher)
         return self._launcher
 
 
@@ -207,7 +210,13 @@ def localized_job(job: Job, options: NodeOptions) -> Job:
 
 def check_numerics(job: Job, local: Job) -> None:
     """JoinError if this machine's results would not be those of the run's."""
-    change = difference(fingerprint(local.device), job.fingerprint) if job.fingerprint else ""
+    if not job.fingerprint:
+        return
+    if job.train.instructions == PORTABLE and (lacks := lacking()):
+        raise JoinError(
+            f"the run has train.instructions = portable, which needs an x86-64 processor with AVX2 and FMA, and {lacks}"
+        )
+    change = difference(fingerprint(local.device, job.train.instructions), job.fingerprint)
     if change:
         raise JoinError(f"not bit-identical to the run's machine: {change}; fedbr run --any-machine allows it")
 

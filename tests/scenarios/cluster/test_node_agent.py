@@ -28,10 +28,10 @@ from scenarios.cluster.node_agent import (
 
 def job(**other: object) -> Job:
     objective = ComponentConfig("edge.training.client_update:ClientUpdate")
-    plain: dict[str, object] = {"objective": objective, "data_sha256": "", "device": "cpu"}
+    plain: dict[str, object] = {"objective": objective, "data_sha256": "", "device": "cpu", "train": TrainConfig()}
     fields = plain | other
     data = DataConfig("digits", root="/nowhere", download=False)
-    return Job("run-1", 0, cache="/nowhere", model=ModelConfig("digits-cnn"), data=data, train=TrainConfig(), **fields)  # type: ignore[arg-type]
+    return Job("run-1", 0, cache="/nowhere", model=ModelConfig("digits-cnn"), data=data, **fields)  # type: ignore[arg-type]
 
 
 def options(device: str = "auto", root: str | None = None) -> NodeOptions:
@@ -47,12 +47,18 @@ def test_an_agent_uses_folders_of_its_own_and_serves_on_the_same_type_of_device_
         localized_job(job(device="cuda:0"), options("cpu"))
 
 
-def test_an_agent_with_other_libraries_does_not_serve() -> None:
+def test_an_agent_with_other_libraries_or_too_little_a_processor_does_not_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = job(fingerprint=fingerprint("cpu") | {"torch": "2.0.1"})
     with pytest.raises(JoinError) as error:
         check_numerics(run, run)
     why = f"torch {version('torch')} instead of 2.0.1; fedbr run --any-machine allows it"
     assert str(error.value) == f"not bit-identical to the run's machine: {why}"
+    portable = job(train=TrainConfig(instructions="portable"), fingerprint=fingerprint("cpu", "portable"))
+    monkeypatch.setattr(node_agent, "lacking", lambda: "this machine's has no FMA")
+    with pytest.raises(JoinError, match="needs an x86-64 processor with AVX2 and FMA, and this machine's has no FMA"):
+        check_numerics(portable, portable)
 
 
 def test_an_agent_with_other_data_or_without_the_method_does_not_serve(
