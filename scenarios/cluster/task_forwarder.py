@@ -102,7 +102,7 @@ class TaskForwarder:
         elif isinstance(message, messages.FetchPartial):
             self._request_sum(message.round)
         elif not isinstance(message, messages.Shutdown):  # which the connection keeps
-            self._connection.refuse(0, "a second welcome")
+            self._connection.refuse(0, f"a {type(message).__name__} that was not requested")
 
     # --- tasks down -----------------------------------------------------------------------------------------------
 
