@@ -55,17 +55,19 @@ def run(
 ) -> None:
     """Run a scenario; write its run folder and report."""
     from scenarios import runner
-    from scenarios.config.load import load
+    from scenarios.config.load import load, on_node_agents
 
-    remote_access = options.access(workers)
+    remote_access, engine = options.access(workers), options.engine(workers)
     loaded = load(scenario, _with_seed(overrides, seed))
+    if options.works_elsewhere(workers):
+        loaded = on_node_agents(loaded)
     print_notes(loaded)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
     quiet = quiet or as_json
-    result = with_workers([loaded], out, run_id, workers, device, quiet, work, remote_access, piece)
+    result = with_workers([loaded], out, run_id, workers, device, quiet, work, remote_access, piece, engine=engine)
     _finish(loaded, result, as_json, report)
 
 
@@ -116,7 +118,7 @@ def resume(
     from scenarios import extension, runner
     from scenarios.host import check_room
 
-    remote_access = options.access(workers)
+    remote_access, engine = options.access(workers), options.engine(workers)
     loaded, device = runner.open_existing(folder, device)
     result = runner.ended(loaded, folder)
     if overrides:
@@ -130,7 +132,7 @@ def resume(
         return runner.resume(loaded, host, folder, launcher, stopped)
 
     quiet = quiet or as_json
-    result = with_workers([loaded], None, None, workers, device, quiet, work, remote_access, piece)
+    result = with_workers([loaded], None, None, workers, device, quiet, work, remote_access, piece, engine=engine)
     _finish(loaded, result, as_json, report)
 
 
