@@ -59,9 +59,10 @@ def run(
 
     remote_access, engine = options.access(workers), options.engine(workers)
     loaded = load(scenario, _with_seed(overrides, seed))
+    tell = note_printer()
     if options.works_elsewhere(workers):
-        loaded = on_node_agents(loaded)
-    print_notes(loaded)
+        loaded = on_node_agents(loaded, tell)
+    print_notes(loaded, tell)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return runner.run(loaded, host, launcher, stopped, stop_at_target=True)

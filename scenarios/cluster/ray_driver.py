@@ -23,6 +23,7 @@ At the end of stdin, which the kernel brings about however the other process die
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -49,6 +50,8 @@ OBJECT_STORE_NBYTES = 100 << 20
 LONGEST_FOLDER = 40
 """Letters of a folder in which Ray has room for the names of its sockets."""
 ANY_PORT = 9
+CLUSTER_ERRORS = (RayError, OSError, RuntimeError, ValueError)
+"""Of a cluster that is not there, or not any more"""
 
 
 def main(address: str) -> None:
@@ -60,8 +63,8 @@ def main(address: str) -> None:
                 {"cluster": {"address": found, "own_address": own_address(_addresses()), **resources_of(ray.nodes())}}
             )
             _obey(_commands(), answer)
-    except (RayError, ConnectionError, OSError, RuntimeError, ValueError) as error:
-        answer({"unreachable": str(error)})
+    except CLUSTER_ERRORS as error:
+        answer({"unreachable": _last_line(error)})
         raise SystemExit(1) from None
 
 
@@ -79,13 +82,25 @@ def _obey(commands: queue.SimpleQueue[dict[str, Any] | None], answer: Answer) ->
                     agents = NodeAgents(told["serve"], answer)
                 else:
                     runs.obey(told)
-            runs.turn()
-            if agents is not None:
-                agents.turn()
+            try:
+                runs.turn()
+                if agents is not None:
+                    agents.turn()
+            except CLUSTER_ERRORS as error:
+                _note_once(answer, f"the cluster does not answer: {_last_line(error)}")
     finally:
         runs.end()
         if agents is not None:
             agents.end()
+
+
+@functools.cache
+def _note_once(answer: Answer, note: str) -> None:
+    answer({"note": note})
+
+
+def _last_line(error: Exception) -> str:
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
 
 @contextmanager

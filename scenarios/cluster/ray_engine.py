@@ -206,7 +206,7 @@ class RayEngine:
     def begin_run(
         self, slot: int, host: Mapping[str, Any], run: Mapping[str, Any], heed: Callable[[dict[str, Any] | None], None]
     ) -> None:
-        """Make a run on some node. ``heed`` is told all that it says, by another thread; None if the cluster is lost."""
+        """Make a run on some node. ``heed`` is told what it says, by another thread; None if the cluster is lost."""
         self._said[slot] = heed
         if self._process.poll() is not None:
             heed(None)
@@ -219,6 +219,10 @@ class RayEngine:
     def drop_run(self, slot: int) -> None:
         """The run of this slot is to end at once."""
         self._send({"drop": slot})
+
+    def forget_run(self, slot: int) -> None:
+        """Nobody listens to the run of this slot any more."""
+        self._said.pop(slot, None)
 
     # --- the driver -----------------------------------------------------------------------------------------------
 
@@ -235,13 +239,13 @@ class RayEngine:
         if not self._is_ending:
             self.on_note(f"{self._named}: the connection to the cluster is lost; the run goes on with the nodes it has")
             _log.warning("the process that speaks with Ray has ended%s", self._last_words())
-        for heed in self._said.values():
+        for heed in list(self._said.values()):
             heed(None)
 
     def _heed(self, said: dict[str, Any]) -> None:
         name = f"node {said.get('name')}"
         if "slot" in said:
-            self._said[said["slot"]](said["said"])
+            self._said.get(said["slot"], lambda said: None)(said["said"])
         elif "placed" in said:
             self.names[said["key"]] = name
             _log.info("%s: an agent is placed, with %g cores", name, said["CPU"])

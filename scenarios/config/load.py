@@ -83,10 +83,11 @@ def load(name: str, overrides: Sequence[str] = (), method: str | None = None) ->
         raise ScenarioError(f"{path.name}: tables or lists are nested too deeply") from None
 
 
-def on_node_agents(loaded: Loaded) -> Loaded:
+def on_node_agents(loaded: Loaded, tell: Callable[[str], None]) -> Loaded:
     """The scenario as node agents alone run it: updates are added up on their machines, where that is possible.
 
-    ``aggregate.sum`` stays as it is where the scenario names it, or needs individual updates.
+    ``aggregate.sum`` stays as it is where the scenario names it, or needs individual updates. ``tell`` is given a note
+    of a change.
     """
     scenario = loaded.scenario
     summed = scenario.model_copy(update={"aggregate": replace(scenario.aggregate, sum="fixed_point")})
@@ -96,7 +97,8 @@ def on_node_agents(loaded: Loaded) -> Loaded:
         return loaded
     if not loaded.sum_is_default or scenario.aggregate.sum == "fixed_point":
         return loaded
-    return replace(loaded, scenario=summed, notes=(*loaded.notes, SUMMED_BY_NODES))
+    tell(SUMMED_BY_NODES)
+    return replace(loaded, scenario=summed)
 
 
 def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:

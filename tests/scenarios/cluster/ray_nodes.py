@@ -18,7 +18,9 @@ NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20, "include
 def pids(node: Any) -> list[int]:
     """Those of the processes that the node began with: first of its raylet."""
     processes = node.all_processes
-    return [each.process.pid for kind in sorted(processes, key=lambda kind: kind != "raylet") for each in processes[kind]]
+    return [
+        each.process.pid for kind in sorted(processes, key=lambda kind: kind != "raylet") for each in processes[kind]
+    ]
 
 
 def main(count: int) -> None:
