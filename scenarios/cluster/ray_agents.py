@@ -113,11 +113,17 @@ class NodeAgents:
         )
         group = placement_group([resources], strategy="STRICT_PACK", _soft_target_node_id=node["NodeID"])
         keeper = _kept(group, resources, order)
-        name = node["NodeManagerAddress"]
+        name = self._name(node)
         self._answer({"placed": node["NodeID"], "name": name, "key": pair.public.decode(), **resources})
         self._placed[node["NodeID"]] = PlacedAgent(
             node["NodeID"], name, resources, order, group, keeper, keeper.look.remote(), time.monotonic()
         )
+
+    def _name(self, node: Mapping[str, Any]) -> str:
+        """The node's address, with a part of Ray's own name if another node has the same."""
+        address = str(node["NodeManagerAddress"])
+        others = {placed.name.partition(" ")[0] for placed in self._placed.values()}
+        return f"{address} ({node['NodeID'][:6]})" if address in others else address
 
     def _arguments(self, resources: Mapping[str, float]) -> Sequence[str]:
         workers = self._told["workers"]

@@ -105,6 +105,8 @@ class RunKeeper:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self._exits.close()
 
     def _send(self, said: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from types import FrameType
 from edge.protocol.files import folder_lock, write_text
 
 LOG, PID, STATUS = "log", "pid", "status"
-READ_SECONDS = 30.0
+READ_SECONDS = 10.0
 """From the agent's end to that of the folder, unless it has been read and removed before."""
 GRACE_SECONDS = 5.0
 """From SIGTERM to SIGKILL of the agent."""
