@@ -130,7 +130,6 @@ class NodeAgents:
         if workers is None and self._kind == "cpu":
             workers = int(resources["CPU"])
         counted = [] if workers is None else ["--workers", str(workers)]
-        counted = []  # INTERIM
         return [*counted, "--device", self._kind, "--wait", str(self._told["wait_seconds"])]
 
     def _forget(self, placed: PlacedAgent) -> None:
