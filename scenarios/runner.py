@@ -336,7 +336,8 @@ def _job(loaded: Loaded, profile: ModelProfile, host: Host) -> Job:
     if host.remote_access is None:
         return job
     check_remote_workers(loaded, job)
-    return replace(job, fingerprint={} if host.remote_access.any_machine else fingerprint(host.device))
+    numerics = {} if host.remote_access.any_machine else fingerprint(host.device)
+    return replace(job, fingerprint=numerics, visit_nbytes=builder.training_nbytes(loaded, profile))
 
 
 def _rounds(run: FederatedRun, store: CheckpointStore, resumed: bool) -> str:

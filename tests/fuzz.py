@@ -145,9 +145,9 @@ class CountingPool(Pool):
     outcome = Outcome()
     deadline = float("inf")
 
-    def _turn(self, seconds: float) -> None:
+    def turn(self, seconds: float) -> None:
         assert time.monotonic() < self.deadline, "the pool has stalled"
-        super()._turn(min(seconds, 0.001))
+        super().turn(min(seconds, 0.001))
 
     def _open(self, folder: Path, stack: ExitStack) -> None:
         super()._open(folder, stack)

@@ -47,9 +47,11 @@ class Impostors:
         return self._read_end
 
     def adopt(self, folder: Path) -> None:
-        self.endpoint = f"ipc://{folder / 'pool'}"
+        pass
 
     def spawn(self, identity: str, argv: Sequence[str], log: Path) -> None:
+        if argv:
+            self.endpoint = argv[0]
         self.sockets[identity] = self._connect(identity)
         self.lives += 1
         self._answer({"spawned": identity, "pid": os.getpid()})

@@ -34,11 +34,16 @@ class CachedPayload:
 class CachedPayloads:
     """The cached payloads of open tasks, and the versions that each worker has."""
 
-    def __init__(self, obsolete: Callable[[bytes], object]) -> None:
-        """``obsolete`` is called with each version that is not needed any more."""
+    def __init__(
+        self, obsolete: Callable[[bytes], object], unheld: Callable[[bytes], object] = lambda version: None
+    ) -> None:
+        """``obsolete`` is called with each version that is not needed any more; ``unheld`` when no worker has it, too.
+
+        A worker has a version until it is told to evict it.
+        """
         self._open: dict[tuple[object, ...], CachedPayload] = {}
         self._cache = BlockCache()
-        self._obsolete = obsolete
+        self._obsolete, self._unheld = obsolete, unheld
 
     def take(self, payload: Payload) -> CachedPayload:
         """The cached payload of one more task."""
@@ -68,15 +73,22 @@ class CachedPayloads:
             return [], []
         cached_payload.holders.add(worker)
         missing, evict = self._cache.delivery(worker, cached_payload.by_version)
+        self._release_unheld(evict)
         return [cached_payload.by_version[version] for version in missing], evict
 
     def remove_worker(self, worker: int) -> None:
         """A worker has ended; its number is never used again."""
-        self._cache.remove_worker(worker)
+        self._release_unheld(self._cache.remove_worker(worker))
 
     def _forget(self, versions: Iterable[bytes]) -> None:
         for version in versions:
             self._obsolete(version)
+            self._release_unheld([version])
+
+    def _release_unheld(self, versions: Iterable[bytes]) -> None:
+        for version in versions:
+            if self._cache.is_unheld(version):
+                self._unheld(version)
 
 
 class _WorkerCache:
@@ -98,6 +110,7 @@ class BlockCache:
         self._uses: Counter[bytes] = Counter()  # version -> cached payloads with it, and keys whose newest it is
         self._newest: dict[tuple[str, str], bytes] = {}
         self._workers: dict[int, _WorkerCache] = {}
+        self._holders: Counter[bytes] = Counter()  # version -> workers that have it
 
     def submitted(self, versions: Mapping[tuple[str, str], bytes]) -> list[bytes]:
         """A new cached payload has these versions, by slot and key. Returns those that are not needed any more."""
@@ -131,8 +144,23 @@ class BlockCache:
         cache.obsolete.clear()
         cache.versions.difference_update(evict)
         cache.versions.update(missing)
+        self._holders.update(missing)
+        self._drop_holder(evict)
         return missing, evict
 
-    def remove_worker(self, worker: int) -> None:
-        """A worker has ended."""
-        self._workers.pop(worker, None)
+    def remove_worker(self, worker: int) -> list[bytes]:
+        """A worker has ended. Returns the versions that it had."""
+        cache = self._workers.pop(worker, None)
+        versions = list(cache.versions) if cache is not None else []
+        self._drop_holder(versions)
+        return versions
+
+    def is_unheld(self, version: bytes) -> bool:
+        """Whether a version is not needed, and no worker has it."""
+        return version not in self._uses and version not in self._holders
+
+    def _drop_holder(self, versions: Iterable[bytes]) -> None:
+        for version in versions:
+            self._holders[version] -= 1
+            if not self._holders[version]:
+                del self._holders[version]

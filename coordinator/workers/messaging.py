@@ -5,23 +5,27 @@ worker that sends an invalid message is ended, and nothing else changes. `Messag
 each block version once per worker.
 
 Remote workers do not reach the run's folder. The client state that a task needs is read when the task is sent to a
-remote worker, and written when its update is accepted, in the files that a local worker would have read and written.
-It is charged to nobody.
+remote worker, unless that worker did the client's last visit, and written when its update is accepted, in the files
+that a local worker would have read and written. It is charged to nobody.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import zmq
 
-from coordinator.workers.block_cache import CachedPayloads
-from coordinator.workers.instructions import DeliverPartial, DeliverReply, Instruction
+from coordinator.workers.block_cache import CachedPayload, CachedPayloads
+from coordinator.workers.instructions import DeliverPartial, DeliverReply, DropReply, Instruction
 from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
+from coordinator.workers.shared_blocks import SharedBlocks
 from coordinator.workers.sockets import Received, RouterSocket, Sockets, UnreachableError
 from coordinator.workers.task import PoolError, PoolTask, Reply, check_partial_sum, check_reply_kind, doubt
 from coordinator.workers.task_group import OpenTask, TaskGroups
@@ -39,6 +43,27 @@ MAX_REASON = 400
 """Characters of the reason for which a message was refused."""
 OUT_OF_MEMORY = "OutOfMemoryError"
 """The name of torch's error (`torch.OutOfMemoryError`)."""
+
+
+class _Answer(NamedTuple):
+    """A reply, and the task that it answers."""
+
+    sequence: int
+    seconds: float
+    reply: Reply
+    task: PoolTask | None
+    """None for a task that is over."""
+    state: ClientState | None
+    """The client state that came ahead of the reply."""
+
+    @property
+    def is_in_partial_sum(self) -> bool:
+        """Whether the worker has added the update to its partial sum."""
+        return self.task is not None and self.task.is_in_partial_sum(self.reply)
+
+    def made_by(self, worker: str) -> _Answer:
+        """The same, with its remote worker's name in the update."""
+        return self._replace(reply=replace(self.reply, by=worker)) if isinstance(self.reply, messages.Update) else self
 
 
 @dataclass(eq=False)
@@ -113,7 +138,8 @@ class MessageHandler:
             why = f"remote workers of its key have been dismissed {MOST_OFFENCES} times in this run"
             self.sender.send(Worker(0, 0, identity, None, key), messages.Shutdown(why))
             raise messages.WireError(f"key {key}: {why}")
-        remote_worker = self.registry.admit(self.scheduler.joined(key), identity, key)
+        number = self.scheduler.joined(key, message.workers)
+        remote_worker = self.registry.admit(number, identity, key)
         self.event("worker_joined", remote_worker, f"a remote worker, key {remote_worker.key}")
         return remote_worker
 
@@ -133,8 +159,10 @@ class MessageHandler:
         pending, worker.pending_client_state = worker.pending_client_state, None
         if pending is not None and not (isinstance(message, messages.Update) and envelope.sequence == pending[0]):
             raise messages.WireError(f"a {type(message).__name__} in place of the update of task {pending[0]}")
-        if isinstance(message, Reply):
-            self._answered(worker, envelope, message, None if pending is None else pending[1])
+        if isinstance(message, Reply | messages.Updates):
+            answers = self._answers(worker, envelope, message, None if pending is None else pending[1])
+            self._note_telemetry(worker, envelope)
+            self._answered(worker, answers)
         elif isinstance(message, messages.ClientState):
             self._received_client_state(worker, envelope.sequence, message)
         elif isinstance(message, messages.Hello):
@@ -175,7 +203,11 @@ class MessageHandler:
             return
         self._check_assigned(worker, sequence)
         worker.sent_at.pop(sequence, None)
-        is_wanted = self.groups.get(sequence) is not None  # the client state of a cancelled task may be deleted
+        opened = self.groups.get(sequence)
+        if opened is not None and error.kind == client_state.MISSING and self.sender.forget_state(worker, opened.task):
+            self.sender.send_tasks(worker, {sequence: opened})
+            return
+        is_wanted = opened is not None and opened.task.on_failure is None  # a cancelled task's state may be deleted
         if error.kind == StateError.__name__ and not worker.key and is_wanted:
             raise PoolError(error.text)
         self.event("task_failed", worker, reason)
@@ -192,45 +224,67 @@ class MessageHandler:
             check_client_state(opened.task, state)
         worker.pending_client_state = sequence, state
 
-    def _answered(
-        self, worker: Worker, envelope: codec.Envelope, reply: Reply, state: messages.ClientState | None
-    ) -> None:
-        sequence, seconds = envelope.sequence, envelope.wall_seconds
-        self._check_assigned(worker, sequence)
+    def _answered(self, worker: Worker, replies: Sequence[_Answer]) -> None:
+        """The replies of one message; WireError, before any of them counts, if one does not answer its task."""
+        for answer in replies:
+            self._check(worker, answer)
+        accepted = [answer for answer in replies if self._is_accepted(worker, answer)]
+        if worker.key:
+            by = f"worker {worker.number}, a remote worker, key {worker.key}"
+            accepted = [answer.made_by(by) for answer in accepted]
+        verdicts, more = self.scheduler.answered_all(
+            worker.number, [(answer.sequence, answer.seconds, answer.is_in_partial_sum) for answer in accepted]
+        )
+        self.execute(more)  # the worker gets its next tasks before these replies are looked at
+        for verdict, answer in zip(verdicts, accepted, strict=True):
+            self._deliver(worker, verdict, answer)
+
+    def _check(self, worker: Worker, answer: _Answer) -> None:
+        self._check_assigned(worker, answer.sequence)
+        if answer.task is not None:
+            check_reply_kind(answer.task, answer.reply)
+            if worker.key and answer.task.state_out is not None and answer.state is None:
+                raise messages.WireError(f"{answer.task.name}: the client's state did not come ahead of the update")
+
+    def _deliver(self, worker: Worker, verdict: DeliverReply | DropReply, answer: _Answer) -> None:
+        if isinstance(verdict, DropReply):
+            self.execute([verdict])
+        elif self.groups.get(answer.sequence) is not None:  # or a reply before it has ended the group
+            closes = self.groups.mark_in_partial_sum if answer.is_in_partial_sum else self.groups.close
+            task, group, _ = closes(answer.sequence)
+            if answer.state is not None:
+                store_client_state(task, answer.state)
+            self.sender.note_state(worker, task)
+            group.deliver(answer.sequence, task, answer.reply, answer.seconds)
+
+    def _answers(
+        self, worker: Worker, envelope: codec.Envelope, message: Reply | messages.Updates, state: ClientState | None
+    ) -> list[_Answer]:
+        """The replies in a message, with their tasks."""
+        if isinstance(message, messages.Updates):
+            return [self._answer(worker, *reply, state) for reply in message.replies()]
+        return [self._answer(worker, envelope.sequence, envelope.wall_seconds, message, state)]
+
+    def _answer(
+        self, worker: Worker, sequence: int, seconds: float, reply: Reply, state: ClientState | None
+    ) -> _Answer:
         opened = self.groups.get(sequence)
-        if opened is not None:
-            check_reply_kind(opened.task, reply)
-            if worker.key and opened.task.state_out is not None and state is None:
-                raise messages.WireError(f"{opened.task.name}: the client's state did not come ahead of the update")
+        if worker.key:
+            seconds = min(seconds, time.monotonic() - worker.sent_at.pop(sequence, time.monotonic()))
+        return _Answer(sequence, seconds, reply, None if opened is None else opened.task, state)
+
+    def _note_telemetry(self, worker: Worker, envelope: codec.Envelope) -> None:
         if envelope.telemetry and not worker.has_sent_telemetry:
             worker.has_sent_telemetry = True
             telemetry = printable(envelope.telemetry, MAX_REASON)
             self.event("worker_memory", worker, f"worker {worker.number} on {telemetry}")
-        if worker.key:
-            seconds = min(seconds, time.monotonic() - worker.sent_at.pop(sequence, time.monotonic()))
-        if opened is not None and not self._is_accepted(worker, sequence, opened.task, reply, state):
-            return
-        if worker.key and isinstance(reply, messages.Update):
-            reply = replace(reply, by=f"worker {worker.number}, a remote worker, key {worker.key}")
-        is_in_partial_sum = opened is not None and opened.task.is_in_partial_sum(reply)
-        verdict, *more = self.scheduler.answered(worker.number, sequence, seconds, is_in_partial_sum)
-        self.execute(more)  # the worker gets its next task before this reply is looked at
-        if not isinstance(verdict, DeliverReply):
-            self.execute([verdict])
-            return
-        closes = self.groups.mark_in_partial_sum if is_in_partial_sum else self.groups.close
-        task, group, _ = closes(sequence)
-        if state is not None:
-            store_client_state(task, state)
-        group.deliver(sequence, task, reply)
 
-    def _is_accepted(
-        self, worker: Worker, sequence: int, task: PoolTask, reply: Reply, state: messages.ClientState | None
-    ) -> bool:
+    def _is_accepted(self, worker: Worker, answer: _Answer) -> bool:
         """Whether a reply counts. An unusable one of a remote worker does only if no other worker's is better."""
-        if not worker.key and sequence not in self._doubted:
+        sequence, task, state = answer.sequence, answer.task, answer.state
+        if task is None or (not worker.key and sequence not in self._doubted):
             return True
-        problem = doubt(task, reply, {} if state is None else state.payload)
+        problem = doubt(task, answer.reply, {} if state is None else state.payload)
         if problem is None:
             self._dismiss_doubted(sequence)
         elif worker.key and not self._is_confirmed(worker, sequence):
@@ -279,10 +333,13 @@ class MessageHandler:
 class MessageSender:
     """Sends to the workers of one pool. A worker that cannot be reached is ended, and its tasks requeued."""
 
-    def __init__(self, run_id: str, sockets: Sockets, registry: WorkerRegistry) -> None:
-        self._run_id, self._sockets, self._registry = run_id, sockets, registry
-        self._frames: dict[bytes, zmq.Frame] = {}  # one per version, for all workers
-        self.cached_payloads = CachedPayloads(lambda version: self._frames.pop(version, None))
+    def __init__(self, run_id: str, sockets: Sockets, registry: WorkerRegistry, shared: SharedBlocks) -> None:
+        """``shared``: the block versions that local workers map."""
+        self._run_id, self._sockets, self._registry, self._shared = run_id, sockets, registry, shared
+        self._frames: dict[bytes, zmq.Frame] = {}  # one per version that is sent, for all workers
+        self.cached_payloads = CachedPayloads(lambda version: self._frames.pop(version, None), shared.remove)
+        self._state_holders: dict[int, tuple[int, str]] = {}
+        """client -> (remote worker that did its last visit, name of the state that it has since)"""
         self.nbytes = 0
         """Bytes sent."""
 
@@ -316,29 +373,98 @@ class MessageSender:
             return
         self.nbytes += sum(len(part) for part in parts)
 
-    def send_task(self, worker: Worker, sequence: int, opened: OpenTask) -> None:
-        """Send a task, after the vectors and client state that the worker lacks. PoolError if these cannot be read."""
-        task, _, cached_payload = opened
-        assert cached_payload is not None, task.name
+    def send_tasks(self, worker: Worker, opened: Mapping[int, OpenTask]) -> None:
+        """Send tasks, in order, after the vectors and client state that the worker lacks.
+
+        Visits that need the same vectors go out as one message. PoolError for client state that cannot be read.
+        """
+        for (cached_payload, is_batch), group in groupby(opened.items(), lambda item: self._batch(worker, item[1])):
+            assert cached_payload is not None, worker.identity
+            for tasks in batched(group, messages.MAX_BATCH) if is_batch else ([each] for each in group):
+                evict = self._send_vectors(worker, cached_payload)
+                now = time.monotonic()
+                if worker.key:
+                    worker.sent_at.update((sequence, now) for sequence, _ in tasks)
+                if len(tasks) > 1:
+                    self._send_visits(worker, tasks, evict)
+                else:
+                    self._send_task(worker, *tasks[0], evict)
+
+    def _send_vectors(self, worker: Worker, cached_payload: CachedPayload) -> list[bytes]:
+        """Send or map the vectors that the worker lacks; returns the versions that its next message may evict."""
         missing, evict = self.cached_payloads.delivery(worker.number, cached_payload)
+        if not missing:
+            return evict
+        mapped = [] if worker.key else [vector for vector in missing if self._shared.share(vector)]
+        envelope = codec.Envelope(worker.identity, evict=tuple(evict))
+        if mapped:
+            sizes = {vector.version.hex(): vector.data.size for vector in mapped}
+            self.send(worker, messages.MappedTensors(self._shared.folder, sizes), envelope)
+            envelope = codec.Envelope(worker.identity)
+            missing = [vector for vector in missing if vector.version.hex() not in sizes]
         if missing:
             blocks = messages.Tensors(tuple(missing))
-            envelope = codec.Envelope(worker.identity, evict=tuple(evict))
             self.send(worker, blocks, envelope, frames=[self._frame(vector) for vector in missing])
-            evict = []
-        state_in, state_out = task.state_in, task.state_out
-        if worker.key:
-            worker.sent_at[sequence] = time.monotonic()
-            # names say that there is a state to read or to send back; a remote worker is told no path of this machine
-            state_in, state_out = [None if path is None else Path(path).name for path in (state_in, state_out)]
-            state = client_state_for(task)
-            if state is not None:
-                self.send(worker, state, codec.Envelope(worker.identity, sequence))
+        return []
+
+    def _send_task(self, worker: Worker, sequence: int, opened: OpenTask, evict: Sequence[bytes]) -> None:
+        task, _, cached_payload = opened
+        assert cached_payload is not None, task.name
+        if self._needs_state(worker, task) and (state := client_state_for(task)) is not None:
+            self.send(worker, state, codec.Envelope(worker.identity, sequence))
+        state_in, state_out = [_path_for(worker, path) for path in (task.state_in, task.state_out)]
         envelope = codec.Envelope(
             worker.identity, sequence, state_in, state_out, tuple(evict), 0.0, task.weight, self._registry.retired_slots
         )
         # the vectors were sent as blocks, now or before: the header only names their versions
         self.send(worker, task.message, envelope, cached_payload.entries)
+
+    def _send_visits(self, worker: Worker, opened: Sequence[tuple[int, OpenTask]], evict: Sequence[bytes]) -> None:
+        tasks = [each.task for _, each in opened]
+        visits = [task.message for task in tasks if isinstance(task.message, Train)]
+        cached_payload = opened[0][1].cached_payload
+        assert cached_payload is not None, worker.identity
+        message = messages.Visits(
+            np.array([sequence for sequence, _ in opened]),
+            np.array([visit.client for visit in visits]),
+            np.array([visit.round for visit in visits]),
+            np.array([visit.lr for visit in visits]),
+            np.array([task.weight for task in tasks]),
+            [_path_for(worker, task.state_in) for task in tasks],
+            [_path_for(worker, task.state_out) for task in tasks],
+            {name: np.array([visit.choice[name] for visit in visits]) for name in visits[0].choice},
+            visits[0].payload,
+        )
+        retired = self._registry.retired_slots
+        envelope = codec.Envelope(worker.identity, evict=tuple(evict), retired_slots=retired)
+        self.send(worker, message, envelope, cached_payload.entries)
+
+    def note_state(self, worker: Worker, task: PoolTask) -> None:
+        """A reply of this worker to the task counts: a remote worker has the client's state since, and no other has."""
+        if task.state_out is not None and isinstance(task.message, Train):
+            self._state_holders[task.message.client] = worker.number, Path(task.state_out).name
+
+    def forget_state(self, worker: Worker, task: PoolTask) -> bool:
+        """A remote worker has not the client's state for a task; whether it should have had it."""
+        if task.state_in is None or isinstance(task.message, Describe) or self._needs_state(worker, task):
+            return False
+        return bool(worker.key) and self._state_holders.pop(task.message.client, None) is not None
+
+    def state_holder(self, task: PoolTask) -> int | None:
+        """The number of the remote worker, perhaps a lost one, that has the client's state for a task."""
+        if task.state_in is None or isinstance(task.message, Describe):
+            return None
+        holder, name = self._state_holders.get(task.message.client, (None, ""))
+        return holder if name == Path(task.state_in).name else None
+
+    def _needs_state(self, worker: Worker, task: PoolTask) -> bool:
+        """Whether client state must be sent ahead of a task."""
+        return bool(worker.key) and task.state_in is not None and self.state_holder(task) != worker.number
+
+    def _batch(self, worker: Worker, opened: OpenTask) -> tuple[CachedPayload | None, bool]:
+        """What tasks that are sent as one message have in common: (their vectors, whether they can be)."""
+        is_visit = isinstance(opened.task.message, Train)
+        return opened.cached_payload, is_visit and not self._needs_state(worker, opened.task)
 
     def end(self, worker: Worker, why: str) -> None:
         """End a worker. A remote worker is told to end, since its process cannot be ended from here."""
@@ -350,6 +476,18 @@ class MessageSender:
         if vector.version not in self._frames:
             self._frames[vector.version] = zmq.Frame(vector.data.data, copy=False)
         return self._frames[vector.version]
+
+
+def batched(opened: Iterable[tuple[int, OpenTask]], most: int) -> Iterator[list[tuple[int, OpenTask]]]:
+    """Lists of at most so many."""
+    rest = iter(opened)
+    while batch := list(islice(rest, most)):
+        yield batch
+
+
+def _path_for(worker: Worker, path: str | None) -> str | None:
+    """The file of client state as a worker is told it. A remote worker learns no path of this machine."""
+    return path if path is None or not worker.key else Path(path).name
 
 
 def client_state_for(task: PoolTask) -> ClientState | None:

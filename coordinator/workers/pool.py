@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import zmq
+
 from coordinator.records.schema import HostEvent
 from coordinator.workers.instructions import (
     Abort,
@@ -36,6 +38,7 @@ from coordinator.workers.messaging import MessageHandler, MessageSender
 from coordinator.workers.payload_builder import PayloadBuilder
 from coordinator.workers.registry import STUCK_SECONDS, StallDetector, Worker, WorkerEvent, WorkerRegistry
 from coordinator.workers.scheduler import GETTING_READY, GIVING_SUMS, TaskScheduler
+from coordinator.workers.shared_blocks import SharedBlocks
 from coordinator.workers.sockets import RemoteAccess, Sockets
 from coordinator.workers.task import PoolError, PoolTask, Reply, ReplyHandler, Stopped
 from coordinator.workers.task_group import OpenTask, PoolTaskGroup, TaskGroups
@@ -96,6 +99,7 @@ class Pool:
         self._terms: dict[int, tuple[int, float]] = {}  # remote worker -> its task, and since when
         self._terms_checked_at = float("-inf")
         self._no_worker_since: float | None = None
+        self._on_watched: Callable[[], None] = lambda: None
 
     # --- for the caller -------------------------------------------------------------------------------------------
 
@@ -125,7 +129,8 @@ class Pool:
         )
         self._registry = WorkerRegistry(self.launcher, self.logs, self._argv)
         self._payloads = PayloadBuilder(self._sockets.wake)
-        self._sender = MessageSender(self.job.run_id, self._sockets, self._registry)
+        shared = SharedBlocks(stack, self.launcher.adopt)
+        self._sender = MessageSender(self.job.run_id, self._sockets, self._registry, shared)
         self._groups = TaskGroups(self._sender.cached_payloads.release)
         job = replace(self.job, workers=self.workers)
         listener = self._sockets.listener
@@ -163,12 +168,17 @@ class Pool:
         assert isinstance(reply, messages.Described)
         return reply.description, reply.payload
 
-    def submit(self, tasks: Sequence[PoolTask], on_reply: ReplyHandler) -> PoolTaskGroup:
+    def submit(
+        self, tasks: Sequence[PoolTask], on_reply: ReplyHandler, group: PoolTaskGroup | None = None
+    ) -> PoolTaskGroup:
         """As `coordinator.workers.task.Workers.submit`. Raises `PoolError` or `Stopped`.
 
-        The vectors of a reply are views of the received frames. ``on_reply`` may submit, but must not wait.
+        The vectors of a reply are views of the received frames. ``on_reply`` may submit, but must not wait. ``group``:
+        an earlier one of the same ``on_reply``, which these tasks join.
         """
-        group = PoolTaskGroup(on_reply, lambda: self._turn(TURN_SECONDS), self._drop, self._request_partial_sums)
+        group = group or PoolTaskGroup(
+            on_reply, lambda: self.turn(TURN_SECONDS), self._drop, self._request_partial_sums
+        )
         offers: list[tuple[int, str, float]] = []
         for task in tasks:
             cached_payload = self._sender.cached_payloads.take(task.payload) if task.build is None else None
@@ -176,8 +186,20 @@ class Pool:
             offers.append((sequence, task.name, task.flops))
         self._execute(self._scheduler.submitted(offers))
         if not self._is_in_turn:
-            self._turn(0.0)
+            self.turn(0.0)
         return group
+
+    def withdraw(self, task: PoolTask) -> None:
+        """Cancel one task, which its group then does not count; no-op if it is not open."""
+        sequence = self._groups.sequence_of(task)
+        if sequence is not None:
+            self._groups.withdraw(sequence)
+            self._execute(self._scheduler.cancelled([sequence]))
+
+    def watch(self, socket: zmq.Socket[bytes], on_readable: Callable[[], None]) -> None:
+        """Wait for another socket as well: ``on_readable`` is called while it has messages, which it must receive."""
+        self._on_watched = on_readable
+        self._sockets.watch(socket)
 
     def build(self, make: Callable[[], Payload]) -> Future[Payload]:
         """As `coordinator.workers.task.Workers.build`."""
@@ -195,8 +217,8 @@ class Pool:
 
     # --- events in ------------------------------------------------------------------------------------------------
 
-    def _turn(self, seconds: float) -> None:
-        """One turn of the event loop: wait for messages and events, and handle them."""
+    def turn(self, seconds: float) -> None:
+        """One turn of the event loop: wait for messages and events, and handle them. `PoolError` or `Stopped`."""
         assert not self._is_in_turn, "a reply handler must not wait for other replies"
         if self.stopped():
             raise Stopped
@@ -215,6 +237,8 @@ class Pool:
         polled = self._sockets.wait(seconds)
         if polled.rejected_key is not None:
             self._handler.refuse(None, f"from {polled.rejected_key}: not an allowed key")
+        if polled.is_watched_ready:
+            self._on_watched()
         self._send_built()
         emptied = [self._handler.handle_messages(router_socket) for router_socket in polled.sockets]
         if self._sockets.listener is not None and (closed := self._sockets.listener.closed_connections()):
@@ -327,13 +351,17 @@ class Pool:
     # --- instructions out -----------------------------------------------------------------------------------------
 
     def _execute(self, instructions: Iterable[Instruction]) -> None:
+        tasks: dict[int, list[int]] = {}
         for instruction in instructions:
-            self._do(instruction, self._registry, self._sender)
+            if isinstance(instruction, SendTask):
+                tasks.setdefault(instruction.worker, []).append(instruction.sequence)
+            else:
+                self._do(instruction, self._registry, self._sender)
+        for number, sequences in tasks.items():
+            self._send_tasks(number, sequences)
 
     def _do(self, instruction: Instruction, registry: WorkerRegistry, sender: MessageSender) -> None:
         match instruction:
-            case SendTask(number, sequence):
-                self._send_task(number, sequence)
             case StartWorker(number):
                 registry.start(number, self._scheduler.slot(number))
             case CancelTask(number, sequence):
@@ -360,14 +388,15 @@ class Pool:
             case _:
                 raise AssertionError(instruction)
 
-    def _send_task(self, number: int, sequence: int) -> None:
-        """Send a task, or have its payload built, and send it then."""
-        opened = self._groups[sequence]
-        if opened.cached_payload is not None:
-            self._sender.send_task(self._registry[number], sequence, opened)
-            return
-        assert opened.task.build is not None, opened.task.name
-        self._payloads.request(sequence, number, opened.task.build)
+    def _send_tasks(self, number: int, sequences: Sequence[int]) -> None:
+        """Send tasks in their order; of those that have no payload yet, have it built, and send them then."""
+        opened = {sequence: self._groups[sequence] for sequence in sequences}
+        for sequence, (task, _, cached_payload) in opened.items():
+            if cached_payload is None:
+                assert task.build is not None, task.name
+                self._payloads.request(sequence, number, task.build)
+        ready = {sequence: each for sequence, each in opened.items() if each.cached_payload is not None}
+        self._sender.send_tasks(self._registry[number], ready)
 
     def _send_built(self) -> None:
         """Send the tasks whose payloads have been built. Raises as `PoolTask.build` does."""
@@ -377,12 +406,16 @@ class Pool:
                 cached_payload = self._sender.cached_payloads.take(payload)
                 opened = self._groups.replace(sequence, opened.task.with_payload(payload), cached_payload)
                 if number is not None:
-                    self._sender.send_task(self._registry[number], sequence, opened)
+                    self._sender.send_tasks(self._registry[number], {sequence: opened})
 
     def _give_up(self, worker: Worker, reason: str, sequence: int) -> None:
         """PoolError, unless the task's group goes on without it."""
         opened = self._groups.get(sequence)
         detail = f"{reason}{quote(worker.tail())}"
+        if opened is not None and opened.task.on_failure is not None:
+            self._event("task_given_up", worker, detail)
+            opened.task.on_failure(self._groups.withdraw(sequence).task, reason)
+            return
         if opened is None or not opened.task.may_fail:
             raise PoolError(detail)
         self._event("task_given_up", worker, detail)

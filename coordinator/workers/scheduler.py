@@ -11,6 +11,9 @@ not cost a round trip each. An idle worker gets a task whenever one waits; furth
 `PREFETCH_SECONDS` of foreseen work, and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos
 and Kuck, IEEE Transactions on Computers C-36(12), 1987), so that no task waits for one worker while another is idle.
 
+A worker has a *capacity*: one task at a time, or as many as there are workers behind a node agent, which is one remote
+worker here. Below its capacity it is idle.
+
 An update may stay in the *partial sum* of the worker that made it, and counts when that sum has come. A worker that
 dies loses its partial sum: the tasks in it are requeued without a failure. The partial sum of a dead worker never
 counts, so that nothing counts twice.
@@ -28,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coordinator.workers.instructions import (
@@ -52,8 +55,8 @@ TRIES = 3
 have sent a requested partial sum."""
 PREFETCH_SECONDS = 0.1
 """Foreseen seconds of work up to which tasks are prefetched: many round trips, and short to do again."""
-MAX_PREFETCH = 64
-"""Most tasks assigned to one worker, however short they are."""
+MAX_PREFETCH = 256
+"""Most tasks assigned to one worker per task that it runs, however short they are."""
 TERM_SECONDS = 120.0
 """Shortest term."""
 TERM_FACTOR = 20.0
@@ -88,7 +91,7 @@ class TaskScheduler:
         self._tasks: dict[int, _ScheduledTask] = {}
         self._queue: deque[int] = deque()
         self._starting: set[int] = set()
-        self._assigned: dict[int, deque[int]] = {}  # ready worker -> running task, prefetched ones
+        self._assigned: dict[int, dict[int, None]] = {}  # ready worker -> running tasks, prefetched ones, in order
         self._partials: dict[int, list[int]] = {}  # ready worker -> tasks in its partial sum
         self._requested: set[int] = set()  # workers whose partial sums were requested, and have not come
         self._retiring: int | None = None  # a worker that retires, and has not ended yet
@@ -96,7 +99,7 @@ class TaskScheduler:
         self._deaths_before_ready = self._deaths_while_requested = 0
         self._started = 0
         self._workers = workers
-        self._remote_workers: set[int] = set()
+        self._capacities: dict[int, int] = {}  # remote worker -> tasks that it runs at a time
         self._places: dict[int, int | str] = {}  # worker -> slot of a local worker, or key of a remote one
         self._failed_over: dict[int, set[int]] = {}  # worker -> tasks that it failed since its last success
         self._dismissed: set[int] = set()  # workers to be replaced, which have not ended yet
@@ -107,10 +110,13 @@ class TaskScheduler:
         """The pool opens."""
         return [self._start(slot) for slot in range(self._workers)]
 
-    def joined(self, key: str) -> int:
-        """A remote worker has joined; returns its number. It counts among the workers when it is ready."""
+    def joined(self, key: str, capacity: int = 1) -> int:
+        """A remote worker that runs ``capacity`` tasks at a time has joined; returns its number.
+
+        It counts among the workers when it is ready.
+        """
         worker = self._number(key)
-        self._remote_workers.add(worker)
+        self._capacities[worker] = capacity
         return worker
 
     def submitted(self, tasks: Iterable[tuple[int, str, float]]) -> list[Instruction]:
@@ -127,8 +133,8 @@ class TaskScheduler:
         if worker in self._starting:
             self._starting.remove(worker)
             self._deaths_before_ready = 0
-            self._assigned[worker] = deque()
-            self._workers += worker in self._remote_workers
+            self._assigned[worker] = {}
+            self._workers += self._capacities.get(worker, 0)
         return self._assign_tasks([worker])
 
     def dropped(self, worker: int, sequence: int) -> list[Instruction]:
@@ -137,30 +143,46 @@ class TaskScheduler:
         return self._assign_tasks([worker])
 
     def answered(self, worker: int, sequence: int, seconds: float = 0.0, in_partial: bool = False) -> list[Instruction]:
-        """A worker has answered a task after ``seconds``; ``in_partial``: the update is in its partial sum."""
+        """As `answered_all`, for one task: its verdict, and what follows."""
+        verdicts, more = self.answered_all(worker, [(sequence, seconds, in_partial)])
+        return [*verdicts, *more]
+
+    def answered_all(
+        self, worker: int, replies: Iterable[tuple[int, float, bool]]
+    ) -> tuple[list[DeliverReply | DropReply], list[Instruction]]:
+        """A worker has answered tasks; returns (a verdict for each, what follows).
+
+        ``replies``: (task, seconds that it took, whether the update is in the worker's partial sum) of each.
+        """
+        followed: list[Instruction] = []
+        verdicts = [self._answered(worker, *reply, followed) for reply in replies]
+        return verdicts, [*followed, *self._assign_tasks([worker])]
+
+    def _answered(
+        self, worker: int, sequence: int, seconds: float, in_partial: bool, followed: list[Instruction]
+    ) -> DeliverReply | DropReply:
         was_assigned = self._unassign(worker, sequence)
         task = self._tasks.get(sequence)
         if task is None or worker not in task.workers or (in_partial and not was_assigned):
-            return [DropReply(worker, sequence), *self._assign_tasks([worker])]
+            return DropReply(worker, sequence)
         if in_partial:
             self._partials.setdefault(worker, []).append(sequence)
         else:
             del self._tasks[sequence]
-        cancelled: list[Instruction] = []
         if not was_assigned and sequence in self._queue:
             self._queue.remove(sequence)
         elif not was_assigned:
-            cancelled = [
+            followed += [
                 CancelTask(other, sequence) for other, assigned in self._assigned.items() if sequence in assigned
             ]
         self._failed_over.pop(worker, None)
         if task.flops > 0.0:
             self._flops += task.flops
             self._seconds += seconds
-            if worker in self._remote_workers:
+            if worker in self._capacities:
                 flops_before, seconds_before = self._paces.get(worker, (0.0, 0.0))
                 self._paces[worker] = flops_before + task.flops, seconds_before + seconds
-        return [DeliverReply(sequence), *cancelled, *self._assign_tasks([worker])]
+        return DeliverReply(sequence)
 
     def slot(self, worker: int) -> int:
         """The slot of a local worker, which its replacement takes over."""
@@ -169,9 +191,8 @@ class TaskScheduler:
         return place
 
     def running_task(self, worker: int) -> int | None:
-        """The task that a worker runs, perhaps a cancelled one; None if it is idle."""
-        assigned = self._assigned.get(worker)
-        return assigned[0] if assigned else None
+        """The first task that a worker runs, perhaps a cancelled one; None if it is idle."""
+        return next(iter(self._assigned.get(worker, ())), None)
 
     def term(self, worker: int) -> tuple[int, float] | None:
         """(task, `GETTING_READY` or `GIVING_SUMS`; term in seconds) of a remote worker; None if it is idle."""
@@ -241,12 +262,12 @@ class TaskScheduler:
             return [DropReply(worker, sequence)]
         is_news = self._retiring is None and sequence not in self._before_retirement
         self._before_retirement.discard(sequence)
-        if is_news and self._workers == 1:
+        if is_news and self._workers == self._capacity(worker):
             return [*self._count_failure(worker, sequence, reason), *self._assign_tasks(self._assigned)]
         instructions = self._requeue(worker, sequence, reason)
         if is_news:
             self._retiring = worker
-            self._workers -= 1
+            self._workers -= self._capacity(worker)
             instructions.append(RetireWorker(worker, reason))
         return [*instructions, *self._assign_tasks(self._assigned)]
 
@@ -256,7 +277,7 @@ class TaskScheduler:
         Of a remote worker only the connection is known to be lost, which is no failure of a task. ``is_blameless``: a
         local worker was ended from outside, which is no failure of a task or of its start.
         """
-        if worker in self._remote_workers:
+        if worker in self._capacities:
             return self._remote_worker_left(worker, reason)
         if worker in self._starting:
             self._starting.remove(worker)
@@ -274,8 +295,8 @@ class TaskScheduler:
             lost += [Requeue(worker, sequence, reason) for sequence in assigned if sequence in self._tasks]
             self._requeue_all(assigned)
         elif assigned and not is_retiring and not was_dismissed:
-            first = assigned.popleft()
-            self._requeue_all(assigned)
+            first, *others = assigned
+            self._requeue_all(others)
             lost += self._count_failure(worker, first, reason)
         else:
             self._requeue_all(assigned)
@@ -299,13 +320,13 @@ class TaskScheduler:
 
     def _remote_worker_left(self, worker: int, reason: str) -> list[Instruction]:
         """A remote worker was lost: its tasks, and those in its partial sum, are requeued at the front."""
-        self._remote_workers.remove(worker)
+        capacity = self._capacities.pop(worker)
         self._starting.discard(worker)
         self._forget(worker)
         if worker == self._retiring:  # which is not counted any more
             self._end_retirement()
         else:
-            self._workers -= worker in self._assigned
+            self._workers -= capacity if worker in self._assigned else 0
         assigned = [sequence for sequence in self._assigned.pop(worker, ()) if sequence in self._tasks]
         in_partial = tuple(self._partials.pop(worker, ()))
         self._requested.discard(worker)
@@ -365,12 +386,15 @@ class TaskScheduler:
         """Assign tasks to these workers, to idle ones first."""
         if self._retiring is not None:
             return []
-        ready = [worker for worker in workers if worker in self._assigned and worker not in self._dismissed]
+        idle = ready = [worker for worker in workers if worker in self._assigned and worker not in self._dismissed]
         sent: list[Instruction] = []
-        for worker in ready:
-            assigned = self._assigned[worker]
-            if not assigned and (sequence := self._next_for(worker)) is not None:
-                sent.append(self._assign(worker, assigned, sequence))
+        while idle:  # one task each at a time
+            idle = [worker for worker in idle if len(self._assigned[worker]) < self._capacity(worker)]
+            given = [
+                self._assign(worker, sequence) for worker in idle if (sequence := self._next_for(worker)) is not None
+            ]
+            sent += given
+            idle = [instruction.worker for instruction in given]
         for worker in ready:
             sent += self._prefetch(worker, self._assigned[worker])
         return sent
@@ -385,23 +409,28 @@ class TaskScheduler:
         return self._has_failed_everywhere(task)
 
     def _has_failed_everywhere(self, task: _ScheduledTask) -> bool:
-        to_come = self._starting - self._remote_workers  # a remote worker may never be ready
+        to_come = self._starting - self._capacities.keys()  # a remote worker may never be ready
         return all(self._places[other] in task.failed_at for other in self._assigned.keys() | to_come)
 
-    def _prefetch(self, worker: int, assigned: deque[int]) -> list[Instruction]:
+    def _prefetch(self, worker: int, assigned: Mapping[int, None]) -> list[Instruction]:
         """Prefetch tasks for a worker that is not idle."""
         sent: list[Instruction] = []
-        seconds = sum(map(self._foreseen, assigned)) if self._may_prefetch(assigned) else math.inf
-        while self._may_prefetch(assigned) and (sequence := self._next_for(worker)) is not None:
+        capacity = self._capacity(worker)
+        seconds = sum(map(self._foreseen, assigned)) if self._may_prefetch(assigned, capacity) else math.inf
+        while self._may_prefetch(assigned, capacity) and (sequence := self._next_for(worker)) is not None:
             seconds += self._foreseen(sequence)
-            if seconds > PREFETCH_SECONDS:
+            if seconds > PREFETCH_SECONDS * capacity:
                 break
-            sent.append(self._assign(worker, assigned, sequence))
+            sent.append(self._assign(worker, sequence))
         return sent
 
-    def _may_prefetch(self, assigned: deque[int]) -> bool:
+    def _may_prefetch(self, assigned: Mapping[int, None], capacity: int) -> bool:
         """Whether another short task may be prefetched."""
-        return 0 < len(assigned) <= min(len(self._queue) // (2 * self._workers), MAX_PREFETCH - 1)
+        each = min(len(self._queue) // (2 * self._workers), MAX_PREFETCH - 1)
+        return capacity <= len(assigned) < capacity * (1 + each)
+
+    def _capacity(self, worker: int) -> int:
+        return self._capacities.get(worker, 1)
 
     def _foreseen(self, sequence: int) -> float:
         """Seconds that a task takes at the mean pace; inf if that is unknown, or the task cancelled."""
@@ -410,19 +439,18 @@ class TaskScheduler:
             return math.inf
         return task.flops / self._flops * self._seconds
 
-    def _assign(self, worker: int, assigned: deque[int], sequence: int) -> SendTask:
+    def _assign(self, worker: int, sequence: int) -> SendTask:
         self._queue.remove(sequence)  # among the first
-        assigned.append(sequence)
+        self._assigned[worker][sequence] = None
         self._tasks[sequence].workers.add(worker)
         return SendTask(worker, sequence)
 
     def _unassign(self, worker: int, sequence: int) -> bool:
         """Remove a task from a worker's queue; whether it was assigned."""
-        assigned = self._assigned.get(worker)
-        if assigned is None or sequence not in assigned:
-            return False
-        assigned.remove(sequence)
-        return True
+        assigned = self._assigned.get(worker, {})
+        was_assigned = sequence in assigned
+        assigned.pop(sequence, None)
+        return was_assigned
 
     def _requeue(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """Requeue a task at the front, unless it was cancelled."""
@@ -431,9 +459,9 @@ class TaskScheduler:
         self._queue.appendleft(sequence)
         return [Requeue(worker, sequence, reason)]
 
-    def _requeue_all(self, assigned: deque[int]) -> None:
+    def _requeue_all(self, assigned: Collection[int]) -> None:
         """Requeue assigned tasks at the front, except cancelled ones."""
-        self._queue.extendleft(sequence for sequence in reversed(assigned) if sequence in self._tasks)
+        self._queue.extendleft(sequence for sequence in reversed([*assigned]) if sequence in self._tasks)
 
     def _invalidate_partial(self, worker: int, reason: str, is_blameless: bool) -> list[Instruction]:
         lost = self._partials.pop(worker, [])

@@ -28,6 +28,8 @@ from coordinator.workers.task import PoolError
 HIGH_WATER = 5 * scheduler.MAX_PREFETCH
 """Messages queued per worker and direction: for each prefetched task its blocks, its client state, the task and its
 cancel, and some pings."""
+NO_LIMIT = 0
+"""Of messages queued for a node agent: the scheduler bounds them, by the number of the agent's workers."""
 MAX_FRAME_NBYTES = 1 << 32
 """Largest frame of local workers, which are this user's processes."""
 LAST_PART = zmq.NOBLOCK
@@ -91,7 +93,7 @@ class RouterSocket:
         for option, value in (
             (zmq.ROUTER_MANDATORY, 1),  # a full queue or an unknown peer is an error, not a silent loss
             (zmq.ROUTER_HANDOVER, 0),
-            (zmq.SNDHWM, HIGH_WATER),
+            (zmq.SNDHWM, HIGH_WATER if remote_access is None else NO_LIMIT),
             (zmq.RCVHWM, HIGH_WATER),
             (zmq.LINGER, 2000),
             (zmq.BACKLOG, 4096),
@@ -185,6 +187,8 @@ class PollResult:
     rejected_key: str | None
     """Address and key of a connection whose key was rejected."""
     launcher_has_events: bool
+    is_watched_ready: bool
+    """Whether the socket of `Sockets.watch` has messages."""
 
 
 class Sockets:
@@ -227,6 +231,7 @@ class Sockets:
         self._launcher = launcher
         self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         exits.callback(os.close, self._wakes)
+        self._watched: zmq.Socket[bytes] | None = None
         self._poller = self._registered()
         self._probe_at = float("inf")
 
@@ -240,6 +245,12 @@ class Sockets:
         poller.register(self._launcher, zmq.POLLIN)
         poller.register(self._wakes, zmq.POLLIN)
         return poller
+
+    def watch(self, socket: zmq.Socket[bytes]) -> None:
+        """Wait for messages of a further socket as well, which others receive."""
+        assert self._watched is None, "one socket is watched"
+        self._watched = socket
+        self._poller.register(socket, zmq.POLLIN)
 
     def wake(self) -> None:
         """End the present `wait`, or the next one. Any thread may call it."""
@@ -260,7 +271,7 @@ class Sockets:
         router_sockets = [router_socket for router_socket in self._router_sockets if router_socket.router in ready]
         if self.listener is not None and self.remote_workers not in router_sockets:
             self.listener.drained()
-        return PollResult(router_sockets, rejected_key, self._launcher in ready)
+        return PollResult(router_sockets, rejected_key, self._launcher in ready, self._watched in ready)
 
     def is_to_probe(self) -> bool:
         """Whether it is time to find whose connection was lost; True once per loss."""

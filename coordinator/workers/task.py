@@ -57,6 +57,8 @@ class PoolTask:
     build: Callable[[], Payload] | None = None
     """Builds the vectors that the worker needs, once, on another thread, when the task is to be sent; ``message`` has
     none before that."""
+    on_failure: Callable[[PoolTask, str], None] | None = None
+    """Called with the task and the reason if three workers failed over it, in place of an error of the pool."""
     may_fail: bool = False
     """Whether its group goes on with `failed_update` if three workers ended over it. Only training."""
 

@@ -32,6 +32,8 @@ class PoolTaskGroup:
     """Tasks whose partial sum was lost: their replies have been handled."""
     sums: FixedPointSums | None = None
     """The partial sums received so far, added up."""
+    seconds: float = 0.0
+    """How long the worker took over the task whose reply is handled."""
     error: Exception | None = None
     """Exception of ``on_reply``."""
 
@@ -44,24 +46,30 @@ class PoolTaskGroup:
 
     def collect(self) -> Totals:
         """As `coordinator.workers.task.TaskGroup.collect`."""
-        while self.left or self.in_partial_sums:
-            if not self.left:
-                self.request_partial_sums(sorted(self.in_partial_sums))
+        while (sums := self.try_collect()) is None:
             self.run_event_loop()
-        counted = self.sums.clients if self.sums else 0
-        if counted != self.tasks:
-            raise PoolError(f"workers have added up {counted} updates of {self.tasks} tasks")
-        return self.sums.message().totals if self.sums else {}
+        if sums.clients != self.tasks:
+            raise PoolError(f"workers have added up {sums.clients} updates of {self.tasks} tasks")
+        return sums.totals
+
+    def try_collect(self) -> PartialSum | None:
+        """All updates that workers have added up; None, and what is missing is requested, while a sum is missing."""
+        if not self.left and self.in_partial_sums:
+            self.request_partial_sums(sorted(self.in_partial_sums))
+        if self.left or self.in_partial_sums:
+            return None
+        return self.sums.message() if self.sums else PartialSum(0, 0, {})
 
     def cancel(self) -> None:
         """As `coordinator.workers.task.TaskGroup.cancel`."""
         if self.left or self.in_partial_sums:
             self.drop(sorted(self.left | self.in_partial_sums))
 
-    def deliver(self, sequence: int, task: PoolTask, reply: Reply) -> None:
+    def deliver(self, sequence: int, task: PoolTask, reply: Reply, seconds: float = 0.0) -> None:
         """Call the handler with a reply, once; an exception is raised by `wait`, and the other tasks are cancelled."""
         if sequence in self.requeued:
             return
+        self.seconds = seconds
         try:
             self.on_reply(task, reply)
         except Exception as error:
@@ -110,6 +118,10 @@ class TaskGroups:
         """A task, if it is open."""
         return self._open.get(sequence)
 
+    def sequence_of(self, task: PoolTask) -> int | None:
+        """The sequence number of an open task, which is found by identity."""
+        return next((sequence for sequence, opened in self._open.items() if opened.task is task), None)
+
     def replace(self, sequence: int, task: PoolTask, cached_payload: CachedPayload) -> OpenTask:
         """An open task with the payload that was built for it."""
         opened = self._open[sequence]
@@ -138,6 +150,12 @@ class TaskGroups:
         closed.group.in_partial_sums.discard(sequence)
         if closed.cached_payload is not None:
             self._release(closed.cached_payload)
+        return closed
+
+    def withdraw(self, sequence: int) -> OpenTask:
+        """Remove a task as if it had never been in its group."""
+        closed = self.close(sequence)
+        closed.group.tasks -= 1
         return closed
 
     def close_all(self) -> None:

@@ -18,6 +18,8 @@ from edge.protocol import files
 from edge.protocol.payload import Payload, Vector, vectors
 
 SEPARATOR = "|"
+MISSING = "MissingStateError"
+"""The kind of an error by which a node agent requests the state of a client that it should have, and has not."""
 
 
 class StateError(OSError):

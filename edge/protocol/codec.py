@@ -13,29 +13,40 @@ unused.
 
 *Envelope* (not charged). What only the transport needs; see `Envelope`.
 
-``train`` and ``evaluate`` travel as envelope + header alone. The frames that their entries name are sent ahead of them
-in a ``blocks`` message, each version once per worker, and are found again by version. All other messages have their
-frames, of float32 numbers but for the arrays of ``described`` and for ``sums``, which are int64.
+``train``, ``visits`` and ``evaluate`` travel as envelope + header alone. The frames that their entries name are sent
+ahead of them in a ``blocks`` message, each version once per worker, and are found again by version. All other messages
+have their frames, of float32 numbers but for the arrays of ``described`` and for ``sums``, which are int64.
+
+Visits that need the same vectors travel together, as the columns of one ``visits``, and updates with the same numbers
+as those of one ``updates``, which has one frame per update, with all its vectors. Each visit is charged for the train
+and the update that it would be alone: what passes between two processes of the simulator is not what the simulated
+client sends.
+
+A worker that the coordinator has started finds long vectors in files in memory instead, which ``mapped`` names: all
+workers of a machine map the same. A worker skips a version whose file is gone, since its tasks are cancelled then.
 
 ``kept`` (not charged) is client state, for remote workers, which do not reach the files that an envelope names. It has
 the sequence of its task. If the envelope of a task names a file to read, a kept is sent right ahead of the task; if it
 names one to write, a kept is sent right ahead of the update, and is on the coordinator's disk before that update is
-handled. For a remote worker these names only say that there is a state to read or to write. Every frame of a kept has
-its checksum.
+handled. No kept is sent to the worker that sent the kept of the same name, by which it finds its own copy; if it has
+none, it answers with an error of the kind MissingStateError, and gets kept and task again. For a remote worker these
+names are never paths. Every frame of a kept has its checksum.
 
     worker                         coordinator
     hello                     ->
                               <-   welcome (job), ping
     pong (ready for a task)   ->
-                              <-   describe | [blocks] [kept] train | [blocks] [kept] evaluate
-    described | [kept] update | score | error   ->
+                              <-   describe | [mapped] [blocks] [kept] train | [mapped] [blocks] visits
+                              <-   [mapped] [blocks] [kept] evaluate
+    described | [kept] update | updates | score | error   ->
                               <-   collect
     sums | error              ->
                               <-   cancel (with a task's sequence)
     pong (with the task's sequence: it is not queued any more)   ->
                               <-   bye
 
-A hello and its welcome have no run id (`edge.protocol.messages.NO_RUN`), since a worker learns the run from the job.
+A hello says how many tasks are done at a time: one, or as many as a node agent has workers. A hello and its welcome
+have no run id (`edge.protocol.messages.NO_RUN`), since a worker learns the run from the job.
 
 A worker may be sent further tasks before it has answered the first. It does them in the order in which they came, and
 reads new messages after each task. A bye ends it at once.
@@ -88,12 +99,14 @@ from edge.protocol.messages import (
     Totals,
     Train,
     Update,
+    Updates,
+    Visits,
     WireError,
     expect,
     shown,
 )
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import ITEM_NBYTES, PASS_TYPES, Payload, Shapes, Vector, vectors
+from edge.protocol.payload import ITEM_NBYTES, PASS_TYPES, Floats, Payload, Shapes, Vector, vectors
 from edge.protocol.tensor_specs import (
     FLOAT32,
     INT64,
@@ -140,10 +153,28 @@ class Encoded:
 
 def encode(message: Message, run_id: str, checksum: bool = False) -> Encoded:
     """The canonical encoding; ``checksum`` fills the CRC-32 of each frame, as `ClientState` always does."""
+    if isinstance(message, Updates):
+        return _encode_updates(message, run_id)
     frames = _frames(message)
     raw = tuple(frame.array.reshape(-1).data.cast("B") for frame in frames)
     entries = pack_all(frames, map(zlib.crc32, raw) if checksum or isinstance(message, ClientState) else repeat(0))
     return Encoded(encode_header(message, run_id, entries), raw)
+
+
+def _encode_updates(message: Updates, run_id: str) -> Encoded:
+    """One frame per upload, with all its vectors; the entries are those of one upload."""
+    uploads = [[vector.data for _, _, vector in vectors(payload)] for payload in message.payloads]
+    raw = tuple(_joined(upload).data.cast("B") for upload in uploads if upload)
+    entries = pack_all(_up(message.payloads[0]) if message.payloads else [], repeat(0))
+    return Encoded(encode_header(message, run_id, entries), raw)
+
+
+def _joined(upload: Sequence[Floats]) -> Floats:
+    """The vectors of one upload, one after the other; no copy if they are all that there is of one array."""
+    whole = upload[0].base
+    if isinstance(whole, np.ndarray) and whole.nbytes == sum(numbers.nbytes for numbers in upload):
+        return whole
+    return np.concatenate(upload)
 
 
 def pack_tensor_specs(payload: Payload) -> TensorSpecs:
@@ -195,7 +226,7 @@ def _header(name: str, run_id: str, fields: Mapping[str, object], packed_entries
 
 
 def _frames(message: Message) -> list[Frame]:
-    if isinstance(message, Train | Evaluate):
+    if isinstance(message, Train | Visits | Evaluate):
         return _down(message.payload)
     if isinstance(message, Tensors):
         return [Frame("", vector.version.hex(), vector.version, vector.data) for vector in message.vectors]
@@ -211,9 +242,13 @@ def _frames(message: Message) -> list[Frame]:
             array = np.ascontiguousarray(getattr(message.description, name), dtype=dtype)
             frames.append(Frame(DESCRIPTION, name, UNNAMED, array))
     if isinstance(message, Described | Update | Score | ClientState):
-        # these are used once: a content hash of it would be computed for nobody
-        frames += [Frame(slot, key, UNNAMED, vector.data) for slot, key, vector in vectors(message.payload)]
+        frames += _up(message.payload)
     return frames
+
+
+def _up(payload: Payload) -> list[Frame]:
+    """Of vectors that are used once: a content hash of them would be computed for nobody."""
+    return [Frame(slot, key, UNNAMED, vector.data) for slot, key, vector in vectors(payload)]
 
 
 def _down(payload: Payload) -> list[Frame]:
@@ -238,13 +273,34 @@ def decode(
     values = {key: codec.unpack(fields[key], f"{name}: {key}") for key, codec in codecs.items()}
     parse = parse_tensor_specs if len(packed_entries) <= MAX_CACHED_NBYTES else parse_tensor_specs.__wrapped__
     entries = parse(packed_entries, name)
-    if held is not None and kind in (Train, Evaluate):
+    if kind is Updates:
+        return Updates(**values, payloads=_uploads(entries, frames, len(values["sequences"])))
+    if held is not None and kind in (Train, Visits, Evaluate):
         expect(len(frames) == 0, f"{name}: frames beside held blocks", len(frames))
         return _compose(kind, values, entries, [_find(entry, held) for entry in entries])
     if len(frames) != len(entries):
         raise WireError(f"{name}: {len(entries)} frames announced, {len(frames)} received")
     arrays = [read(entry, frame, kind is ClientState) for entry, frame in zip(entries, frames, strict=True)]
     return _compose(kind, values, entries, arrays)
+
+
+def _uploads(entries: Sequence[TensorSpec], frames: Sequence[Buffer], count: int) -> list[Payload]:
+    """The vectors of each update, all with these entries. WireError for frames of another length or number."""
+    if len(frames) != (count if entries else 0):
+        raise WireError(f"updates: {count if entries else 0} frames announced, {len(frames)} received")
+    ends = np.cumsum([entry.shape[0] for entry in entries]).tolist()
+    payloads: list[Payload] = []
+    for frame in frames:
+        if memoryview(frame).nbytes != ITEM_NBYTES * ends[-1]:
+            got = memoryview(frame).nbytes
+            raise WireError(f"updates: {ITEM_NBYTES * ends[-1]} bytes announced, a frame of {got} came")
+        numbers = np.frombuffer(frame, FLOAT32)
+        numbers = numbers if numbers.flags.aligned else numbers.copy()
+        payload: Payload = {}
+        for entry, end in zip(entries, ends, strict=True):
+            payload.setdefault(entry.slot, {})[entry.key] = Vector(numbers[end - entry.shape[0] : end])
+        payloads.append(payload)
+    return payloads
 
 
 def _compose(
@@ -264,7 +320,7 @@ def _compose(
         return Described(_description(values, described), payload)
     if kind is Tensors:
         return Tensors(tuple(vector for _, _, vector in vectors(payload)))
-    if kind in (Train, Update, Evaluate, Score, ClientState):
+    if kind in (Train, Visits, Update, Evaluate, Score, ClientState):
         values["payload"] = payload
     elif entries:
         raise WireError(f"{NAMES[kind]} carries no frames, but {len(entries)} came")

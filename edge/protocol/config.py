@@ -274,6 +274,8 @@ class Job(Section):
     fingerprint: dict[str, str] = field(default_factory=dict)
     """What computes where the run is (`edge.runtime.numerics`), which a worker elsewhere must have as well; empty:
     anything."""
+    visit_nbytes: int = 0
+    """Bytes that a training visit takes by count, for machines that choose their number of workers per GPU by it."""
     worker_slot: int = 0
     """This worker's place among ``workers``, 0, 1 ..; the one that replaces it takes it over."""
     workers: int = 1

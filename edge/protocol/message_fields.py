@@ -6,6 +6,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge.protocol import config
 from edge.protocol.config import Job
 from edge.protocol.messages import (
@@ -17,6 +20,7 @@ from edge.protocol.messages import (
     Evaluate,
     FetchPartial,
     Hello,
+    MappedTensors,
     PartialSum,
     Ping,
     Pong,
@@ -25,6 +29,8 @@ from edge.protocol.messages import (
     Tensors,
     Train,
     Update,
+    Updates,
+    Visits,
     Welcome,
     WireError,
     expect,
@@ -32,9 +38,14 @@ from edge.protocol.messages import (
 )
 from edge.protocol.payload import VERSION_NBYTES, Layout
 
-PROTOCOL = 5
+PROTOCOL = 6
 MAX_COMPLAINT = 500
 """Characters of what is wrong with a record."""
+
+
+class _Codec(NamedTuple):
+    pack: Callable[[Any], object]
+    unpack: Callable[[object, str], Any]
 
 
 def is_version(value: object) -> bool:
@@ -73,6 +84,30 @@ def _unpack_float(value: object, what: str) -> float:
 def _unpack_sum(value: object, what: str) -> tuple[float, int]:
     total, count = as_list(value, 2, what)
     return _unpack_float(total, what), unpack_int(count, what)
+
+
+def _column(dtype: str) -> _Codec:
+    """Of a column: one number per visit, 8 bytes each, little-endian."""
+
+    def unpack(value: object, what: str) -> NDArray[Any]:
+        if not isinstance(value, bytes) or len(value) % 8:
+            reject(what, value)
+        return np.frombuffer(value, dtype)
+
+    return _Codec(lambda column: np.ascontiguousarray(column, dtype).tobytes(), unpack)
+
+
+def _columns(column: _Codec) -> _Codec:
+    """Of columns by name."""
+    return _Codec(
+        lambda named: {name: column.pack(values) for name, values in named.items()}, _unpack_named(column.unpack)
+    )
+
+
+def _unpack_names(value: object, what: str) -> list[str | None]:
+    if not isinstance(value, list) or not all(name is None or isinstance(name, str) for name in value):
+        reject(what, value)
+    return value
 
 
 def unpack_text(value: object, what: str) -> str:
@@ -123,11 +158,6 @@ def _unpack_layout(value: object, what: str) -> Layout:
     return layout
 
 
-class _Codec(NamedTuple):
-    pack: Callable[[Any], object]
-    unpack: Callable[[object, str], Any]
-
-
 def _same(value: Any) -> Any:
     return value
 
@@ -142,6 +172,9 @@ _SUMS = _Codec(
     lambda named: {name: [_pack_float(total), pack_int(count)] for name, (total, count) in named.items()},
     _unpack_named(_unpack_sum),
 )
+_INT_COLUMN, _FLOAT_COLUMN = _column("<i8"), _column("<f8")
+_INT_COLUMNS, _FLOAT_COLUMNS = _columns(_INT_COLUMN), _columns(_FLOAT_COLUMN)
+_NAMES = _Codec(list, _unpack_names)
 _TEXT = _Codec(_same, unpack_text)
 _FLAG = _Codec(_same, _unpack_flag)
 _JOB = _Codec(config.plain, _unpack_record(Job))
@@ -172,15 +205,39 @@ _DESCRIPTION_FIELDS = {
 }
 
 TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
-    "hello": (Hello, {}),
+    "hello": (Hello, {"workers": _INT}),
     "welcome": (Welcome, {"job": _JOB}),
     "ping": (Ping, {}),
     "pong": (Pong, {}),
     "describe": (Describe, {"data": _FLAG}),
     "described": (Described, _DESCRIPTION_FIELDS),
     "blocks": (Tensors, {}),
+    "mapped": (MappedTensors, {"folder": _TEXT, "sizes": _INTS}),
     "kept": (ClientState, {"client": _INT}),
     "train": (Train, {"client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS}),
+    "visits": (
+        Visits,
+        {
+            "sequences": _INT_COLUMN,
+            "clients": _INT_COLUMN,
+            "rounds": _INT_COLUMN,
+            "lrs": _FLOAT_COLUMN,
+            "weights": _FLOAT_COLUMN,
+            "state_in": _NAMES,
+            "state_out": _NAMES,
+            "choice": _INT_COLUMNS,
+        },
+    ),
+    "updates": (
+        Updates,
+        {
+            "sequences": _INT_COLUMN,
+            "clients": _INT_COLUMN,
+            "rounds": _INT_COLUMN,
+            "seconds": _FLOAT_COLUMN,
+            "numbers": _FLOAT_COLUMNS,
+        },
+    ),
     "update": (Update, {"client": _INT, "round": _INT, "numbers": _FLOATS}),
     "collect": (FetchPartial, {"round": _INT}),
     "sums": (PartialSum, {"round": _INT, "clients": _INT}),

@@ -6,7 +6,8 @@ Their order and encoding are in `edge.protocol.codec`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 
 from edge.protocol.client_state import SEPARATOR
 from edge.protocol.config import SPLITS, EvalSplit, Job, ModelProfile
-from edge.protocol.payload import Payload, Vector
+from edge.protocol.payload import VERSION_NBYTES, Payload, Vector
 
 Totals = dict[str, dict[str, NDArray[np.int64]]]
 """slot -> key -> sum of clients' vectors, in the units of `edge.protocol.fixed_point`"""
 
+VERSION = re.compile(f"[0-9a-f]{{{2 * VERSION_NBYTES}}}")
+"""A version in hexadecimal digits."""
 NO_RUN = ""
 """The run id of a hello and of its welcome: a worker learns the run from the welcome."""
 MAX_ERROR_TEXT = 4000
@@ -38,6 +41,11 @@ LOCAL_MODEL = "local model"
 """The slot of a whole local model that is measured (`edge.training.measured_visit`)."""
 OWN_COMPONENT = "own component"
 """The option of that client side which names the method's."""
+Ints = NDArray[np.int64]
+Reals = NDArray[np.float64]
+
+MAX_WORKERS = 4096
+"""Workers of one node agent."""
 MAX_VALUES, MAX_VALUE_NAME = 2000, 100
 """Values of a `Score`, and characters of their names."""
 
@@ -79,7 +87,13 @@ def expect(fits: bool, what: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class Hello:
-    """A worker has connected."""
+    """A worker has connected, or a node agent."""
+
+    workers: int = 1
+    """Tasks that it does at a time: the workers of a node agent."""
+
+    def __post_init__(self) -> None:
+        expect(0 < self.workers <= MAX_WORKERS, "hello: workers", self.workers)
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,20 @@ class Tensors:
     """Vectors for the worker's cache, by version, until an envelope evicts them."""
 
     vectors: tuple[Vector, ...]
+
+
+@dataclass(frozen=True)
+class MappedTensors:
+    """The same, in files in the memory of this machine, for workers that the coordinator has started."""
+
+    folder: str
+    sizes: Mapping[str, int]
+    """Version in hexadecimal digits, which is the name of a file of raw little-endian float32 numbers -> how many."""
+
+    def __post_init__(self) -> None:
+        for name, size in self.sizes.items():
+            expect(VERSION.fullmatch(name) is not None, "mapped: version", name)
+            expect(size > 0, f"mapped: {name}", size)
 
 
 @dataclass(frozen=True)
@@ -173,6 +201,100 @@ class Update:
     def __post_init__(self) -> None:
         expect(self.client >= 0, "update: client", self.client)
         expect(self.round >= 0, "update: round", self.round)
+
+
+MAX_BATCH = 1024
+"""Visits of one `Visits`, and updates of one `Updates`."""
+
+
+def _expect_columns(name: str, sequences: Ints, *columns: Sized) -> None:
+    """WireError unless the sequences are distinct task numbers, and all columns as long."""
+    count = len(sequences)
+    expect(0 < count <= MAX_BATCH, f"{name}: number", count)
+    expect({len(column) for column in columns} == {count}, f"{name}: lengths", [count, *map(len, columns)])
+    numbers = set(sequences.tolist())
+    expect(len(numbers) == count and min(numbers) > 0, f"{name}: tasks", sequences[:8].tolist())
+
+
+def _expect_each(name: str, column: Ints | Reals, fits: NDArray[np.bool_]) -> None:
+    """WireError with the first number of a column that does not fit."""
+    if not fits.all():
+        reject(name, column[~fits][0].item())
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """Several visits that need the same vectors: columns with one item for each. Each is charged as a `Train`."""
+
+    sequences: Ints
+    """Numbers of the tasks"""
+    clients: Ints
+    rounds: Ints
+    lrs: Reals
+    weights: Reals
+    """Aggregation weights, as in the envelope of a `Train`"""
+    state_in: Sequence[str | None]
+    state_out: Sequence[str | None]
+    choice: Mapping[str, Ints]
+    payload: Payload
+
+    def __post_init__(self) -> None:
+        others = (self.clients, self.rounds, self.lrs, self.weights, self.state_in, self.state_out)
+        _expect_columns("visits", self.sequences, *others, *self.choice.values())
+        _expect_each("visits: clients", self.clients, self.clients >= 0)
+        _expect_each("visits: rounds", self.rounds, self.rounds >= 0)
+        _expect_each("visits: lrs", self.lrs, (self.lrs >= 0) & (self.lrs < math.inf))
+        _expect_each("visits: weights", self.weights, (self.weights >= 0) & (self.weights <= 1))
+
+    def tasks(self) -> Iterator[tuple[int, float, str | None, str | None, Train]]:
+        """(sequence, weight, state_in, state_out, visit) of each."""
+        names, chosen = list(self.choice), [column.tolist() for column in self.choice.values()]
+        choices = [dict(zip(names, values, strict=True)) for values in zip(*chosen, strict=True)]
+        visits = map(
+            Train,
+            self.clients.tolist(),
+            self.rounds.tolist(),
+            self.lrs.tolist(),
+            choices or [{} for _ in self.sequences],
+            [self.payload] * len(self.sequences),
+        )
+        columns = self.sequences.tolist(), self.weights.tolist(), self.state_in, self.state_out
+        yield from zip(*columns, visits, strict=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """Several updates that report the same numbers, in columns. Each is charged as an `Update`."""
+
+    sequences: Ints
+    """Numbers of the tasks"""
+    clients: Ints
+    rounds: Ints
+    seconds: Reals
+    """How long the worker took over each task"""
+    numbers: Mapping[str, Reals]
+    payloads: Sequence[Payload] = ()
+    """One for each, all of the same shapes; none if all have been added to the worker's partial sum"""
+
+    def __post_init__(self) -> None:
+        columns = [self.clients, self.rounds, self.seconds, *self.numbers.values()]
+        _expect_columns("updates", self.sequences, *columns, *([self.payloads] if self.payloads else []))
+        _expect_each("updates: clients", self.clients, self.clients >= 0)
+        _expect_each("updates: rounds", self.rounds, self.rounds >= 0)
+        _expect_each("updates: seconds", self.seconds, (self.seconds >= 0) & (self.seconds < math.inf))
+
+    def replies(self) -> Iterator[tuple[int, float, Update]]:
+        """(sequence, seconds, update) of each."""
+        names, reported = list(self.numbers), [column.tolist() for column in self.numbers.values()]
+        numbers = [dict(zip(names, values, strict=True)) for values in zip(*reported, strict=True)]
+        updates = map(
+            Update,
+            self.clients.tolist(),
+            self.rounds.tolist(),
+            numbers or [{} for _ in self.sequences],
+            self.payloads or [{} for _ in self.sequences],
+        )
+        yield from zip(self.sequences.tolist(), self.seconds.tolist(), updates, strict=True)
 
 
 @dataclass(frozen=True)
@@ -288,9 +410,12 @@ Message = (
     | Describe
     | Described
     | Tensors
+    | MappedTensors
     | ClientState
     | Train
+    | Visits
     | Update
+    | Updates
     | FetchPartial
     | PartialSum
     | Evaluate

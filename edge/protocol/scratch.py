@@ -24,10 +24,10 @@ YOUNG_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    """A new folder in the temporary folder, which only this user may read. OSError if none can be made."""
-    _remove_abandoned(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(SUFFIX, PREFIX))
+def scratch(parent: Path | None = None) -> Iterator[Path]:
+    """A new folder in ``parent`` (None: the temporary folder), which only this user may read. OSError."""
+    _remove_abandoned(parent or Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(SUFFIX, PREFIX, parent))
     try:
         with folder_lock(folder):
             yield folder

@@ -101,7 +101,7 @@ def _check_kind(entry: TensorSpec, name: str) -> None:
         wanted = INT64 if name == "sums" else FLOAT32
         if dtype != wanted or len(shape) != 1:
             reject(f"{name}: vector {slot}/{key}", (dtype, shape))
-    goes_down = name in ("train", "evaluate", "blocks")
+    goes_down = name in ("train", "visits", "evaluate", "blocks")
     expect(goes_down == (version != UNNAMED), f"{name}: version of {slot}/{key}", version)
     if name == "blocks":
         expect((slot, key) == ("", version.hex()), f"{name}: version {version.hex()} sent as", (slot, key))

@@ -7,18 +7,22 @@ as the model's own flat vector. So the next task waits until they have been writ
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from edge.protocol import codec, messages
+from edge.protocol import codec, files, messages
 from edge.protocol.config import Job
-from edge.protocol.payload import Vector
+from edge.protocol.payload import ITEM_NBYTES, Vector
 from edge.runtime.keys import KeyPair
 from edge.runtime.log import log
 
@@ -36,8 +40,10 @@ COMES_DOWN = (
     | messages.Ping
     | messages.Describe
     | messages.Tensors
+    | messages.MappedTensors
     | messages.ClientState
     | messages.Train
+    | messages.Visits
     | messages.Evaluate
     | messages.FetchPartial
     | messages.Cancel
@@ -45,11 +51,19 @@ COMES_DOWN = (
 )
 NUMBERED = messages.Describe | messages.ClientState | messages.Train | messages.Evaluate | messages.Cancel
 """Messages that belong to a task."""
+WELCOME_MS = 100
+"""Between two looks whether the welcome of a remote run still may come."""
+NO_LIMIT = 0
+MAX_RECEIVED = 256
 GONE = "the coordinator is gone"
 NOT_LET_IN = "no handshake: the key of the run there is not the one named in --server, or it is no run to join"
 NOT_ALLOWED = "the run does not know this key: its public half must be named in --allow there"
 FAILED_HANDSHAKES = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | FAILED_HANDSHAKES
+
+
+class NoAnswerError(ConnectionError):
+    """No welcome has come."""
 
 
 @dataclass(frozen=True)
@@ -72,47 +86,68 @@ class CoordinatorConnection:
         lost: Callable[[str], None],
         credentials: Credentials | None = None,
         welcome_seconds: float = math.inf,
+        reuses_vectors: bool = True,
     ) -> None:
         """``lost``: called in a side thread with the reason, once, when the connection is lost or refused.
 
         ``welcome_seconds``: limit for the welcome; none for a local worker, whose coordinator may be busy.
+        ``reuses_vectors``: whether vectors that are sent may be overwritten after `settle`; else any number of messages
+        is queued. ConnectionError for an endpoint that cannot be reached from here.
         """
-        self._identity, self._run_id = identity, messages.NO_RUN
+        self._identity, self._run_id, self._is_remote = identity, messages.NO_RUN, credentials is not None
         self._welcome_seconds = welcome_seconds
         self._cached: dict[bytes, Vector] = {}
         self._refused, self._logged_at = 0, -REFUSAL_SECONDS
         self._unsent: list[zmq.MessageTracker] = []
+        self._reuses_vectors = reuses_vectors
         self.shutdown: messages.Shutdown | None = None
-        self._socket = zmq.Context(io_threads=1).socket(zmq.DEALER)
+        self._socket: zmq.Socket[bytes] = zmq.Context(io_threads=1).socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, identity.encode())
         self._socket.copy_threshold = COPY_NBYTES
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
+        self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER if reuses_vectors else NO_LIMIT)
         self._socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4 * heartbeat_ms)
-        self._socket.setsockopt(zmq.RCVTIMEO, -1 if welcome_seconds == math.inf else round(welcome_seconds * 1000))
+        self._socket.setsockopt(zmq.RCVTIMEO, -1 if welcome_seconds == math.inf else WELCOME_MS)
         if credentials is not None:
             self._socket.setsockopt(zmq.CURVE_PUBLICKEY, credentials.own.public)
             self._socket.setsockopt(zmq.CURVE_SECRETKEY, credentials.own.secret)
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, credentials.server)
         monitor = self._socket.get_monitor_socket(EVENTS)
         threading.Thread(target=_watch, args=(monitor, lost), daemon=True).start()
-        self._socket.connect(endpoint)
+        try:
+            self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ConnectionError(f"cannot connect: {error.strerror}") from None
 
-    def welcome(self) -> Job:
-        """Send the hello, and wait for the job; zmq.Again if none comes."""
-        self.send(messages.Hello())
+    @property
+    def socket(self) -> zmq.Socket[bytes]:
+        """The socket, for a poller."""
+        return self._socket
+
+    def welcome(self, workers: int = 1, is_lost: Callable[[], bool] = lambda: False) -> Job:
+        """Send the hello, and wait for the job; `NoAnswerError` if none comes.
+
+        ``workers``: of a node agent. ``is_lost``: whether the connection is, so that nothing will come.
+        """
+        self.send(messages.Hello(workers))
         deadline = time.monotonic() + self._welcome_seconds
         while True:
-            envelope, message = self.receive()
+            try:
+                envelope, message = self.receive()
+            except zmq.Again:
+                if is_lost() or time.monotonic() >= deadline:
+                    raise NoAnswerError from None
+                continue
             if isinstance(message, messages.Welcome):
                 self._socket.setsockopt(zmq.RCVTIMEO, -1)
                 self._run_id = message.job.run_id
                 return message.job
             self.refuse(envelope.sequence, f"a {type(message).__name__} where a welcome was due")
             if time.monotonic() >= deadline:
-                raise zmq.Again
+                raise NoAnswerError
 
     def send(
         self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0, telemetry: str = ""
@@ -122,6 +157,9 @@ class CoordinatorConnection:
         envelope = codec.Envelope(self._identity, sequence, wall_seconds=wall_seconds, telemetry=telemetry).pack()
         parts: list[bytes | memoryview] = [envelope, encoded.header, *encoded.frames]
         flags = [zmq.SNDMORE] * (len(parts) - 1) + [zmq.Flag(0)]
+        if not self._reuses_vectors:
+            self._socket.send_multipart(parts, copy=False)
+            return
         # send_multipart would return the tracker of the last part alone
         trackers = [self._socket.send(*part, copy=False, track=True) for part in zip(parts, flags, strict=True)]
         self._unsent += [tracker for tracker in trackers if not tracker.done]
@@ -143,14 +181,31 @@ class CoordinatorConnection:
             try:
                 envelope, *rest = self._envelope([part.buffer for part in parts])
                 message = self._message(envelope, rest)
+                new = vectors_of(message)
             except messages.WireError as error:
                 self.refuse(envelope.sequence if envelope else 0, str(error))
                 continue
             if isinstance(message, messages.Shutdown):
                 self.shutdown = message
-            if not isinstance(message, messages.Tensors):
+            if new is None:
                 return envelope, message
-            self._cached.update((vector.version, vector) for vector in message.vectors)
+            self._cached.update((vector.version, vector) for vector in new)
+
+    def received(self) -> Iterator[tuple[codec.Envelope, messages.Message]]:
+        """Messages that have come, as `receive` returns them; a limited number of them."""
+        with suppress(zmq.Again):
+            for _ in range(MAX_RECEIVED):
+                yield self.receive(wait=False)
+
+    def cached(self, vector: Vector) -> Vector:
+        """The vector of the cache with this version; ``vector`` itself if it has been evicted."""
+        return self._cached.get(vector.version, vector)
+
+    def await_shutdown(self, seconds: float) -> None:
+        """Wait for a `Shutdown`, and ignore all other messages."""
+        deadline = time.monotonic() + seconds
+        while self.shutdown is None and self._socket.poll(max(0, round((deadline - time.monotonic()) * 1000))):
+            deque(self.received(), 0)
 
     def close(self) -> None:
         """Close the connection; queued messages are dropped."""
@@ -185,11 +240,34 @@ class CoordinatorConnection:
         message = codec.decode(rest[0], rest[1:], self._run_id, self._cached)
         if not isinstance(message, COMES_DOWN):
             raise messages.WireError(f"a worker has no use for a {type(message).__name__}")
+        if isinstance(message, messages.MappedTensors) and self._is_remote:
+            raise messages.WireError("a worker on another machine maps no files of the run")
         if isinstance(message, NUMBERED) != (envelope.sequence > 0):
             raise messages.WireError(f"a {type(message).__name__} with the number {envelope.sequence}")
         for version in envelope.evict:
             self._cached.pop(version, None)
         return message
+
+
+def vectors_of(message: messages.Message) -> Sequence[Vector] | None:
+    """The vectors that a message brings to the cache; None for any other message. WireError for a wrong file."""
+    if isinstance(message, messages.Tensors):
+        return message.vectors
+    if not isinstance(message, messages.MappedTensors):
+        return None
+    try:
+        return list(_mapped(message))
+    except (OSError, ValueError) as error:  # the mapping of a file that is too short is a ValueError
+        raise messages.WireError(f"mapped: {message.folder}: {error}") from error
+
+
+def _mapped(message: messages.MappedTensors) -> Iterator[Vector]:
+    """Vectors of files in memory, read-only; those that are gone are left out, since nobody needs them."""
+    for name, size in message.sizes.items():
+        with suppress(FileNotFoundError), files.opened(Path(message.folder, name)) as file:
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            content = mmap.mmap(file.fileno(), size * ITEM_NBYTES, flags, mmap.PROT_READ)
+            yield Vector(np.frombuffer(content, np.float32), bytes.fromhex(name))
 
 
 def _watch(monitor: zmq.Socket[bytes], lost: Callable[[str], None]) -> None:

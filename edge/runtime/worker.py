@@ -27,11 +27,12 @@ from edge.protocol.config import Job
 from edge.runtime import client_state_transfer
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.log import log, log_error
+from edge.runtime.reply_batch import ReplyBatch, visits_of
 from edge.runtime.task_runner import TaskRunner, error_of, load_executor
 
 LOST = 75
 """Exit status of a worker that lost the coordinator (EX_TEMPFAIL of sysexits.h)."""
-MAX_PREFETCHED = 256
+MAX_PREFETCHED = 1024
 """Longest prefetch queue; a coordinator sends a quarter as many tasks (`coordinator.workers.scheduler`)."""
 
 
@@ -49,7 +50,8 @@ def serve(connection: CoordinatorConnection, open_runner: Callable[[], TaskRunne
         while not isinstance(connection.receive()[1], messages.Shutdown):
             pass
         return str(error) or type(error).__name__
-    queue = _PrefetchQueue(runner.is_remote)
+    replies = ReplyBatch(connection)
+    queue = _PrefetchQueue(runner.is_remote, replies)
     while queue.tasks or queue.receive(connection):
         task = queue.tasks[0]
         envelope, message, state_in = task
@@ -62,16 +64,21 @@ def serve(connection: CoordinatorConnection, open_runner: Callable[[], TaskRunne
             break
         if queue.tasks and queue.tasks[0] is task:  # or it was cancelled meanwhile
             queue.tasks.popleft()
-            if state_out is not None:
-                connection.send(state_out, envelope.sequence)
-            connection.send(reply, envelope.sequence, seconds, telemetry)
+            if state_out is not None or telemetry or not replies.add(envelope.sequence, seconds, reply):
+                replies.send()
+                if state_out is not None:
+                    connection.send(state_out, envelope.sequence)
+                connection.send(reply, envelope.sequence, seconds, telemetry)
+            if not queue.tasks or replies.is_due():
+                replies.send()
     return connection.shutdown.why if connection.shutdown is not None else ""
 
 
 class _PrefetchQueue:
     """The tasks that are not answered yet, in order of arrival; the first is next, or in progress."""
 
-    def __init__(self, is_remote: bool) -> None:
+    def __init__(self, is_remote: bool, replies: ReplyBatch) -> None:
+        self._replies = replies
         self.tasks: deque[tuple[codec.Envelope, messages.Message, messages.ClientState | None]] = deque()
         self._is_remote = is_remote
         self._pending: tuple[int, messages.ClientState] | None = None  # the last message, for the task that comes next
@@ -89,10 +96,14 @@ class _PrefetchQueue:
             if isinstance(message, messages.Ping):
                 connection.send(messages.Pong())
             elif isinstance(message, messages.Cancel):
+                self._replies.send()  # after its pong, the reply to a cancelled task would be refused
                 self._drop(envelope.sequence)
                 connection.send(messages.Pong(), envelope.sequence)
             elif isinstance(message, messages.ClientState) and self._is_remote:
                 self._pending = envelope.sequence, message
+            elif isinstance(message, messages.Visits):
+                for task_envelope, visit in visits_of(envelope, message):
+                    self._add(connection, task_envelope, visit, None)
             else:
                 self._add(connection, envelope, message, pending)
 

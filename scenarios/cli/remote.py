@@ -5,9 +5,7 @@ Like all commands, these import slow modules only when they run.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -143,24 +141,27 @@ def worker(
     ],
     keys: Annotated[Path, typer.Option("--keys", metavar="NAME.key", help="own key pair (fedbr keys NAME)")],
     server: Annotated[Path, typer.Option("--server", metavar="NAME.pub", help="the run's public key")],
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="worker processes; by default one per core, on GPUs by memory"),
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:N, or auto: as the run's")] = "auto",
     data: Annotated[Path | None, typer.Option("--data", help="folder of data sets, searched first")] = None,
     wait: Annotated[float, typer.Option("--wait", min=0.1, help="seconds to wait for a run to answer")] = 60.0,
 ) -> None:
-    """Join a run on another machine as a remote worker.
+    """Join a run on another machine, with the workers of this machine.
 
     Exit codes: 0 the run has ended, 2 bad usage, 3 rejected, not found or lost, 4 stopped by Ctrl-C.
     """
-    from coordinator.workers.launcher import environment
+    from edge.runtime.connection import Credentials
     from edge.runtime.keys import read_pair, read_public
     from scenarios.cache import cache_folder
+    from scenarios.cluster.node_agent import NodeOptions, join_run
     from scenarios.host import choose_device
 
     _check_endpoint("--connect", connect)
-    read_pair(keys)
-    read_public(server)
+    credentials = Credentials(read_pair(keys), read_public(server))
     if device != "auto":
         choose_device(device)
-    arguments = [connect, str(keys), str(server), device, str(data or ""), str(cache_folder()), str(wait)]
-    # A new process: it starts with a worker's environment and loads only the modules that a worker needs.
-    os.execve(sys.executable, [sys.executable, "-P", "-m", "edge.runtime.remote_worker", *arguments], environment())
+    options = NodeOptions(workers, device, None if data is None else str(data), str(cache_folder()), wait)
+    raise typer.Exit(join_run(connect, credentials, options))

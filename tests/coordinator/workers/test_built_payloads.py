@@ -79,7 +79,7 @@ def test_a_worker_that_dies_while_its_payload_is_built_is_replaced(pools: Pools)
         assert begun.wait(60)
         pools.kill()
         while not pools.of("worker_died"):
-            pool._turn(0.05)
+            pool.turn(0.05)
         release.set()
         waiting.wait()
     assert heard.replies == [(3, [3.0, 4.0])]
@@ -109,7 +109,7 @@ def test_a_cancelled_task_is_not_sent_when_its_payload_is_built(pools: Pools) ->
     with pools(1) as pool:
         group = pool.submit([built(0, slow)], heard)
         while not begun.is_set():
-            pool._turn(0.01)
+            pool.turn(0.01)
         group.cancel()
         release.set()
         assert answered(pool, 1)

@@ -19,7 +19,7 @@ import zmq
 from coordinator.records.schema import HostEvent
 from coordinator.workers import launcher as launchers
 from coordinator.workers import pool as pool_module
-from coordinator.workers import registry
+from coordinator.workers import registry, shared_blocks
 from coordinator.workers.launcher import MALLOC, WorkerLauncher
 from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
 from coordinator.workers.pool import Pool
@@ -84,6 +84,13 @@ def test_a_worker_describes_the_job_and_scores(pools: Pools) -> None:
         assert scores == [messages.Score(10, messages.GLOBAL, {"accuracy": (5, 20), "loss": (0.5, 20)})]
 
 
+@pytest.fixture
+def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no file system in memory."""
+    monkeypatch.setattr(shared_blocks, "MEMORY", Path("/nowhere"))
+
+
+@pytest.mark.usefixtures("nothing_shared")
 def test_each_block_version_is_sent_to_a_worker_once(pools: Pools) -> None:
     first, second = model(), model()
     second["model"]["b"] = Vector(np.full(BLOCK_NBYTES // 4, 7.0, np.float32))
@@ -336,16 +343,18 @@ def test_short_tasks_wait_in_the_worker_while_the_coordinator_is_busy(pools: Poo
         assert heard.replies == [(n, [n, n + 1.0]) for n in range(1, 9)]
 
 
+@pytest.mark.usefixtures("nothing_shared")
 def test_a_full_hand_with_blocks_of_its_own_for_each_task_can_be_sent_and_cancelled(
     pools: Pools, tmp_path: Path
 ) -> None:
     gate, dropped, heard = tmp_path / "gate", Heard(), Heard()
-    tasks = [visit(n, AWAIT, {"model": {"a": model(n)["model"]["b"]}}, state_in=gate, flops=1.0) for n in range(1, 201)]
+    own = [{"model": {"a": Vector(np.full(1000, n, np.float32))}} for n in range(801)]
+    tasks = [visit(n, AWAIT, own[n], state_in=gate, flops=1.0) for n in range(1, 801)]
     with pools(1) as pool:
         sums(pool, [visit(0, flops=1e6)])
         before = pool.physical_bytes[0]
         order = pool.submit(tasks, dropped)
-        assert pool.physical_bytes[0] - before > MAX_PREFETCH * BLOCK_NBYTES  # the hand is as full as it may be
+        assert pool.physical_bytes[0] - before > MAX_PREFETCH * 4000  # the hand is as full as it may be
         order.cancel()
         later = pool.submit([visit(7)], heard)
         gate.touch()
@@ -512,12 +521,14 @@ def test_a_worker_that_never_greets_ends_the_run(
 
 def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
     script = f"""
-import sys
+import sys, tempfile
 from pathlib import Path
+from coordinator.workers import shared_blocks
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from tests import pools
 say = lambda event: print(event.detail.removeprefix("pid "), flush=True)
+shared_blocks.MEMORY = Path(tempfile.gettempdir())
 with WorkerLauncher(("tests.pools",)) as launcher:
     with Pool(pools.job(), 2, launcher, Path({str(tmp_path)!r}), say, bool, pools.SITE) as pool:
         pool.submit([pools.visit(n, pools.SLEEP) for n in range(2)], print).wait()
@@ -537,6 +548,7 @@ with WorkerLauncher(("tests.pools",)) as launcher:
         assert list(Path(folder).iterdir()) == []
 
 
+@pytest.mark.usefixtures("nothing_shared")
 def test_frames_do_not_pile_up_with_rounds(pools: Pools) -> None:
     with pools(2) as pool:
         for number in range(5):

@@ -1,5 +1,7 @@
 """The state machine that hands out tasks, told as stories of events and instructions."""
 
+from collections import Counter
+
 from coordinator.workers.instructions import (
     Abort,
     CancelTask,
@@ -207,8 +209,33 @@ def test_long_tasks_go_out_one_at_a_time_and_a_hand_of_very_short_ones_has_an_en
     scheduler = seasoned(2, seconds=0.06)  # two of them are longer than a hand may be
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, 1), SendTask(1, 2)]
     scheduler = seasoned(1, seconds=1e-9)
-    assert MAX_PREFETCH == 64
-    assert submit(scheduler, *range(1, 1001), flops=100.0) == [SendTask(0, n) for n in range(1, 65)]
+    assert MAX_PREFETCH == 256
+    assert submit(scheduler, *range(1, 1001), flops=100.0) == [SendTask(0, n) for n in range(1, 257)]
+
+
+def test_a_node_agent_gets_as_many_tasks_as_it_has_workers_and_a_hand_for_each_of_them() -> None:
+    scheduler = seasoned(1, seconds=0.04)  # two fit into a hand
+    agent = scheduler.joined("alice", 3)
+    scheduler.ready(agent)
+    assert submit(scheduler, 1, 2, 3) == [SendTask(0, 1), SendTask(agent, 2), SendTask(agent, 3)]
+    assert submit(scheduler, 4) == [SendTask(agent, 4)]
+    queued = submit(scheduler, *range(5, 45))
+    assert queued == []  # no hand is filled with work of unknown length
+    assert scheduler.answered(agent, 3) == [DeliverReply(3), SendTask(agent, 5)]
+    sent = scheduler.answered_all(agent, [(n, 0.1, False) for n in (2, 4, 5)])
+    assert sent == ([DeliverReply(2), DeliverReply(4), DeliverReply(5)], [SendTask(agent, n) for n in (6, 7, 8)])
+    assert scheduler.died(agent, "gone") == [Requeue(agent, n, "gone") for n in (6, 7, 8)]
+    assert scheduler.answered(0, 1) == [DeliverReply(1), SendTask(0, 6)]
+
+
+def test_short_tasks_fill_the_hands_of_an_agents_workers() -> None:
+    scheduler = seasoned(1, seconds=0.04)
+    scheduler.ready(scheduler.joined("alice", 2))
+    sent = submit(scheduler, *range(1, 31), flops=100.0)
+    assert Counter(instruction.worker for instruction in sent if isinstance(instruction, SendTask)) == {
+        0: 2,  # 80 of 100 ms
+        1: 5,  # 200 of 200 ms
+    }
 
 
 def test_fewer_and_fewer_tasks_wait_in_hands_as_the_queue_empties() -> None:

@@ -79,6 +79,7 @@ def going_down() -> list[messages.Message]:
         messages.Ping(),
         messages.Describe(True),
         messages.Tensors(tuple(payload()["model"].values())),
+        messages.MappedTensors("/dev/shm/fedbr-", {"0f" * 16: 3}),
         messages.Train(1, 5, 0.1, {"act": 0}, payload()),
         messages.Evaluate(0, 4, messages.GLOBAL, payload()),
         messages.FetchPartial(5),

@@ -1,0 +1,118 @@
+"""Replies that wait for others, so that short visits do not cost a message each. Never torch.
+
+An update waits for `BATCH_SECONDS` at most, and not at all if its worker has nothing else to do. Its vectors are copied
+into one frame, so that the next task may overwrite them; long ones are not worth the copy, and are sent alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from edge.protocol import codec, messages
+from edge.protocol.payload import ITEM_NBYTES, Payload, Vector, nbytes, vectors
+
+BATCH_SECONDS = 0.01
+MAX_COPY_NBYTES = 1 << 20
+"""Longest upload that waits."""
+MAX_BATCH_NBYTES = 1 << 22
+"""Bytes of uploads that wait together."""
+
+
+class ReplySender(Protocol):
+    """The part of `edge.runtime.connection.CoordinatorConnection` that sends."""
+
+    def send(
+        self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0, telemetry: str = ""
+    ) -> None:
+        """Send a message."""
+        ...
+
+
+class ReplyBatch:
+    """The updates of a worker, or of a node agent, that have not been sent."""
+
+    def __init__(self, connection: ReplySender) -> None:
+        self._connection = connection
+        self._waiting: list[tuple[int, float, messages.Update]] = []
+        self._nbytes = 0
+        self._since = 0.0
+
+    def add(self, sequence: int, seconds: float, reply: messages.Message) -> bool:
+        """Keep an update for the next batch; False for a reply that must be sent alone."""
+        if not isinstance(reply, messages.Update) or (size := nbytes(reply.payload)) > MAX_COPY_NBYTES:
+            return False
+        if self._waiting and not _match(self._waiting[0][2], reply):
+            self.send()
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting.append(
+            (sequence, seconds, messages.Update(reply.client, reply.round, reply.numbers, _copy(reply.payload)))
+        )
+        self._nbytes += size
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are any."""
+        return bool(self._waiting)
+
+    def is_due(self) -> bool:
+        """Whether the updates have waited long enough, or are many."""
+        is_large = len(self._waiting) >= messages.MAX_BATCH or self._nbytes >= MAX_BATCH_NBYTES
+        return bool(self._waiting) and (is_large or time.monotonic() >= self._since + BATCH_SECONDS)
+
+    def send(self) -> None:
+        """Send all of them."""
+        waiting, self._waiting, self._nbytes = self._waiting, [], 0
+        if len(waiting) == 1:
+            ((sequence, seconds, update),) = waiting
+            self._connection.send(update, sequence, seconds)
+        elif waiting:
+            self._connection.send(batch_of(waiting))
+
+
+def batch_of(replies: list[tuple[int, float, messages.Update]]) -> messages.Updates:
+    """(sequence, seconds, update) of several updates as one message; all report the same numbers and shapes."""
+    updates = [update for _, _, update in replies]
+    payloads = [update.payload for update in updates] if updates[0].payload else []
+    return messages.Updates(
+        np.array([sequence for sequence, _, _ in replies]),
+        np.array([update.client for update in updates]),
+        np.array([update.round for update in updates]),
+        np.array([seconds for _, seconds, _ in replies]),
+        {name: np.array([update.numbers[name] for update in updates]) for name in updates[0].numbers},
+        payloads,
+    )
+
+
+def _match(first: messages.Update, other: messages.Update) -> bool:
+    """Whether two updates fit into one batch."""
+    shapes = [[(slot, key, vector.data.size) for slot, key, vector in vectors(each.payload)] for each in (first, other)]
+    return list(first.numbers) == list(other.numbers) and shapes[0] == shapes[1]
+
+
+def _copy(payload: Payload) -> Payload:
+    """The same numbers, as views of one new array."""
+    flat = np.empty(nbytes(payload) // ITEM_NBYTES, np.float32)
+    copied: Payload = {}
+    end = 0
+    for slot, key, vector in vectors(payload):
+        begin, end = end, end + vector.data.size
+        flat[begin:end] = vector.data
+        copied.setdefault(slot, {})[key] = Vector(flat[begin:end])
+    return copied
+
+
+def visits_of(envelope: codec.Envelope, visits: messages.Visits) -> Iterator[tuple[codec.Envelope, messages.Train]]:
+    """The visits of a batch, each with an envelope of its own."""
+    for sequence, weight, state_in, state_out, visit in visits.tasks():
+        yield (
+            codec.Envelope(
+                envelope.worker, sequence, state_in, state_out, weight=weight, retired_slots=envelope.retired_slots
+            ),
+            visit,
+        )

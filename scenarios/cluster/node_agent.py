@@ -1,0 +1,224 @@
+"""The node agent: a machine that joins a run elsewhere, with all its workers. It computes nothing itself.
+
+To the run's coordinator it is one remote worker that does several tasks at a time. On its machine it is what a
+coordinator is to local workers: a pool with a fork server, which replaces workers that die. Beforehand it checks that
+it computes bit-identical results: with the same libraries and type of processor, and from the same data. The
+coordinator can neither start nor end it, so it ends by itself: after a `Shutdown`, when the connection is refused, when
+it is lost and does not come back, or by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from coordinator.records.schema import HostEvent
+from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.pool import QUIET, Pool
+from coordinator.workers.task import PoolError, Stopped
+from edge.protocol.config import Job
+from edge.protocol.messages import MAX_ERROR_TEXT, Error, printable
+from edge.protocol.scratch import scratch
+from edge.runtime.connection import CoordinatorConnection, Credentials, NoAnswerError
+from edge.runtime.gpu_memory import free_nbytes, gpu_workers
+from edge.runtime.log import log
+from edge.runtime.numerics import difference, fingerprint
+from scenarios.cluster.state_files import StateFiles
+from scenarios.cluster.task_forwarder import TaskForwarder
+from scenarios.host import default_workers, logging_to
+
+FINISHED, FAILED, STOPPED = 0, 3, 4
+HEARTBEAT_SECONDS = 5.0
+TRAINER = "edge.training.node_trainer:NodeTrainer"
+AUTO = "auto"
+REJOIN_SECONDS = 0.5
+"""From a lost connection to the next."""
+SHUTDOWN_SECONDS = 10.0
+"""Longest wait for the coordinator's answer to an error of the start."""
+STATE_NBYTES = 4 << 30
+"""Client states that are kept for later visits, at most; and a quarter of the free disk."""
+
+
+class JoinError(ValueError):
+    """This machine cannot serve the run; the text has the reason."""
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """What a user says of the machine."""
+
+    workers: int | None
+    """None: one per core; on GPUs as many as have memory."""
+    device: str
+    """As in `Job.device`, or ``auto`` for the type that the run computes on."""
+    root: str | None
+    """Folder of data sets, searched first."""
+    cache: str
+    wait_seconds: float
+    """How long to wait for a run, and for one that was lost."""
+
+
+def join_run(endpoint: str, credentials: Credentials, options: NodeOptions) -> int:
+    """Join, serve, and leave; the exit code of ``fedbr worker``.
+
+    After a run that was joined is lost, tries to join it again: it may have been stopped, or be resumed.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    until, seconds, first_why = float("-inf"), options.wait_seconds, ""
+    with ExitStack() as stack:
+        agent = NodeAgent(endpoint, credentials, options, stack)
+        while True:
+            try:
+                session = agent.serve(seconds)
+            except KeyboardInterrupt:
+                _say("stopped")
+                return STOPPED
+            if not session.is_lost:
+                first_why = ""
+                break
+            if session.has_joined:
+                _say(f"{endpoint}: {session.why}; trying again for {options.wait_seconds:g} s")
+                until, first_why = time.monotonic() + options.wait_seconds, session.why
+            seconds = until - time.monotonic() - REJOIN_SECONDS
+            if seconds <= 0:
+                break
+            time.sleep(REJOIN_SECONDS)
+    why = first_why or session.why
+    _say(f"{endpoint}: {why}" if why else "the run has ended")
+    return FAILED if why else FINISHED
+
+
+@dataclass
+class Session:
+    """How one connection to a run ended."""
+
+    why: str = ""
+    """What went wrong."""
+    has_joined: bool = False
+    """Whether the run has answered."""
+    is_lost: bool = False
+    """Whether the connection was lost, or the run never answered."""
+
+
+class NodeAgent:
+    """A machine for one run, over as many connections as it takes."""
+
+    def __init__(self, endpoint: str, credentials: Credentials, options: NodeOptions, stack: ExitStack) -> None:
+        """``stack``: holds the fork server, which outlives a connection."""
+        self._endpoint, self._credentials, self._options, self._stack = endpoint, credentials, options, stack
+        self._workers = options.workers or default_workers()
+        self._launcher: WorkerLauncher | None = None
+
+    def serve(self, wait_seconds: float) -> Session:
+        """Serve the run until its end, or until the connection is lost."""
+        session, lost = Session(), threading.Event()
+
+        def on_lost(why: str) -> None:
+            session.why = why
+            lost.set()
+
+        identity, heartbeat_ms = f"remote-{secrets.token_hex(8)}", round(HEARTBEAT_SECONDS * 1000)
+        try:
+            connection = CoordinatorConnection(
+                self._endpoint, identity, heartbeat_ms, on_lost, self._credentials, wait_seconds, reuses_vectors=False
+            )
+        except ConnectionError as error:
+            return Session(str(error))
+        with closing(connection):
+            try:
+                self._serve(connection, session, lost.is_set)
+            except NoAnswerError:
+                session.is_lost = True
+                if not lost.is_set():
+                    session.why = f"no answer within {wait_seconds:g} s: the run has ended, or has not begun to listen"
+            except Stopped:
+                shutdown = connection.last_shutdown()  # sent just before the connection was closed
+                session.is_lost = shutdown is None
+                session.why = session.why if shutdown is None else shutdown.why
+            except (JoinError, PoolError, OSError) as error:
+                session.why = str(error)
+                connection.send(Error(type(error).__name__, str(error)[:MAX_ERROR_TEXT]))
+                connection.await_shutdown(SHUTDOWN_SECONDS)
+        return session
+
+    def _serve(self, connection: CoordinatorConnection, session: Session, is_lost: Callable[[], bool]) -> None:
+        job = connection.welcome(self._workers, is_lost)
+        session.has_joined = True
+        _say(f"joined run {job.run_id}")
+        local = localized_job(job, self._options)
+        check_numerics(job, local)
+        workers = self._options.workers or default_count(local)
+        if workers != self._workers:  # as many as the GPUs of this machine have memory for
+            self._workers, session.is_lost, session.why = workers, True, f"{workers} workers have memory"
+            return
+        launcher = self._launcher_for(local)
+        with (
+            scratch() as folder,
+            logging_to(folder / "agent.log"),
+            Pool(local, workers, launcher, folder, _on_event, is_lost, TRAINER, HEARTBEAT_SECONDS) as pool,
+        ):
+            check_data(job, pool)
+            forwarder = TaskForwarder(connection, pool, state_files(folder))
+            while connection.shutdown is None:
+                forwarder.turn()
+        session.why = connection.shutdown.why
+
+    def _launcher_for(self, job: Job) -> WorkerLauncher:
+        """The fork server, started for the first connection: a run that is joined again is the same."""
+        if self._launcher is None:
+            self._launcher = self._stack.enter_context(WorkerLauncher())
+        return self._launcher
+
+
+def localized_job(job: Job, options: NodeOptions) -> Job:
+    """The job with this machine's device and paths; JoinError for a device of another type."""
+    kind = job.device.partition(":")[0]
+    device = kind if options.device == AUTO else options.device
+    if device.partition(":")[0] != kind:
+        raise JoinError(f"--device {device}: the run computes on {job.device}, and other devices are not bit-identical")
+    return replace(job, device=device, cache=options.cache, data=replace(job.data, root=options.root))
+
+
+def check_numerics(job: Job, local: Job) -> None:
+    """JoinError if this machine's results would not be those of the run's."""
+    change = difference(fingerprint(local.device), job.fingerprint) if job.fingerprint else ""
+    if change:
+        raise JoinError(f"not bit-identical to the run's machine: {change}; fedbr run --any-machine allows it")
+
+
+def check_data(job: Job, pool: Pool) -> None:
+    """JoinError if the data set here is another than the run's."""
+    sha256 = pool.describe()[0].data_sha256
+    if sha256 != job.data_sha256:
+        raise JoinError(
+            f"data set {job.data.name}: this machine's is {sha256[:16]}, the run's is {job.data_sha256[:16]}"
+        )
+
+
+def default_count(job: Job) -> int:
+    """One worker per core; on GPUs as many as have memory for a visit of the run."""
+    free = free_nbytes(job.device)
+    return gpu_workers(free, job.visit_nbytes, default_workers(), default_workers()) if free else default_workers()
+
+
+def state_files(folder: Path) -> StateFiles:
+    """Files of client states in a new folder."""
+    states = folder / "states"
+    states.mkdir()
+    return StateFiles(states, min(STATE_NBYTES, shutil.disk_usage(states).free // 4))
+
+
+def _on_event(event: HostEvent) -> None:
+    if event.kind not in QUIET:
+        _say(f"{event.kind}: {event.detail}")
+
+
+def _say(text: str) -> None:
+    log(f"fedbr worker: {printable(text, MAX_ERROR_TEXT)}")

@@ -1,0 +1,263 @@
+"""The tasks of a run on the machine of a node agent: they come down to its pool, and their replies go up.
+
+To the run's coordinator the agent is one remote worker, and the pool sees ordinary tasks. All visits of a round whose
+updates are added up are one group of the pool, so that one partial sum of the machine goes up. A client's state goes up
+ahead of each update, and comes down only if the client's last visit was elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from coordinator.workers.pool import Pool
+from coordinator.workers.task import PoolError, PoolTask, Reply
+from coordinator.workers.task_group import PoolTaskGroup
+from edge.protocol import client_state, messages
+from edge.protocol.envelope import Envelope
+from edge.protocol.messages import MAX_ERROR_TEXT, ClientState, Evaluate, Message, Train
+from edge.protocol.payload import Payload
+from edge.runtime.connection import CoordinatorConnection
+from edge.runtime.reply_batch import ReplyBatch, visits_of
+from edge.runtime.worker import MAX_PREFETCHED
+from scenarios.cluster.state_files import StateFiles
+
+Task = Train | Evaluate | messages.Describe
+TURN_SECONDS = 0.1
+"""Longest wait for messages."""
+WAITING_SECONDS = 0.005
+"""The same while replies wait for others."""
+
+
+@dataclass(frozen=True)
+class ForwardedTask(PoolTask):
+    """A task of the run."""
+
+    sequence: int = 0
+    """Its number in the run."""
+    state_name: str = ""
+    """The name in the run of the client state that it leaves."""
+
+
+@dataclass(eq=False)
+class _Round:
+    """The visits of a round whose updates are added up."""
+
+    number: int
+    group: PoolTaskGroup | None = None
+    added: list[ForwardedTask] = field(default_factory=list)
+    """Those that have been answered: their files stay until the sum has gone up, since they may be done again."""
+    is_wanted: bool = False
+    """Whether the coordinator has requested the sum."""
+
+
+class TaskForwarder:
+    """Between the connection to a run's coordinator and a pool that does the run's tasks."""
+
+    def __init__(self, connection: CoordinatorConnection, pool: Pool, states: StateFiles) -> None:
+        self._connection, self._pool, self._states = connection, pool, states
+        self._replies = ReplyBatch(connection)
+        self._open: dict[int, ForwardedTask] = {}
+        self._single: PoolTaskGroup | None = None  # of all tasks whose replies go up whole
+        self._round = _Round(-1)
+        self._pending: tuple[int, ClientState] | None = None  # the last message, for the task that comes next
+        self._last_payload: tuple[Payload, Payload] = {}, {}  # of a task, and with the vectors of the cache
+        self.telemetry = ""
+        """A line of measurements for the record of the run, which goes up with the next reply."""
+        pool.watch(connection.socket, self.receive)
+
+    def turn(self) -> None:
+        """Wait for messages, and handle them. `PoolError`, `Stopped`, and `StateError` if the disk fails."""
+        self._pool.turn(WAITING_SECONDS if self._replies.is_waiting else TURN_SECONDS)
+        for group in (self._single, self._round.group):
+            if group is not None and group.error is not None:
+                raise group.error
+        if self._round.is_wanted:
+            self._try_collect()
+        if len(self._open) < self._pool.size or self._replies.is_due():
+            self._replies.send()
+
+    def receive(self) -> None:
+        """Handle the messages of the coordinator that have come."""
+        tasks: list[ForwardedTask] = []
+        for envelope, message in self._connection.received():
+            pending, self._pending = self._pending, None
+            if isinstance(message, ClientState):
+                self._pending = envelope.sequence, message
+            elif isinstance(message, messages.Visits):
+                tasks += self._tasks(visits_of(envelope, message), None)
+            elif isinstance(message, Task):
+                tasks += self._tasks([(envelope, message)], pending)
+            else:
+                self._submit(tasks)
+                tasks = []
+                self._control(envelope, message)
+        self._submit(tasks)
+
+    def _control(self, envelope: Envelope, message: Message) -> None:
+        if isinstance(message, messages.Ping):
+            self._connection.send(messages.Pong())
+        elif isinstance(message, messages.Cancel):
+            self._cancel(envelope.sequence)
+        elif isinstance(message, messages.FetchPartial):
+            self._request_sum(message.round)
+        elif not isinstance(message, messages.Shutdown):  # which the connection keeps
+            self._connection.refuse(0, "a second welcome")
+
+    # --- tasks down -----------------------------------------------------------------------------------------------
+
+    def _tasks(
+        self, visits: Iterable[tuple[Envelope, Task]], pending: tuple[int, ClientState] | None
+    ) -> list[ForwardedTask]:
+        """The tasks for the pool; those that cannot be done are answered here."""
+        tasks: list[ForwardedTask] = []
+        for envelope, message in visits:
+            invalid = self._why_invalid(envelope.sequence)
+            mismatch = why_mismatched(message, envelope, pending)
+            if invalid:
+                self._connection.refuse(0, invalid)  # of a task that came twice, the first is still to be answered
+            elif mismatch:
+                self._connection.refuse(envelope.sequence, mismatch)
+            elif (task := self._task(envelope, message, pending)) is not None:
+                self._open[task.sequence] = task
+                tasks.append(task)
+        return tasks
+
+    def _why_invalid(self, sequence: int) -> str:
+        if sequence in self._open:
+            return f"task {sequence} came twice"
+        most = MAX_PREFETCHED * self._pool.size
+        return f"more than {most} tasks wait" if len(self._open) >= most else ""
+
+    def _task(self, envelope: Envelope, message: Task, pending: tuple[int, ClientState] | None) -> ForwardedTask | None:
+        """A task with files of this machine; None if its client's state is not here, and is now requested."""
+        state_in = state_out = None
+        if envelope.state_in is not None and not isinstance(message, messages.Describe):
+            if pending is not None:
+                state_in = self._states.write(pending[1].payload)
+            else:
+                state_in = self._states.held(message.client, envelope.state_in)
+            if state_in is None:
+                error = messages.Error(client_state.MISSING, f"the state of client {message.client} is not here")
+                self._connection.send(error, envelope.sequence)
+                return None
+        if envelope.state_out is not None and isinstance(message, Train):
+            state_out = self._states.new()
+        return ForwardedTask(
+            self._with_cached_vectors(message),
+            state_in,
+            state_out,
+            flops=1.0 if isinstance(message, Train) else 0.0,  # equal, so that short ones are prefetched
+            weight=envelope.weight,
+            on_failure=self._on_failure,
+            sequence=envelope.sequence,
+            state_name=envelope.state_out or "",
+        )
+
+    def _with_cached_vectors(self, message: Task) -> Task:
+        """The same task with the vectors of the cache, by which the pool tells that tasks need the same."""
+        if isinstance(message, messages.Describe):
+            return message
+        if message.payload is not self._last_payload[0]:
+            payload: Payload = {
+                slot: {key: self._connection.cached(vector) for key, vector in named.items()}
+                for slot, named in message.payload.items()
+            }
+            self._last_payload = message.payload, payload
+        return replace(message, payload=self._last_payload[1])
+
+    def _submit(self, tasks: Sequence[ForwardedTask]) -> None:
+        single = [task for task in tasks if not task.weight]
+        if single:
+            self._single = self._pool.submit(single, self._on_reply, self._single)
+        summed = [(task, task.message.round) for task in tasks if task.weight and isinstance(task.message, Train)]
+        for number, group in groupby(summed, lambda each: each[1]):
+            if number != self._round.number:
+                self._end_round()
+                self._round = _Round(number)
+            of_round = [task for task, _ in group]
+            self._round.group = self._pool.submit(of_round, self._on_reply, self._round.group)
+
+    def _cancel(self, sequence: int) -> None:
+        task = self._open.pop(sequence, None)
+        if task is not None:
+            self._pool.withdraw(task)
+            self._states.release(task.state_in, task.state_out)
+        self._replies.send()  # after its pong, the reply to a cancelled task would be refused
+        self._connection.send(messages.Pong(), sequence)
+
+    # --- replies up -----------------------------------------------------------------------------------------------
+
+    def _on_reply(self, pool_task: PoolTask, reply: Reply) -> None:
+        task = self._closed(pool_task)
+        group = self._round.group if task.weight else self._single
+        seconds = group.seconds if group is not None else 0.0
+        message = task.message
+        state = None
+        if task.state_out is not None and isinstance(message, Train):
+            state = ClientState(message.client, client_state.read(task.state_out))
+            self._states.keep(message.client, task.state_name, task.state_out)
+        telemetry, self.telemetry = self.telemetry, ""
+        if state is not None or telemetry or not self._replies.add(task.sequence, seconds, reply):
+            self._replies.send()
+            if state is not None:
+                self._connection.send(state, task.sequence)
+            self._connection.send(reply, task.sequence, seconds, telemetry)
+        if task.is_in_partial_sum(reply):
+            self._round.added.append(task)
+        else:
+            self._states.release(task.state_in, task.state_out)
+
+    def _on_failure(self, pool_task: PoolTask, reason: str) -> None:
+        task = self._closed(pool_task)
+        self._states.release(task.state_in, task.state_out)
+        self._replies.send()
+        self._connection.send(messages.Error(PoolError.__name__, reason[:MAX_ERROR_TEXT]), task.sequence)
+
+    def _closed(self, task: PoolTask) -> ForwardedTask:
+        assert isinstance(task, ForwardedTask), task
+        return self._open.pop(task.sequence)
+
+    # --- partial sums ---------------------------------------------------------------------------------------------
+
+    def _request_sum(self, number: int) -> None:
+        if number == self._round.number:
+            self._round.is_wanted = True
+        else:
+            self._send_sum(messages.PartialSum(number, 0, {}))
+
+    def _try_collect(self) -> None:
+        """Send the sum of this machine once its workers have sent theirs."""
+        group = self._round.group
+        assert group is not None, self._round.number
+        sums = group.try_collect()
+        if sums is not None:
+            self._send_sum(replace(sums, round=self._round.number))
+            self._round.is_wanted = False
+            self._end_round()
+
+    def _send_sum(self, sums: messages.PartialSum) -> None:
+        self._replies.send()  # it has the updates of these replies in it
+        self._connection.send(sums)
+
+    def _end_round(self) -> None:
+        """Forget a round: its sum has gone up, or nobody wants it any more."""
+        ended, self._round = self._round, _Round(-1)
+        if ended.is_wanted:
+            self._send_sum(messages.PartialSum(ended.number, 0, {}))
+        if ended.group is not None:
+            ended.group.cancel()
+        for task in ended.added:
+            self._states.release(task.state_in, task.state_out)
+
+
+def why_mismatched(task: Task, envelope: Envelope, pending: tuple[int, ClientState] | None) -> str:
+    """Why a task and the (sequence, client state) right ahead of it do not belong together; '' if they do."""
+    if pending is None:
+        return ""
+    sequence, state = pending
+    is_asked = not isinstance(task, messages.Describe) and envelope.state_in is not None
+    if is_asked and (sequence, state.client) == (envelope.sequence, getattr(task, "client", None)):
+        return ""
+    return f"the state of client {state.client} came ahead of another task"

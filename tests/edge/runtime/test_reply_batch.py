@@ -1,0 +1,85 @@
+"""When replies wait for others, and when they go out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edge.protocol import messages
+from edge.protocol.payload import Vector
+from edge.runtime.reply_batch import ReplyBatch
+
+
+class Sent:
+    """What was sent, in order."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[messages.Message, int]] = []
+
+    def send(
+        self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0, telemetry: str = ""
+    ) -> None:
+        self.messages.append((message, sequence))
+
+
+def update(client: int, numbers: np.ndarray[tuple[int], np.dtype[np.float32]] | None = None) -> messages.Update:
+    vectors = {} if numbers is None else {"model": {"a": Vector(numbers)}}
+    return messages.Update(client, 5, {"loss": float(client)}, vectors)
+
+
+def test_updates_wait_for_each_other_and_keep_their_numbers() -> None:
+    sent, flat = Sent(), np.zeros(2, np.float32)
+    batch = ReplyBatch(sent)
+    for client in (1, 2, 3):
+        flat[:] = client  # as the next visit overwrites the model
+        assert batch.add(10 + client, 0.5, update(client, flat))
+    assert sent.messages == []
+    batch.send()
+    ((message, sequence),) = sent.messages
+    assert isinstance(message, messages.Updates) and sequence == 0
+    replies = list(message.replies())
+    assert [(number, reply.client, reply.numbers) for number, _, reply in replies] == [
+        (11, 1, {"loss": 1.0}),
+        (12, 2, {"loss": 2.0}),
+        (13, 3, {"loss": 3.0}),
+    ]
+    assert [reply.payload["model"]["a"].data.tolist() for _, _, reply in replies] == [[1, 1], [2, 2], [3, 3]]
+
+
+def test_one_update_goes_out_as_it_is() -> None:
+    sent = Sent()
+    batch = ReplyBatch(sent)
+    batch.add(7, 0.5, update(1))
+    batch.send()
+    batch.send()
+    assert sent.messages == [(update(1), 7)]
+
+
+def test_updates_of_other_shapes_are_not_mixed() -> None:
+    sent = Sent()
+    batch = ReplyBatch(sent)
+    batch.add(7, 0.5, update(1))
+    batch.add(8, 0.5, update(2, np.ones(2, np.float32)))
+    assert sent.messages == [(update(1), 7)]
+
+
+def test_long_uploads_and_other_replies_do_not_wait() -> None:
+    batch = ReplyBatch(Sent())
+    assert not batch.add(7, 0.5, update(1, np.zeros((1 << 18) + 1, np.float32)))  # more than 1 MiB
+    assert not batch.add(7, 0.5, messages.Error("ValueError", "no"))
+
+
+def test_a_batch_is_due_after_ten_milliseconds_or_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("edge.runtime.reply_batch.time.monotonic", lambda: now)
+    batch = ReplyBatch(Sent())
+    assert not batch.is_due()
+    batch.add(7, 0.5, update(1))
+    assert not batch.is_due()
+    now = 100.011
+    assert batch.is_due()
+    now, full = 100.0, ReplyBatch(Sent())
+    for client in range(1024):
+        assert not full.is_due()
+        full.add(1 + client, 0.5, update(client))
+    assert full.is_due()
