@@ -7,7 +7,10 @@ first). For each line ``add`` on stdin, a node joins, and its process ids are pr
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 from ray.cluster_utils import Cluster
@@ -31,8 +34,10 @@ def main(count: int) -> None:
         for _ in sys.stdin:
             print(json.dumps(pids(cluster.add_node(**NODE))), flush=True)
     finally:
-        for node in (*cluster.worker_nodes, cluster.head_node):
-            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+        for pid in [pid for node in (*cluster.worker_nodes, cluster.head_node) for pid in pids(node)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        os._exit(0)  # Ray waits at its end for a head that may have been killed
 
 
 if __name__ == "__main__":
