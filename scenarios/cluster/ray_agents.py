@@ -64,6 +64,7 @@ class NodeAgents:
         self._keys = deque(KeyPair(public.encode(), secret.encode()) for public, secret in told["keys"])
         self._placed: dict[str, PlacedAgent] = {}
         self._has_no_keys = False
+        self._last_failure = ""
 
     def turn(self) -> None:
         """Take in nodes that have come, forget those that are gone, and look after the agents. RayError."""
@@ -77,7 +78,7 @@ class NodeAgents:
             if not placed.has_ended:
                 self._look_after(placed)
         if self._placed and all(placed.starts > MOST_STARTS for placed in self._placed.values()):
-            self._answer({"hopeless": "no node is left whose agent can join the run"})
+            self._answer({"hopeless": f"no node is left whose agent can join the run; {self._last_failure}"})
 
     def end(self) -> None:
         """End all agents, and give back what they had."""
@@ -190,6 +191,7 @@ class NodeAgents:
     def _failed(self, placed: PlacedAgent, why: str) -> None:
         placed.starts += 1
         placed.has_ended = placed.starts > MOST_STARTS
+        self._last_failure = f"node {placed.name}: {why}"
         self._answer({"failed": placed.node, "name": placed.name, "why": why, "is_left_out": placed.has_ended})
 
 

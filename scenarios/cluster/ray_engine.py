@@ -98,6 +98,7 @@ class RayEngine:
         self._hopeless = ""
         self._own_address = ""
         self._is_ending = False
+        self._listener: threading.Thread | None = None
         self._said: dict[int, Callable[[dict[str, Any] | None], None]] = {}
 
     def __enter__(self) -> Self:
@@ -130,7 +131,8 @@ class RayEngine:
         self._own_address = found["own_address"]
         self.size = ClusterSize(found["nodes"], found["cpus"], found["gpus"], found["most_cpus"])
         self.address = str(found["address"])
-        threading.Thread(target=self._listen_to_driver, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen_to_driver, daemon=True)
+        self._listener.start()
 
     def _first_answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -161,6 +163,10 @@ class RayEngine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._listener is not None:
+            self._listener.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self._errors.close()
 
     # --- agents of a run ------------------------------------------------------------------------------------------
@@ -245,7 +251,8 @@ class RayEngine:
     def _heed(self, said: dict[str, Any]) -> None:
         name = f"node {said.get('name')}"
         if "slot" in said:
-            self._said.get(said["slot"], lambda said: None)(said["said"])
+            if said["slot"] in self._said:  # else nobody listens any more
+                self._said[said["slot"]](said["said"])
         elif "placed" in said:
             self.names[said["key"]] = name
             _log.info("%s: an agent is placed, with %g cores", name, said["CPU"])

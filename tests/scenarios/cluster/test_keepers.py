@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from edge.runtime.keys import new_pair
-from scenarios.cluster import ray_engine
 from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder
 from scenarios.cluster.ray_engine import check_address
 from scenarios.cluster.ray_slots import run_shares
@@ -23,6 +22,7 @@ from scenarios.config.load import load, on_node_agents
 from scenarios.errors import ScenarioError
 from scenarios.studies.run_set import PlannedRun
 from scenarios.studies.sweep.slots import told_of
+from tests.scenarios.runs import refused
 
 
 @contextmanager
@@ -125,9 +125,17 @@ def test_an_address_is_checked_and_ray_must_be_installed(monkeypatch: pytest.Mon
     for wrong in ("10.0.0.1", "http://head:1", "ray://head", "slurm"):
         with pytest.raises(ScenarioError, match=f"--on {wrong}: must be ray, auto, HOST:PORT or ray://HOST:PORT"):
             check_address("--on", wrong)
-    monkeypatch.setattr(ray_engine.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ScenarioError, match=r"--on auto: Ray is not installed here; pip install 'fedbr-edge\[ray\]'"):
         check_address("--on", "auto")
+
+
+def test_options_that_do_not_go_with_a_cluster_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    on = ("run", "digits", "--on", "ray")
+    assert refused(capsys, *on, "--allow", "a.pub") == "--allow: the keys are made for each run with --on; leave it out"
+    assert refused(capsys, *on, "--any-machine").startswith("--any-machine: needs --listen; with --on, nodes of other")
+    assert refused(capsys, *on, "--workers", "0").startswith("--workers 0: every node needs a worker")
+    assert refused(capsys, *on, "--listen", "head:1") == "--listen head:1: must be tcp://HOST:PORT"
 
 
 def test_node_agents_add_updates_up_unless_the_scenario_says_otherwise_or_needs_each_of_them() -> None:
