@@ -26,7 +26,7 @@ MOST_STARTS = 3
 """Of an agent that fails, after which its node is left out."""
 STEADY_SECONDS = 60.0
 """An agent that has worked so long may fail as often again."""
-PENDING_SECONDS = 15.0
+PENDING_SECONDS = 30.0
 """Wait for a node's processors before it is noted that others use them."""
 END_SECONDS = 12.0
 
