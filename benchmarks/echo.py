@@ -1,13 +1,19 @@
-"""A site whose visits take no time: it repeats the update of the first visit with as many samples."""
+"""Sites whose visits take no time, or a given one: they repeat the update of the first visit with as many samples."""
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
+
+import numpy as np
 
 from edge.protocol.config import Job
 from edge.protocol.messages import Train, Update
-from edge.protocol.payload import Vector
+from edge.protocol.payload import Payload, Vector
 from edge.training.trainer import LocalTrainer
+
+PACE_VARIABLE = "FEDBR_BENCHMARK_VISIT_SECONDS"
 
 
 class EchoSite(LocalTrainer):
@@ -15,16 +21,36 @@ class EchoSite(LocalTrainer):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self._updates: dict[int, Update] = {}
+        self._first: dict[int, Update] = {}
+        self._of_round: dict[tuple[int, int], Payload] = {}
 
     def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
-        """The update of the first visit with as many samples, in the name of this client."""
+        """The update of the first visit with as many samples, in the name of this client; another one in each round."""
         samples = len(self.client_indices.train[task.client])
-        if samples not in self._updates:
+        if samples not in self._first:
             update = super().train(task, state_in, state_out)
-            payload = {
-                slot: {key: Vector(vector.data.copy()) for key, vector in named.items()}
-                for slot, named in update.payload.items()
+            self._first[samples] = replace(update, payload=_plus(update.payload, 0.0))
+        first, key = self._first[samples], (samples, task.round)
+        if key not in self._of_round:
+            self._of_round = {key: _plus(first.payload, 1e-4 * (1 + task.round % 7))} | {
+                each: payload for each, payload in self._of_round.items() if each[1] == task.round
             }
-            self._updates[samples] = replace(update, payload=payload)
-        return replace(self._updates[samples], client=task.client, round=task.round)
+        return replace(first, client=task.client, round=task.round, payload=self._of_round[key])
+
+
+def _plus(payload: Payload, number: float) -> Payload:
+    """A copy with a number added to all, so that the model of the next round is another, and must be sent."""
+    return {
+        slot: {key: Vector(vector.data + np.float32(number)) for key, vector in named.items()}
+        for slot, named in payload.items()
+    }
+
+
+class PacedSite(EchoSite):
+    """As `EchoSite`, after `PACE_VARIABLE` seconds of sleep: a worker with a core of its own, on any machine."""
+
+    def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
+        """The update of the first visit with as many samples, after a while."""
+        update = super().train(task, state_in, state_out)
+        time.sleep(float(os.environ[PACE_VARIABLE]))
+        return update

@@ -346,7 +346,7 @@ def handshake(draw: random.Random) -> bytes:
 
 
 def fuzz_remote_worker(count: int, seed: int) -> Outcome:
-    """The same of a remote worker, to which what clients keep is sent, and which gives it back."""
+    """The same of a node agent, to which what clients keep is sent, and which gives it back."""
     return fuzz_worker(count, seed, is_remote=True)
 
 
@@ -362,7 +362,7 @@ def fuzz_worker(count: int, seed: int, is_remote: bool = False) -> Outcome:
 
     with tempfile.TemporaryDirectory(prefix="f-") as folder:
         listener = Listener(
-            Path(folder), "tests.edge.runtime.listener:remote_worker" if is_remote else "edge.runtime.worker:main"
+            Path(folder), "tests.edge.runtime.listener:node_agent" if is_remote else "edge.runtime.worker:main"
         )
         assert isinstance(listener.hear()[1], messages.Hello)
         files = ("before", "after") if is_remote else (None, None)

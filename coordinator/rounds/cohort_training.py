@@ -76,4 +76,4 @@ class CohortTraining:
         if not self._in_workers:
             self._server.observe(update)
             self._server.accumulate(update)
-        self._updates.append(replace(update, payload={}))
+        self._updates.append(replace(update, payload={}) if update.payload else update)

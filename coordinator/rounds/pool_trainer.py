@@ -41,6 +41,8 @@ INEXACT = 10.0
 """Largest factor between the FLOPs that a worker counts and those of a compute plan that is not exact"""
 SPARE_REPLIES = 2
 """Updates that a reorder buffer holds in memory, beyond one per worker"""
+REORDER_NBYTES = 1 << 26
+"""Bytes of short updates that it holds in memory in any case: workers send these in batches"""
 
 
 class PoolTrainer:
@@ -62,7 +64,8 @@ class PoolTrainer:
 
     def reorder_buffer(self) -> ReorderBuffer:
         """A reorder buffer whose overflow goes to a file of the run folder."""
-        return ReorderBuffer(self.workers.size + SPARE_REPLIES, self.folder)
+        nbytes = ITEM_NBYTES * sum(size for named in self.server.up_shapes().values() for size in named.values())
+        return ReorderBuffer(max(self.workers.size + SPARE_REPLIES, REORDER_NBYTES // max(nbytes, 1)), self.folder)
 
     def submit(
         self,

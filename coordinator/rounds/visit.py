@@ -56,13 +56,8 @@ class VisitPricing:
         """
         spec, options, layout = self._spec, self._options, self._description.layout
         blocks, plan, validation = len(layout), self._job.train.plan(samples), self._description.validation_samples
-        context = replace(
-            self._context(choice, self._job.train, plan, samples),
-            client=client,
-            round=rng_round,
-            validation=int(validation[client]) if client < len(validation) else 0,
-        )
-        compute = spec.compute(context)
+        held_out = int(validation[client]) if client < len(validation) else 0
+        compute = spec.compute(self._context(choice, self._job.train, plan, samples, client, rng_round, held_out))
         bytes_down, bytes_up = codec.train_nbytes(self._job.run_id, tuple(choice), down), self._bytes_up
         if not spec.contacts_server:
             bytes_down = bytes_up = 0
@@ -114,8 +109,17 @@ class VisitPricing:
         )
         return VisitPrice(work, plan, 0.0, 0.0)
 
-    def _context(self, choice: ChosenBlocks, train: TrainConfig, plan: TrainingPlan, samples: int) -> ComputeContext:
-        """Of any client with ``samples`` examples."""
+    def _context(
+        self,
+        choice: ChosenBlocks,
+        train: TrainConfig,
+        plan: TrainingPlan,
+        samples: int,
+        client: int = 0,
+        round: int = 0,
+        validation: int = 0,
+    ) -> ComputeContext:
+        """Of a client with ``samples`` training examples and ``validation`` examples held out."""
         return ComputeContext(
             layout=self._description.layout,
             options=self._options,
@@ -128,6 +132,9 @@ class VisitPricing:
             variants=self._variants,
             outputs=self._description.outputs,
             unit_flops=self._description.unit_flops,
+            client=client,
+            round=round,
+            validation=validation,
         )
 
     @cached_property

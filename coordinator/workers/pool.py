@@ -157,8 +157,8 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Number of workers, local and remote."""
-        return self.workers + sum(bool(worker.key) for worker in self._registry.alive)
+        """Number of workers, local ones and those of remote workers that are ready."""
+        return self._scheduler.workers
 
     def describe(self, data: bool = True) -> tuple[ModelProfile, Payload]:
         """Profile and initial vectors; ``data=False``: profile of the model alone. Raises `PoolError` or `Stopped`."""
@@ -180,11 +180,14 @@ class Pool:
             on_reply, lambda: self.turn(TURN_SECONDS), self._drop, self._request_partial_sums
         )
         offers: list[tuple[int, str, float]] = []
+        preferred: dict[int, int] = {}
         for task in tasks:
             cached_payload = self._sender.cached_payloads.take(task.payload) if task.build is None else None
             sequence = self._groups.add(OpenTask(task, group, cached_payload))
             offers.append((sequence, task.name, task.flops))
-        self._execute(self._scheduler.submitted(offers))
+            if (holder := self._sender.state_holder(task)) is not None:
+                preferred[sequence] = holder
+        self._execute(self._scheduler.submitted(offers, preferred))
         if not self._is_in_turn:
             self.turn(0.0)
         return group

@@ -11,6 +11,8 @@ not cost a round trip each. An idle worker gets a task whenever one waits; furth
 `PREFETCH_SECONDS` of foreseen work, and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos
 and Kuck, IEEE Transactions on Computers C-36(12), 1987), so that no task waits for one worker while another is idle.
 
+A task may *prefer* the worker that has its client's state. Another one takes it only rather than be idle.
+
 A worker has a *capacity*: one task at a time, or as many as there are workers behind a node agent, which is one remote
 worker here. Below its capacity it is idle.
 
@@ -33,6 +35,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from coordinator.workers.instructions import (
     Abort,
@@ -57,6 +60,8 @@ PREFETCH_SECONDS = 0.1
 """Foreseen seconds of work up to which tasks are prefetched: many round trips, and short to do again."""
 MAX_PREFETCH = 256
 """Most tasks assigned to one worker per task that it runs, however short they are."""
+LOOK_AHEAD = 64
+"""Tasks among which one is chosen that does not prefer another worker."""
 TERM_SECONDS = 120.0
 """Shortest term."""
 TERM_FACTOR = 20.0
@@ -77,6 +82,8 @@ GETTING_READY, GIVING_SUMS = 0, -1
 class _ScheduledTask:
     name: str
     flops: float
+    preferred: int | None = None
+    """The worker that has what the task needs, and may be lost since."""
     failures: int = 0
     workers: set[int] = field(default_factory=set)
     """All workers that it was sent to."""
@@ -119,12 +126,14 @@ class TaskScheduler:
         self._capacities[worker] = capacity
         return worker
 
-    def submitted(self, tasks: Iterable[tuple[int, str, float]]) -> list[Instruction]:
-        """New tasks: (sequence, name for errors, foreseen FLOPs or 0 if unknown)."""
+    def submitted(
+        self, tasks: Iterable[tuple[int, str, float]], preferred: Mapping[int, int] | None = None
+    ) -> list[Instruction]:
+        """New tasks: (sequence, name for errors, foreseen FLOPs or 0 if unknown). ``preferred``: task -> worker."""
         for sequence, name, flops in tasks:
             assert sequence not in self._tasks, sequence
             assert flops >= 0.0, flops
-            self._tasks[sequence] = _ScheduledTask(name, flops)
+            self._tasks[sequence] = _ScheduledTask(name, flops, (preferred or {}).get(sequence))
             self._queue.append(sequence)
         return self._assign_tasks(self._assigned)
 
@@ -183,6 +192,11 @@ class TaskScheduler:
                 flops_before, seconds_before = self._paces.get(worker, (0.0, 0.0))
                 self._paces[worker] = flops_before + task.flops, seconds_before + seconds
         return DeliverReply(sequence)
+
+    @property
+    def workers(self) -> int:
+        """Tasks that run at a time when all workers are ready; of remote ones, those that are."""
+        return self._workers
 
     def slot(self, worker: int) -> int:
         """The slot of a local worker, which its replacement takes over."""
@@ -399,9 +413,19 @@ class TaskScheduler:
             sent += self._prefetch(worker, self._assigned[worker])
         return sent
 
-    def _next_for(self, worker: int) -> int | None:
-        """The first task that has not failed in this worker's place, or has failed in all places."""
-        return next((sequence for sequence in self._queue if self._may_try(worker, self._tasks[sequence])), None)
+    def _next_for(self, worker: int, is_idle: bool = True) -> int | None:
+        """The first task that has not failed in this worker's place, or has failed in all places.
+
+        One that prefers another worker comes after all of the next that do not, and only if this one is idle.
+        """
+        allowed = (sequence for sequence in self._queue if self._may_try(worker, self._tasks[sequence]))
+        first = None
+        for sequence in islice(allowed, LOOK_AHEAD):
+            preferred = self._tasks[sequence].preferred
+            if preferred is None or preferred == worker or preferred not in self._assigned:
+                return sequence
+            first = sequence if first is None else first
+        return first if is_idle else None
 
     def _may_try(self, worker: int, task: _ScheduledTask) -> bool:
         if not task.failed_at or self._places[worker] not in task.failed_at:
@@ -417,7 +441,7 @@ class TaskScheduler:
         sent: list[Instruction] = []
         capacity = self._capacity(worker)
         seconds = sum(map(self._foreseen, assigned)) if self._may_prefetch(assigned, capacity) else math.inf
-        while self._may_prefetch(assigned, capacity) and (sequence := self._next_for(worker)) is not None:
+        while self._may_prefetch(assigned, capacity) and (sequence := self._next_for(worker, False)) is not None:
             seconds += self._foreseen(sequence)
             if seconds > PREFETCH_SECONDS * capacity:
                 break

@@ -91,10 +91,10 @@ class CoordinatorConnection:
         """``lost``: called in a side thread with the reason, once, when the connection is lost or refused.
 
         ``welcome_seconds``: limit for the welcome; none for a local worker, whose coordinator may be busy.
-        ``reuses_vectors``: whether vectors that are sent may be overwritten after `settle`; else any number of messages
-        is queued. ConnectionError for an endpoint that cannot be reached from here.
+        ``reuses_vectors``: whether vectors that are sent may be overwritten after `settle`, as a worker's are; of a
+        node agent any number of messages is queued. ConnectionError for an endpoint that cannot be reached from here.
         """
-        self._identity, self._run_id, self._is_remote = identity, messages.NO_RUN, credentials is not None
+        self._identity, self._run_id = identity, messages.NO_RUN
         self._welcome_seconds = welcome_seconds
         self._cached: dict[bytes, Vector] = {}
         self._refused, self._logged_at = 0, -REFUSAL_SECONDS
@@ -240,8 +240,8 @@ class CoordinatorConnection:
         message = codec.decode(rest[0], rest[1:], self._run_id, self._cached)
         if not isinstance(message, COMES_DOWN):
             raise messages.WireError(f"a worker has no use for a {type(message).__name__}")
-        if isinstance(message, messages.MappedTensors) and self._is_remote:
-            raise messages.WireError("a worker on another machine maps no files of the run")
+        if isinstance(message, messages.MappedTensors) and not self._reuses_vectors:
+            raise messages.WireError("a node agent maps no files of the run")
         if isinstance(message, NUMBERED) != (envelope.sequence > 0):
             raise messages.WireError(f"a {type(message).__name__} with the number {envelope.sequence}")
         for version in envelope.evict:

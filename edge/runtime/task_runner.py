@@ -14,7 +14,6 @@ from edge.protocol import codec, messages
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.payload import Payload
-from edge.runtime import client_state_transfer
 from edge.runtime.log import log_error
 
 if TYPE_CHECKING:
@@ -40,45 +39,35 @@ class TaskExecutor(Protocol):
 class TaskRunner:
     """Does tasks, one after another."""
 
-    def __init__(self, executor: TaskExecutor, gpu: GpuShare | None, is_remote: bool = False) -> None:
-        """``is_remote``: the run's files are on another machine (`edge.runtime.client_state_transfer`)."""
-        self._executor, self._gpu, self.is_remote = executor, gpu, is_remote
+    def __init__(self, executor: TaskExecutor, gpu: GpuShare | None) -> None:
+        self._executor, self._gpu = executor, gpu
         self._sums = FixedPointSums(0)
 
-    def perform(
-        self, task: messages.Message, envelope: codec.Envelope, state: messages.ClientState | None = None
-    ) -> tuple[messages.Message, messages.ClientState | None]:
-        """The reply to one task, and the client state to send ahead of it; an exception becomes an `Error`."""
+    def perform(self, task: messages.Message, envelope: codec.Envelope) -> messages.Message:
+        """The reply to one task; an exception becomes an `Error`."""
         try:
-            if not self.is_remote:
-                return self._perform(task, envelope)
-            with client_state_transfer.received_state(envelope, state) as local:
-                return self._perform(task, local)
+            return self._perform(task, envelope)
         except Exception as error:
             log_error()
-            return error_of(error), None
+            return error_of(error)
 
     def telemetry(self, task: messages.Message, reply: messages.Message) -> str:
         """The memory that the first visit took, once; otherwise ''."""
         is_visit = isinstance(task, messages.Train) and not isinstance(reply, messages.Error)
         return self._gpu.measure() if self._gpu is not None and is_visit else ""
 
-    def _perform(
-        self, task: messages.Message, envelope: codec.Envelope
-    ) -> tuple[messages.Message, messages.ClientState | None]:
+    def _perform(self, task: messages.Message, envelope: codec.Envelope) -> messages.Message:
         if self._gpu is not None:
             self._gpu.update_limit(envelope.retired_slots)
         if isinstance(task, messages.Train):
             update = self._executor.train(task, envelope.state_in, envelope.state_out)
-            # read before the update is added up: the update of a failed task must not be in the sum
-            state = client_state_transfer.state_message(task, envelope) if self.is_remote else None
-            return self._added(update, envelope.weight) if envelope.weight > 0.0 else update, state
+            return self._added(update, envelope.weight) if envelope.weight > 0.0 else update
         if isinstance(task, messages.FetchPartial):
-            return self._collected(task.round), None
+            return self._collected(task.round)
         if isinstance(task, messages.Evaluate):
-            return self._executor.evaluate(task, envelope.state_in), None
+            return self._executor.evaluate(task, envelope.state_in)
         assert isinstance(task, messages.Describe), task  # the connection accepts no other
-        return messages.Described(*self._executor.describe(task.data)), None
+        return messages.Described(*self._executor.describe(task.data))
 
     def _added(self, update: messages.Update, weight: float) -> messages.Update:
         if update.round != self._sums.round:

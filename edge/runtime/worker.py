@@ -8,8 +8,6 @@ Liveness. A training step may keep the main loop busy for minutes, so silence sa
 answered by its I/O thread, show whether the process at the other end runs, and the launcher reports when a worker has
 ended. A side thread watches the connection and ends the process as soon as it is lost, even in a step. So a lost
 connection is a dead worker, and the coordinator has one kind of loss to handle.
-
-A remote worker (`edge.runtime.remote_worker`) is the same loop over another connection, with keys.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ import zmq
 
 from edge.protocol import codec, messages
 from edge.protocol.config import Job
-from edge.runtime import client_state_transfer
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.log import log, log_error
 from edge.runtime.reply_batch import ReplyBatch, visits_of
@@ -41,47 +38,43 @@ def _lost(why: str) -> NoReturn:
     os._exit(LOST)
 
 
-def serve(connection: CoordinatorConnection, open_runner: Callable[[], TaskRunner]) -> str:
-    """Start, and do one task after another until a `Shutdown`; returns its reason, or the error of the start, or ''."""
+def serve(connection: CoordinatorConnection, open_runner: Callable[[], TaskRunner]) -> bool:
+    """Start, and do one task after another until a `Shutdown`; False if the start failed."""
     try:
         runner = open_runner()
     except Exception as error:
         connection.send(error_of(error))
         while not isinstance(connection.receive()[1], messages.Shutdown):
             pass
-        return str(error) or type(error).__name__
+        return False
     replies = ReplyBatch(connection)
-    queue = _PrefetchQueue(runner.is_remote, replies)
+    queue = _PrefetchQueue(replies)
     while queue.tasks or queue.receive(connection):
         task = queue.tasks[0]
-        envelope, message, state_in = task
+        envelope, message = task
         connection.settle()
         began = time.monotonic()
-        reply, state_out = runner.perform(message, envelope, state_in)
+        reply = runner.perform(message, envelope)
         seconds = time.monotonic() - began
         telemetry = runner.telemetry(message, reply)
         if not queue.receive(connection):
             break
         if queue.tasks and queue.tasks[0] is task:  # or it was cancelled meanwhile
             queue.tasks.popleft()
-            if state_out is not None or telemetry or not replies.add(envelope.sequence, seconds, reply):
+            if telemetry or not replies.add(envelope.sequence, seconds, reply):
                 replies.send()
-                if state_out is not None:
-                    connection.send(state_out, envelope.sequence)
                 connection.send(reply, envelope.sequence, seconds, telemetry)
             if not queue.tasks or replies.is_due():
                 replies.send()
-    return connection.shutdown.why if connection.shutdown is not None else ""
+    return True
 
 
 class _PrefetchQueue:
     """The tasks that are not answered yet, in order of arrival; the first is next, or in progress."""
 
-    def __init__(self, is_remote: bool, replies: ReplyBatch) -> None:
+    def __init__(self, replies: ReplyBatch) -> None:
         self._replies = replies
-        self.tasks: deque[tuple[codec.Envelope, messages.Message, messages.ClientState | None]] = deque()
-        self._is_remote = is_remote
-        self._pending: tuple[int, messages.ClientState] | None = None  # the last message, for the task that comes next
+        self.tasks: deque[tuple[codec.Envelope, messages.Message]] = deque()
 
     def receive(self, connection: CoordinatorConnection) -> bool:
         """Handle all messages that have come, and wait for a task if there is none; False after a `Shutdown`."""
@@ -90,7 +83,6 @@ class _PrefetchQueue:
                 envelope, message = connection.receive(wait=not self.tasks)
             except zmq.Again:
                 return True
-            pending, self._pending = self._pending, None
             if isinstance(message, messages.Shutdown):
                 return False
             if isinstance(message, messages.Ping):
@@ -99,29 +91,18 @@ class _PrefetchQueue:
                 self._replies.send()  # after its pong, the reply to a cancelled task would be refused
                 self._drop(envelope.sequence)
                 connection.send(messages.Pong(), envelope.sequence)
-            elif isinstance(message, messages.ClientState) and self._is_remote:
-                self._pending = envelope.sequence, message
             elif isinstance(message, messages.Visits):
                 for task_envelope, visit in visits_of(envelope, message):
-                    self._add(connection, task_envelope, visit, None)
+                    self._add(connection, task_envelope, visit)
             else:
-                self._add(connection, envelope, message, pending)
+                self._add(connection, envelope, message)
 
-    def _add(
-        self,
-        connection: CoordinatorConnection,
-        envelope: codec.Envelope,
-        message: messages.Message,
-        pending: tuple[int, messages.ClientState] | None,
-    ) -> None:
+    def _add(self, connection: CoordinatorConnection, envelope: codec.Envelope, message: messages.Message) -> None:
         invalid = self._why_invalid(envelope.sequence, message)
-        mismatch = client_state_transfer.mismatch(message, envelope, pending) if self._is_remote else ""
         if invalid:
             connection.refuse(0, invalid)  # of a task that came twice, the first is still to be answered
-        elif mismatch:
-            connection.refuse(envelope.sequence, mismatch)
         else:
-            self.tasks.append((envelope, message, None if pending is None else pending[1]))
+            self.tasks.append((envelope, message))
 
     def _why_invalid(self, sequence: int, message: messages.Message) -> str:
         """Why a message cannot be the next task; '' if it can."""
@@ -143,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
     endpoint, identity, executor, heartbeat_ms = argv
     connection = CoordinatorConnection(endpoint, identity, int(heartbeat_ms), _lost)
     job = connection.welcome()
-    return 1 if serve(connection, lambda: _logged_runner(job, executor)) else 0
+    return 0 if serve(connection, lambda: _logged_runner(job, executor)) else 1
 
 
 def _logged_runner(job: Job, executor: str) -> TaskRunner:

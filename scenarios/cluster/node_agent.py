@@ -96,7 +96,7 @@ def join_run(endpoint: str, credentials: Credentials, options: NodeOptions) -> i
 
 
 @dataclass
-class Session:
+class ServedConnection:
     """How one connection to a run ended."""
 
     why: str = ""
@@ -116,9 +116,9 @@ class NodeAgent:
         self._workers = options.workers or default_workers()
         self._launcher: WorkerLauncher | None = None
 
-    def serve(self, wait_seconds: float) -> Session:
+    def serve(self, wait_seconds: float) -> ServedConnection:
         """Serve the run until its end, or until the connection is lost."""
-        session, lost = Session(), threading.Event()
+        session, lost = ServedConnection(), threading.Event()
 
         def on_lost(why: str) -> None:
             session.why = why
@@ -130,7 +130,7 @@ class NodeAgent:
                 self._endpoint, identity, heartbeat_ms, on_lost, self._credentials, wait_seconds, reuses_vectors=False
             )
         except ConnectionError as error:
-            return Session(str(error))
+            return ServedConnection(str(error))
         with closing(connection):
             try:
                 self._serve(connection, session, lost.is_set)
@@ -148,7 +148,7 @@ class NodeAgent:
                 connection.await_shutdown(SHUTDOWN_SECONDS)
         return session
 
-    def _serve(self, connection: CoordinatorConnection, session: Session, is_lost: Callable[[], bool]) -> None:
+    def _serve(self, connection: CoordinatorConnection, session: ServedConnection, is_lost: Callable[[], bool]) -> None:
         job = connection.welcome(self._workers, is_lost)
         session.has_joined = True
         _say(f"joined run {job.run_id}")
@@ -158,14 +158,21 @@ class NodeAgent:
         if workers != self._workers:  # as many as the GPUs of this machine have memory for
             self._workers, session.is_lost, session.why = workers, True, f"{workers} workers have memory"
             return
-        launcher = self._launcher_for(local)
+        launcher, telemetry = self._launcher_for(local), list[str]()
+
+        def on_event(event: HostEvent) -> None:
+            if event.kind == "worker_memory":
+                telemetry.append(event.detail)
+            elif event.kind not in QUIET:
+                _say(f"{event.kind}: {event.detail}")
+
         with (
             scratch() as folder,
             logging_to(folder / "agent.log"),
-            Pool(local, workers, launcher, folder, _on_event, is_lost, TRAINER, HEARTBEAT_SECONDS) as pool,
+            Pool(local, workers, launcher, folder, on_event, is_lost, TRAINER, HEARTBEAT_SECONDS) as pool,
         ):
             check_data(job, pool)
-            forwarder = TaskForwarder(connection, pool, state_files(folder))
+            forwarder = TaskForwarder(connection, pool, state_files(folder), telemetry)
             while connection.shutdown is None:
                 forwarder.turn()
         session.why = connection.shutdown.why
@@ -213,11 +220,6 @@ def state_files(folder: Path) -> StateFiles:
     states = folder / "states"
     states.mkdir()
     return StateFiles(states, min(STATE_NBYTES, shutil.disk_usage(states).free // 4))
-
-
-def _on_event(event: HostEvent) -> None:
-    if event.kind not in QUIET:
-        _say(f"{event.kind}: {event.detail}")
 
 
 def _say(text: str) -> None:

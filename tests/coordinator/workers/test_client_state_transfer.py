@@ -103,6 +103,36 @@ def test_a_score_under_what_a_client_has_kept_gets_it_too_and_brings_nothing_bac
     assert files(folder) == ["before"]
 
 
+def test_it_does_not_go_back_to_the_remote_worker_that_did_the_last_visit_unless_that_has_lost_it(
+    listening: Opener, folder: Path
+) -> None:
+    """Thrice: the second visit finds it there, the third does not."""
+    host = listening(0)
+
+    def serve() -> None:
+        with Guest(host.endpoint, ALICE) as alice:
+            alice.do()
+            for is_there in (True, False):
+                sequence, task = alice.hear()
+                assert isinstance(task, messages.Train) and alice.envelope.state_in == "after"
+                if not is_there:
+                    alice.say(messages.Error(client_state.MISSING, "not here"), sequence)
+                    ahead, kept = alice.hear()
+                    assert isinstance(kept, messages.ClientState) and plain(kept.payload) == plain(AFTER)
+                    assert (ahead, alice.hear()[0]) == (sequence, sequence)
+                alice.say(KEPT, sequence)
+                alice.say(answer(task), sequence)
+
+    def again() -> PoolTask:
+        asked = visit(7, payload=DOWN, state_in=folder / "after", state_out=folder / "after")
+        return replace(asked, client_state_shapes=SHAPES)
+
+    with meanwhile(serve):
+        for task in (keeping(folder), again(), again()):
+            host.pool.submit([task], lambda task, reply: None).wait()
+    assert host.of("task_failed") == []
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 KEPT = messages.ClientState(7, AFTER)

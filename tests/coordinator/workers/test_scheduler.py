@@ -545,3 +545,19 @@ def test_a_remote_worker_that_lacks_memory_leaves_and_is_counted_out_once() -> N
     assert scheduler.answered(0, 1) == [DeliverReply(1), SendTask(0, 2)]
     # The one that is left is the last: it stays.
     assert scheduler.lacked_memory(0, 2, "no room") == [Requeue(0, 2, "no room"), SendTask(0, 2)]
+
+
+def test_tasks_go_to_the_worker_that_has_what_they_need_unless_another_would_be_idle() -> None:
+    scheduler = registry(2)
+    tasks = [(sequence, "task", 0.0) for sequence in range(1, 6)]
+    assert scheduler.submitted(tasks, {1: 1, 2: 0, 3: 1, 5: 7}) == [SendTask(0, 2), SendTask(1, 1)]
+    assert scheduler.answered(0, 2) == [DeliverReply(2), SendTask(0, 4)]
+    assert scheduler.answered(0, 4) == [DeliverReply(4), SendTask(0, 5)]  # worker 7 is lost
+    assert scheduler.answered(0, 5) == [DeliverReply(5), SendTask(0, 3)]
+
+
+def test_a_task_that_prefers_another_worker_is_not_prefetched() -> None:
+    scheduler = seasoned(2)
+    tasks = [(sequence, "task", 10.0) for sequence in range(1, 9)]
+    sent = scheduler.submitted(tasks, dict.fromkeys(range(3, 9), 1))
+    assert sent == [SendTask(0, 1), SendTask(1, 2), SendTask(1, 3)]

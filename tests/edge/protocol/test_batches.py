@@ -131,5 +131,5 @@ def test_a_frame_of_another_length_and_a_missing_one_are_refused() -> None:
 def test_a_column_that_is_no_row_of_numbers_is_refused() -> None:
     column = np.array([7, 8]).tobytes()
     header = codec.encode(visits(), "run-1").header.replace(b"\xc4\x10" + column, b"\xc4\x0f" + column[:15], 1)
-    with pytest.raises(WireError, match="visits: sequences: b'.*' does not fit"):
+    with pytest.raises(WireError, match=r"visits: sequences: b'.*' does not fit"):
         codec.decode(header, [], "run-1", {})

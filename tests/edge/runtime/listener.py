@@ -14,11 +14,15 @@ import msgpack
 import numpy as np
 import zmq
 
+from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.pool import Pool
 from edge.protocol import client_state, codec, messages
 from edge.protocol.payload import Payload, Vector
+from edge.protocol.scratch import scratch
 from edge.runtime.connection import CoordinatorConnection
-from edge.runtime.task_runner import TaskRunner
-from edge.runtime.worker import LOST, serve
+from edge.runtime.worker import LOST
+from scenarios.cluster.node_agent import state_files
+from scenarios.cluster.task_forwarder import TaskForwarder
 from tests.edge.protocol.mutations import DESCRIPTION, RUN, Parts, pack, payload
 
 ROOT = Path(__file__).parents[3]
@@ -54,12 +58,20 @@ class KeepingSite(Site):
         return super().train(task, None, None)
 
 
-def remote_worker(argv: Sequence[str]) -> int:
-    """A remote worker's loop behind a socket without keys."""
+def node_agent(argv: Sequence[str]) -> int:
+    """A node agent of one worker behind a socket without keys."""
     endpoint, identity, *_ = argv
-    link = CoordinatorConnection(endpoint, identity, 5000, lambda why: os._exit(LOST))
-    link.welcome()
-    return 1 if serve(link, lambda: TaskRunner(KeepingSite(None), None, is_remote=True)) else 0
+    link = CoordinatorConnection(endpoint, identity, 5000, lambda why: os._exit(LOST), reuses_vectors=False)
+    job = link.welcome()
+    with (
+        WorkerLauncher((__name__,)) as launcher,
+        scratch() as folder,
+        Pool(job, 1, launcher, folder, print, bool, f"{__name__}:KeepingSite") as pool,
+    ):
+        forwarder = TaskForwarder(link, pool, state_files(folder), [])
+        while link.shutdown is None:
+            forwarder.turn()
+    return 0
 
 
 class Listener:

@@ -1,0 +1,100 @@
+"""Where one coordinator ends: what a round costs it, fitted to measured rounds.
+
+A round's CPU time at the coordinator is
+
+    a + b visits + c machines + d (bytes sent and received)
+
+fitted by least squares with no negative coefficient. Bytes per machine are one model down and one partial sum up, with
+eight bytes per parameter; what visits add is in the fit of the bytes per visit. A round of k visits per worker, on
+machines with w workers, then takes
+
+    k t + latency + the larger of (the coordinator's CPU time, the time of its bytes on its link)
+
+where the model goes down before the first visit ends and sums go up after the last, so that neither overlaps with
+training. That is an upper bound: a coordinator that works while others train is not waited for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+SUM_FACTOR = 2
+"""Bytes of a partial sum, int64, to those of a model, float32."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The median round of one setting."""
+
+    machines: int
+    visits: int
+    model_nbytes: int
+    nbytes: float
+    """Sent and received."""
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class CoordinatorCost:
+    """CPU seconds of a round: constant, per visit, per machine, per byte; and bytes per visit."""
+
+    constant: float
+    per_visit: float
+    per_machine: float
+    per_byte: float
+    nbytes_per_visit: float
+
+    def nbytes(self, machines: int, visits: int, model_nbytes: int) -> float:
+        """Bytes that the coordinator sends and receives in a round."""
+        return machines * (1 + SUM_FACTOR) * model_nbytes + visits * self.nbytes_per_visit
+
+    def cpu_seconds(self, machines: int, visits: int, model_nbytes: int) -> float:
+        """CPU time of a round."""
+        nbytes = self.nbytes(machines, visits, model_nbytes)
+        return self.constant + self.per_visit * visits + self.per_machine * machines + self.per_byte * nbytes
+
+    def efficiency(
+        self, machines: int, workers: int, visits_each: int, visit_seconds: float, model_nbytes: int, rate: float
+    ) -> float:
+        """Perfect time of a round over its time; ``rate``: of the coordinator's link, in bit/s each way."""
+        visits = machines * workers * visits_each
+        perfect = visits_each * visit_seconds
+        link = machines * SUM_FACTOR * model_nbytes * 8 / rate + machines * model_nbytes * 8 / rate
+        return perfect / (perfect + max(self.cpu_seconds(machines, visits, model_nbytes), link))
+
+    def most_machines(
+        self, workers: int, visits_each: int, visit_seconds: float, model_nbytes: int, rate: float, least: float = 0.9
+    ) -> int:
+        """Machines up to which the efficiency is at least ``least``."""
+        low, high = 0, 1
+        while self.efficiency(high, workers, visits_each, visit_seconds, model_nbytes, rate) >= least:
+            low, high = high, 2 * high
+            if high > 1 << 20:
+                return low
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = self.efficiency(middle, workers, visits_each, visit_seconds, model_nbytes, rate) >= least
+            low, high = (middle, high) if enough else (low, middle)
+        return low
+
+
+def fit(measured: Sequence[Measured]) -> tuple[CoordinatorCost, float]:
+    """The cost, and the largest relative error of the fit's CPU time. Each round counts the same, whatever its size."""
+    visits = np.array([each.visits for each in measured], float)
+    models = np.array([each.machines * (1 + SUM_FACTOR) * each.model_nbytes for each in measured], float)
+    nbytes = np.array([each.nbytes for each in measured])
+    cpu = np.array([each.cpu_seconds for each in measured])
+    columns = np.stack([np.ones(len(measured)), visits, [each.machines for each in measured], nbytes], axis=1)
+    scale = columns.max(axis=0)
+    solved, _ = nnls(columns / scale / cpu[:, None], np.ones(len(measured)))
+    constant, per_visit, per_machine, per_byte = solved / scale
+    nbytes_per_visit = max(0.0, float(np.median((nbytes - models) / visits)))
+    predicted = columns @ (solved / scale)
+    worst = float(np.abs(predicted / cpu - 1.0).max())
+    assert math.isfinite(worst)
+    return CoordinatorCost(constant, per_visit, per_machine, per_byte, nbytes_per_visit), worst
