@@ -9,7 +9,7 @@ import logging
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -320,11 +320,21 @@ def _ledger(loaded: Loaded, folder: Path, chain: str, resumed: bool) -> Iterator
 def _recorder(ledger: Ledger, host: Host) -> Callable[[HostEvent], None]:
     """A handler of the pool's events, for the ledger and for whoever watches."""
 
+    names = host.remote_access.names if host.remote_access is not None else {}
+
     def on_event(event: HostEvent) -> None:
-        ledger.event(event)
+        ledger.event(_with_name(event, names))
         host.on_event(event)
 
     return on_event
+
+
+def _with_name(event: HostEvent, names: Mapping[str, str]) -> HostEvent:
+    """The event of a remote worker that has joined, with what the owner of its key calls it."""
+    key = event.detail.rpartition(" ")[2]
+    if event.kind != "worker_joined" or key not in names:
+        return event
+    return event._replace(detail=f"{event.detail}, {names[key]}")
 
 
 def _job(loaded: Loaded, profile: ModelProfile, host: Host) -> Job:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from coordinator.records.schema import HostEvent
 from coordinator.rounds.run import RoundFinished
@@ -19,6 +20,25 @@ from scenarios.worker_count import choose_workers
 
 Work = Callable[[Host, WorkerLauncher, Piece], dict[str, Any]]
 """(host, launcher, stopped) -> result"""
+
+
+class Engine(Protocol):
+    """A cluster whose nodes do the work of a run, as a context."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def serve(self, device: str, on_note: Callable[[str], None]) -> RemoteAccess:
+        """The port that the nodes' agents join."""
+
+    def on_event(self, event: HostEvent) -> None:
+        """Is told of everything that happens to workers."""
+
+    def check(self) -> None:
+        """PoolError if no node can take part."""
 
 
 class ProgressDisplay(Protocol):
@@ -55,6 +75,8 @@ class Session:
     """Those that ask the runs to stop."""
     on_event: Callable[[HostEvent], None] = lambda event: None
     """Told of workers that come and go."""
+    engine: Engine | None = None
+    """The cluster whose nodes do all the work; None: this machine's workers, and those that join it."""
 
     def call(self, runs: Sequence[Loaded], work: Work) -> dict[str, Any]:
         """Call ``work`` with a worker launcher and a stop flag, and show the progress of ``runs`` meanwhile.
@@ -62,7 +84,7 @@ class Session:
         ScenarioError if the folder cannot be written, and for a piece that is no duration.
         """
         interrupt = StopFlag(self.signals)
-        stopped = Piece(piece_seconds(self.piece), interrupt)
+        stopped = Piece(piece_seconds(self.piece), self._checked(interrupt))
         host = Host(
             self.out or Path(),
             1,
@@ -72,14 +94,34 @@ class Session:
             stopped.after(self.show.on_round),
             self.remote_access,
             self.on_note,
-            self.on_event,
+            self._on_event,
         )
         if self.out is not None:
             check_folder(runs[0].name, host)
-        with interrupt.watching(), self._launcher(runs) as launcher, self.show.showing():
+        with interrupt.watching(), self.engine or nullcontext(), self._launcher(runs) as launcher, self.show.showing():
+            if self.engine is not None:
+                access = self.engine.serve(host.device, self.on_note)
+                return work(replace(host, workers=0, remote_access=access), launcher, stopped)
             asked = self.workers
             workers = choose_workers(runs, host.device, launcher, interrupt) if asked is None else asked
             return work(replace(host, workers=workers), launcher, stopped)
+
+    def _checked(self, interrupt: Callable[[], bool]) -> Callable[[], bool]:
+        """The user's wish to stop, or the engine's error."""
+        engine = self.engine
+        if engine is None:
+            return interrupt
+
+        def is_stopped() -> bool:
+            engine.check()
+            return interrupt()
+
+        return is_stopped
+
+    def _on_event(self, event: HostEvent) -> None:
+        if self.engine is not None:
+            self.engine.on_event(event)
+        self.on_event(event)
 
     def _launcher(self, runs: Sequence[Loaded]) -> WorkerLauncher:
         launcher = WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)

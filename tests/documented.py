@@ -38,7 +38,7 @@ MAKING = {
     "runs/digits/alpha2": "run digits method=fedbr method_options.alpha=2 --run-id alpha2 --quiet",
 }
 """Such a run -> the command that makes it, for pages that do not."""
-OTHER_MACHINES = ("worker ", "run cifar10-cnn --listen", "fetch ")
+OTHER_MACHINES = ("worker ", "run cifar10-cnn --listen", "run cifar10-cnn --on", "sweep cifar10-cnn", "fetch ")
 MORE = 5
 """Times the limit, for runs that later commands of a page take."""
 STOPPED, NO_DATA = 4, "not found. Looked in"

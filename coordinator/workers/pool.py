@@ -299,7 +299,8 @@ class Pool:
             limit, where = LOCAL_WORKER_SECONDS, quote(self._registry.newest.tail())
         else:
             assert self.remote_access is not None
-            limit = NEXT_REMOTE_WORKER_SECONDS if self._registry.has_had_remote_workers else FIRST_REMOTE_WORKER_SECONDS
+            seconds = self.remote_access.next_worker_seconds or NEXT_REMOTE_WORKER_SECONDS
+            limit = seconds if self._registry.has_had_remote_workers else FIRST_REMOTE_WORKER_SECONDS
             where = f", and none has joined at {self.remote_access.endpoint}{self._registry.last_refusal}"
         if now - self._no_worker_since > limit:
             raise PoolError(f"no worker has been there for {limit:g} s{where}")

@@ -60,6 +60,8 @@ class RemoteAccess:
     """Whether remote workers may have other versions and processors, whose results are not bit-identical."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Public key -> what its owner calls it, for messages."""
+    next_worker_seconds: float | None = None
+    """Wait for another worker once all are lost; None: as long as the pool finds right."""
 
 
 class Received(NamedTuple):

@@ -37,18 +37,37 @@ def make(name: str, folder: Path) -> tuple[Path, Path]:
     if not name or Path(name).name != name:
         raise KeyFileError(f"{name!r}: must be the name of a file, without slashes")
     private, public = folder / (name + PRIVATE), folder / (name + PUBLIC)
-    both = dict(zip(("public", "secret"), zmq.curve_keypair(), strict=True))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(public):
             raise FileExistsError
-        _write(private, 0o600, f"key pair {name}: keep this file to yourself", both)
-        _write(public, 0o644, f"public key of {name}", {"public": both["public"]})
+        pair = new_pair()
+        write_pair(pair, name, folder)
+        write_public(pair.public, name, folder)
     except FileExistsError:
         raise KeyFileError(f"{folder}: there is a key {name} already, and keys are never overwritten") from None
     except OSError as error:
         raise KeyFileError(f"{error.filename}: cannot be written: {error.strerror}") from None
     return private, public
+
+
+def new_pair() -> KeyPair:
+    """A new pair, of which there is no file."""
+    return KeyPair(*zmq.curve_keypair())
+
+
+def write_pair(pair: KeyPair, name: str, folder: Path) -> Path:
+    """Write NAME.key, mode 0600, and return its path. OSError, also if there is such a file."""
+    path = folder / (name + PRIVATE)
+    _write(path, 0o600, f"key pair {name}: keep this file to yourself", {"public": pair.public, "secret": pair.secret})
+    return path
+
+
+def write_public(public: bytes, name: str, folder: Path) -> Path:
+    """Write NAME.pub and return its path. OSError, also if there is such a file."""
+    path = folder / (name + PUBLIC)
+    _write(path, 0o644, f"public key of {name}", {"public": public})
+    return path
 
 
 def read_pair(path: Path) -> KeyPair:

@@ -23,7 +23,8 @@ from scenarios.api.notebook import progress_display
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, place
 from scenarios.api.wording import in_python
-from scenarios.config.load import Loaded, load
+from scenarios.cluster.ray_engine import RayEngine
+from scenarios.config.load import Loaded, load, on_node_agents
 from scenarios.config.toml_source import COMMAND_LINE
 from scenarios.errors import ScenarioError
 from scenarios.host import KILLED, Host, Piece, check_room
@@ -41,6 +42,7 @@ def run(
     run_id: str | None = None,
     workers: int | None = None,
     device: str = "auto",
+    on: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
     **overrides: Any,
@@ -50,22 +52,25 @@ def run(
     ``scenario``: the name of a shipped scenario, the path of a TOML file, or a mapping with the keys of such a file,
     among them ``extends``. ``overrides``: values of its keys, such as ``method="fedavg"``, ``seed=1``,
     ``**{"train.lr": 0.05}`` or ``train={"lr": 0.05}``; quantities are text with a unit, such as "10 Mbit/s".
-    ``workers``: processes, by default as many as the run can use; ``device``: cpu, cuda, cuda:N or auto. ``progress``:
-    None shows it in a notebook and on a terminal, True everywhere, False nowhere. ``on_round``: callbacks
-    (`fedbr.Callback`).
+    ``workers``: processes, by default as many as the run can use; ``device``: cpu, cuda, cuda:N or auto. ``on``: a Ray
+    cluster whose nodes do the work, each with so many ``workers``: "ray" for one that is started here, "auto",
+    "HOST:PORT" or "ray://HOST:PORT" for one that runs. ``progress``: None shows it in a notebook and on a terminal,
+    True everywhere, False nowhere. ``on_round``: callbacks (`fedbr.Callback`).
 
     ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
     with calling() as write_note, values.named(scenario) as name:
         loaded = load(name, values.overrides(overrides))
+        if on is not None:
+            loaded = on_node_agents(loaded, write_note)
         for note in builder.trace_notes(loaded):
             write_note(note)
 
         def start(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
             return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
-        return _watched(loaded, place("out", out), run_id, workers, device, progress, on_round, write_note, start)
+        return _watched(loaded, place("out", out), run_id, workers, device, on, progress, on_round, write_note, start)
 
 
 def resume(
@@ -73,6 +78,7 @@ def resume(
     *,
     workers: int | None = None,
     device: str = "auto",
+    on: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
     **overrides: Any,
@@ -96,7 +102,7 @@ def resume(
         def go_on(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
             return runner.resume(loaded, host, path, launcher, stopped)
 
-        return _watched(loaded, None, None, workers, device, progress, on_round, write_note, go_on)
+        return _watched(loaded, None, None, workers, device, on, progress, on_round, write_note, go_on)
 
 
 def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict[str, Any]:
@@ -152,11 +158,14 @@ def session(
     show: ProgressDisplay,
     write_note: Callable[[str], None],
     preload: Sequence[str] | None = None,
+    on: str | None = None,
 ) -> Session:
     """What runs need of this process. SIGTERM ends a script as it always does; its runs can be resumed."""
     if workers is not None:
         at_least_1("workers", workers)
-    return Session(out, run_id, workers, device, show, write_note, preload=preload, signals=(Signals.SIGINT,))
+    engine = None if on is None else RayEngine(on, workers, option="on =")
+    one_signal = (Signals.SIGINT,)
+    return Session(out, run_id, workers, device, show, write_note, preload=preload, signals=one_signal, engine=engine)
 
 
 def _watched(
@@ -165,6 +174,7 @@ def _watched(
     run_id: str | None,
     workers: int | None,
     device: str,
+    on: str | None,
     progress: bool | None,
     on_round: Callbacks,
     write_note: Callable[[str], None],
@@ -177,7 +187,7 @@ def _watched(
         return work(host, launcher, lambda: watch() or stopped())
 
     try:
-        result = session(out, run_id, workers, device, watch, write_note).call([loaded], watched)
+        result = session(out, run_id, workers, device, watch, write_note, on=on).call([loaded], watched)
     except BaseException as error:
         watch.on_end(None)
         if isinstance(error, Stopped):

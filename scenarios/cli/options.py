@@ -23,6 +23,7 @@ from scenarios.notes import note_printer
 
 if TYPE_CHECKING:
     from coordinator.workers.sockets import RemoteAccess
+    from scenarios.cluster.ray_engine import RayEngine
     from scenarios.config.load import Loaded
     from scenarios.report.live import LiveTable
     from scenarios.session import Work
@@ -118,6 +119,7 @@ def with_workers(
     piece: str | None = None,
     show: LiveTable | None = None,
     preload: Sequence[str] | None = None,
+    engine: RayEngine | None = None,
 ) -> dict[str, Any]:
     """Call ``work`` with a worker launcher and a stop flag, and show a live table of ``runs`` meanwhile, or ``show``.
 
@@ -127,12 +129,13 @@ def with_workers(
     from scenarios.session import Session
 
     own_numpy.limit(runs)
-    names = remote_access.names if remote_access is not None else {}
+    names = remote_access.names if remote_access is not None else engine.names if engine is not None else {}
     show = show or LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet, names=names)
     session = Session(
         *(out, run_id, workers, device, show, note_printer(), remote_access, piece),
         preload=preload,
         on_event=show.on_event,
+        engine=engine,
     )
     return session.call(runs, work)
 

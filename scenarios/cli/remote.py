@@ -14,11 +14,14 @@ import typer
 
 if TYPE_CHECKING:
     from coordinator.workers.sockets import RemoteAccess
+    from scenarios.cluster.ray_engine import RayEngine
 
 OwnWorkers = Annotated[
     int | None,
     typer.Option(
-        "--workers", min=0, help="worker processes; by default one per core, on GPUs by memory; 0 with --listen"
+        "--workers",
+        min=0,
+        help="worker processes; by default one per core, on GPUs by memory; 0 with --listen; per node with --on",
     ),
 ]
 Listen = Annotated[
@@ -36,6 +39,14 @@ AnyMachine = Annotated[
         help="accept remote workers with other versions or processors; results are then not bit-identical",
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="ray|auto|HOST:PORT|ray://HOST:PORT",
+        help="a Ray cluster whose nodes do the work: one that is started here, or that runs; --workers is per node",
+    ),
+]
 ENDPOINT = re.compile(r"tcp://([^\s:/]+|\[[0-9A-Fa-f:.%\w]+\]):([0-9]{1,5})")
 MAX_PORT = 65535
 
@@ -48,11 +59,38 @@ class RemoteOptions:
     keys: Keys = None
     allow: Allow = None
     any_machine: AnyMachine = False
+    on: On = None
 
-    def access(self, workers: int | None) -> RemoteAccess | None:
-        """The endpoint and keys for remote workers; None without --listen. ScenarioError for incomplete options."""
+    def engine(self, workers: int | None) -> RayEngine | None:
+        """The cluster that does the work; None without --on. ScenarioError for options that do not go with it."""
         from scenarios.errors import ScenarioError
 
+        if self.on is None:
+            return None
+        named = [name for name, value in (("--keys", self.keys), ("--allow", self.allow)) if value]
+        if named:
+            raise ScenarioError(f"{named[0]}: the keys are made for each run with --on; leave it out")
+        if self.any_machine:
+            raise ScenarioError("--any-machine: needs --listen; with --on, nodes of other kinds are left out")
+        if workers == 0:
+            raise ScenarioError("--workers 0: every node needs a worker; leave it out for one per core of the node")
+        if self.listen is not None:
+            _check_endpoint("--listen", self.listen)
+        from scenarios.cluster.ray_engine import RayEngine
+
+        return RayEngine(self.on, workers, listen=self.listen)
+
+    def works_elsewhere(self, workers: int | None) -> bool:
+        """Whether all visits are trained by node agents."""
+        return self.on is not None or (self.listen is not None and workers == 0)
+
+    def access(self, workers: int | None) -> RemoteAccess | None:
+        """The endpoint and keys for remote workers; None without --listen, and with --on. ScenarioError for
+        incomplete options."""
+        from scenarios.errors import ScenarioError
+
+        if self.on is not None:
+            return None
         if self.listen is None:
             options = (("--keys", self.keys), ("--allow", self.allow), ("--any-machine", self.any_machine))
             named = [name for name, value in options if value]

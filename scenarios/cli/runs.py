@@ -68,18 +68,22 @@ def run(
 ) -> None:
     """Run a scenario; write its run folder and report."""
     from scenarios import runner
-    from scenarios.config.load import load
+    from scenarios.config.load import load, on_node_agents
 
-    remote_access = options.access(options.workers)
+    remote_access, engine = options.access(options.workers), options.engine(options.workers)
     loaded = load(scenario, _with_seed(overrides, seed))
     own_numpy.limit([loaded])
-    print_notes(loaded)
+    tell = note_printer()
+    if options.works_elsewhere(options.workers):
+        loaded = on_node_agents(loaded, tell)
+    print_notes(loaded, tell)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
     parts = (out, run_id, options.workers, options.device, options.silent)
-    _finish(loaded, with_workers([loaded], *parts, work, remote_access, options.piece), options)
+    result = with_workers([loaded], *parts, work, remote_access, options.piece, engine=engine)
+    _finish(loaded, result, options)
 
 
 @with_options(RunOptions)
@@ -99,7 +103,7 @@ def resume(
     from scenarios import extension, runner
     from scenarios.host import check_room
 
-    remote_access = options.access(options.workers)
+    remote_access, engine = options.access(options.workers), options.engine(options.workers)
     loaded, device = runner.open_existing(folder, options.device)
     result = runner.ended(loaded, folder)
     if overrides:
@@ -113,7 +117,8 @@ def resume(
         return runner.resume(loaded, host, folder, launcher, stopped)
 
     parts = (None, None, options.workers, device, options.silent)
-    _finish(loaded, with_workers([loaded], *parts, work, remote_access, options.piece), options)
+    result = with_workers([loaded], *parts, work, remote_access, options.piece, engine=engine)
+    _finish(loaded, result, options)
 
 
 def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoReturn:

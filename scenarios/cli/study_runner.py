@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -22,6 +23,7 @@ from scenarios.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from scenarios.cluster.ray_slots import RayRuns
     from scenarios.host import Host, Piece
     from scenarios.studies.run_set import RunSet, Study
 
@@ -32,12 +34,13 @@ def run_study(
     estimated: bool = False,
     watch: Callable[[Host, int, int], Host] | None = None,
     parallel: int | None = None,
+    on: str | None = None,
 ) -> NoReturn:
     """Run or resume the runs of a study that are not finished, write its files, and exit with its code.
 
     ``estimated``: the expected duration is measured and printed first; ``watch``: (host, planned runs, runs to be
     made) -> the host, with what is to be said while they work; ``parallel``: runs at a time, which are then
-    shown by their names.
+    shown by their names; ``on``: the cluster whose nodes make them.
     """
     from scenarios.host import choose_device, piece_seconds
     from scenarios.report.live import LiveTable, ParallelTable
@@ -54,13 +57,15 @@ def run_study(
         if not options.silent:
             show_estimate(expected, sys.stderr)
 
-    names, at_once = [run.name for run in missing], parallel or 1
+    names, at_once, cluster = [run.name for run in missing], parallel or 1, _cluster(on, options, parallel)
+    side_by_side = at_once > 1 or cluster is not None
     table = ParallelTable(names, quiet=options.silent)
     in_turn = None if parallel is None else LiveTable(names, quiet=options.silent)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         watched = host if watch is None else watch(host, len(planned.runs), len(missing))
-        made = make_runs(planned, watched, launcher, stopped, at_once, table.about)
+        with cluster or nullcontext():
+            made = make_runs(planned, watched, launcher, stopped, at_once, table.about, cluster)
         if study.complete is not None and not run_set.is_interrupted(made, planned):
             study.complete(made, host, launcher, stopped)
         return made
@@ -69,15 +74,24 @@ def run_study(
         loaded,
         options.out,
         None,
-        options.workers,
+        options.workers if cluster is None else 1,
         options.device,
         options.silent,
         work,
         piece=piece,
-        show=table if at_once > 1 else in_turn,
-        preload=() if at_once > 1 or not missing else None,
+        show=table if side_by_side else in_turn,
+        preload=() if side_by_side or not missing else None,
     )
     _finish_study(study, study.read_off(made), options, expected)
+
+
+def _cluster(on: str | None, options: StudyOptions, parallel: int | None) -> RayRuns | None:
+    """The cluster whose nodes make the runs, if one is named. ScenarioError."""
+    if on is None:
+        return None
+    from scenarios.cluster.ray_slots import RayRuns
+
+    return RayRuns(on, options.workers, parallel, progress_printer(options.silent))
 
 
 def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, expected: dict[str, Any]) -> NoReturn:

@@ -9,6 +9,14 @@ import typer
 from scenarios.cli.options import Parallel, StudyOptions, with_options
 from scenarios.cli.study_runner import run_study
 
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="ray|auto|HOST:PORT|ray://HOST:PORT",
+        help="a Ray cluster whose nodes make the runs, each with --workers cores",
+    ),
+]
 Seeds = Annotated[
     int | None, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's; 3 by default")
 ]
@@ -25,6 +33,7 @@ def sweep(
     ] = None,
     seeds: Seeds = None,
     parallel: Parallel = None,
+    on: On = None,
     zipped: Annotated[bool, typer.Option("--zip", help="lists side by side instead of all combinations")] = False,
     targets: Annotated[
         list[float] | None,
@@ -52,4 +61,4 @@ def sweep(
         targets or asked.targets,
         options.run_id,
     )
-    run_study(page.study(planned), options, parallel=parallel or asked.parallel or 1)
+    run_study(page.study(planned), options, parallel=parallel or asked.parallel or (None if on else 1), on=on)

@@ -40,6 +40,11 @@ from scenarios.errors import ScenarioError as ScenarioError
 
 RUN_COPY = "scenario.toml"
 """Name of a scenario's file in a run folder"""
+SUMMED_BY_NODES = (
+    'aggregate.sum = "fixed_point": the default where node agents do the work, which add up the updates of their '
+    "machines; for the model hashes of a run on this machine alone, give aggregate.sum=client_order here, or "
+    "aggregate.sum=fixed_point there"
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class Loaded:
     """Notes for its author: keys that have been renamed."""
     began: Mapping[str, Any] = field(default_factory=dict)
     """Tables of limits that a run began with, if it has been given others since."""
+    sum_is_default: bool = True
+    """Whether the scenario does not say how updates are summed (aggregate.sum)."""
 
 
 def load(name: str, overrides: Sequence[str] = (), method: str | None = None) -> Loaded:
@@ -75,6 +82,24 @@ def load(name: str, overrides: Sequence[str] = (), method: str | None = None) ->
         return _load(path, overrides, method)
     except RecursionError:
         raise ScenarioError(f"{path.name}: tables or lists are nested too deeply") from None
+
+
+def on_node_agents(loaded: Loaded, tell: Callable[[str], None]) -> Loaded:
+    """The scenario as node agents alone run it: updates are added up on their machines, where that is possible.
+
+    ``aggregate.sum`` stays as it is where the scenario names it, or needs individual updates. ``tell`` is given a note
+    of a change.
+    """
+    scenario = loaded.scenario
+    summed = scenario.model_copy(update={"aggregate": replace(scenario.aggregate, sum="fixed_point")})
+    try:
+        validation.check_sum(loaded.method, loaded.options, summed)
+    except ValueError:
+        return loaded
+    if not loaded.sum_is_default or scenario.aggregate.sum == "fixed_point":
+        return loaded
+    tell(SUMMED_BY_NODES)
+    return replace(loaded, scenario=summed)
 
 
 def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
@@ -162,7 +187,10 @@ def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         "aggregate": replace(scenario.aggregate, weights=scenario.aggregate.weights or method.objective.weights),
     }
     resolved = scenario.model_copy(update=update)
-    return Loaded(file.stem, resolved, method, options, server_options, data, architecture, blocks)
+    is_default = not any(key == "aggregate.sum" for key, _ in leaves(raw))
+    return Loaded(
+        file.stem, resolved, method, options, server_options, data, architecture, blocks, sum_is_default=is_default
+    )
 
 
 def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:

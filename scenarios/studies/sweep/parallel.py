@@ -21,9 +21,9 @@ from typing import IO, Any, Protocol, Self
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher, environment, how_ended
-from scenarios.config.quantities import scenario_text
 from scenarios.host import Host
 from scenarios.studies.run_set import PlannedRun, RunSet, collected, ended_before, locked, refuse_nothing, run_all
+from scenarios.studies.sweep.slots import RunCluster, RunSlot, told_of
 
 RUN_PROCESS = "scenarios.studies.sweep.run_process"
 TURN_SECONDS = 0.2
@@ -49,32 +49,53 @@ def make_runs(
     stopped: Callable[[], bool],
     parallel: int = 1,
     about: About = _about_none,
+    cluster: RunCluster | None = None,
 ) -> dict[str, Any]:
     """`run_all` with ``parallel`` runs at the same time, at most one per worker of ``host``; the same result.
+
+    With a ``cluster``, its machines make the runs, and ``parallel`` is the most that it makes at the same time.
 
     ``about`` is told the name of the run which the host's next ``on_start`` or ``on_round`` is about, and of each run
     that has ended or failed. A run whose process is killed counts as failed. Errors as of `run_all`.
     """
-    if parallel <= 1:
+    if parallel <= 1 and cluster is None:
         return run_all(run_set, host, launcher, stopped)
     with locked(run_set, host) as folder:
         ended, missing = ended_before(run_set, folder, host)
-        if missing and parallel > host.workers:
-            host.on_note(f"{host.workers} workers: at most as many runs at a time, not {parallel}")
-        with ParallelRuns(missing, folder, host, about) as runs:
-            runs.make(min(parallel, host.workers, len(missing)), stopped)
+        if cluster is not None:
+            start, shares = cluster.start, cluster.shares(len(missing), parallel)
+        else:
+            start, shares = RunProcess, worker_shares(host, parallel, len(missing))
+        with ParallelRuns(missing, folder, host, about, start) as runs:
+            runs.make(shares, stopped)
         if not (ended or runs.ended):
             refuse_nothing(runs.failed, runs.users_errors, folder, run_set.mark)
         return collected(run_set, folder, ended | runs.ended, runs.failed)
 
 
-class ParallelRuns:
-    """The run processes as a context: when it is left, however that is, all of them have ended."""
+def worker_shares(host: Host, parallel: int, missing: int) -> list[int]:
+    """The workers of each run process of this machine: those of ``host``, shared out."""
+    if missing and parallel > host.workers:
+        host.on_note(f"{host.workers} workers: at most as many runs at a time, not {parallel}")
+    count = min(parallel, host.workers, missing)
+    return [host.workers // count + (number < host.workers % count) for number in range(count)]
 
-    def __init__(self, missing: Sequence[PlannedRun], folder: Path, host: Host, about: About) -> None:
+
+class ParallelRuns:
+    """The slots for runs as a context: when it is left, however that is, all of them have ended."""
+
+    def __init__(
+        self,
+        missing: Sequence[PlannedRun],
+        folder: Path,
+        host: Host,
+        about: About,
+        start: Callable[[Host, int], RunSlot],
+    ) -> None:
         self._queue, self._folder, self._host, self._about = deque(missing), folder, host, about
+        self._start_slot = start
         self._selector = selectors.DefaultSelector()
-        self._processes: list[RunProcess] = []
+        self._processes: list[RunSlot] = []
         self.ended: dict[str, dict[str, Any]] = {}
         self.failed: dict[str, str] = {}
         self.users_errors: dict[str, str] = {}
@@ -92,9 +113,8 @@ class ParallelRuns:
             process.join(END_SECONDS if kind is None else 0.0)
         self._selector.close()
 
-    def make(self, count: int, stopped: Callable[[], bool]) -> None:
-        """Make all runs with so many processes; the runs that began go on to their round's end once ``stopped``."""
-        shares = [self._host.workers // count + (number < self._host.workers % count) for number in range(count)]
+    def make(self, shares: Sequence[int], stopped: Callable[[], bool]) -> None:
+        """Make all runs in slots with so many workers; the runs that began end with their round once ``stopped``."""
         for workers in shares:
             self._start(workers)
         while any(process.run for process in self._processes):
@@ -107,24 +127,24 @@ class ParallelRuns:
 
     def _start(self, workers: int) -> None:
         if self._queue:
-            process = RunProcess(self._host, workers)
+            process = self._start_slot(self._host, workers)
             self._processes.append(process)
             self._selector.register(process.answers, selectors.EVENT_READ, process)
             self._hand_out(process)
 
-    def _hand_out(self, process: RunProcess) -> None:
+    def _hand_out(self, process: RunSlot) -> None:
         process.run = self._queue.popleft() if self._queue else None
         if process.run is not None:
             process.begin(process.run, self._folder / process.run.name)
 
-    def _listen(self, process: RunProcess) -> None:
+    def _listen(self, process: RunSlot) -> None:
         lines = process.lines()
         for line in lines or ():
             self._heed(process, json.loads(line))
         if lines is None:
             self._lose(process)
 
-    def _lose(self, process: RunProcess) -> None:
+    def _lose(self, process: RunSlot) -> None:
         """A process has ended by itself: its run failed, and a new process takes the next one."""
         self._selector.unregister(process.answers)
         self._processes.remove(process)
@@ -134,7 +154,7 @@ class ParallelRuns:
             self._about(process.run.name, has_ended=True)
         self._start(process.workers)
 
-    def _heed(self, process: RunProcess, said: dict[str, Any]) -> None:
+    def _heed(self, process: RunSlot, said: dict[str, Any]) -> None:
         assert process.run is not None
         name = process.run.name
         if "note" in said:
@@ -185,9 +205,7 @@ class RunProcess:
 
     def begin(self, run: PlannedRun, path: Path) -> None:
         """Tell it to make a run."""
-        text = scenario_text(run.loaded.scenario.model_dump())
-        told = {"name": run.name, "path": str(path), "scenario": text, "scenario_name": run.loaded.name}
-        self._send({"run": {**told, "needs": dict(run.needs)}})
+        self._send({"run": told_of(run, path)})
 
     def stop(self) -> None:
         """Tell it, once, that its run is to end with its round."""

@@ -1,0 +1,226 @@
+"""The node agents of a run on a Ray cluster: one per node that has processors (and GPUs, for a run on these).
+
+Each agent has a placement group of its own, with all processors and GPUs of its node: a node that comes later could not
+join a group that is there. Ray starts a keeper anew if its process ends; nodes that die are forgotten, and their visits
+are repeated elsewhere by the run's own pool. Only `scenarios.cluster.ray_driver` imports this module.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, RayError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from edge.runtime.keys import KeyPair
+from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder
+
+Answer = Callable[[dict[str, Any]], None]
+MOST_STARTS = 3
+"""Of an agent that fails, after which its node is left out."""
+STEADY_SECONDS = 60.0
+"""An agent that has worked so long may fail as often again."""
+PENDING_SECONDS = 30.0
+"""Wait for a node's processors before it is noted that others use them."""
+END_SECONDS = 12.0
+
+
+@dataclass
+class PlacedAgent:
+    """The agent of one node, from its placement on."""
+
+    node: str
+    """Ray's name of the node, which no other ever has."""
+    name: str
+    """The node's address"""
+    resources: dict[str, float]
+    order: AgentOrder
+    group: Any
+    keeper: Any
+    looking: Any
+    """The reply that is awaited"""
+    placed_at: float
+    started_at: float = 0.0
+    """0: its keeper has not replied yet"""
+    starts: int = 1
+    is_noted: bool = False
+    has_ended: bool = False
+    """The run has ended, or the agent failed too often"""
+
+
+class NodeAgents:
+    """All agents of one run; `turn` is to be called every second or so."""
+
+    def __init__(self, told: Mapping[str, Any], answer: Answer) -> None:
+        """``told``: of the run, see `scenarios.cluster.ray_driver`."""
+        self._told, self._answer = told, answer
+        self._kind = str(told["device"]).partition(":")[0]
+        self._keys = deque(KeyPair(public.encode(), secret.encode()) for public, secret in told["keys"])
+        self._placed: dict[str, PlacedAgent] = {}
+        self._has_no_keys = False
+        self._last_failure = ""
+
+    def turn(self) -> None:
+        """Take in nodes that have come, forget those that are gone, and look after the agents. RayError."""
+        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        for placed in [placed for node, placed in self._placed.items() if node not in alive]:
+            self._forget(placed)
+        for node in alive.values():
+            if node["NodeID"] not in self._placed and self._has_room(node["Resources"]):
+                self._place(node)
+        for placed in self._placed.values():
+            if not placed.has_ended:
+                self._look_after(placed)
+        if self._placed and all(placed.starts > MOST_STARTS for placed in self._placed.values()):
+            self._answer({"hopeless": f"no node is left whose agent can join the run; {self._last_failure}"})
+
+    def end(self) -> None:
+        """End all agents, and give back what they had."""
+        ends = []
+        for placed in self._placed.values():
+            if placed.started_at:
+                ends.append(placed.keeper.end.remote())
+        if ends:
+            ray.wait(ends, num_returns=len(ends), timeout=END_SECONDS)
+        for placed in self._placed.values():
+            self._give_back(placed)
+
+    # --- one node -------------------------------------------------------------------------------------------------
+
+    def _has_room(self, resources: Mapping[str, float]) -> bool:
+        return resources.get("CPU", 0) >= 1 and (self._kind == "cpu" or resources.get("GPU", 0) > 0)
+
+    def _place(self, node: Mapping[str, Any]) -> None:
+        if not self._keys:
+            if not self._has_no_keys:
+                self._answer({"note": f"there are keys for {len(self._told['keys'])} nodes in a run, not for more"})
+            self._has_no_keys = True
+            return
+        gpus = {"GPU": node["Resources"]["GPU"]} if self._kind != "cpu" else {}
+        resources = {"CPU": float(int(node["Resources"]["CPU"])), **gpus}
+        pair = self._keys.popleft()
+        order = AgentOrder(
+            name=f"{self._told['token'][:4]}{node['NodeID'][-4:]}",
+            endpoint=self._told["endpoint"],
+            server=self._told["server"].encode(),
+            pair=pair,
+            arguments=self._arguments(resources),
+        )
+        group = placement_group([resources], strategy="STRICT_PACK", _soft_target_node_id=node["NodeID"])
+        keeper = _kept(group, resources, order)
+        name = self._name(node)
+        self._answer({"placed": node["NodeID"], "name": name, "key": pair.public.decode(), **resources})
+        self._placed[node["NodeID"]] = PlacedAgent(
+            node["NodeID"], name, resources, order, group, keeper, keeper.look.remote(), time.monotonic()
+        )
+
+    def _name(self, node: Mapping[str, Any]) -> str:
+        """The node's address, with a part of Ray's own name if another node has the same."""
+        address = str(node["NodeManagerAddress"])
+        others = {placed.name.partition(" ")[0] for placed in self._placed.values()}
+        return f"{address} ({node['NodeID'][:6]})" if address in others else address
+
+    def _arguments(self, resources: Mapping[str, float]) -> Sequence[str]:
+        workers = self._told["workers"]
+        if workers is None and self._kind == "cpu":
+            workers = int(resources["CPU"])
+        counted = [] if workers is None else ["--workers", str(workers)]
+        return [*counted, "--device", self._kind, "--wait", str(self._told["wait_seconds"])]
+
+    def _forget(self, placed: PlacedAgent) -> None:
+        del self._placed[placed.node]
+        self._answer({"gone": placed.node, "name": placed.name})
+        self._give_back(placed)
+
+    def _give_back(self, placed: PlacedAgent) -> None:
+        ray.kill(placed.keeper)
+        remove_placement_group(placed.group)
+
+    def _look_after(self, placed: PlacedAgent) -> None:
+        ready, _ = ray.wait([placed.looking], timeout=0)
+        if not ready:
+            self._note_pending(placed)
+            return
+        try:
+            look: AgentLook = ray.get(placed.looking)
+        except ActorDiedError as error:
+            self._lost_keeper(placed, error)
+            return
+        except RayError:
+            pass  # Ray starts it anew, or the node is gone
+        else:
+            self._seen(placed, look)
+        placed.looking = placed.keeper.look.remote()
+
+    def _note_pending(self, placed: PlacedAgent) -> None:
+        if placed.started_at or placed.is_noted or time.monotonic() - placed.placed_at < PENDING_SECONDS:
+            return
+        placed.is_noted = True
+        needs = " and ".join(f"{count:g} {kind}" for kind, count in placed.resources.items())
+        self._answer({"note": f"node {placed.name}: waiting for {needs}, which the cluster has not given yet"})
+
+    def _lost_keeper(self, placed: PlacedAgent, error: Exception) -> None:
+        """A keeper that could not be made, such as where the product is not installed."""
+        said = [line.strip() for line in str(error).splitlines() if line.strip()]
+        self._failed(placed, said[-1] if said else type(error).__name__)
+        if not placed.has_ended:
+            placed.keeper = _kept(placed.group, placed.resources, placed.order)
+            placed.looking = placed.keeper.look.remote()
+
+    def _seen(self, placed: PlacedAgent, look: AgentLook) -> None:
+        now = time.monotonic()
+        placed.started_at = placed.started_at or now
+        if look.said:
+            self._answer({"said": look.said, "name": placed.name})
+        if look.status is None and now - placed.started_at > STEADY_SECONDS:
+            placed.starts = 1
+        if look.status == 0:
+            placed.has_ended = True
+        elif look.status is not None:
+            self._failed(placed, _why(look))
+            if not placed.has_ended:
+                placed.keeper.start.remote()
+                placed.started_at = now
+
+    def _failed(self, placed: PlacedAgent, why: str) -> None:
+        placed.starts += 1
+        placed.has_ended = placed.starts > MOST_STARTS
+        self._last_failure = f"node {placed.name}: {why}"
+        self._answer({"failed": placed.node, "name": placed.name, "why": why, "is_left_out": placed.has_ended})
+
+
+def _kept(group: Any, resources: Mapping[str, float], order: AgentOrder) -> Any:
+    """A keeper with all of a placement group's only bundle."""
+    return (
+        ray.remote(AgentKeeper)
+        .options(
+            num_cpus=resources["CPU"],
+            num_gpus=resources.get("GPU", 0),
+            max_restarts=-1,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(placement_group=group),
+        )
+        .remote(order)
+    )
+
+
+def _why(look: AgentLook) -> str:
+    last = [line.partition("fedbr worker: ")[2] or line for line in look.said[-1:]]
+    ended = f"signal {-look.status}" if look.status is not None and look.status < 0 else f"exit code {look.status}"
+    return f"its agent ended with {ended}{': ' if last else ''}{''.join(last)}"
+
+
+def resources_of(nodes: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Nodes, processors and GPUs of a cluster."""
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    return {
+        "nodes": len(alive),
+        "cpus": sum(each.get("CPU", 0) for each in alive),
+        "gpus": sum(each.get("GPU", 0) for each in alive),
+        "most_cpus": max((each.get("CPU", 0) for each in alive), default=0),
+    }

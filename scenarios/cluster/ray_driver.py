@@ -1,0 +1,175 @@
+"""The process between a run and a Ray cluster: ``python -P -m scenarios.cluster.ray_driver ADDRESS``.
+
+Ray ends the processes that use it when the head of its cluster is gone, which a run must survive; so the run's own
+process never imports Ray. ADDRESS is that of a running cluster, ``auto``, or ``local`` for one that is started here, on
+loopback alone, and ends with this process. One JSON object per line. From stdin:
+
+    {"serve": {"token", "endpoint", "server", "keys", "device", "workers", "wait_seconds"}}
+                                    place an agent on every node (`scenarios.cluster.ray_agents`)
+    {"run": {"slot": NUMBER, ..}}   make a run on some node (`scenarios.cluster.ray_runs`)
+    {"stop": NUMBER}                the run of this slot is to end with its round
+    {"drop": NUMBER}                and this one at once
+
+To stdout:
+
+    {"cluster": {"address", "own_address", "nodes", "cpus", "gpus", "most_cpus"}}      first, or
+    {"unreachable": TEXT}
+    {"placed": NODE, "name", "key", ..}, {"gone": NODE, "name"}, {"said": LINES, "name"}
+    {"failed": NODE, "name", "why", "is_left_out"}, {"hopeless": TEXT}, {"note": TEXT}
+    {"slot": NUMBER, "said": {..}}  of a run, as `scenarios.studies.sweep.run_process` has it
+
+At the end of stdin, which the kernel brings about however the other process dies, it ends all that it has placed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import queue
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from edge.protocol.scratch import scratch
+from scenarios.cluster.ray_agents import Answer, NodeAgents, resources_of
+from scenarios.cluster.ray_runs import ClusterRuns
+
+LOCAL = "local"
+TURN_SECONDS = 0.5
+OBJECT_STORE_NBYTES = 100 << 20
+"""Of a cluster that is started here: only small answers go through it."""
+LONGEST_FOLDER = 40
+"""Letters of a folder in which Ray has room for the names of its sockets."""
+ANY_PORT = 9
+CLUSTER_ERRORS = (RayError, OSError, RuntimeError, ValueError)
+"""Of a cluster that is not there, or not any more"""
+
+
+def main(address: str) -> None:
+    """Connect, and obey until stdin ends."""
+    answer = _answers()
+    try:
+        with _connected(address) as found:
+            answer(
+                {"cluster": {"address": found, "own_address": own_address(_addresses()), **resources_of(ray.nodes())}}
+            )
+            _obey(_commands(), answer)
+    except CLUSTER_ERRORS as error:
+        answer({"unreachable": _last_line(error)})
+        raise SystemExit(1) from None
+
+
+def _obey(commands: queue.SimpleQueue[dict[str, Any] | None], answer: Answer) -> None:
+    """Until there are no more commands."""
+    agents: NodeAgents | None = None
+    runs = ClusterRuns(answer)
+    try:
+        while True:
+            with suppress(queue.Empty):
+                told = commands.get(timeout=0.05 if runs.is_busy else TURN_SECONDS)
+                if told is None:
+                    return
+                if "serve" in told:
+                    agents = NodeAgents(told["serve"], answer)
+                else:
+                    runs.obey(told)
+            try:
+                runs.turn()
+                if agents is not None:
+                    agents.turn()
+            except CLUSTER_ERRORS as error:
+                _note_once(answer, f"the cluster does not answer: {_last_line(error)}")
+    finally:
+        runs.end()
+        if agents is not None:
+            agents.end()
+
+
+@functools.cache
+def _note_once(answer: Answer, note: str) -> None:
+    answer({"note": note})
+
+
+def _last_line(error: Exception) -> str:
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[str]:
+    """The cluster's address while Ray is connected."""
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    with _short_scratch() as folder:
+        if address == LOCAL:
+            own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_NBYTES, "_temp_dir": str(folder)}
+            context = ray.init(LOCAL, num_cpus=len(os.sched_getaffinity(0)), **own, **quiet)
+        else:
+            context = ray.init(address, **quiet)
+        try:
+            yield str(context.address_info.get("gcs_address") or address)
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _short_scratch() -> Iterator[Path]:
+    """A temporary folder with a short name."""
+    if len(tempfile.gettempdir()) > LONGEST_FOLDER // 2:
+        tempfile.tempdir = "/tmp"
+    with scratch() as folder:
+        yield folder
+
+
+def _addresses() -> list[str]:
+    return [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
+
+
+def own_address(nodes: Sequence[str]) -> str:
+    """This machine's address as the nodes see it: that from which packets to them would leave."""
+    own = [_towards(node) for node in nodes]
+    return next((mine for mine, node in zip(own, nodes, strict=True) if mine != node), own[0])
+
+
+def _towards(address: str) -> str:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, ANY_PORT))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def _commands() -> queue.SimpleQueue[dict[str, Any] | None]:
+    """The commands from stdin, and None at its end."""
+    commands: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            commands.put(json.loads(line))
+        commands.put(None)
+
+    threading.Thread(target=listen, daemon=True).start()
+    return commands
+
+
+def _answers() -> Answer:
+    """Writes answers to stdout; all else that is printed goes to stderr from now on."""
+    channel = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def answer(said: dict[str, Any]) -> None:
+        with suppress(BrokenPipeError):  # stdin ends, too
+            channel.write(json.dumps(said) + "\n")
+            channel.flush()
+
+    return answer
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,153 @@
+"""What is placed on the nodes of a cluster, without a cluster: agents and their keepers, runs and theirs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edge.runtime.keys import new_pair
+from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder
+from scenarios.cluster.ray_engine import check_address
+from scenarios.cluster.ray_slots import run_shares
+from scenarios.cluster.run_keeper import RunKeeper, RunOrder, packed_folder, unpack
+from scenarios.config.load import load, on_node_agents
+from scenarios.errors import ScenarioError
+from scenarios.studies.run_set import PlannedRun
+from scenarios.studies.sweep.slots import told_of
+from tests.scenarios.runs import refused
+
+
+@contextmanager
+def kept(name: str, *arguments: str) -> Iterator[AgentKeeper]:
+    """The keeper of an agent that finds no run."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+    keeper = AgentKeeper(AgentOrder(name, endpoint, new_pair().public, new_pair(), arguments))
+    try:
+        yield keeper
+    finally:
+        keeper.end()
+
+
+def after(keeper: AgentKeeper) -> AgentLook:
+    """How an agent is once it has ended."""
+    said: list[str] = []
+    deadline = time.monotonic() + 60
+    while (look := keeper.look()).status is None:
+        said += look.said
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return look._replace(said=said + look.said)
+
+
+def test_a_keeper_says_how_its_agent_ended_and_leaves_nothing(short_folder: Path) -> None:
+    with kept("00000001", "--wait", "0.2") as keeper:
+        (folder,) = short_folder.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "agent.key").stat().st_mode & 0o777 == 0o600
+        look = after(keeper)
+    assert look.status == 3
+    assert "no answer within 0.2 s" in look.said[-1]
+    assert list(short_folder.iterdir()) == []
+
+
+def test_an_agent_outlives_its_keeper_which_finds_it_again(short_folder: Path) -> None:
+    with kept("00000002", "--wait", "60") as first:
+        pid = first.look().pid
+        assert pid is not None
+        supervisor = psutil.Process(pid)
+        (agent,) = supervisor.children()
+        assert os.getsid(pid) == pid != os.getsid(0)  # no signal to this process' session reaches it
+        assert AgentKeeper(first._order).look() == AgentLook(None, [], pid)
+        supervisor.send_signal(signal.SIGKILL)
+        agent.wait(10)
+        assert first.look().status == -signal.SIGKILL
+    assert list(short_folder.iterdir()) == []
+
+
+def test_a_run_that_is_made_elsewhere_comes_back_whole(tmp_path: Path) -> None:
+    loaded = load("digits", ["method=fedavg", "rounds.max=1", "train.local_steps=1", "data.clients=6"])
+    path = tmp_path / "digits" / "spread" / "one"
+    host = {"out": str(tmp_path), "device": "cpu", "workers": 1}
+    keeper = RunKeeper(RunOrder(host, told_of(PlannedRun("one", loaded, {}), path), "no-such-file"))
+    try:
+        said = []
+        while not (news := keeper.news()).is_over:
+            said += news.said
+        assert [next(iter(one)) for one in [*said, *news.said]][-2:] == ["round", "ended"]
+        assert not path.exists()
+        unpack(news.archive, path)
+        assert (path / "scenario.toml").is_file()
+        assert (path / "ledger.sqlite").is_file()
+    finally:
+        keeper.end()
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_an_archive_of_nothing_is_empty_and_makes_nothing(tmp_path: Path) -> None:
+    unpack(packed_folder(tmp_path / "absent"), tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("cpus", "most", "missing", "parallel", "workers", "shares"),
+    [
+        (8, 4, 12, None, None, [1] * 8),  # as many runs as there are cores
+        (8, 4, 3, None, None, [2, 2, 2]),
+        (8, 4, 1, None, None, [4]),  # no run has more cores than a node
+        (8, 4, 12, None, 4, [4, 4]),
+        (8, 4, 12, 3, None, [2, 2, 2]),
+        (8, 4, 0, None, None, []),
+    ],
+)
+def test_cores_are_shared_out_among_runs(
+    cpus: float, most: float, missing: int, parallel: int | None, workers: int | None, shares: list[int]
+) -> None:
+    assert run_shares(cpus, most, missing, parallel, workers) == shares
+
+
+def test_a_run_that_no_node_has_room_for_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="--workers 5: a run needs a node with as many cores; the largest has 4"):
+        run_shares(8, 4, 2, None, 5)
+
+
+def test_an_address_is_checked_and_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("ray", "auto", "10.0.0.1:6379", "ray://head:10001")
+    assert [check_address("--on", address) for address in given] == ["local", *given[1:]]
+    for wrong in ("10.0.0.1", "http://head:1", "ray://head", "slurm"):
+        with pytest.raises(ScenarioError, match=f"--on {wrong}: must be ray, auto, HOST:PORT or ray://HOST:PORT"):
+            check_address("--on", wrong)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ScenarioError, match=r"--on auto: Ray is not installed here; pip install 'fedbr-edge\[ray\]'"):
+        check_address("--on", "auto")
+
+
+def test_options_that_do_not_go_with_a_cluster_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    on = ("run", "digits", "--on", "ray")
+    assert refused(capsys, *on, "--allow", "a.pub") == "--allow: the keys are made for each run with --on; leave it out"
+    assert refused(capsys, *on, "--any-machine").startswith("--any-machine: needs --listen; with --on, nodes of other")
+    assert refused(capsys, *on, "--workers", "0").startswith("--workers 0: every node needs a worker")
+    assert refused(capsys, *on, "--listen", "head:1") == "--listen head:1: must be tcp://HOST:PORT"
+
+
+def test_node_agents_add_updates_up_unless_the_scenario_says_otherwise_or_needs_each_of_them() -> None:
+    notes: list[str] = []
+
+    def summed(*overrides: str) -> str:
+        return on_node_agents(load("digits", overrides), notes.append).scenario.aggregate.sum
+
+    assert summed("method=fedavg") == "fixed_point"
+    assert len(notes) == 1
+    assert "aggregate.sum=client_order" in notes[0]
+    assert summed("method=fedavg", "aggregate.sum=client_order") == "client_order"
+    assert summed("method=scaffold") == "client_order"
+    assert summed("method=fedavg", "rounds.policy=fedbuff") == "client_order"
+    assert len(notes) == 1
