@@ -24,7 +24,7 @@ from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, place
 from scenarios.api.wording import in_python
 from scenarios.cluster.ray_engine import RayEngine
-from scenarios.config.load import Loaded, load, on_node_agents
+from scenarios.config.load import Loaded, load, note_on_sums
 from scenarios.config.toml_source import COMMAND_LINE
 from scenarios.errors import ScenarioError
 from scenarios.host import KILLED, Host, Piece, check_room
@@ -63,7 +63,7 @@ def run(
     with calling() as write_note, values.named(scenario) as name:
         loaded = load(name, values.overrides(overrides))
         if on is not None:
-            loaded = on_node_agents(loaded, write_note)
+            note_on_sums(loaded, write_note)
         for note in builder.trace_notes(loaded):
             write_note(note)
 

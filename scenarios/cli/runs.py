@@ -68,14 +68,14 @@ def run(
 ) -> None:
     """Run a scenario; write its run folder and report."""
     from scenarios import runner
-    from scenarios.config.load import load, on_node_agents
+    from scenarios.config.load import load, note_on_sums
 
     remote_access, engine = options.access(options.workers), options.engine(options.workers)
     loaded = load(scenario, _with_seed(overrides, seed))
     own_numpy.limit([loaded])
     tell = note_printer()
     if options.works_elsewhere(options.workers):
-        loaded = on_node_agents(loaded, tell)
+        note_on_sums(loaded, tell)
     print_notes(loaded, tell)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,10 +41,9 @@ from scenarios.errors import ScenarioError as ScenarioError
 
 RUN_COPY = "scenario.toml"
 """Name of a scenario's file in a run folder"""
-SUMMED_BY_NODES = (
-    'aggregate.sum = "fixed_point": the default where node agents do the work, which add up the updates of their '
-    "machines; for the model hashes of a run on this machine alone, give aggregate.sum=client_order here, or "
-    "aggregate.sum=fixed_point there"
+UPDATES_TRAVEL = (
+    "aggregate.sum = client_order: every update comes to the coordinator; with aggregate.sum=fixed_point each machine "
+    "sends one sum (models agree within 1e-6; hashes are others, the same for any machines)"
 )
 
 
@@ -84,22 +84,18 @@ def load(name: str, overrides: Sequence[str] = (), method: str | None = None) ->
         raise ScenarioError(f"{path.name}: tables or lists are nested too deeply") from None
 
 
-def on_node_agents(loaded: Loaded, tell: Callable[[str], None]) -> Loaded:
-    """The scenario as node agents alone run it: updates are added up on their machines, where that is possible.
+def note_on_sums(loaded: Loaded, tell: Callable[[str], None]) -> None:
+    """Tell of ``aggregate.sum`` where node agents alone do the work, unless the scenario names it.
 
-    ``aggregate.sum`` stays as it is where the scenario names it, or needs individual updates. ``tell`` is given a note
-    of a change.
+    Its default is the same wherever a run is computed, so that the result is, too.
     """
     scenario = loaded.scenario
-    summed = scenario.model_copy(update={"aggregate": replace(scenario.aggregate, sum="fixed_point")})
-    try:
-        validation.check_sum(loaded.method, loaded.options, summed)
-    except ValueError:
-        return loaded
     if not loaded.sum_is_default or scenario.aggregate.sum == "fixed_point":
-        return loaded
-    tell(SUMMED_BY_NODES)
-    return replace(loaded, scenario=summed)
+        return
+    summed = scenario.model_copy(update={"aggregate": replace(scenario.aggregate, sum="fixed_point")})
+    with suppress(ValueError):
+        validation.check_sum(loaded.method, loaded.options, summed)
+        tell(UPDATES_TRAVEL)
 
 
 def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:

@@ -18,7 +18,7 @@ from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder
 from scenarios.cluster.ray_engine import check_address
 from scenarios.cluster.ray_slots import run_shares
 from scenarios.cluster.run_keeper import RunKeeper, RunOrder, packed_folder, unpack
-from scenarios.config.load import load, on_node_agents
+from scenarios.config.load import load, note_on_sums
 from scenarios.errors import ScenarioError
 from scenarios.studies.run_set import PlannedRun
 from scenarios.studies.sweep.slots import told_of
@@ -138,16 +138,15 @@ def test_options_that_do_not_go_with_a_cluster_are_refused(capsys: pytest.Captur
     assert refused(capsys, *on, "--listen", "head:1") == "--listen head:1: must be tcp://HOST:PORT"
 
 
-def test_node_agents_add_updates_up_unless_the_scenario_says_otherwise_or_needs_each_of_them() -> None:
+def test_a_note_names_sums_of_machines_where_they_can_be_had_and_the_scenario_says_nothing() -> None:
     notes: list[str] = []
-
-    def summed(*overrides: str) -> str:
-        return on_node_agents(load("digits", overrides), notes.append).scenario.aggregate.sum
-
-    assert summed("method=fedavg") == "fixed_point"
-    assert len(notes) == 1
-    assert "aggregate.sum=client_order" in notes[0]
-    assert summed("method=fedavg", "aggregate.sum=client_order") == "client_order"
-    assert summed("method=scaffold") == "client_order"
-    assert summed("method=fedavg", "rounds.policy=fedbuff") == "client_order"
-    assert len(notes) == 1
+    for overrides in (
+        ["method=fedavg", "aggregate.sum=client_order"],
+        ["method=fedavg", "aggregate.sum=fixed_point"],
+        ["method=scaffold"],
+        ["method=fedavg", "rounds.policy=fedbuff"],
+    ):
+        note_on_sums(load("digits", overrides), notes.append)
+    assert notes == []
+    note_on_sums(load("digits", ["method=fedavg"]), notes.append)
+    assert "with aggregate.sum=fixed_point each machine sends one sum" in notes[0]

@@ -101,14 +101,14 @@ def test_nodes_join_a_run_and_are_lost_with_the_head_and_change_nothing(
     assert run.returncode == 4
     assert errors.count("\n") == errors.count("fedbr: note: ")
     assert f"the cluster at {nodes.address} has 3 nodes, 3 cores" in errors
-    assert "aggregate.sum=client_order" in errors
+    assert "aggregate.sum=fixed_point" in errors
     assert all(re.search(r"key \S{40}, node 127\.0\.0\.1( \([0-9a-f]{6}\))?$", one) for one in joined(folder))
     deadline = time.monotonic() + 30
     while any(agent.is_running() for agent in beside) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert [agent for agent in beside if agent.is_running()] == []  # though none of their cluster told them to end
     done = models(folder)
-    alone = run_with(tmp_path, trainers, 2, *TINY, "aggregate.sum=fixed_point", f"rounds.max={len(done)}")
+    alone = run_with(tmp_path, trainers, 2, *TINY, f"rounds.max={len(done)}")
     assert models(Path(alone["run_dir"])) == done
 
 
