@@ -166,7 +166,8 @@ class NodeAgent:
         local = self._with_files(connection, local, is_lost)
         workers = self._options.workers or default_count(local)
         if workers != self._workers:  # as many as the GPUs of this machine have memory for
-            self._workers, session.is_lost, session.why = workers, True, f"{workers} workers have memory"
+            self._workers, session.is_lost = workers, True
+            session.why = f"its GPUs have memory for {workers} workers, not for one per core"
             return
         launcher, telemetry = self._launcher_for(local), list[str]()
 
