@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -155,13 +155,19 @@ class Drill:
         return process.wait(STUCK_SECONDS)
 
 
-def drill(method: str, rounds: int, faults: int, seed: int) -> Outcome:
-    """One method, undisturbed and under fire."""
+def executed(words: Sequence[str]) -> None:
+    """Run a command line to its end."""
+    subprocess.run(command(*words), check=True, stdout=subprocess.DEVNULL)
+
+
+def drill(
+    method: str, rounds: int, faults: int, seed: int, undisturbed: Callable[[Sequence[str]], object] = executed
+) -> Outcome:
+    """One method, undisturbed (a command line that is run so) and under fire."""
     overrides = (*METHODS[method], f"rounds.max={rounds}")
     with tempfile.TemporaryDirectory(prefix="fedbr-chaos-") as scratch:
         out = Path(scratch)
-        calm = command("run", *SCENARIO, *overrides, "--out", str(out), "--run-id", "calm", *TWO)
-        subprocess.run(calm, check=True, stdout=subprocess.DEVNULL)
+        undisturbed(["run", *SCENARIO, *overrides, "--out", str(out), "--run-id", "calm", *TWO])
         fire = Drill(out, "fire", overrides, rounds, faults, random.Random(f"{seed} {method}"))
         begun = time.monotonic()
         fire.play()

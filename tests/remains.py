@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -19,10 +20,13 @@ SHARED = Path("/dev/shm")
 
 
 class Watch:
-    """Tells a process and all that it starts by a mark in their environment, and gives them a temporary folder."""
+    """Tells a process and all that it starts by a mark, and gives them a temporary folder.
+
+    It is in the environment that they were executed with, or their name if they were forked (`tests.warm`).
+    """
 
     def __init__(self) -> None:
-        self.mark = secrets.token_hex(8)
+        self.mark = secrets.token_hex(7)  # as long as a process's name may be
         self.temporary = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # a socket's path must be short
         self._shared = set(SHARED.iterdir())
 
@@ -35,7 +39,8 @@ class Watch:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                is_ours = self.mark in (process.environ().get(MARK), process.name())
+                if is_ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 
@@ -64,8 +69,22 @@ class Watch:
         shutil.rmtree(self.temporary)
 
 
+def _is_locked(folder: Path) -> bool:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def _in_use(path: Path) -> bool:
-    """Whether a process has it mapped: then it is that of another test, since ours have ended."""
+    """Whether a process has it mapped or, a folder, locked: then it is that of another test, since ours have ended."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            return _is_locked(path)
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             if str(path) in maps.read_text():

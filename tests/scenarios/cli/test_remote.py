@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,11 +11,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import psutil
 import pytest
@@ -34,6 +34,7 @@ from edge.runtime.keys import make, read_pair, read_public
 from edge.runtime.numerics import fingerprint
 from edge.runtime.remote_worker import JoinError, localized_job, open_runner
 from scenarios.cli import main
+from tests import warm
 from tests.scenarios.runs import fedbr, refused
 from tests.toy import federation, objective, set_workers, store
 
@@ -53,22 +54,34 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@contextmanager
-def worker(folder: Path, port: int, name: str = "alice", *more: str) -> Iterator[subprocess.Popen[str]]:
-    """``fedbr worker`` with this name's key."""
+@dataclass
+class RemoteWorker:
+    """A process of ``fedbr worker``, and what it says."""
+
+    process: subprocess.Popen[bytes] | warm.WarmProcess
+    said: IO[str]
+
+
+@contextlib.contextmanager
+def worker(folder: Path, port: int, name: str = "alice", *more: str, cold: bool = False) -> Iterator[RemoteWorker]:
+    """``fedbr worker`` with this name's key; ``cold``: executed, as by a shell."""
     keys = ["--keys", str(folder / f"{name}.key"), "--server", str(folder / "run.pub")]
-    words = fedbr("worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, *more)
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    words = ["worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, *more]
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as said:
+        process = subprocess.Popen(fedbr(*words), stderr=writing) if cold else warm.start(words, 1, writing)
+        os.close(writing)
         try:
-            yield process
+            yield RemoteWorker(process, said)
         finally:
             process.kill()
+            process.wait()
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
+def ended(worker: RemoteWorker) -> tuple[int, list[str]]:
     """Exit code, and what it said."""
-    _, said = process.communicate(timeout=60)
-    return process.returncode, [line.removeprefix("fedbr worker: ") for line in said.splitlines()]
+    lines = worker.said.read().splitlines()
+    return worker.process.wait(), [line.removeprefix("fedbr worker: ") for line in lines]
 
 
 def listening(folder: Path, port: int, run_id: str) -> list[str]:
@@ -95,6 +108,7 @@ def outcome(run: Path) -> dict[str, list[tuple[object, ...]]]:
     return told
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_the_bit(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +118,7 @@ def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_
     here = ["--workers", "1", "--out", str(folder / "runs"), "--run-id", "alone", "--json"]
     alone = model_sha256(capsys, ["run", *TINY, *asked, *here])
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
-    with worker(folder, port) as alice, worker(folder, port, "eve") as eve:
+    with worker(folder, port, cold=True) as alice, worker(folder, port, "eve") as eve:
         # Nobody works here, so that each number has been made by the remote worker.
         assert model_sha256(capsys, [*listening(folder, port, "remote_worker"), *asked, "--workers", "0"]) == alone
         status, said = ended(alice)
@@ -135,9 +149,9 @@ def pool_for(run: FederatedRun, folder: Path, workers: int, launcher: WorkerLaun
     return Pool(asked, workers, launcher, folder, store(run).ledger.event, bool, remote_access=remote_access)
 
 
-def until_ready(pool: Pool, workers: int, remote_workers: Sequence[subprocess.Popen[str]]) -> None:
+def until_ready(pool: Pool, workers: int, remote_workers: Sequence[RemoteWorker]) -> None:
     while len(pool._scheduler._assigned) < workers:
-        assert [remote_worker.poll() for remote_worker in remote_workers] == [None] * len(remote_workers)
+        assert [worker.process.poll() for worker in remote_workers] == [None] * len(remote_workers)
         pool.submit([], lambda task, reply: None)
         time.sleep(0.01)
 
@@ -153,14 +167,14 @@ def port_of(pool: Pool) -> int:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_one_of_ours_and_a_remote_worker_side_by_side_change_nothing(
-    folder: Path, sum: Literal["client_order", "fixed_point"], method: str | Method
+    folder: Path, sum: Literal["client_order", "fixed_point"], method: str | Method, trainers: WorkerLauncher
 ) -> None:
     run = federation(folder / "alone", method, clients=6, sum=sum)
     run_synchronous(run)
     store(run).ledger.close()
     answered = dict[int, int]()
     run = federation(folder / "both", method, clients=6, sum=sum)
-    with WorkerLauncher() as launcher, pool_for(run, folder, 1, launcher) as pool:
+    with pool_for(run, folder, 1, trainers) as pool:
         scheduler = pool._scheduler
         with worker(folder, port_of(pool)) as alice:
             until_ready(pool, 2, [alice])
@@ -176,7 +190,7 @@ def test_one_of_ours_and_a_remote_worker_side_by_side_change_nothing(
 
 
 def test_a_remote_worker_that_is_killed_in_the_middle_takes_nothing_with_it_that_clients_keep(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, trainers: WorkerLauncher
 ) -> None:
     """After the first round, when it has what clients kept in hand; the other goes on alone."""
     (folder / "tmp").mkdir()
@@ -184,16 +198,15 @@ def test_a_remote_worker_that_is_killed_in_the_middle_takes_nothing_with_it_that
     run = federation(folder / "alone", "scaffold", clients=6, rounds=4)
     run_synchronous(run)
     store(run).ledger.close()
-    killed: list[subprocess.Popen[str]] = []
+    killed: list[RemoteWorker] = []
 
     def kill(progress: RoundFinished) -> None:
         if progress.rounds == 1:
-            killed[0].kill()
+            killed[0].process.kill()
 
     run = federation(folder / "both", "scaffold", clients=6, rounds=4, on_round=kill)
     with (
-        WorkerLauncher() as launcher,
-        pool_for(run, folder, 0, launcher) as pool,
+        pool_for(run, folder, 0, trainers) as pool,
         worker(folder, port_of(pool)) as alice,
         worker(folder, port_of(pool)) as bob,
     ):
@@ -221,30 +234,36 @@ def test_a_worker_that_loses_its_run_or_finds_none_ends_with_3(folder: Path) -> 
     with worker(folder, port, "alice", "--wait", "0.5") as early:
         why = "no answer within 0.5 s: the run has ended, or has not begun to listen"
         assert ended(early) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
-    words = fedbr(*listening(folder, port, "lost"), "--workers", "0", "rounds.max=10000")
-    with (
-        subprocess.Popen(words, stdout=subprocess.DEVNULL) as run,
-        worker(folder, port, "alice", "--wait", "12") as alice,
-    ):
-        assert alice.stderr is not None
-        joined = alice.stderr.readline()
-        run.kill()
-        assert joined.startswith("fedbr worker: joined run ")
-        gone = f"tcp://127.0.0.1:{port}: the coordinator is gone"
-        assert ended(alice) == (3, [f"{gone}; trying again for 12 s", gone])
+    with warm.start([*listening(folder, port, "lost"), "--workers", "0", "rounds.max=10000"]) as run:
+        until_listening(port)
+        with worker(folder, port, "alice", "--wait", "5") as alice:
+            joined = alice.said.readline()
+            run.kill()
+            assert joined.startswith("fedbr worker: joined run ")
+            gone = f"tcp://127.0.0.1:{port}: the coordinator is gone"
+            assert ended(alice) == (3, [f"{gone}; trying again for 5 s", gone])
 
 
+def until_listening(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.usefixtures("warm_workers")
 def test_a_worker_whose_run_is_killed_and_taken_up_again_joins_it_again(folder: Path) -> None:
     port = free_port()
-    words = [*listening(folder, port, "again"), "--workers", "0", "rounds.max=40", "stop.target_accuracy=1.0"]
+    words = [*listening(folder, port, "again"), "--workers", "0", "rounds.max=20", "stop.target_accuracy=1.0"]
     ledger = folder / "runs" / "digits" / "again" / "ledger.sqlite"
     with worker(folder, port) as alice:
-        with subprocess.Popen(fedbr(*words), stdout=subprocess.DEVNULL) as run:
+        with warm.start(words):
             deadline = time.monotonic() + 60
             while not (ledger.exists() and has_rounds(ledger)):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-            run.kill()
         resume = ["resume", str(ledger.parent), *words[words.index("--listen") : words.index("--out")], "--json"]
         assert main.run_command([*resume, "--workers", "0"]) == 0
         status, said = ended(alice)
@@ -287,15 +306,15 @@ def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_contr
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_worker_that_is_stopped_ends_with_4(folder: Path, how: signal.Signals) -> None:
-    with worker(folder, free_port()) as alice:
-        status = psutil.Process(alice.pid)
+    with worker(folder, free_port(), cold=True) as alice:
+        status = psutil.Process(alice.process.pid)
         deadline = time.monotonic() + 30
         # until it has begun to wait
         while "edge.runtime.remote_worker" not in status.cmdline() or status.num_threads() < 3:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(0.5)
-        os.kill(alice.pid, how)
+        os.kill(alice.process.pid, how)
         assert ended(alice) == (4, ["stopped"])
 
 

@@ -52,6 +52,7 @@ def test_what_is_said_stays_and_is_refused_where_the_device_or_everybody_lacks_i
     )
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_check_shows_what_a_run_here_would_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
