@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
+from scenarios.session import Session
 from tests.pools import Host, Opener, Pools
+
+
+def pytest_configure() -> None:
+    """Before torch is imported: several processes of tests compute at the same time."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what is compiled for the next time, even where Python is told not to: it is half of the time of collecting.
+
+    Modules that tests write and import later are not kept: they may change within the time that a file's date tells.
+    """
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = written
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,11 +63,21 @@ def launcher() -> Iterator[WorkerLauncher]:
         yield launcher
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def trainers() -> Iterator[WorkerLauncher]:
-    """One fork server for all runs of a file that train: to import torch anew takes longer than most of them do."""
-    with WorkerLauncher() as launcher:
+    """One fork server for all runs that train: to import torch anew takes longer than most of them do.
+
+    Its workers are forked for each run. They have the environment of its start, and know no later entries of the path.
+    """
+    with WorkerLauncher(("edge.training.trainer",)) as launcher:
         yield launcher
+
+
+@pytest.fixture
+def warm_workers(trainers: WorkerLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands and calls of this test have `trainers` instead of a fork server of their own."""
+    monkeypatch.setattr(Session, "_launcher", lambda session: nullcontext(trainers))
+    monkeypatch.setattr("scenarios.studies.estimate.WorkerLauncher", lambda: nullcontext(trainers))
 
 
 @pytest.fixture

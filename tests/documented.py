@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,10 +39,20 @@ MAKING = {
     "runs/digits/alpha2": "run digits method=fedbr method_options.alpha=2 --run-id alpha2 --quiet",
 }
 """Such a run -> the command that makes it, for pages that do not."""
-OTHER_MACHINES = ("worker ", "run cifar10-cnn --listen", "run cifar10-cnn --on", "sweep cifar10-cnn", "fetch ")
+NOT_RUN = (
+    *("worker ", "run cifar10-cnn --listen", "run cifar10-cnn --on", "sweep cifar10-cnn", "fetch "),
+    "--install-completion",
+)
+"""Beginnings of those that need other machines, or would change the user's shell."""
 MORE = 5
 """Times the limit, for runs that later commands of a page take."""
-STOPPED, NO_DATA = 4, "not found. Looked in"
+STOPPED, USAGE = 4, 2
+MISSING = {
+    "not found. Looked in": "no data",
+    "torchvision could not download": "no network",
+    "this machine has no NVIDIA GPU": "no GPU",
+}
+"""What a command says where it cannot run, and why that is."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +119,7 @@ def parsed(words: Sequence[str]) -> Mapping[str, Any]:
 
 def run_page(page: Path, only: str, limit: float) -> list[Documented]:
     """Run a page's commands for at most ``limit`` seconds each; those that failed."""
-    failed = []
+    failed, stand_ins = [], set[str]()
     with tempfile.TemporaryDirectory(prefix="docs-") as name:
         folder = Path(name)
         write_files(folder)
@@ -118,6 +129,11 @@ def run_page(page: Path, only: str, limit: float) -> list[Documented]:
             for run in set(MAKING) & set(command.words):
                 if not (folder / run).exists():
                     _ended(shlex.split(MAKING[run]), folder, limit * MORE)
+                    stand_ins.add(run)
+            for run in stand_ins.copy():
+                if _makes_a_run(command.words) and command.words[command.words.index("--run-id") + 1] == Path(run).name:
+                    shutil.rmtree(folder / run)  # the page makes it later, too
+                    stand_ins.remove(run)
             started = time.monotonic()
             verdict = _verdict(command, folder, limit * (MORE if _makes_a_run(command.words) else 1))
             print(f"{verdict:12} {time.monotonic() - started:6.1f} s  {command}", flush=True)
@@ -131,7 +147,7 @@ def _makes_a_run(words: Sequence[str]) -> bool:
 
 
 def _verdict(command: Documented, folder: Path, limit: float) -> str:
-    if shlex.join(command.words).startswith(OTHER_MACHINES):
+    if shlex.join(command.words).startswith(NOT_RUN):
         parsed(command.words)
         return "parsed"
     code, told = _ended(command.words, folder, limit)
@@ -139,8 +155,9 @@ def _verdict(command: Documented, folder: Path, limit: float) -> str:
         return "ran"
     if code == STOPPED:
         return "ran, stopped"
-    if code == 2 and NO_DATA in told:
-        return "no data"
+    why = next((why for text, why in MISSING.items() if text in told), None)
+    if code == USAGE and why is not None:
+        return why
     print(told)
     return f"FAILED ({code})"
 

@@ -21,10 +21,13 @@ SHARED = Path("/dev/shm")
 
 
 class Watch:
-    """Tells a process and all that it starts by a mark in their environment, and gives them a temporary folder."""
+    """Tells a process and all that it starts by a mark, and gives them a temporary folder.
+
+    It is in the environment that they were executed with, or their name if they were forked (`tests.warm`).
+    """
 
     def __init__(self) -> None:
-        self.mark = secrets.token_hex(8)
+        self.mark = secrets.token_hex(7)  # as long as a process's name may be
         self.temporary = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # a socket's path must be short
         self._shared = set(SHARED.iterdir())
 
@@ -37,7 +40,8 @@ class Watch:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                is_ours = self.mark in (process.environ().get(MARK), process.name())
+                if is_ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections import Counter
@@ -28,10 +29,13 @@ ONLY_IN = {
 }
 
 
-def sources(packages: Sequence[str] = OURS) -> Iterator[tuple[str, ast.Module]]:
-    for package in packages:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+def names(packages: Sequence[str] = OURS) -> list[str]:
+    return [str(path.relative_to(ROOT)) for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+@functools.cache
+def parsed(name: str) -> ast.Module:
+    return ast.parse((ROOT / name).read_text())
 
 
 def imports(tree: ast.Module) -> Iterator[str]:
@@ -44,10 +48,15 @@ def imports(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize(("name", "tree"), [pytest.param(name, tree, id=name) for name, tree in sources()])
-def test_a_file_imports_only_what_its_room_may(name: str, tree: ast.Module) -> None:
+@functools.cache
+def imported_by(name: str) -> frozenset[str]:
+    return frozenset(imports(parsed(name)))
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_file_imports_only_what_its_room_may(name: str) -> None:
     room = name.split("/")[0]
-    for imported in imports(tree):
+    for imported in imported_by(name):
         top = imported.split(".")[0]
         if top in OURS:
             assert top in MAY_IMPORT[room], f"{name} imports {imported}"
@@ -60,31 +69,29 @@ def test_a_file_imports_only_what_its_room_may(name: str, tree: ast.Module) -> N
 
 
 def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
-    trees = dict(sources())
-    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in trees}
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names()}
     graph = {}
-    for name, tree in trees.items():
+    for name in names():
         module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        named = {full if full in modules else full.rpartition(".")[0] for full in imports(tree)}
+        named = {full if full in modules else full.rpartition(".")[0] for full in imported_by(name)}
         graph[module] = (named & modules) - {module}
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_the_python_interface_is_imported_by_nothing_else() -> None:
-    users = {
-        name for name, tree in sources() if any(full.startswith(("scenarios.api", "fedbr")) for full in imports(tree))
-    }
+    users = {name for name in names() if any(full.startswith(("scenarios.api", "fedbr")) for full in imported_by(name))}
     assert {name for name in users if not name.startswith("scenarios/api/")} == set()
 
 
 def test_no_test_imports_anothers() -> None:
-    found = {name: [full for full in imports(tree) if ".test_" in full] for name, tree in sources(["tests"])}
+    found = {name: [full for full in imported_by(name) if ".test_" in full] for name in names(["tests"])}
     assert {name: full for name, full in found.items() if full} == {}
 
 
 def test_a_class_name_means_one_class() -> None:
-    names = Counter(node.name for _, tree in sources() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    assert [name for name, times in names.items() if times > 1] == []
+    nodes = (node for name in names() for node in ast.walk(parsed(name)))
+    classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert [name for name, times in classes.items() if times > 1] == []
 
 
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}
@@ -104,9 +111,9 @@ def dangers(tree: ast.Module) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-@pytest.mark.parametrize(("name", "tree"), [pytest.param(name, tree, id=name) for name, tree in sources()])
-def test_nothing_that_is_read_can_run_code(name: str, tree: ast.Module) -> None:
-    assert list(dangers(tree)) == [], name
+@pytest.mark.parametrize("name", names())
+def test_nothing_that_is_read_can_run_code(name: str) -> None:
+    assert list(dangers(parsed(name))) == []
 
 
 @pytest.mark.parametrize(

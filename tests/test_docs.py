@@ -7,13 +7,13 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from coordinator.records.store import read
 from scenarios.config.plugin_keys import PLUGIN_KEYS
+from tests import warm
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("costmodel", "edge", "coordinator", "scenarios")
@@ -32,14 +32,7 @@ def extracted(name: str, folder: Path) -> str:
 def fedbr(command: str, folder: Path, *more: str, own_path: bool = False) -> subprocess.CompletedProcess[str]:
     """A command of a document, run in the folder, as by the installed command or with the folder on PYTHONPATH."""
     path = os.pathsep.join([str(folder), str(ROOT)] if own_path else [str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "scenarios.cli.main", *shlex.split(command), *more],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm.run([*shlex.split(command), *more], cwd=folder, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
     return done
 

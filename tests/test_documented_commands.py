@@ -66,12 +66,12 @@ def test_the_scenarios_that_are_shown_resolve(page: str, folder: Path) -> None:
     assert (scenario.rounds.policy, scenario.budget.bytes) == ("over_select", 10_000_000)
 
 
-@pytest.mark.usefixtures("reports")
-def test_the_first_steps_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_steps_run(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     ended = {}
     for command in documented.commands(ROOT / "README.md"):
         if command.words[0] in SLOW:
             continue
+        monkeypatch.setenv("FEDBR_REPORT", str(int("plain" in command.words)))  # of one run, and of the command for it
         words = [*command.words, *(SHORT if command.words[0] in TRAINING else ())]
         ended[" ".join(command.words[:2])] = main.run_command(words)
     assert set(ended.values()) == {0}, ended

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from scenarios import runner
 from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.host import Host
+from tests import warm
 
 QUICK = ("train.local_epochs=1", "stop.target_accuracy=1.0")
 AMONG_UPDATES = ("coordinator.rounds.pool_trainer:PoolTrainer.validate", "before", 8)
@@ -33,9 +33,10 @@ def fedbr(*words: str) -> list[str]:
     return [sys.executable, "-m", "scenarios.cli.main", *words]
 
 
-def meddled(harm: str, instant: tuple[str, str, int], *words: str) -> list[str]:
-    """A command line whose process harms itself, see `tests.scenarios.meddler`."""
-    return [sys.executable, "-m", "tests.scenarios.meddler", harm, *map(str, instant), *words]
+def killed(instant: tuple[str, str, int], *words: str) -> None:
+    """Run a command line whose process kills itself at an instant, see `tests.scenarios.meddler`."""
+    ended = warm.run(words, meddler=("kill", *map(str, instant)))
+    assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, ""), instant
 
 
 def undisturbed(out: Path, launcher: WorkerLauncher, *overrides: str) -> Path:
@@ -57,11 +58,12 @@ def committed(folder: Path) -> int:
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The message of a command line that must be refused, without its ``fedbr:``."""
+    before = set(psutil.Process().children(recursive=True))
     assert main.run_command(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "Traceback" not in captured.err
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= before
     return captured.err.splitlines()[-1].removeprefix("fedbr: ")
 
 
@@ -74,6 +76,5 @@ def run_with(out: Path, launcher: WorkerLauncher, workers: int, *overrides: str)
 def killed_and_resumed(out: Path, launcher: WorkerLauncher, instant: tuple[str, str, int], *overrides: str) -> Path:
     """The folder of a run that is killed at an instant (`meddled`), and taken up again."""
     words = ("run", "digits", *QUICK, *overrides, "--workers", "2", "--quiet", "--out", str(out), "--run-id", "cut")
-    ended = subprocess.run(meddled("kill", instant, *words), capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, "")
+    killed(instant, *words)
     return Path(resumed(out / "digits" / "cut", launcher)["run_dir"])

@@ -10,7 +10,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,30 +19,35 @@ from coordinator.records.store import read
 from coordinator.workers.task import PoolError
 from scenarios import runner
 from scenarios.cli.main import run_command
+from tests import warm
 from tests.remains import Watch
-from tests.scenarios.runs import committed, meddled
+from tests.scenarios.runs import committed, fedbr
 
-PLAIN = ("scenarios.cli.main",)
-IN_CLEANING_UP = (
-    "tests.scenarios.meddler", "interrupt", "coordinator.workers.registry:WorkerRegistry.end_all", "before", "2"
-)  # fmt: skip
+IN_CLEANING_UP = ("interrupt", "coordinator.workers.registry:WorkerRegistry.end_all", "before", "2")
 """The second pool of a run is being left; the first has only described."""
 LONG = ("rounds.max=1000", "stop.target_accuracy=1.0")
 
 
 class Started:
-    """A run in a process of its own."""
+    """A run in a process of its own, executed as by a shell or, with ``warm_start``, forked (`tests.warm`)."""
 
-    def __init__(self, watch: Watch, out: Path, how: tuple[str, ...], overrides: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        out: Path,
+        overrides: tuple[str, ...],
+        warm_start: bool = True,
+        meddler: tuple[str, ...] = (),
+    ) -> None:
         words = ["run", "digits", "method=fedavg", *overrides, "--workers", "2", "--out", str(out), "--run-id", "a"]
         self.watch, self.place, self.folder = watch, out / "digits", out / "digits" / "a"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", *how, *words, "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=watch.environment,
-        )
+        self.said = [out / "stdout", out / "stderr"]
+        with self.said[0].open("w") as output, self.said[1].open("w") as errors:
+            self.process = (
+                warm.start([*words, "--json"], output.fileno(), errors.fileno(), meddler, env=watch.environment)
+                if warm_start
+                else subprocess.Popen(fedbr(*words, "--json"), stdout=output, stderr=errors, env=watch.environment)
+            )
 
     def await_first_round(self) -> None:
         """Until it is in mid-run, with all that it might leave behind."""
@@ -60,9 +64,13 @@ class Started:
 
     def ended(self, seconds: float = 60) -> tuple[int, str, str]:
         """(exit code, stdout, stderr), when nothing of it is left."""
-        output, errors = self.process.communicate(timeout=seconds)
+        deadline = time.monotonic() + seconds
+        while (code := self.process.poll()) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         assert self.watch.remains() == []
-        return self.process.returncode, output, errors
+        output, errors = (path.read_text() for path in self.said)
+        return code, output, errors
 
     def check_folder(self, ledger: tuple[str, ...] = ("ledger.sqlite",)) -> None:
         """There is one folder, without halves of files, and nobody holds it."""
@@ -83,14 +91,14 @@ class Started:
 def test_a_run_that_has_come_to_its_end(
     overrides: tuple[str, ...], stopped_by: str, watch: Watch, tmp_path: Path
 ) -> None:
-    run = Started(watch, tmp_path, PLAIN, overrides)
+    run = Started(watch, tmp_path, overrides)
     code, output, errors = run.ended()
     assert (code, json.loads(output)["stopped_by"], errors) == (0, stopped_by, "")
     run.check_folder()
 
 
 def test_a_run_that_fails(watch: Watch, tmp_path: Path) -> None:
-    run = Started(watch, tmp_path, PLAIN, (*LONG, "faults.max_norm=0.001"))
+    run = Started(watch, tmp_path, (*LONG, "faults.max_norm=0.001"))
     code, output, errors = run.ended()
     assert (code, output) == (3, "")
     assert re.fullmatch(
@@ -105,11 +113,11 @@ def test_a_run_that_fails(watch: Watch, tmp_path: Path) -> None:
 def test_a_run_that_the_user_stops(
     number: signal.Signals, watch: Watch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = Started(watch, tmp_path, PLAIN, LONG)
+    run = Started(watch, tmp_path, LONG, warm_start=number == signal.SIGTERM)
     run.await_first_round()
     assert run_command(["resume", str(run.folder)]) == 2
     assert "another process has locked this run" in capsys.readouterr().err
-    run.process.send_signal(number)
+    os.kill(run.process.pid, number)
     code, output, errors = run.ended(seconds=5)
     summary = json.loads(output)
     assert (code, summary["stopped_by"], summary["rounds"], errors) == (4, "user", committed(run.folder), "")
@@ -117,15 +125,15 @@ def test_a_run_that_the_user_stops(
 
 
 def test_a_run_that_the_user_stops_twice(watch: Watch, tmp_path: Path) -> None:
-    run = Started(watch, tmp_path, IN_CLEANING_UP, LONG)
+    run = Started(watch, tmp_path, LONG, meddler=IN_CLEANING_UP)
     run.await_first_round()
-    run.process.send_signal(signal.SIGINT)
+    os.kill(run.process.pid, signal.SIGINT)
     assert run.ended() == (130, "", "")
     run.check_folder()
 
 
 def test_a_run_that_is_killed(watch: Watch, tmp_path: Path) -> None:
-    run = Started(watch, tmp_path, PLAIN, LONG)
+    run = Started(watch, tmp_path, LONG, warm_start=False)
     run.await_first_round()
     run.process.kill()
     assert run.ended() == (-signal.SIGKILL, "", "")
@@ -133,10 +141,10 @@ def test_a_run_that_is_killed(watch: Watch, tmp_path: Path) -> None:
 
 
 def test_a_verification_that_is_killed_in_the_run_that_it_makes_elsewhere(watch: Watch, tmp_path: Path) -> None:
-    run = Started(watch, tmp_path, PLAIN, ("rounds.max=1",))
+    run = Started(watch, tmp_path, ("rounds.max=1",))
     assert run.ended()[0] == 0
-    words = meddled("kill", ("coordinator.records.store:Ledger.commit", "after", 1), "verify", str(run.folder))
-    killed = subprocess.run(words, capture_output=True, check=False, env=watch.environment)
+    killing = ("kill", "coordinator.records.store:Ledger.commit", "after", "1")
+    killed = warm.run(["verify", str(run.folder)], meddler=killing, env=watch.environment)
     assert killed.returncode == -signal.SIGKILL
     assert watch.remains() == []
     run.check_folder()

@@ -7,10 +7,9 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
+from tests import warm
 from tests.ledgers import virtual_rows
 
 ROOT = Path(__file__).parent.parent.parent
@@ -31,10 +30,9 @@ RUN = ("run", "digits", "method=fedavg", "rounds.max=3", "train.local_epochs=1",
 CLIENTS = ("eval.on=both", "eval.adapt.epochs=1", METRICS)
 
 
-def fedbr(folder: Path, *words: str, module: tuple[str, ...] = ("scenarios.cli.main",)) -> tuple[int, str, str]:
-    path = os.pathsep.join([str(folder), str(ROOT)])
-    command, env = [sys.executable, "-m", *module, *words], {**os.environ, "PYTHONPATH": path}
-    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+def fedbr(folder: Path, *words: str, meddler: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    path = os.pathsep.join([str(ROOT), str(folder)])
+    ended = warm.run(words, meddler=meddler, env={**os.environ, "PYTHONPATH": path})
     return ended.returncode, ended.stdout, ended.stderr
 
 
@@ -54,8 +52,8 @@ def test_a_users_metric_on_clients_survives_a_kill_and_is_verified(tmp_path: Pat
     begin = (*RUN, *CLIENTS, "--out", str(tmp_path), "--workers", "2", "--json")
     code, told, error = fedbr(tmp_path, *begin, "--run-id", "whole")
     assert code == 0, error
-    killing = ("tests.scenarios.meddler", "kill", "coordinator.records.store:Ledger.commit", "after", "2")
-    assert fedbr(tmp_path, *begin, "--run-id", "cut", module=killing)[0] == -signal.SIGKILL
+    killing = ("kill", "coordinator.records.store:Ledger.commit", "after", "2")
+    assert fedbr(tmp_path, *begin, "--run-id", "cut", meddler=killing)[0] == -signal.SIGKILL
     whole, folder = (tmp_path / "digits" / name for name in ("whole", "cut"))
     code, again, error = fedbr(tmp_path, "resume", str(folder), "--workers", "1", "--json")
     assert code == 0, error

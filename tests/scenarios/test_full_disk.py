@@ -16,10 +16,11 @@ from scenarios import runner
 from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host, logging_to
+from tests import warm
 from tests.ledgers import virtual_rows
 from tests.remains import Watch
 from tests.scenarios import meddler
-from tests.scenarios.runs import QUICK, committed, meddled, never, resumed, undisturbed
+from tests.scenarios.runs import QUICK, committed, never, resumed, undisturbed
 
 
 @pytest.fixture
@@ -75,8 +76,7 @@ def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
     folder = disk / "digits" / "a"
     what = harm.replace("=", f"={folder}/")
     words = ["run", "digits", *QUICK, "rounds.max=4", *overrides, "--workers", "2", "--out", str(disk), "--run-id", "a"]
-    harmed = meddled(what, instant, *words, "--json")
-    ended = subprocess.run(harmed, capture_output=True, text=True, check=False, env=watch.environment)
+    ended = warm.run([*words, "--json"], meddler=(what, *map(str, instant)), env=watch.environment)
     assert (ended.returncode, ended.stdout) == (3, ""), ended
     message, place = ended.stderr.splitlines()
     assert message.startswith(f"fedbr: {folder}/") and message.endswith(said), message
@@ -154,8 +154,8 @@ def test_a_report_for_which_there_is_no_room_leaves_no_half_of_itself(
 ) -> None:
     folder = disk / "digits" / "a"
     words = ["run", "digits", "rounds.max=1", "--workers", "1", "--out", str(disk), "--run-id", "a", "--json"]
-    harmed = meddled(f"fill={disk}", ("scenarios.report.html:write_text", "before", 1), *words)
-    ended = subprocess.run(harmed, capture_output=True, text=True, check=False, env=watch.environment)
+    filling = (f"fill={disk}", "scenarios.report.html:write_text", "before", "1")
+    ended = warm.run(words, meddler=filling, env=watch.environment)
     assert (ended.returncode, json.loads(ended.stdout)["stopped_by"]) == (0, "rounds")
     assert ended.stderr.startswith("fedbr: warning: there is no report: ")
     assert ended.stderr.endswith(f"No space left on device: '{folder / 'report.html'}'\n")

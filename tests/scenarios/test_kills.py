@@ -6,16 +6,16 @@ Each is a real process that sends itself SIGKILL when one named function is call
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
+import os
 from pathlib import Path
 
 import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli.main import run_command
+from tests import warm
 from tests.ledgers import virtual_rows
-from tests.scenarios.runs import QUICK, committed, meddled, resumed, undisturbed
+from tests.scenarios.runs import QUICK, committed, killed, resumed, undisturbed
 
 Instant = tuple[str, str, int]
 """What is called, whether the kill comes before or after it, and at which call."""
@@ -54,11 +54,6 @@ def begin(out: Path, *overrides: str) -> list[str]:
 
 def go_on(folder: Path) -> list[str]:
     return ["resume", str(folder), "--workers", "2", "--quiet"]
-
-
-def killed(instant: Instant, words: list[str]) -> None:
-    ended = subprocess.run(meddled("kill", instant, *words), capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, ""), instant
 
 
 def files(folder: Path) -> list[str]:
@@ -117,7 +112,7 @@ def test_killed_at_one_bad_moment_after_the_other_a_run_still_ends_in_the_same_c
     whole, folder = undisturbed(tmp_path, launcher, "rounds.max=5", *overrides), tmp_path / "digits" / "cut"
     words = begin(tmp_path, *overrides)
     for instant, rounds, left in kills:
-        killed(instant, words)
+        killed(instant, *words)
         assert (committed(folder), list(folder.glob(left)) != []) == (rounds, True), instant
         words = go_on(folder)
     assert resumed(folder, launcher)["rounds"] == 5
@@ -132,11 +127,11 @@ def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(
 ) -> None:
     folder, words = tmp_path / "digits" / "cut", begin(tmp_path, "method=fedavg", "rounds.max=2")
     in_scenario, in_environment = ("os:fsync", "before", 2), ("os:fsync", "before", 3)
-    killed(in_scenario, words)
+    killed(in_scenario, *words)
     assert not folder.exists()
-    killed(in_environment, words)  # the same words again: nothing was there to be resumed
+    killed(in_environment, *words)  # the same words again: nothing was there to be resumed
     assert files(folder) == ["environment.json.part", "scenario.toml"]
-    killed(IN_LEDGER, go_on(folder))
+    killed(IN_LEDGER, *go_on(folder))
     assert resumed(folder, launcher)["rounds"] == 2
     whole = undisturbed(tmp_path, launcher, "method=fedavg", "rounds.max=2")
     assert virtual_rows(folder) == virtual_rows(whole)
@@ -144,7 +139,21 @@ def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(
     assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["cut", "whole"]
 
 
-@pytest.mark.usefixtures("reports")
+HOST_KEYS = {"run_dir": "", "wall_seconds": 0.0}
+"""What of a summary may differ between two runs of one scenario."""
+OF_ONE_ROUND = ("method=fedavg", "rounds.max=1")
+
+
+@pytest.fixture(scope="module")
+def whole_of_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], list[str]]:
+    """What an undisturbed run of one round says as JSON, and its files, with a report."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    words = [*begin(out, *OF_ONE_ROUND), "--json"]
+    ended = warm.run(words, env={name: value for name, value in os.environ.items() if name != "FEDBR_REPORT"})
+    return json.loads(ended.stdout), files(out / "digits" / "cut")
+
+
+@pytest.mark.usefixtures("reports", "warm_workers")
 @pytest.mark.parametrize(
     ("instant", "left"),
     [
@@ -155,19 +164,18 @@ def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(
     ],
 )
 def test_a_run_that_is_killed_after_its_last_round_is_resumed_to_its_end(
-    instant: Instant, left: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    instant: Instant,
+    left: str,
+    whole_of_one: tuple[dict[str, object], list[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder, words = tmp_path / "digits" / "cut", begin(tmp_path, "method=fedavg", "rounds.max=1")
-    killed(instant, words)
+    folder, words = tmp_path / "digits" / "cut", begin(tmp_path, *OF_ONE_ROUND)
+    killed(instant, *words)
     assert (folder / left).exists()
     assert not (folder / "report.html").exists()
     assert run_command([*go_on(folder), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["run_dir"], result["rounds"], result["stopped_by"]) == (str(folder), 1, "rounds")
-    assert run_command([*words[:-1], "whole", "--json"]) == 0
-    assert {**json.loads(capsys.readouterr().out), **HOST_KEYS} == {**result, **HOST_KEYS}
-    assert files(folder) == files(tmp_path / "digits" / "whole")
-
-
-HOST_KEYS = {"run_dir": "", "wall_seconds": 0.0}
-"""What of a summary may differ between two runs of one scenario."""
+    assert {**result, **HOST_KEYS} == {**whole_of_one[0], **HOST_KEYS}
+    assert files(folder) == whole_of_one[1]

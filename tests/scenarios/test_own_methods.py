@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 import weakref
 from pathlib import Path
@@ -25,8 +24,8 @@ from tests.plugins.peers import PeerServer
 from tests.scenarios.runs import (
     AMONG_UPDATES,
     QUICK,
+    killed,
     killed_and_resumed,
-    meddled,
     resumed,
     run_with,
     undisturbed,
@@ -180,7 +179,7 @@ def test_a_model_of_other_shapes_than_foreseen_ends_the_run_with_its_client(
 
 def test_a_damaged_file_of_vectors_is_found(tmp_path: Path, launcher: WorkerLauncher) -> None:
     words = ("run", "digits", *QUICK, *PEERS, "--workers", "1", "--quiet", "--out", str(tmp_path), "--run-id", "cut")
-    subprocess.run(meddled("kill", AFTER_SECOND_COMMIT, *words), capture_output=True, check=False)
+    killed(AFTER_SECOND_COMMIT, *words)
     folder = tmp_path / "digits" / "cut"
     ledger = Ledger(folder / "ledger.sqlite", None)
     (newest, _), *_ = set(ledger.client_vectors(1).values()) - set(ledger.client_vectors(0).values())
@@ -193,6 +192,7 @@ def test_a_damaged_file_of_vectors_is_found(tmp_path: Path, launcher: WorkerLaun
     assert result["rounds"] == 4
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_the_disk_for_vectors_is_in_the_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["check", "digits", *PEERS, "--json"]) == 0
     estimate = json.loads(capsys.readouterr().out)["estimate"]

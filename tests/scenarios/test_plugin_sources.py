@@ -7,14 +7,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scenarios import plugin_sources, run_folder
 from scenarios.config.load import load
 from scenarios.errors import ScenarioError
+from tests import warm
 from tests.scenarios.runs import refused
 
 ROOT = Path(__file__).parents[2]
@@ -64,8 +65,7 @@ def smooth_loss(logits, y, amount):
 FOUND = {"source_pkg", "source_pkg.my_method", "source_pkg.options", "my_client", "my_helper"}
 COPIES = ["my_client.py", "my_helper.py", "source_pkg/__init__.py", "source_pkg/my_method.py", "source_pkg/options.py"]
 RUN = ("run", "digits", "method=source_pkg.my_method:SPEC", "rounds.max=2", "train.local_epochs=1")
-KILLED = ("tests.scenarios.meddler", "kill", "coordinator.records.store:Ledger.commit", "after", "1")
-CLI = ("scenarios.cli.main",)
+KILLED = ("kill", "coordinator.records.store:Ledger.commit", "after", "1")
 
 
 def written(folder: Path, files: dict[str, str]) -> None:
@@ -74,16 +74,9 @@ def written(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def fedbr(folder: Path, module: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
+def fedbr(folder: Path, *words: str, **how: Any) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(folder), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, "-m", *module, *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return warm.run(words, env={**os.environ, "PYTHONPATH": path}, **how)
 
 
 def test_a_run_goes_on_only_with_the_sources_that_it_began_with(
@@ -92,9 +85,9 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(
     written(tmp_path, PLUG_IN)
     monkeypatch.syspath_prepend(tmp_path)  # for what needs no process of its own
     where = ("--out", str(tmp_path), "--workers", "1", "--json")
-    whole = fedbr(tmp_path, CLI, *RUN, *where, "--run-id", "whole")
+    whole = fedbr(tmp_path, *RUN, *where, "--run-id", "whole")
     assert whole.returncode == 0, whole.stderr
-    assert fedbr(tmp_path, KILLED, *RUN, *where, "--run-id", "cut").returncode == -signal.SIGKILL
+    assert fedbr(tmp_path, *RUN, *where, "--run-id", "cut", meddler=KILLED).returncode == -signal.SIGKILL
     folder = tmp_path / "digits" / "cut"
     resume = ("resume", str(folder), "--workers", "1", "--json")
     copies = folder / "sources"
@@ -113,18 +106,18 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(
         )
         (tmp_path / name).write_text(PLUG_IN[name])
     (tmp_path / "source_pkg/options.py").unlink()  # so that the row cannot even be loaded
-    missing = fedbr(tmp_path, CLI, *resume)
+    missing = fedbr(tmp_path, *resume)
     assert missing.returncode == 2
     assert missing.stderr.endswith(
         f"; {tmp_path / 'source_pkg/options.py'} is missing (its copy: {copies / 'source_pkg/options.py'})\n"
     )
     written(tmp_path, PLUG_IN)
-    resumed = fedbr(tmp_path, CLI, *resume)
+    resumed = fedbr(tmp_path, *resume)
     assert resumed.returncode == 0, resumed.stderr
     assert json.loads(resumed.stdout)["model_sha256"] == json.loads(whole.stdout)["model_sha256"]
     helper.write_text(f"{PLUG_IN['my_helper.py']}# a comment\n")
-    assert fedbr(tmp_path, CLI, *resume).stdout == resumed.stdout  # it has ended: nothing is trained any more
-    verified = json.loads(fedbr(tmp_path, CLI, "verify", str(folder), "--workers", "1", "--json").stdout)
+    assert fedbr(tmp_path, *resume).stdout == resumed.stdout  # it has ended: nothing is trained any more
+    verified = json.loads(fedbr(tmp_path, "verify", str(folder), "--workers", "1", "--json").stdout)
     assert (verified["same"], verified["source_change"]) == (
         True,
         f"{helper} has changed (its copy: {copies / 'my_helper.py'})",
@@ -334,28 +327,21 @@ def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(
 ) -> None:
     written(tmp_path, {f"{module}.py": text for module, (text, *_) in OF_ALL_KINDS.items()})
 
-    def here(module: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            # Without the current folder, as the installed command starts.
-            [sys.executable, "-P", "-m", *module, *words],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def here(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+        # Without the current folder, as the installed command starts.
+        return warm.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, **how)
 
     rows = [f"{key}={module}:NAME" for module, (_, key, *_) in OF_ALL_KINDS.items()]
     brief = ("digits", "method=fedavg", "rounds.max=2", "train.local_steps=1", *rows)
     set_options = [f"{option}={value}" for _, _, option, value in OF_ALL_KINDS.values()]
-    checked = here(CLI, "check", *brief, *set_options, "--json")
+    checked = here("check", *brief, *set_options, "--json")
     assert checked.returncode == 0, checked.stderr
     monkeypatch.syspath_prepend(tmp_path)  # for what needs no process of its own
     for _, _, option, value in OF_ALL_KINDS.values():
         unknown = refused(capsys, "check", *brief, f"{option}s={value}")
         assert unknown == f"command line: unknown key {option}s, did you mean {option!r}?"
     where = ("--out", str(tmp_path), "--workers", "1", "--json")
-    assert here(KILLED, "run", *brief, *where, "--run-id", "cut").returncode == -signal.SIGKILL
+    assert here("run", *brief, *where, "--run-id", "cut", meddler=KILLED).returncode == -signal.SIGKILL
     folder = tmp_path / "digits" / "cut"
     resume = ("resume", str(folder), "--workers", "1", "--json")
     for module, (text, *_) in OF_ALL_KINDS.items():
@@ -365,9 +351,9 @@ def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(
         why = f"{folder}: {change}; to resume this run, restore the files, or start a new run"
         assert refused(capsys, *resume) == why
         if module == "kinds_policy":
-            verified = json.loads(here(CLI, "verify", str(folder), "--workers", "1", "--json").stdout)
+            verified = json.loads(here("verify", str(folder), "--workers", "1", "--json").stdout)
             assert (verified["same"], verified["source_change"]) == (True, change)
         row.write_text(text)
-    whole, resumed = here(CLI, "run", *brief, *where), here(CLI, *resume)
+    whole, resumed = here("run", *brief, *where), here(*resume)
     assert (whole.returncode, resumed.returncode) == (0, 0), whole.stderr + resumed.stderr
     assert json.loads(resumed.stdout)["model_sha256"] == json.loads(whole.stdout)["model_sha256"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from scenarios.config.load import load
 from scenarios.errors import ScenarioError
 from scenarios.host import Host
 from tests.ledgers import virtual_rows
-from tests.scenarios.runs import QUICK, meddled, never, resumed, undisturbed
+from tests.scenarios.runs import QUICK, killed, never, resumed, undisturbed
 
 BRIEF = ("rounds.max=2", "data.clients=4", "rounds.participants=4", "train.local_steps=2")
 SENT = "SELECT DISTINCT direction, key FROM transfers WHERE slot = 'model' ORDER BY direction, key"
@@ -44,8 +42,7 @@ def test_personal_models_outlive_a_kill_with_any_number_of_workers(tmp_path: Pat
     host = Host(tmp_path, 3, "cpu", "whole")
     whole = Path(runner.run(load("digits", rules), host, launcher, never, True)["run_dir"])
     words = ("run", "digits", *rules, "--workers", "1", "--quiet", "--out", str(tmp_path), "--run-id", "cut")
-    ended = subprocess.run(meddled("kill", AFTER_FIRST_COMMIT, *words), capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, "")
+    killed(AFTER_FIRST_COMMIT, *words)
     cut = Path(resumed(tmp_path / "digits" / "cut", launcher)["run_dir"])
     assert virtual_rows(cut) == virtual_rows(whole)
     chains = [read(folder / "ledger.sqlite", "SELECT chain FROM rounds") for folder in (cut, whole)]

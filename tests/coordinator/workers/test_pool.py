@@ -491,10 +491,13 @@ def test_each_pool_has_workers_with_the_switches_of_its_run(tmp_path: Path) -> N
 
 def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(launchers, "RESTARTS", 1)
+    for module in (launchers, registry):
+        monkeypatch.setattr(module, "END_SECONDS", 0.5)  # the last one is stopped to the end
     stopped: list[int] = []
 
     def stop_its_parent(event: HostEvent) -> None:
-        if event.kind == "worker_started" and len(stopped) < 4:
+        if event.kind == "worker_started" and len(stopped) < 2:
             worker = psutil.Process(int(event.detail.removeprefix("pid ")))
             parent = worker.parent()
             assert parent is not None
@@ -505,10 +508,10 @@ def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, mon
     with (
         pytest.raises(PoolError, match=stuck),
         WorkerLauncher(preload=("tests.pools",)) as own,
-        Pool(job(), 1, own, tmp_path, stop_its_parent, lambda: False, SITE, 0.25) as pool,
+        Pool(job(), 1, own, tmp_path, stop_its_parent, lambda: False, SITE, 0.1) as pool,
     ):
         sums(pool, [visit(0, KILL)])
-    assert len(set(stopped)) == 4
+    assert len(set(stopped)) == 2
 
 
 def test_a_coordinator_that_was_busy_blames_nobody_for_answers_that_it_has_not_read(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import multiprocessing
 import time
 from pathlib import Path
 
@@ -13,54 +12,31 @@ from edge.data.atomic_cache import text_once
 from edge.data.decoded_cache import open_data
 from edge.data.partitioning import cached_partition, partition_data
 from edge.protocol.config import DataConfig, PartitionConfig
+from tests.edge.data import describer
 
-DESCRIBER = """
-import sys, time
-from pathlib import Path
-
-from edge.data import digits, partitioning
-from edge.training import describe
-from edge.training.trainer import LocalTrainer
-from scenarios.config.load import load
-from scenarios.builder import job
-
-cache, log, stuck = sys.argv[1:]
-
-def noted(place, name):
-    real = getattr(place, name)
-    def work(*args):
-        with open(log, "a") as file:
-            file.write(name + "\\n")
-        if name == stuck:
-            time.sleep(60)
-        return real(*args)
-    setattr(place, name, work)
-
-noted(describe, "flops_per_example")
-noted(digits, "read")
-noted(partitioning, "partition_data")
-trainer = LocalTrainer(job(load("digits", []), None, "cpu", Path(cache)))
-print("ready", flush=True)
-sys.stdin.readline()
-print(trainer.describe(True)[0].data_sha256)
-"""
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([describer.__name__])
 
 
 class Describer:
     """A process of its own that describes the shipped scenario, once it is told to."""
 
     def __init__(self, folder: Path, stuck: str = "nowhere") -> None:
-        words = [sys.executable, "-c", DESCRIBER, str(folder / "cache"), str(folder / "log"), stuck]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._told, theirs = FORKS.Pipe()
+        self.process = FORKS.Process(target=describer.work, args=(folder, stuck, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
 
     def go(self) -> None:
-        assert self.process.stdout is not None and self.process.stdin is not None
-        assert self.process.stdout.readline() == "ready\n"
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
+        assert self._told.recv() == "ready"
+        self._told.send("go")
 
     def said(self) -> str:
-        return self.process.communicate(timeout=60)[0]
+        """The hash of the data; EOFError if it has died."""
+        said = str(self._told.recv())
+        self.process.join(60)
+        assert self.process.exitcode == 0
+        return said
 
 
 def log(folder: Path) -> list[str]:
@@ -78,7 +54,7 @@ def test_two_that_begin_together_on_an_empty_cache_build_everything_once(tmp_pat
         one.go()
     first, second = (one.said() for one in both)
     assert first == second
-    assert len(first) == 65
+    assert len(first) == 64
     assert log(tmp_path) == ["flops_per_example", "read", "partition_data"]
     assert hidden(tmp_path) == []
 
@@ -93,8 +69,8 @@ def test_one_that_is_killed_while_it_builds_neither_blocks_the_other_nor_leaves_
     assert len(hidden(tmp_path)) == 2  # a lock, and the folder that is being filled
     other.go()
     slow.process.kill()
-    slow.said()
-    assert len(other.said()) == 65
+    slow.process.join()
+    assert len(other.said()) == 64
     assert log(tmp_path) == ["flops_per_example", "read", "read", "partition_data"]
     assert hidden(tmp_path) == []
 

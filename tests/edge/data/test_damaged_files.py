@@ -6,8 +6,6 @@ import os
 import random
 import re
 import struct
-import subprocess
-import sys
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -26,7 +24,7 @@ from edge.data.parquet_images import read_split
 from edge.data.registry import DATASETS, DataError, DataSet, PartitionError
 from edge.data.tinyimagenet import read as read_tiny
 from edge.protocol.config import DataConfig
-from tests import peak
+from tests import peak, warm
 from tests.edge.data.made_up import (
     COLOUR,
     GREY,
@@ -345,8 +343,6 @@ def test_the_command_ends_with_2_and_one_line(tmp_path: Path, damage: str) -> No
         file.write_bytes(file.read_bytes()[:-1])
         said = f"{file}: announces 6 x 28 x 28 bytes, but 4703 follow"
     words = ["check", "digits", *SETTING, "rounds.participants=1", f"data.root={tmp_path}"]
-    command = [sys.executable, "-m", "scenarios.cli.main", *words]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    ended = warm.run(words, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"fedbr: digits: {said}\n")
     assert list((tmp_path / "cache").rglob("*.npy")) == []

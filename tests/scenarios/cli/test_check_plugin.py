@@ -27,6 +27,7 @@ def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[
     return code, findings
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_method_with_two_models_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = checked(capsys, "tests.plugins.clusters:SPEC")
     assert code == 0
@@ -38,6 +39,7 @@ def test_a_method_with_two_models_keeps_the_contract(capsys: pytest.CaptureFixtu
     assert findings["fixed_point"] == (True, refusal)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_client_side_that_depends_on_its_process_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = checked(capsys, "tests.plugins.broken:UNSEEDED")
     assert code == 3
@@ -45,6 +47,7 @@ def test_a_client_side_that_depends_on_its_process_is_found(capsys: pytest.Captu
     assert findings["3 workers"] == findings["resume"] == (False, "round 1 differs")
 
 
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize(
     ("name", "problem"),
     [

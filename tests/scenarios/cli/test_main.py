@@ -14,6 +14,7 @@ import pytest
 from scenarios.cli import main
 from scenarios.host import Host, StopFlag, check_folder, make_folder
 from scenarios.report import html, terminal
+from tests import warm
 from tests.scenarios.runs import fedbr, refused
 
 TINY = ["digits", "train.local_epochs=1", "rounds.max=2", "--workers", "1"]
@@ -27,7 +28,7 @@ RUN_KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("reports")
+@pytest.mark.usefixtures("reports", "warm_workers")
 def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +132,7 @@ NO_NAME = "must be the name of a folder, without slashes and control characters"
 LONG, UMLAUTS = "x" * 242, "ü" * 121
 
 
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -188,7 +190,7 @@ def test_a_run_folder_has_a_name_of_any_length_that_the_system_takes(tmp_path: P
 @pytest.mark.parametrize(("umask", "folder", "file"), [(0o000, 0o755, 0o644), (0o077, 0o700, 0o600)])
 def test_what_a_command_makes_only_its_user_changes(tmp_path: Path, umask: int, folder: int, file: int) -> None:
     for words in (["run", *TINY, "--out", str(tmp_path), "--quiet"], ["keys", "mine", "--out", str(tmp_path)]):
-        subprocess.run(fedbr(*words), check=True, umask=umask, capture_output=True)
+        warm.run(words, umask=umask).check_returncode()
     modes = {path: path.lstat().st_mode & 0o777 for path in (tmp_path / "digits").rglob("*")}
     assert {mode for path, mode in modes.items() if path.is_dir()} == {folder}
     assert {mode for path, mode in modes.items() if path.is_file()} == {file}
@@ -199,7 +201,7 @@ CUT = ["digits", "budget.virtual_seconds=1 ms", "--workers", "1", "--run-id", "a
 """A run whose budget ends in its first round."""
 
 
-@pytest.mark.usefixtures("reports")
+@pytest.mark.usefixtures("reports", "warm_workers")
 def test_a_run_that_is_cut_in_its_first_round_says_so_and_is_not_lost_where_its_report_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

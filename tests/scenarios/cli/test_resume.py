@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -19,8 +18,9 @@ from scenarios.cli.main import run_command
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
 from scenarios.host import run_lock
+from scenarios.session import Session
+from tests import warm
 from tests.ledgers import virtual_rows
-from tests.scenarios.runs import fedbr
 
 DIGITS = ("run", "digits", "rounds.max=8", "stop.target_accuracy=1.0", "train.local_epochs=1", "--workers", "2")
 
@@ -38,12 +38,11 @@ def committed(folder: Path) -> int:
 def killed(out: Path, name: str, after: int, *overrides: str) -> Path:
     """A run whose coordinator gets SIGKILL when so many rounds are committed, wherever it is by then."""
     folder = out / "digits" / name
-    process = subprocess.Popen(fedbr(*DIGITS, *overrides, "--out", str(out), "--run-id", name, "--quiet"))
-    limit = time.monotonic() + 120
-    while (not (folder / "scenario.toml").exists() or committed(folder) < after) and process.poll() is None:
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
+    with warm.start([*DIGITS, *overrides, "--out", str(out), "--run-id", name, "--quiet"]) as process:
+        limit = time.monotonic() + 120
+        while not (folder / "scenario.toml").exists() or committed(folder) < after:
+            assert time.monotonic() < limit
+            time.sleep(0.01)
     assert process.wait() == -signal.SIGKILL
     return folder
 
@@ -55,6 +54,7 @@ def moved(folder: Path) -> None:
     (folder / "environment.json").write_text(json.dumps(known))
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = ("method=fedprox", "rounds.policy=fedbuff")
     assert run_command([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "whole", "--json"]) == 0
@@ -80,7 +80,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys:
     }  # fmt: skip
 
 
-@pytest.mark.usefixtures("reports")
+@pytest.mark.usefixtures("reports", "warm_workers")
 def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,7 +89,8 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     folder = (tmp_path / "runs" / "digits").rename(tmp_path / "digits") / "a"
     page = folder / "report.html"
     ledger = (folder / "ledger.sqlite").read_bytes()
-    monkeypatch.setattr("coordinator.workers.launcher.WorkerLauncher.__enter__", started_nothing)
+    with_workers = Session._launcher
+    monkeypatch.setattr(Session, "_launcher", started_nothing)
     page.write_text("mine")
     assert run_command(["resume", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {**summary, "run_dir": str(folder)}
@@ -110,20 +111,22 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     (folder / "scenario.toml").write_text(scenario.replace("seed = 0", "seed = 1"))
     assert run_command(["resume", str(folder)]) == 2
     assert "the data or the files that the scenario names have changed" in capsys.readouterr().err
-    monkeypatch.undo()
+    monkeypatch.setattr(Session, "_launcher", with_workers)
+    monkeypatch.setenv("FEDBR_REPORT", "0")
     # Neither does one go on that ended before its first round.
     assert run_command([*DIGITS, "budget.bytes=1 B", "--out", str(tmp_path), "--run-id", "b", "--json"]) == 0
     none = json.loads(capsys.readouterr().out)
     assert (none["rounds"], none["stopped_by"]) == (0, "bytes")
-    monkeypatch.setattr("coordinator.workers.launcher.WorkerLauncher.__enter__", started_nothing)
+    monkeypatch.setattr(Session, "_launcher", started_nothing)
     assert run_command(["resume", str(tmp_path / "digits" / "b"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == none
 
 
-def started_nothing(launcher: object) -> None:
+def started_nothing(session: Session) -> None:
     raise AssertionError("a process was started for a run that has ended")
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command([*DIGITS, "rounds.max=3", "--out", str(tmp_path), "--run-id", "run", "--quiet"]) == 0
     folder = tmp_path / "digits" / "run"
@@ -139,6 +142,7 @@ def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytes
     assert said.endswith(" instead of 77\n")
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "digits" / "a"
     folder.mkdir(parents=True)

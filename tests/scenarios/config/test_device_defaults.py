@@ -73,6 +73,7 @@ def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.Mo
     )
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_check_shows_what_a_run_here_would_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

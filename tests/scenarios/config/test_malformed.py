@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
 from scenarios.errors import LONGEST
+from tests import warm
 from tests.scenarios.config.malformed import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
 
 steady = settings(
@@ -248,8 +247,6 @@ def test_the_command_ends_with_2_and_one_line(
         path.mkdir()
     else:
         path.write_bytes(written)
-    command = [sys.executable, "-m", "scenarios.cli.main", "check", str(path), *words]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-
+    ended = warm.run(["check", str(path), *words])
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert ended.stderr.startswith(f"fedbr: {said.replace('{path}', str(path))}")

@@ -56,6 +56,7 @@ def test_fedfomo_needs_validation_examples_only_if_it_has_peers() -> None:
         check_validation(load("digits", ["method=fedfomo"]), three_and_none)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_client_that_would_have_no_validation_examples_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """1437 examples for 400 clients: 3 or 4 each, of which 20 % are none."""
     message = refused(capsys, "check", "digits", "method=fedfomo", "data.clients=400")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -161,19 +161,41 @@ def fedbr_rounds() -> list[Commit]:
     return commits
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> list[Path]:
+def two_runs(folder: Path) -> list[Path]:
     """FedAvg, finished, beside FedBR, killed after its second round."""
     ended = {"stopped_by": "rounds", "wall_seconds": 7.0, "rounds": 3}
     return [
-        make_run(tmp_path / "a", "fedavg", fedavg_rounds(), ended),
-        make_run(tmp_path / "b", "fedbr", fedbr_rounds()),
+        make_run(folder / "a", "fedavg", fedavg_rounds(), ended),
+        make_run(folder / "b", "fedbr", fedbr_rounds()),
     ]
 
 
 @pytest.fixture
-def page(runs: list[Path], tmp_path: Path) -> Page:
-    return Page(html.build(runs, tmp_path / "out" / "report.html", "Two methods", COMPARISON).read_text())
+def runs(tmp_path: Path) -> list[Path]:
+    """`two_runs`, for one test."""
+    return two_runs(tmp_path)
+
+
+class Reported(NamedTuple):
+    """`two_runs`, their files before the report, and the report."""
+
+    runs: list[Path]
+    before: dict[Path, bytes]
+    report: Path
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    """For the tests that only read it: it takes seconds to draw."""
+    folder = tmp_path_factory.mktemp("reported")
+    runs = two_runs(folder)
+    before = {file: file.read_bytes() for run in runs for file in run.iterdir()}
+    return Reported(runs, before, html.build(runs, folder / "out" / "report.html", "Two methods", COMPARISON))
+
+
+@pytest.fixture
+def page(reported: Reported) -> Page:
+    return Page(reported.report.read_text())
 
 
 def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_what_is_unfinished(page: Page) -> None:
@@ -205,8 +227,8 @@ def test_the_page_says_of_what_data_its_figures_are(runs: list[Path], tmp_path: 
     assert f"<dt>data from</dt><dd>{source}</dd>" in head
 
 
-def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, tmp_path: Path) -> None:
-    text = (tmp_path / "out" / "report.html").read_text()
+def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, reported: Reported) -> None:
+    text = reported.report.read_text()
     assert "http" not in text
     assert "@import" not in text
     assert not {"src", "srcset", "data", "action"} & {name for name, _ in page.attributes}
@@ -217,11 +239,10 @@ def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, 
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_the_same_runs_give_the_same_bytes_and_are_left_as_they_are(runs: list[Path], tmp_path: Path) -> None:
-    before = {file: file.read_bytes() for run in runs for file in run.iterdir()}
-    first, second = (html.build(runs, tmp_path / name, "Twice").read_bytes() for name in ("1.html", "2.html"))
-    assert first == second
-    assert {file: file.read_bytes() for file in before} == before
+def test_the_same_runs_give_the_same_bytes_and_are_left_as_they_are(reported: Reported, tmp_path: Path) -> None:
+    again = html.build(reported.runs, tmp_path / "again.html", "Two methods", COMPARISON)
+    assert again.read_bytes() == reported.report.read_bytes()
+    assert {file: file.read_bytes() for file in reported.before} == reported.before
 
 
 def test_a_block_is_charged_its_real_bytes_beside_an_equal_share_of_the_model(runs: list[Path]) -> None:

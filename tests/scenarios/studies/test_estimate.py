@@ -52,6 +52,7 @@ def column(rows: list[dict[str, Any]], name: str, digits: int = 4) -> list[float
     return [round(row[name], digits) for row in rows]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_the_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say_and_a_message_a_header_more(
     cifar100: dict[str, Any],
 ) -> None:
@@ -265,6 +266,7 @@ def test_what_clients_of_fedbr_keep_is_refused_with_the_sum_where_the_disk_canno
     )
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_check_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["check", "digits", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

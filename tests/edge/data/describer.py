@@ -1,0 +1,47 @@
+"""A process that describes the shipped scenario, once it is told to, and notes in a file what it builds.
+
+`tests.edge.data.test_atomic_cache` forks them from a process that has imported this module, and with it torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import sklearn.datasets  # noqa: F401  # `edge.data.digits` imports it when it reads
+
+from edge.data import digits, partitioning
+from edge.training import describe
+from edge.training.trainer import LocalTrainer
+from scenarios.builder import job
+from scenarios.config.load import load
+
+
+def work(folder: Path, stuck: str, told: Connection) -> None:
+    """Describe with the cache in ``folder`` when something comes over ``told``, and send the hash of the data back.
+
+    ``stuck``: the function that takes a minute longer.
+    """
+
+    def noted(place: Any, name: str) -> None:
+        real: Callable[..., Any] = getattr(place, name)
+
+        def build(*args: Any) -> Any:
+            with (folder / "log").open("a") as file:
+                file.write(f"{name}\n")
+            if name == stuck:
+                time.sleep(60)
+            return real(*args)
+
+        setattr(place, name, build)
+
+    noted(describe, "flops_per_example")
+    noted(digits, "read")
+    noted(partitioning, "partition_data")
+    trainer = LocalTrainer(job(load("digits", []), None, "cpu", folder / "cache"))
+    told.send("ready")
+    told.recv()
+    told.send(trainer.describe(True)[0].data_sha256)
