@@ -110,11 +110,11 @@ def _connected(address: str) -> Iterator[str]:
     with _short_scratch() as folder:
         if address == LOCAL:
             own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_NBYTES, "_temp_dir": str(folder)}
-            context = ray.init(LOCAL, num_cpus=len(os.sched_getaffinity(0)), **own, **quiet)
+            ray.init(LOCAL, num_cpus=len(os.sched_getaffinity(0)), **own, **quiet)
         else:
-            context = ray.init(address, **quiet)
+            ray.init(address, **quiet)
         try:
-            yield str(context.address_info.get("gcs_address") or address)
+            yield address if "://" in address else str(ray.get_runtime_context().gcs_address)
         finally:
             ray.shutdown()
 

@@ -142,7 +142,8 @@ class RayEngine:
         timer.cancel()
         if line:
             return dict(json.loads(line))
-        return {"unreachable": f"no answer{self._last_words()}"}
+        last = self._last_words().strip().splitlines()[-1:]
+        return {"unreachable": f"no answer{': ' if last else ''}{''.join(last).strip()}"}
 
     def _last_words(self) -> str:
         self._errors.seek(0)

@@ -14,8 +14,9 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,11 +86,15 @@ def _asked(question: Callable[[], bool]) -> bool:
 @contextmanager
 def ray_nodes(count: int) -> Iterator[RayNodes]:
     """A cluster of so many nodes of one core."""
-    environment = {**os.environ, **PRIVATE, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     words = [sys.executable, "-m", "tests.scenarios.cluster.ray_nodes", str(count)]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as process:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True))
+        own = {"RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_TMPDIR": folder}
+        environment = {**os.environ, **PRIVATE, **own}
+        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+        process = stack.enter_context(
+            subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=nothing, text=True, env=environment)
+        )
         assert process.stdout is not None
         there = json.loads(process.stdout.readline())
         yield RayNodes(process, there["address"], there["nodes"], environment)
