@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 
 from coordinator.records.schema import HostEvent
 from coordinator.workers.launcher import WorkerLauncher
@@ -70,29 +71,32 @@ def join_run(endpoint: str, credentials: Credentials, options: NodeOptions) -> i
 
     After a run that was joined is lost, tries to join it again: it may have been stopped, or be resumed.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    until, seconds, first_why = float("-inf"), options.wait_seconds, ""
+    _set_handlers(_on_signal)
     with ExitStack() as stack:
-        agent = NodeAgent(endpoint, credentials, options, stack)
-        while True:
-            try:
-                session = agent.serve(seconds)
-            except KeyboardInterrupt:
-                _say("stopped")
-                return STOPPED
-            if not session.is_lost:
-                first_why = ""
-                break
-            if session.has_joined:
-                _say(f"{endpoint}: {session.why}; trying again for {options.wait_seconds:g} s")
-                until, first_why = time.monotonic() + options.wait_seconds, session.why
-            seconds = until - time.monotonic() - REJOIN_SECONDS
-            if seconds <= 0:
-                break
-            time.sleep(REJOIN_SECONDS)
-    why = first_why or session.why
+        try:
+            why = _serve_to_end(NodeAgent(endpoint, credentials, options, stack), endpoint, options.wait_seconds)
+            _set_handlers(signal.SIG_IGN)
+        except KeyboardInterrupt:
+            _say("stopped")
+            return STOPPED
     _say(f"{endpoint}: {why}" if why else "the run has ended")
     return FAILED if why else FINISHED
+
+
+def _serve_to_end(agent: NodeAgent, endpoint: str, wait_seconds: float) -> str:
+    """Serve over one connection after the other; why the run failed here, or ''."""
+    until, seconds, first_why = float("-inf"), wait_seconds, ""
+    while True:
+        session = agent.serve(seconds)
+        if not session.is_lost:
+            return session.why
+        if session.has_joined:
+            _say(f"{endpoint}: {session.why}; trying again for {wait_seconds:g} s")
+            until, first_why = time.monotonic() + wait_seconds, session.why
+        seconds = until - time.monotonic() - REJOIN_SECONDS
+        if seconds <= 0:
+            return first_why or session.why
+        time.sleep(REJOIN_SECONDS)
 
 
 @dataclass
@@ -218,6 +222,17 @@ def state_files(folder: Path) -> StateFiles:
 def _on_event(event: HostEvent) -> None:
     if event.kind not in QUIET:
         _say(f"{event.kind}: {event.detail}")
+
+
+def _set_handlers(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    """Stop; a further signal must not interrupt the end of the fork server, which takes some seconds at most."""
+    _set_handlers(signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _say(text: str) -> None:
