@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from benchmarks.chaos import drill
+from benchmarks.chaos import AGENTS, LOCAL, drill
+from benchmarks.chaos_parts.agents import AGENT, AGENT_STOPPED, WEIGHTS, drawn, lost_after
 
 
-@pytest.mark.parametrize("method", ["fedbr", "fedbuff"])
-def test_a_run_under_fire_ends_as_if_it_had_been_left_alone(method: str) -> None:
-    outcome = drill(method, rounds=10, faults=3, seed=1)
+@pytest.mark.parametrize(("method", "drills"), [("fedbr", LOCAL), ("fedbuff", AGENTS)])
+def test_a_run_under_fire_ends_as_if_it_had_been_left_alone(method: str, drills: str) -> None:
+    outcome = drill(method, rounds=10, faults=3, seed=1, drills=drills)
     assert outcome.same
     assert outcome.rounds == 10
     assert sum(outcome.faults.values()) >= 1
+
+
+def test_of_five_faults_on_agents_one_is_a_stop_which_takes_long() -> None:
+    assert [drawn(faults, random.Random(1)).count(AGENT_STOPPED) for faults in (4, 5, 20)] == [0, 1, 1]
+    assert set(drawn(100, random.Random(1))) == {AGENT_STOPPED, *WEIGHTS}
+
+
+def test_a_killed_agent_is_lost_at_the_first_loss_before_the_next_fault() -> None:
+    """The loss at 20.5 belongs to the fault at 20, and that at 31 to no kill: the one at 30 was never recorded."""
+    struck = [(AGENT, 10.0), (AGENT_STOPPED, 20.0), (AGENT, 30.0), ("other", 30.5), (AGENT, 40.0)]
+    assert lost_after(AGENT, struck, [9.0, 10.25, 12.0, 20.5, 31.0, 41.5]) == [0.25, 1.5]
