@@ -6,7 +6,7 @@ repetitions. Exits with 1 if a bar is missed. It writes nothing but temporary fi
 A  1,000 clients of 100 examples, 100 a round, 1 epoch; small CNN    D  steps of FedMLB and FedBR, ResNet-18
 B  100 clients of 500 examples, 10 a round, 2 epochs; small CNN      E  start-up to the first round
 C  ResNet-18 of width 16, 10 clients of 10 steps                     F  where a round's time goes, and its memory
-G  steps of GradAug and FedAlign, ResNet-18
+G  steps of GradAug and FedAlign, ResNet-18                          H  steps with portable and with native numerics
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.table import Table
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.engine_parts import account, methods, slim, start, training  # noqa: E402
+from benchmarks.engine_parts import account, methods, portable, slim, start, training  # noqa: E402
 from benchmarks.engine_parts.tools import CORES, Asked, Line, cpu_name  # noqa: E402
 
 PARTS: dict[str, Callable[[str, Asked], Iterator[Line]]] = {
@@ -39,6 +39,7 @@ PARTS: dict[str, Callable[[str, Asked], Iterator[Line]]] = {
     "E": start.start_up,
     "F": account.account,
     "G": slim.steps,
+    "H": portable.steps,
 }
 
 

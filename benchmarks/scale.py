@@ -42,8 +42,8 @@ LIMIT_SECONDS = 240.0
 LINK, RTT = 1e9, 1e-3
 LOOPBACK, SHAPED = "loopback", "1 Gbit/s, 1 ms"
 PORT = 5611
-CNN_NBYTES, RESNET18_NBYTES = 2_486_312, 44_696_104
-"""The LeNet-like CNN (`cnn`) and ResNet-18 with GroupNorm on images of 32x32."""
+CNN_NBYTES, RESNET18_NBYTES = 4 * 62_006, 4 * 11_173_962
+"""The LeNet-like CNN (`cnn`) and ResNet-18 (`resnet18`), for ten classes."""
 
 Start = Callable[[int | None, Sequence[str]], subprocess.Popen[str]]
 """(agent's number or None for the coordinator, command) -> process"""

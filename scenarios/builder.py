@@ -38,8 +38,9 @@ from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
-from edge.protocol.config import ComponentConfig, Job, ModelProfile
+from edge.protocol.config import CPU, ComponentConfig, Job, ModelProfile
 from edge.protocol.payload import BUFFERS, Layout, Payload
+from edge.protocol.portable import PORTABLE
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EVALUATION_KEYS, EvalSection, Scenario, SpeedSection
@@ -54,6 +55,7 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
         "lr_schedule_options": {},
         "lr_rounds": None,
         "frozen_statistics": "running",
+        "instructions": "native",
     },
     "data": {"validation": 0.0, "validation_by": "client"},
     "data.partition": {"options": {}, "classes_per_client": 2},
@@ -77,11 +79,16 @@ KEPT_MODELS = 4
 def on_device(loaded: Loaded, device: str) -> Loaded:
     """The scenario as it runs on a device, with the defaults that depend on the type of device written out.
 
-    ScenarioError for a precision that the device does not have.
+    ScenarioError for a precision or instructions that the device does not have.
     """
     loaded = _settled(loaded, device)
     kind = device.partition(":")[0]
     train = loaded.scenario.train
+    if train.instructions == PORTABLE and kind != CPU:
+        raise ScenarioError(
+            f"{loaded.name}: train.instructions = portable: only on the CPU, and this run is on {kind}; choose "
+            "--device cpu, or native"
+        )
     for key, is_set in (("precision = tf32", train.precision == "tf32"), ("graphs = true", train.graphs)):
         if is_set and kind != "cuda":
             raise ScenarioError(f"{loaded.name}: train.{key}: needs a CUDA device; this run is on {kind}")

@@ -113,16 +113,18 @@ def keep(sources: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
     return {module: SourceFile(str(source.file), source.sha256) for module, source in sorted(sources.items())}
 
 
-def remove(folder: Path) -> None:
-    """Remove the copies that a run folder's environment names, and the folders that this empties."""
+def copies(folder: Path) -> list[Path]:
+    """The copies of sources that a run folder's environment names; they may be missing, or links."""
     try:
         recorded = dict(json.loads((folder / "environment.json").read_bytes())["sources"])
-        copies = [
-            _copy(folder, module, Path(source["file"])) for module, source in recorded.items() if _is_name(module)
-        ]
+        return [_copy(folder, module, Path(source["file"])) for module, source in recorded.items() if _is_name(module)]
     except (OSError, ValueError, KeyError, TypeError):  # no sources, or not a file that a run has written
-        return
-    for copy in copies:
+        return []
+
+
+def remove(folder: Path) -> None:
+    """Remove the copies that a run folder's environment names, and the folders that this empties."""
+    for copy in copies(folder):
         within = [parent for parent in copy.parents if parent.is_relative_to(folder / FOLDER)]
         if any(parent.is_symlink() for parent in within):
             continue

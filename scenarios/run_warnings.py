@@ -5,6 +5,7 @@ Warnings change no run. They go to the author, into the summary and into the rep
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +14,8 @@ from coordinator.records.schema import NO_TRAINING
 from coordinator.rounds.budget import CLIENTS, FLEET_RULES, SECONDS, USER
 from costmodel import units
 from edge.protocol.config import ModelProfile
+from edge.protocol.portable import PORTABLE, numpy_is_portable
+from edge.runtime.numerics import lacking
 from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import quantities
@@ -31,9 +34,18 @@ def check_threads(loaded: Loaded, device: str) -> None:
         )
 
 
+def check_instructions(loaded: Loaded) -> None:
+    """ScenarioError for portable numerics on a processor that does not have them."""
+    if loaded.scenario.train.instructions == PORTABLE and (lacks := lacking()):
+        raise ScenarioError(
+            f"{loaded.name}: train.instructions = portable: needs an x86-64 processor with AVX2 and FMA, and {lacks}; "
+            "choose native"
+        )
+
+
 def foreseen(loaded: Loaded, description: ModelProfile, device: str) -> list[str]:
     """Warnings before a run on a device starts."""
-    return [*_of_threads(loaded, device), *_of_travels(loaded, description)]
+    return [*_of_threads(loaded, device), *_of_instructions(loaded), *_of_travels(loaded, description)]
 
 
 def _of_threads(loaded: Loaded, device: str) -> list[str]:
@@ -41,6 +53,17 @@ def _of_threads(loaded: Loaded, device: str) -> list[str]:
     if device != "cpu" or threads <= cores:
         return []
     return [f"train.threads = {threads}: there are only {_cores(cores)}, so that rounds take longer than with {cores}"]
+
+
+def _of_instructions(loaded: Loaded) -> list[str]:
+    """NumPy of this process computes times and the server's steps, and a Python program has imported it already."""
+    if loaded.scenario.train.instructions != PORTABLE or numpy_is_portable(os.environ):
+        return []
+    return [
+        "train.instructions = portable: workers train with portable numerics, but this process has imported NumPy with "
+        "this processor's own, so that last bits of the virtual record may differ on other processors; the command "
+        "fedbr limits NumPy, too"
+    ]
 
 
 def _cores(cores: int) -> str:

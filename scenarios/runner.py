@@ -29,7 +29,7 @@ from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import write_text
 from edge.runtime.numerics import fingerprint
-from scenarios import builder, evaluated_clients, plugin_errors, plugin_sources, run_folder, run_warnings
+from scenarios import builder, evaluated_clients, plugin_errors, plugin_sources, run_folder, run_warnings, shipped_files
 from scenarios.cache import cache_folder
 from scenarios.config.error_messages import known_keys
 from scenarios.config.load import Loaded, ScenarioError, load
@@ -52,17 +52,12 @@ _log = logging.getLogger("fedbr.runner")
 USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 
 
-def check_remote_workers(loaded: Loaded, job: Job) -> None:
-    """ScenarioError for a run that remote workers cannot join, since they lack its files."""
-    if job.data.partition.file is not None:
-        raise ScenarioError(f"{loaded.name}: --listen: data.partition.file: workers on other machines do not have it")
-
-
 @contextlib.contextmanager
 def probe_worker(
     loaded: Loaded, device: str, launcher: WorkerLauncher, logs: Path, stopped: Callable[[], bool]
 ) -> Iterator[Pool]:
     """One worker, which describes model and data before a run or without one. Errors as of `run`."""
+    run_warnings.check_instructions(loaded)
     job = builder.job(loaded, None, device, cache_folder())
     with Pool(job, 1, launcher, logs, user_error_hook(loaded), stopped) as pool:
         yield pool
@@ -78,6 +73,7 @@ def run(
     """
     loaded = builder.on_device(loaded, host.device)
     run_warnings.check_threads(loaded, host.device)
+    run_warnings.check_instructions(loaded)
     fleet = builder.fleet(loaded)
     folder = create_run_folder(loaded, host)
     with run_lock(folder), _log_and_wrap(folder):
@@ -265,7 +261,10 @@ def _run(
         server = builder.server(loaded, profile, initial, folder)
         limit, remote = builder.largest_message(loaded, job, profile, server), host.remote_access
         tell = _recorder(ledger, host)
-        with Pool(job, host.workers, launcher, logs, tell, stopped, remote_access=remote, most_nbytes=limit) as pool:
+        files = {} if remote is None else shipped_files.find(job, folder)
+        with Pool(
+            job, host.workers, launcher, logs, tell, stopped, remote_access=remote, most_nbytes=limit, files=files
+        ) as pool:
             run, store = builder.federated_run(
                 loaded,
                 job,
@@ -325,8 +324,9 @@ def _job(loaded: Loaded, profile: ModelProfile, host: Host) -> Job:
     job = builder.job(loaded, profile, host.device, cache_folder())
     if host.remote_access is None:
         return job
-    check_remote_workers(loaded, job)
-    numerics = {} if host.remote_access.any_machine else fingerprint(host.device)
+    numerics = {}
+    if not host.remote_access.any_machine:
+        numerics = fingerprint(host.device, loaded.scenario.train.instructions)
     return replace(job, fingerprint=numerics, visit_nbytes=builder.training_nbytes(loaded, profile))
 
 

@@ -76,10 +76,13 @@ class Session:
         )
         if self.out is not None:
             check_folder(runs[0].name, host)
-        with interrupt.watching(), self._launcher() as launcher, self.show.showing():
+        with interrupt.watching(), self._launcher(runs) as launcher, self.show.showing():
             asked = self.workers
             workers = choose_workers(runs, host.device, launcher, interrupt) if asked is None else asked
             return work(replace(host, workers=workers), launcher, stopped)
 
-    def _launcher(self) -> WorkerLauncher:
-        return WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)
+    def _launcher(self, runs: Sequence[Loaded]) -> WorkerLauncher:
+        launcher = WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)
+        if runs:
+            launcher.use(runs[0].scenario.train.instructions)  # the first pool would have it started twice
+        return launcher

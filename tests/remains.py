@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from edge.protocol.files import folder_lock
+
 MARK = "FEDBR_TEST_MARK"
 SECONDS = 6.0
 """Workers whose coordinator was killed have 2 s to end by themselves."""
@@ -65,7 +67,13 @@ class Watch:
 
 
 def _in_use(path: Path) -> bool:
-    """Whether a process has it mapped: then it is that of another test, since ours have ended."""
+    """Whether a process has it mapped, or locked: then it is that of another test, since ours have ended."""
+    if path.is_dir():
+        try:
+            with folder_lock(path):
+                return False
+        except (BlockingIOError, FileNotFoundError):
+            return True
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             if str(path) in maps.read_text():

@@ -51,9 +51,12 @@ class Request:
 
 
 class Product:
-    """One client under one method, without a server."""
+    """One client under one method, without a server. Steps are timed by ``clock``, in seconds."""
 
-    def __init__(self, toml: str, overrides: tuple[str, ...], steps: int = 1) -> None:
+    def __init__(
+        self, toml: str, overrides: tuple[str, ...], steps: int = 1, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._clock = clock
         self.loaded = load_scenario(toml, [*overrides, f"train.local_steps={steps}"])
         first = LocalTrainer(job(self.loaded, None, "cpu", cache_folder()))
         self.description, self.payload = first.describe(False)
@@ -65,9 +68,9 @@ class Product:
         original = Sgd.__call__
 
         def timed(step: Sgd, *arguments: Any, **named: Any) -> None:
-            start = time.perf_counter()
+            start = self._clock()
             original(step, *arguments, **named)
-            taken.append(time.perf_counter() - start)
+            taken.append(self._clock() - start)
 
         task = Train(CLIENT, ROUND, self.loaded.scenario.train.lr, choice, self.payload)
         with mock.patch.object(Sgd, "__call__", timed):

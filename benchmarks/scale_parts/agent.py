@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from scenarios.cluster import node_agent
-from scenarios.cluster.node_agent import NodeOptions, join_run
-
 from edge.runtime.connection import Credentials
 from edge.runtime.keys import read_pair, read_public
+from scenarios.cluster import node_agent
+from scenarios.cluster.node_agent import NodeOptions, join_run
 
 
 def main(endpoint: str, keys: str, server: str, workers: str, cache: str) -> int:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from coordinator.workers.task import PoolError
+from edge.protocol.portable import NATIVE, PORTABLE, Instructions, training_environment
 
 END_SECONDS = 3.0
 """Limit for ending workers; `edge.runtime.fork_server` kills after 2."""
@@ -48,6 +49,8 @@ class WorkerLauncher:
 
     def __init__(self, preload: Sequence[str] = ("edge.training.trainer",)) -> None:
         self._preload = preload
+        self._instructions = NATIVE
+        self._has_started = False
         self._pending = b""
         self._requested: dict[str, float] = {}
         """worker -> when its start or its end was requested, if that has not been answered"""
@@ -62,7 +65,21 @@ class WorkerLauncher:
         _raise_file_limit()
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         self._start()
+        self._has_started = True
         return self
+
+    def use(self, instructions: Instructions) -> None:
+        """Have later workers compute so (`TrainConfig.instructions`); between pools, since it ends all workers.
+
+        Libraries read their switches when they are imported: a fork server that has them otherwise is replaced.
+        """
+        if instructions == self._instructions:
+            return
+        self._instructions = instructions
+        if self._has_started:
+            self._process.kill()  # at the end of its stdin it would remove the folders that it was given
+            self._process.wait()
+            self._start_again()
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
@@ -70,7 +87,7 @@ class WorkerLauncher:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment(),
+            env=environment(self._instructions),
             start_new_session=True,  # a terminal's Ctrl-C goes to the coordinator alone
         )
         assert self._process.stdout is not None
@@ -161,6 +178,11 @@ class WorkerLauncher:
         self._restarts_left -= 1
         names = sorted(self._living | self._requested.keys())
         lost = [{"exited": name, "status": -signal.SIGKILL, "lost": end} for name in names]
+        self._start_again()
+        return lost
+
+    def _start_again(self) -> None:
+        """Start a fork server in place of one that has ended, with the folders of that one."""
         self._living.clear()
         self._requested.clear()
         self._pending, self._is_loaded = b"", False
@@ -169,7 +191,6 @@ class WorkerLauncher:
         self._folders = [folder for folder in self._folders if Path(folder).exists()]
         for folder in self._folders:
             self._send({"folder": folder})
-        return lost
 
     def check(self) -> None:
         """End the fork server if a request has not been answered for too long, as when its process is stopped.
@@ -191,10 +212,11 @@ class WorkerLauncher:
             self._process.stdin.flush()
 
 
-def environment() -> dict[str, str]:
+def environment(instructions: Instructions = NATIVE) -> dict[str, str]:
     """The environment of every process that trains: workers that this process starts or becomes, and calibration."""
     path = [entry or str(Path.cwd()) for entry in sys.path]
-    return MALLOC | os.environ | THREADS | {"PYTHONPATH": os.pathsep.join(path)}
+    own = training_environment(os.environ) if instructions == PORTABLE else dict(os.environ)
+    return MALLOC | own | THREADS | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def how_ended(status: int) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 import zmq
 
 from coordinator.workers.block_cache import CachedPayload, CachedPayloads
+from coordinator.workers.file_sender import FileSender
 from coordinator.workers.instructions import DeliverPartial, DeliverReply, DropReply, Instruction
 from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
@@ -82,6 +83,7 @@ class MessageHandler:
     """Records an event: kind, worker, detail."""
     on_taken: Callable[[int, Sequence[memoryview]], None]
     """Called with each message: the number of its connection, and its parts."""
+    files: FileSender
     nbytes: int = field(default=0, init=False)
     """Bytes received."""
     refused: int = field(default=0, init=False)
@@ -181,14 +183,20 @@ class MessageHandler:
             self._failed(worker, envelope.sequence, message)
         elif isinstance(message, messages.PartialSum):
             self._received_partial_sum(worker, message)
+        elif isinstance(message, messages.FetchFile):
+            self.files.requested(worker, message)
         else:
             raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
 
     def _job(self, worker: Worker) -> Job:
         """The job of one worker. A remote worker is not told the paths of this machine."""
         if not worker.key:
-            return replace(self.job, worker_slot=worker.slot)
-        return replace(self.job, worker_slot=worker.slot, cache="", data=replace(self.job.data, root=None))
+            return replace(self.job, worker_slot=worker.slot, shipped=())
+        partition = self.job.data.partition
+        if partition.file is not None:
+            partition = replace(partition, file=Path(partition.file).name)
+        data = replace(self.job.data, root=None, partition=partition)
+        return replace(self.job, worker_slot=worker.slot, cache="", data=data)
 
     def _failed(self, worker: Worker, sequence: int, error: messages.Error) -> None:
         """A task, or the start of a worker, has failed. PoolError if client state on this machine cannot be read."""
@@ -364,6 +372,19 @@ class MessageSender:
             parts += [encoded.header, *(frames or [zmq.Frame(raw, copy=False) for raw in encoded.frames])]
         else:
             parts.append(codec.encode_header(message, run_id, entries))
+        self._send(worker, parts)
+
+    def send_tracked(self, worker: Worker, message: messages.Message) -> zmq.MessageTracker:
+        """Send one message without frames; the tracker is done when its header has left the queue."""
+        encoded = codec.encode(message, self._run_id)
+        assert not encoded.frames, message
+        header = zmq.Frame(encoded.header, track=True, copy=False)
+        self._send(worker, [codec.Envelope(worker.identity).pack(), header])
+        tracker: zmq.MessageTracker | None = header.tracker
+        assert tracker is not None
+        return tracker
+
+    def _send(self, worker: Worker, parts: Sequence[bytes | zmq.Frame]) -> None:
         router_socket = self._sockets.remote_workers if worker.key else self._sockets.own
         assert router_socket is not None, worker.identity
         try:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +20,7 @@ from typing import Self
 import zmq
 
 from coordinator.records.schema import HostEvent
+from coordinator.workers.file_sender import FileSender
 from coordinator.workers.instructions import (
     Abort,
     CancelTask,
@@ -43,7 +44,7 @@ from coordinator.workers.sockets import RemoteAccess, Sockets
 from coordinator.workers.task import PoolError, PoolTask, Reply, ReplyHandler, Stopped
 from coordinator.workers.task_group import OpenTask, PoolTaskGroup, TaskGroups
 from edge.protocol import codec, messages
-from edge.protocol.config import Job, ModelProfile
+from edge.protocol.config import Job, ModelProfile, ShippedFile
 from edge.protocol.payload import Payload
 from edge.protocol.scratch import scratch
 
@@ -87,6 +88,8 @@ class Pool:
     """The port at which remote workers may join the ``workers`` that are started here."""
     most_nbytes: int = 1 << 30
     """Largest message of a remote worker, all parts together."""
+    files: Mapping[ShippedFile, Path] = field(default_factory=dict)
+    """The files that remote workers can request, and where they are."""
 
     def __post_init__(self) -> None:
         assert self.workers >= (self.remote_access is None), self.workers
@@ -109,6 +112,7 @@ class Pool:
             raise PoolError(f"{self.workers} workers need {self.workers + SPARE_FILES} open files, allowed are {soft}")
         with ExitStack() as stack:
             folder = stack.enter_context(scratch())
+            self.launcher.use(self.job.train.instructions)
             self.launcher.adopt(folder)
             self._open(folder, stack)
             stack.callback(self._registry.end_all, lambda worker: self._sender.send(worker, messages.Shutdown()))
@@ -132,11 +136,20 @@ class Pool:
         shared = SharedBlocks(stack, self.launcher.adopt)
         self._sender = MessageSender(self.job.run_id, self._sockets, self._registry, shared)
         self._groups = TaskGroups(self._sender.cached_payloads.release)
-        job = replace(self.job, workers=self.workers)
+        self._files = FileSender(self.files, self._sender)
+        job = replace(self.job, workers=self.workers, shipped=tuple(self.files))
         listener = self._sockets.listener
         on_taken = listener.taken if listener is not None else lambda connection, parts: None
         self._handler = MessageHandler(
-            job, self._registry, self._scheduler, self._groups, self._sender, self._execute, self._event, on_taken
+            job,
+            self._registry,
+            self._scheduler,
+            self._groups,
+            self._sender,
+            self._execute,
+            self._event,
+            on_taken,
+            self._files,
         )
         self.remote_access = self._sockets.remote_access
         if self.remote_access is not None:
@@ -243,6 +256,7 @@ class Pool:
         if polled.is_watched_ready:
             self._on_watched()
         self._send_built()
+        self._files.send_due()
         emptied = [self._handler.handle_messages(router_socket) for router_socket in polled.sockets]
         if self._sockets.listener is not None and (closed := self._sockets.listener.closed_connections()):
             self._event("connections_closed", None, closed)
@@ -302,7 +316,10 @@ class Pool:
                 self._registry.end(worker, f"it had done nothing for {STUCK_SECONDS:g} s")
 
     def _end_overdue(self, now: float) -> None:
-        """End remote workers whose terms are over. All terms begin anew if this process itself was stopped."""
+        """End remote workers whose terms are over. All terms begin anew if this process itself was stopped.
+
+        While files are sent to any worker, others of its machine may wait for them: none is late in getting ready.
+        """
         if now - self._terms_checked_at > 40 * REGISTRY_CHECK_SECONDS:
             self._terms.clear()
         self._terms_checked_at = now
@@ -319,7 +336,7 @@ class Pool:
             term_sequence, begun_at = self._terms.setdefault(worker.number, (sequence, now))
             if term_sequence != sequence:
                 self._terms[worker.number] = sequence, now
-            elif now - begun_at > seconds:
+            elif now - max(begun_at, self._files.last_sent_at if sequence == GETTING_READY else begun_at) > seconds:
                 self._scheduler.avoid_place(worker.number, sequence)
                 self._handler.dismiss(worker, f"{self._overdue(sequence)} did not come within {seconds:.0f} s")
 

@@ -2,7 +2,9 @@
 
     CACHE/data/v1/KEY/      train_x.npy, train_y.npy, test_x.npy ..., meta.json; KEY is a hash of the sources' bytes
     CACHE/data/v1/index/    one small file per set of source files: their stamp -> KEY
+    CACHE/data/v1/hashes/   one small file per KEY: the hashes of its files, for other machines that lack the set
     CACHE/NAME/             torchvision's downloads
+    CACHE/received/         what other machines have sent (`edge.data.content`)
 
 KEY does not depend on paths, so copies share one decoded set. Hashing 50 MB at every start of every worker would cost
 more than the start itself, so the index stores KEY for files of a path, length and time of change.
@@ -14,8 +16,10 @@ import hashlib
 import importlib
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.atomic_cache import build_once, text_once
+from edge.data.content import META, array_file, content_sha256, file_hashes, folder_of_content
 from edge.data.locate import OURS, DatasetFiles, counted, described, locate, missing, reading, search_paths
 from edge.data.registry import Data, DataError, DataSet, Decoded, Split, dataset
 from edge.protocol.config import DataConfig
@@ -30,37 +35,66 @@ from edge.protocol.config import DataConfig
 VERSION = "v1"
 
 
-def open_data(config: DataConfig, cache: Path) -> Data:
+def open_data(config: DataConfig, cache: Path, sha256: str = "") -> Data:
     """Find, decode if need be, and map a data set.
 
-    DataError if the set is missing, damaged, or the cache cannot be written.
+    ``sha256``: of its decoded content (`Data.sha256`), if that is known: a set whose files are found nowhere may be in
+    the cache in this form. DataError if the set is missing, damaged, or the cache cannot be written.
     """
     row = dataset(config.name)
     searched = search_paths(config.root, cache)
     dataset_files = locate(row, searched)
     if dataset_files is None:
+        folder = _folder_of_content(row, sha256, cache)
+        if folder is not None:
+            return _map(_counted_labels(row, folder), folder, lambda form: f"decoded before{form and f' ({form})'}")
         refusal = why_no_download(row, config)
         if refusal is not None:
             raise missing(row, searched, refusal)
         dataset_files = _downloaded(row, cache)
     row = counted(row, dataset_files)
     folder = _decoded_folder(row, dataset_files, cache / "data" / VERSION)
-    return _map(row, dataset_files, folder)
+    return _map(row, folder, partial(described, row, dataset_files))
 
 
-def found_row(config: DataConfig, cache: Path) -> DataSet:
-    """The row of a set, with as many classes as there are where this depends on its files."""
+def found_row(config: DataConfig, cache: Path, sha256: str = "") -> DataSet:
+    """The row of a set, with as many classes as there are where this depends on its files; ``sha256``: `open_data`."""
     row = dataset(config.name)
-    return row if row.class_folders is None else counted(row, locate(row, search_paths(config.root, cache)))
+    if row.class_folders is None:
+        return row
+    dataset_files = locate(row, search_paths(config.root, cache))
+    folder = _folder_of_content(row, sha256, cache) if dataset_files is None else None
+    return counted(row, dataset_files) if folder is None else _counted_labels(row, folder)
 
 
-def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """One hash over the decoded arrays: names, types, shapes and raw little-endian numbers, in order."""
-    digest = hashlib.sha256()
-    for name, array in arrays.items():
-        digest.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+def is_there(config: DataConfig, cache: Path, sha256: str) -> bool:
+    """Whether `open_data` would find the set, and download nothing; DataError for an unknown one."""
+    row = dataset(config.name)
+    is_located = locate(row, search_paths(config.root, cache)) is not None
+    return is_located or _folder_of_content(row, sha256, cache) is not None
+
+
+def _folder_of_content(row: DataSet, sha256: str, cache: Path) -> Path | None:
+    return folder_of_content(row.name, sha256, cache, cache / "data" / VERSION)
+
+
+def _counted_labels(row: DataSet, folder: Path) -> DataSet:
+    """The row with as many classes as there are, where that depends on the files; each class has training examples."""
+    if row.class_folders is None:
+        return row
+    return replace(row, classes=int(np.load(array_file(folder, "train_y"), mmap_mode="r").max()) + 1)
+
+
+def decoded_files(config: DataConfig, cache: Path, sha256: str) -> dict[str, tuple[Path, str]]:
+    """File name -> (file, its SHA-256) of a set that `open_data` has opened here; DataError if it is gone."""
+    folder = _folder_of_content(dataset(config.name), sha256, cache)
+    if folder is None:
+        raise DataError(f"data set {config.name}: the cache {cache} has it no more")
+    try:
+        hashes = file_hashes(folder, cache / "data" / VERSION / "hashes" / folder.name)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error}") from error
+    return {name: (folder / name, digest) for name, digest in hashes.items()}
 
 
 def why_no_download(row: DataSet, config: DataConfig) -> str | None:
@@ -151,7 +185,7 @@ def _read(row: DataSet, dataset_files: DatasetFiles, folder: Path) -> Decoded:
     if dataset_files.kind == "folders":
         from edge.data import class_folders
 
-        return class_folders.read(row, dataset_files, lambda name: _array(folder, name))
+        return class_folders.read(row, dataset_files, lambda name: array_file(folder, name))
     reader = "edge.data.parquet_images" if dataset_files.kind == "parquet" else row.reader
     assert reader is not None, dataset_files
     with reading(row, reader):
@@ -186,14 +220,10 @@ def _write(decoded: Decoded, folder: Path) -> None:
         if ids is not None:
             arrays[f"{name}_ids"] = ids[name]
     for name, array in arrays.items():
-        if not _array(folder, name).exists():
-            np.save(_array(folder, name), array, allow_pickle=False)
+        if not array_file(folder, name).exists():
+            np.save(array_file(folder, name), array, allow_pickle=False)
     meta = {"sha256": content_sha256(arrays), "form": decoded.form, "arrays": list(arrays)}
-    (folder / "meta.json").write_text(json.dumps(meta))
-
-
-def _array(folder: Path, name: str) -> Path:
-    return folder / f"{name}.npy"
+    (folder / META).write_text(json.dumps(meta))
 
 
 def _numbered(decoded: Decoded) -> dict[str, NDArray[np.int64]] | None:
@@ -205,13 +235,14 @@ def _numbered(decoded: Decoded) -> dict[str, NDArray[np.int64]] | None:
     return {split: np.searchsorted(names, ids).astype(np.int64) for split, ids in splits.items()}
 
 
-def _map(row: DataSet, dataset_files: DatasetFiles, folder: Path) -> Data:
+def _map(row: DataSet, folder: Path, describe: Callable[[str], str]) -> Data:
+    """``describe``: the encoding of the examples -> the description of their source."""
     try:
-        meta = json.loads((folder / "meta.json").read_text())
+        meta = json.loads((folder / META).read_text())
         # Plain arrays over the mapped file: indexing np.memmap itself costs more per batch.
         arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["arrays"]}
         train, test = (Split(arrays[f"{s}_x"], arrays[f"{s}_y"], arrays.get(f"{s}_ids")) for s in ("train", "test"))
         form = "; ".join(part for part in (meta["form"], row.lacking(len(train.y), len(test.y))) if part)
-        return Data(row, train, test, meta["sha256"], described(row, dataset_files, form))
+        return Data(row, train, test, meta["sha256"], describe(form))
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise DataError(f"{folder}: the decoded set is damaged ({error}); remove this folder and run again") from error

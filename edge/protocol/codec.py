@@ -32,9 +32,14 @@ handled. No kept is sent to the worker that sent the kept of the same name, by w
 none, it answers with an error of the kind MissingStateError, and gets kept and task again. For a remote worker these
 names are never paths. Every frame of a kept has its checksum.
 
+``fetch`` and ``part`` (not charged) bring files that the job lists to a remote worker that lacks them, before it is
+ready. A part is in the header. It is followed by a ping, since the worker ignores those that come during a transfer.
+
     worker                         coordinator
     hello                     ->
                               <-   welcome (job), ping
+    [fetch]                   ->
+                              <-   [part, ping]
     pong (ready for a task)   ->
                               <-   describe | [mapped] [blocks] [kept] train | [mapped] [blocks] visits
                               <-   [mapped] [blocks] [kept] evaluate

@@ -18,10 +18,15 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
 from edge.protocol.payload import Layout
 from edge.protocol.plugins import PluginOptions
+from edge.protocol.portable import Instructions
 
 T = TypeVar("T")
 
 CPU = "cpu"
+FILE_NAME = r"^[^/\\.\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*(/[^/\\.\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*)*$"
+"""Names of files in folders: no part is hidden, ``.`` or ``..``."""
+MAX_FILE_NAME = 300
+"""Characters of it."""
 Norm = Literal["batch", "group", "none"]
 """Normalisation after the convolutions of a model."""
 EvalSplit = Literal["train", "validation", "test"]
@@ -159,6 +164,10 @@ class TrainConfig(Section):
     """CUDA devices only: capture a step in a graph and replay it, which spares launches. Not yet run on any GPU."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of one CPU worker; part of the result, since it changes the order of sums."""
+    instructions: Instructions = "native"
+    """Which kernels compute on CPUs: native, the fastest for the processor, so that the last bits depend on its type;
+    portable, those of AVX2 alone, with the same bits on every x86-64 processor that has it. portable needs fp32 and one
+    thread per worker."""
     lr_schedule: Annotated[str, Also("scheduler", "lr_scheduler")] = "exponential"
     """Learning-rate schedule (``fedbr list schedules``), or ``module:ROW``."""
     lr_schedule_options: dict[str, Any] = field(default_factory=dict)
@@ -215,6 +224,18 @@ class ComponentConfig(Section):
     component: str
     """``module:Class``"""
     options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ShippedFile(Section):
+    """A file of a run that a remote worker can request (`edge.protocol.messages.FetchFile`)."""
+
+    kind: Literal["data", "partition", "source"]
+    """Of the decoded data set, of its partition, or of the user's modules."""
+    name: Annotated[str, Field(max_length=MAX_FILE_NAME, pattern=FILE_NAME)]
+    """Its place below the folder of its kind: never absolute, and never above that folder."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    nbytes: Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -276,6 +297,8 @@ class Job(Section):
     anything."""
     visit_nbytes: int = 0
     """Bytes that a training visit takes by count, for machines that choose their number of workers per GPU by it."""
+    shipped: tuple[ShippedFile, ...] = ()
+    """Files that a remote worker can request, if it lacks them."""
     worker_slot: int = 0
     """This worker's place among ``workers``, 0, 1 ..; the one that replaces it takes it over."""
     workers: int = 1

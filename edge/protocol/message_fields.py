@@ -18,7 +18,9 @@ from edge.protocol.messages import (
     Described,
     Error,
     Evaluate,
+    FetchFile,
     FetchPartial,
+    FilePart,
     Hello,
     MappedTensors,
     PartialSum,
@@ -117,6 +119,12 @@ def unpack_text(value: object, what: str) -> str:
     return value
 
 
+def _unpack_bytes(value: object, what: str) -> bytes:
+    if not isinstance(value, bytes):
+        reject(what, value)
+    return value
+
+
 def _unpack_flag(value: object, what: str) -> bool:
     if not isinstance(value, bool):
         reject(what, value)
@@ -176,6 +184,7 @@ _INT_COLUMN, _FLOAT_COLUMN = _column("<i8"), _column("<f8")
 _INT_COLUMNS, _FLOAT_COLUMNS = _columns(_INT_COLUMN), _columns(_FLOAT_COLUMN)
 _NAMES = _Codec(list, _unpack_names)
 _TEXT = _Codec(_same, unpack_text)
+_BYTES = _Codec(_same, _unpack_bytes)
 _FLAG = _Codec(_same, _unpack_flag)
 _JOB = _Codec(config.plain, _unpack_record(Job))
 _LAYOUT = _Codec(Layout.plain, _unpack_layout)
@@ -249,5 +258,7 @@ TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
     "cancel": (Cancel, {}),
     "error": (Error, {"kind": _TEXT, "text": _TEXT}),
     "bye": (Shutdown, {"why": _TEXT}),
+    "fetch": (FetchFile, {"sha256": _TEXT, "offset": _INT}),
+    "part": (FilePart, {"sha256": _TEXT, "offset": _INT, "content": _BYTES}),
 }
 NAMES = {kind: name for name, (kind, _) in TYPES.items()}

@@ -27,6 +27,11 @@ NO_RUN = ""
 """The run id of a hello and of its welcome: a worker learns the run from the welcome."""
 MAX_ERROR_TEXT = 4000
 """Characters of an `Error`, and of the reason of a `Shutdown`: each becomes a line of a log."""
+PART_NBYTES = 1 << 19
+"""Bytes of a `FilePart`, which travels in a header (`edge.protocol.limits.MAX_HEADER_NBYTES`)."""
+MOST_REQUESTS = 8
+"""Parts of files that a worker may have requested and not received."""
+SHA256 = re.compile("[0-9a-f]{64}")
 GLOBAL = -1
 """The client number of an `Evaluate` on the global test set."""
 ACCURACY, LOSS = "accuracy", "loss"
@@ -392,6 +397,34 @@ class Error:
 
 
 @dataclass(frozen=True)
+class FetchFile:
+    """Requests the part of a file of `Job.shipped` that begins at ``offset``. Not charged."""
+
+    sha256: str
+    offset: int
+
+    def __post_init__(self) -> None:
+        expect(SHA256.fullmatch(self.sha256) is not None, "fetch: sha256", self.sha256)
+        expect(self.offset >= 0, "fetch: offset", self.offset)
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """The answer to `FetchFile`. Not charged."""
+
+    sha256: str
+    """Of the whole file."""
+    offset: int
+    content: bytes = field(repr=False)
+    """`PART_NBYTES` bytes; the last part of a file may be shorter."""
+
+    def __post_init__(self) -> None:
+        expect(SHA256.fullmatch(self.sha256) is not None, "part: sha256", self.sha256)
+        expect(self.offset >= 0, "part: offset", self.offset)
+        expect(len(self.content) <= PART_NBYTES, "part: bytes", len(self.content))
+
+
+@dataclass(frozen=True)
 class Shutdown:
     """Ends the worker."""
 
@@ -423,4 +456,6 @@ Message = (
     | Cancel
     | Error
     | Shutdown
+    | FetchFile
+    | FilePart
 )

@@ -48,6 +48,7 @@ COMES_DOWN = (
     | messages.FetchPartial
     | messages.Cancel
     | messages.Shutdown
+    | messages.FilePart
 )
 NUMBERED = messages.Describe | messages.ClientState | messages.Train | messages.Evaluate | messages.Cancel
 """Messages that belong to a task."""
@@ -206,6 +207,10 @@ class CoordinatorConnection:
         deadline = time.monotonic() + seconds
         while self.shutdown is None and self._socket.poll(max(0, round((deadline - time.monotonic()) * 1000))):
             deque(self.received(), 0)
+
+    def has_message(self, seconds: float) -> bool:
+        """Whether there is a message, or one comes within ``seconds``."""
+        return bool(self._socket.poll(round(seconds * 1000)))
 
     def close(self) -> None:
         """Close the connection; queued messages are dropped."""

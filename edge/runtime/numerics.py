@@ -1,21 +1,24 @@
 """The fingerprint of a machine's arithmetic: versions of the computing libraries, and the type of processor.
 
 Libraries choose their kernels by the instructions that a processor has, and kernels differ in the order of their sums.
-Two machines with the same fingerprint give bit-identical results. Never torch.
+Two machines with the same fingerprint give bit-identical results. With portable numerics (`edge.protocol.portable`) the
+processor is told by the instructions that portable kernels need alone. Never torch.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edge.protocol.config import CPU
+from edge.protocol.portable import NATIVE, NEEDED, PORTABLE, TRAINING_SWITCHES, Instructions
 
 COMPUTING = ("fedbr-edge", "torch", "torchvision", "numpy")
 PROCESSOR = Path("/proc/cpuinfo")
+X86_64 = "x86_64"
 GPUS = Path("/proc/driver/nvidia/gpus")
 INSTRUCTIONS = (
     *("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx_vnni", "avx512_vnni"),
@@ -30,13 +33,32 @@ SWITCHES = (
 """Variables of the environment by which a user chooses kernels."""
 
 
-def fingerprint(device: str) -> dict[str, str]:
-    """Libraries, processor and switches that decide the bits of a device (``cpu``, ``cuda``, ``cuda:N``), by name."""
+def fingerprint(device: str, instructions: Instructions = NATIVE) -> dict[str, str]:
+    """Libraries, processor and switches that decide the bits of a device (``cpu``, ``cuda``, ``cuda:N``), by name.
+
+    ``instructions``: `TrainConfig.instructions`; portable ones have the same fingerprint on every machine that has them
+    and these versions.
+    """
     parts = {name: _version(name) for name in COMPUTING}
-    parts["processor"] = _processor()
+    if instructions == PORTABLE:
+        return parts | {"processor": _processor(NEEDED, with_maker=False)} | dict(TRAINING_SWITCHES)
+    parts["processor"] = processor()
     if device != CPU:
         parts["GPU"] = ", ".join(sorted(set(gpus())))
     return parts | {name: os.environ[name] for name in SWITCHES if name in os.environ}
+
+
+def lacking() -> str:
+    """What this machine's processor lacks for portable numerics, in words; empty if it has all of it."""
+    if platform.machine() != X86_64:
+        return f"this machine's is {platform.machine() or 'unknown'}, not {X86_64}"
+    missing = [name for name in NEEDED if name not in _instructions()]
+    return f"this machine's has no {' and no '.join(name.upper() for name in missing)}" if missing else ""
+
+
+def processor() -> str:
+    """Maker of the processor, and its instructions that matter for native kernels."""
+    return _processor(INSTRUCTIONS, with_maker=True)
 
 
 def difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
@@ -59,12 +81,16 @@ def processor_fields() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def _processor() -> str:
-    """Maker, and the instructions that matter."""
-    fields = processor_fields()
-    instructions = (fields.get("flags") or fields.get("Features") or "").split()
+def _processor(names: Sequence[str], with_maker: bool) -> str:
+    """The architecture, the maker, and the instructions of these names."""
+    fields, found = processor_fields(), _instructions()
     maker = fields.get("vendor_id") or fields.get("CPU implementer") or ""
-    return " ".join([platform.machine(), maker, *(name for name in INSTRUCTIONS if name in instructions)])
+    return " ".join([platform.machine(), *([maker] if with_maker else []), *(name for name in names if name in found)])
+
+
+def _instructions() -> list[str]:
+    fields = processor_fields()
+    return (fields.get("flags") or fields.get("Features") or "").split()
 
 
 def _version(package: str) -> str:

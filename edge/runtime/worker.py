@@ -22,6 +22,7 @@ import zmq
 
 from edge.protocol import codec, messages
 from edge.protocol.config import Job
+from edge.protocol.portable import NATIVE, trains_portably
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.log import log, log_error
 from edge.runtime.reply_batch import ReplyBatch, visits_of
@@ -108,6 +109,8 @@ class _PrefetchQueue:
         """Why a message cannot be the next task; '' if it can."""
         if isinstance(message, messages.Welcome):
             return "a second welcome"
+        if isinstance(message, messages.FilePart):
+            return "a part of a file that was not requested"
         if isinstance(message, messages.ClientState):
             return "a worker that reaches the files of the run has no use for a ClientState"
         if sequence and any(task[0].sequence == sequence for task in self.tasks):
@@ -128,6 +131,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _logged_runner(job: Job, executor: str) -> TaskRunner:
+    assert job.train.instructions == NATIVE or trains_portably(os.environ), "the fork server began with other switches"
     try:
         return TaskRunner(*load_executor(job, executor))
     except Exception:

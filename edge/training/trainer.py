@@ -50,7 +50,7 @@ class LocalTrainer:
         if job.train.graphs:
             # For all of this process: steps are captured where they run, which cannot be the default stream.
             torch.cuda.set_stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
-        self.dataset = found_row(job.data, Path(job.cache))
+        self.dataset = found_row(job.data, Path(job.cache), job.data_sha256)
         self.model = JobModel(job, self.dataset)
         self.profile = profile_for(self.dataset, job.data.augment)
 
@@ -61,7 +61,7 @@ class LocalTrainer:
     @cached_property
     def data(self) -> Data:
         """The decoded data set."""
-        return open_data(self.job.data, Path(self.job.cache))
+        return open_data(self.job.data, Path(self.job.cache), self.job.data_sha256)
 
     @cached_property
     def client_indices(self) -> ClientIndices:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from scenarios import search_path
-from scenarios.cli import lookup, new, recorded, remote, runs, studies, sweeps, verbosity
+from scenarios.cli import lookup, new, own_numpy, recorded, remote, runs, studies, sweeps, verbosity
 from scenarios.cli.help_page import GroupedCommands, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 
@@ -45,6 +45,7 @@ def main() -> None:
     """
     os.umask(os.umask(0o022) | 0o022)
     search_path.protect()
+    own_numpy.claim()
     sys.exit(run_command(sys.argv[1:]))
 
 

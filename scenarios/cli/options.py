@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from scenarios.cli import own_numpy
 from scenarios.cli.completion import complete_overrides, complete_scenarios
 from scenarios.notes import note_printer
 
@@ -123,6 +124,7 @@ def with_workers(
     from scenarios.report.live import LiveTable
     from scenarios.session import Session
 
+    own_numpy.limit(runs)
     names = remote_access.names if remote_access is not None else {}
     show = show or LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet, names=names)
     session = Session(

@@ -109,6 +109,9 @@ def worker(
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:N, or auto: as the run's")] = "auto",
     data: Annotated[Path | None, typer.Option("--data", help="folder of data sets, searched first")] = None,
+    no_sources: Annotated[
+        bool, typer.Option("--no-sources", help="refuse the run's own modules, which are code that runs here")
+    ] = False,
     wait: Annotated[float, typer.Option("--wait", min=0.1, help="seconds to wait for a run to answer")] = 60.0,
 ) -> None:
     """Join a run on another machine, with the workers of this machine.
@@ -125,5 +128,6 @@ def worker(
     credentials = Credentials(read_pair(keys), read_public(server))
     if device != "auto":
         choose_device(device)
-    options = NodeOptions(workers, device, None if data is None else str(data), str(cache_folder()), wait)
+    root, cache = None if data is None else str(data), str(cache_folder())
+    options = NodeOptions(workers, device, root, cache, wait, not no_sources)
     raise typer.Exit(join_run(connect, credentials, options))

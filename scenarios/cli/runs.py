@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from scenarios.cli import own_numpy
 from scenarios.cli.options import (
     FINISHED,
     STOPPED,
@@ -59,6 +60,7 @@ def run(
 
     remote_access = options.access(workers)
     loaded = load(scenario, _with_seed(overrides, seed))
+    own_numpy.limit([loaded])
     print_notes(loaded)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:

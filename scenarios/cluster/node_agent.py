@@ -26,11 +26,14 @@ from coordinator.workers.pool import QUIET, Pool
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.config import Job
 from edge.protocol.messages import MAX_ERROR_TEXT, Error, printable
+from edge.protocol.portable import PORTABLE
 from edge.protocol.scratch import scratch
 from edge.runtime.connection import CoordinatorConnection, Credentials, NoAnswerError
+from edge.runtime.file_parts import RunEndedError, TransferError
+from edge.runtime.file_transfer import fetch_files
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from edge.runtime.log import log
-from edge.runtime.numerics import difference, fingerprint
+from edge.runtime.numerics import difference, fingerprint, lacking
 from scenarios.cluster.state_files import StateFiles
 from scenarios.cluster.task_forwarder import TaskForwarder
 from scenarios.host import default_workers, logging_to
@@ -64,6 +67,8 @@ class NodeOptions:
     cache: str
     wait_seconds: float
     """How long to wait for a run, and for one that was lost."""
+    takes_sources: bool = True
+    """Whether the run's modules may be fetched, and imported here."""
 
 
 def join_run(endpoint: str, credentials: Credentials, options: NodeOptions) -> int:
@@ -100,7 +105,7 @@ def _serve_to_end(agent: NodeAgent, endpoint: str, wait_seconds: float) -> str:
 
 
 @dataclass
-class Session:
+class ServedConnection:
     """How one connection to a run ended."""
 
     why: str = ""
@@ -120,9 +125,9 @@ class NodeAgent:
         self._workers = options.workers or default_workers()
         self._launcher: WorkerLauncher | None = None
 
-    def serve(self, wait_seconds: float) -> Session:
+    def serve(self, wait_seconds: float) -> ServedConnection:
         """Serve the run until its end, or until the connection is lost."""
-        session, lost = Session(), threading.Event()
+        session, lost = ServedConnection(), threading.Event()
 
         def on_lost(why: str) -> None:
             session.why = why
@@ -134,7 +139,7 @@ class NodeAgent:
                 self._endpoint, identity, heartbeat_ms, on_lost, self._credentials, wait_seconds, reuses_vectors=False
             )
         except ConnectionError as error:
-            return Session(str(error))
+            return ServedConnection(str(error))
         with closing(connection):
             try:
                 self._serve(connection, session, lost.is_set)
@@ -146,13 +151,15 @@ class NodeAgent:
                 shutdown = connection.last_shutdown()  # sent just before the connection was closed
                 session.is_lost = shutdown is None
                 session.why = session.why if shutdown is None else shutdown.why
-            except (JoinError, PoolError, OSError) as error:
+            except RunEndedError:
+                session.why = "" if connection.shutdown is None else connection.shutdown.why
+            except (JoinError, TransferError, PoolError, OSError) as error:
                 session.why = str(error)
                 connection.send(Error(type(error).__name__, str(error)[:MAX_ERROR_TEXT]))
                 connection.await_shutdown(SHUTDOWN_SECONDS)
         return session
 
-    def _serve(self, connection: CoordinatorConnection, session: Session, is_lost: Callable[[], bool]) -> None:
+    def _serve(self, connection: CoordinatorConnection, session: ServedConnection, is_lost: Callable[[], bool]) -> None:
         job = connection.welcome(self._workers, is_lost)
         session.has_joined = True
         _say(f"joined run {job.run_id}")
@@ -162,14 +169,27 @@ class NodeAgent:
         if workers != self._workers:  # as many as the GPUs of this machine have memory for
             self._workers, session.is_lost, session.why = workers, True, f"{workers} workers have memory"
             return
-        launcher = self._launcher_for(local)
+
+        def check() -> None:
+            if is_lost():
+                raise Stopped
+
+        local = fetch_files(connection, local, self._options.takes_sources, _say, check)
+        launcher, telemetry = self._launcher_for(local), list[str]()
+
+        def on_event(event: HostEvent) -> None:
+            if event.kind == "worker_memory":
+                telemetry.append(event.detail)
+            elif event.kind not in QUIET:
+                _say(f"{event.kind}: {event.detail}")
+
         with (
             scratch() as folder,
             logging_to(folder / "agent.log"),
-            Pool(local, workers, launcher, folder, _on_event, is_lost, TRAINER, HEARTBEAT_SECONDS) as pool,
+            Pool(local, workers, launcher, folder, on_event, is_lost, TRAINER, HEARTBEAT_SECONDS) as pool,
         ):
             check_data(job, pool)
-            forwarder = TaskForwarder(connection, pool, state_files(folder))
+            forwarder = TaskForwarder(connection, pool, state_files(folder), telemetry)
             while connection.shutdown is None:
                 forwarder.turn()
         session.why = connection.shutdown.why
@@ -177,7 +197,9 @@ class NodeAgent:
     def _launcher_for(self, job: Job) -> WorkerLauncher:
         """The fork server, started for the first connection: a run that is joined again is the same."""
         if self._launcher is None:
-            self._launcher = self._stack.enter_context(WorkerLauncher())
+            launcher = WorkerLauncher()
+            launcher.use(job.train.instructions)  # the first pool would have it started twice
+            self._launcher = self._stack.enter_context(launcher)
         return self._launcher
 
 
@@ -192,7 +214,13 @@ def localized_job(job: Job, options: NodeOptions) -> Job:
 
 def check_numerics(job: Job, local: Job) -> None:
     """JoinError if this machine's results would not be those of the run's."""
-    change = difference(fingerprint(local.device), job.fingerprint) if job.fingerprint else ""
+    if not job.fingerprint:
+        return
+    if job.train.instructions == PORTABLE and (lacks := lacking()):
+        raise JoinError(
+            f"the run has train.instructions = portable, which needs an x86-64 processor with AVX2 and FMA, and {lacks}"
+        )
+    change = difference(fingerprint(local.device, job.train.instructions), job.fingerprint)
     if change:
         raise JoinError(f"not bit-identical to the run's machine: {change}; fedbr run --any-machine allows it")
 
@@ -217,11 +245,6 @@ def state_files(folder: Path) -> StateFiles:
     states = folder / "states"
     states.mkdir()
     return StateFiles(states, min(STATE_NBYTES, shutil.disk_usage(states).free // 4))
-
-
-def _on_event(event: HostEvent) -> None:
-    if event.kind not in QUIET:
-        _say(f"{event.kind}: {event.detail}")
 
 
 def _set_handlers(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:

@@ -55,16 +55,15 @@ class _Round:
 class TaskForwarder:
     """Between the connection to a run's coordinator and a pool that does the run's tasks."""
 
-    def __init__(self, connection: CoordinatorConnection, pool: Pool, states: StateFiles) -> None:
-        self._connection, self._pool, self._states = connection, pool, states
+    def __init__(self, connection: CoordinatorConnection, pool: Pool, states: StateFiles, telemetry: list[str]) -> None:
+        """``telemetry``: lines for the record of the run, which go up with the next replies."""
+        self._connection, self._pool, self._states, self._telemetry = connection, pool, states, telemetry
         self._replies = ReplyBatch(connection)
         self._open: dict[int, ForwardedTask] = {}
         self._single: PoolTaskGroup | None = None  # of all tasks whose replies go up whole
         self._round = _Round(-1)
         self._pending: tuple[int, ClientState] | None = None  # the last message, for the task that comes next
         self._last_payload: tuple[Payload, Payload] = {}, {}  # of a task, and with the vectors of the cache
-        self.telemetry = ""
-        """A line of measurements for the record of the run, which goes up with the next reply."""
         pool.watch(connection.socket, self.receive)
 
     def turn(self) -> None:
@@ -103,7 +102,7 @@ class TaskForwarder:
         elif isinstance(message, messages.FetchPartial):
             self._request_sum(message.round)
         elif not isinstance(message, messages.Shutdown):  # which the connection keeps
-            self._connection.refuse(0, "a second welcome")
+            self._connection.refuse(0, f"a {type(message).__name__} that was not requested")
 
     # --- tasks down -----------------------------------------------------------------------------------------------
 
@@ -198,7 +197,7 @@ class TaskForwarder:
         if task.state_out is not None and isinstance(message, Train):
             state = ClientState(message.client, client_state.read(task.state_out))
             self._states.keep(message.client, task.state_name, task.state_out)
-        telemetry, self.telemetry = self.telemetry, ""
+        telemetry = self._telemetry.pop(0) if self._telemetry else ""
         if state is not None or telemetry or not self._replies.add(task.sequence, seconds, reply):
             self._replies.send()
             if state is not None:

@@ -142,6 +142,7 @@ def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     valid("rounds.selection_options", lambda: validation.check_selection(rounds))
     valid("rounds.selection", lambda: validation.check_selected(method, rounds))
     valid("train.lr_decay", lambda: validation.check_decay(train))
+    valid("train.instructions", lambda: validation.check_instructions(train))
     valid("train.lr_schedule", lambda: validation.check_schedule(train, rounds.max))
     data: DataSet = valid("data.name", dataset, scenario.data.name)
     valid("data.root", check_root, data, scenario.data.root)

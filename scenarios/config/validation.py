@@ -20,6 +20,7 @@ from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.payload import BlockShape, Layout
 from edge.protocol.plugins import is_own
+from edge.protocol.portable import PORTABLE
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import metric_rows
 from scenarios import fleet_builder
@@ -114,6 +115,22 @@ def check_decay(train: TrainConfig) -> None:
     """Check that the schedule uses the decay, if that is set."""
     if train.lr_decay != 1 and not lr_schedule(train.lr_schedule).uses_decay:
         raise ValueError(f"train.lr_decay = {train.lr_decay}: train.lr_schedule = {train.lr_schedule!r} ignores it")
+
+
+def check_instructions(train: TrainConfig) -> None:
+    """Check that portable numerics are asked for where they are the same on every processor."""
+    if train.instructions != PORTABLE:
+        return
+    if train.threads != 1:
+        raise ValueError(
+            f"train.instructions = portable: the order of sums depends on threads, and train.threads = "
+            f"{train.threads}; choose 1, or native"
+        )
+    if train.precision not in (None, "fp32"):
+        raise ValueError(
+            f"train.instructions = portable: kernels of AVX2 compute in fp32, and train.precision = {train.precision}; "
+            "choose fp32, or native"
+        )
 
 
 def check_schedule(train: TrainConfig, rounds: int) -> None:

@@ -150,6 +150,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
     return {
         "runs": shown,
         "all_runs": opened,
+        "portable": all(run.is_portable for run in opened),
         "groups": groups.table(by_group, target) if has_seeds else None,
         "differences": groups.differences(by_group) if len(by_group) > 1 else [],
         "group_labels": [group.label for group in by_group],

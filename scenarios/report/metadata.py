@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import sqlite3
 import sys
@@ -23,7 +24,8 @@ from coordinator.rounds.run import FederatedRun
 from edge.protocol.config import ModelProfile
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
-from edge.runtime.numerics import difference, fingerprint
+from edge.protocol.portable import NATIVE, PORTABLE, Instructions, numpy_instructions, numpy_is_portable
+from edge.runtime.numerics import difference, fingerprint, processor
 from scenarios import builder, evaluated_clients, search_path
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import PACKAGES, Host, default_workers
@@ -54,7 +56,8 @@ def environment(
         "memory_bytes": psutil.virtual_memory().total,
         "workers": host.workers,
         "device": host.device,
-        "computes": fingerprint(host.device),
+        "computes": _computes(host.device, loaded.scenario.train.instructions),
+        "processor": processor(),
         "data": {
             "name": loaded.dataset.name,
             "sha256": description.data_sha256,
@@ -138,7 +141,21 @@ def began_with(folder: Path) -> dict[str, dict[str, Any]]:
 def machine_change(folder: Path, device: str) -> str:
     """Differences between this machine and the run's that affect bit-identical results; empty if there are none."""
     before = _recorded(folder).computes
-    return difference(fingerprint(device), before) if before else ""
+    return difference(_computes(device, _instructions(before)), before) if before else ""
+
+
+def _computes(device: str, instructions: Instructions) -> dict[str, str]:
+    """What decides about the bits of workers, and of this process, whose NumPy computes times and server steps."""
+    found = fingerprint(device, instructions)
+    if instructions == PORTABLE:
+        found["instructions"] = PORTABLE
+        if not numpy_is_portable(os.environ):
+            found["NumPy"] = " ".join(("native", *numpy_instructions()))
+    return found
+
+
+def _instructions(computes: Mapping[str, str]) -> Instructions:
+    return PORTABLE if computes.get("instructions") == PORTABLE else NATIVE
 
 
 def source_change(folder: Path) -> str:

@@ -21,6 +21,7 @@ from coordinator.records.store import evaluations, read
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from edge.protocol.config import EvalSplit
 from edge.protocol.payload import BUFFERS
+from edge.protocol.portable import PORTABLE
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.quantities import scenario_text
 from scenarios.report import labels, progress
@@ -89,6 +90,12 @@ class RecordedRun:
         if policy in POLICIES:
             return RoundPolicy(policy).is_asynchronous
         return bool(self.environment.get("asynchronous"))
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether its result is that of every processor with portable numerics (`edge.protocol.portable`)."""
+        computes = self.environment.get("computes") or {}
+        return computes.get("instructions") == PORTABLE and "NumPy" not in computes
 
     @property
     def completed(self) -> int:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.records.store import has_rounds, read
-from edge.runtime.numerics import fingerprint
+from edge.runtime.numerics import processor
 from scenarios import builder
 from scenarios.config.load import Loaded
+from scenarios.report.metadata import machine_change
 from scenarios.studies.run_set import recorded_keys, resolved_keys
 
 MOST_FOLDERS = 20
@@ -55,8 +56,9 @@ def _folders(place: Path) -> Iterator[Path]:
 
 def _read(folder: Path, device: str, wanted: Mapping[str, Any]) -> EarlierRun | None:
     environment = json.loads((folder / "environment.json").read_bytes())
-    is_here = environment["device"] == device and environment["computes"] == fingerprint(device)
-    if not is_here or not has_rounds(folder / "ledger.sqlite"):
+    # Portable numerics have one fingerprint on processors of different speeds.
+    is_here = environment.get("processor", processor()) == processor() and not machine_change(folder, device)
+    if environment["device"] != device or not is_here or not has_rounds(folder / "ledger.sqlite"):
         return None
     if _relevant(recorded_keys(folder / "scenario.toml")) != wanted:
         return None

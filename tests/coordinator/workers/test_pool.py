@@ -26,8 +26,9 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.scheduler import MAX_PREFETCH
 from coordinator.workers.task import PoolError, PoolTask, Reply, Stopped, TaskGroup
 from edge.protocol import messages
-from edge.protocol.config import Job
+from edge.protocol.config import Job, TrainConfig
 from edge.protocol.payload import Vector
+from edge.runtime.numerics import lacking
 from tests.edge.protocol import mutations
 from tests.pools import (
     AWAIT,
@@ -468,6 +469,24 @@ def test_the_death_of_what_starts_workers_is_nobodys_fault(tmp_path: Path) -> No
             assert sums(pool, [visit(0)]) == {0: [0.0, 1.0]}
     died = {event.detail.partition(": ")[2] for event in events if event.kind == "worker_died"}
     assert died == {"the process that starts workers was ended by SIGKILL"}
+
+
+@pytest.mark.skipif(bool(lacking()), reason=f"needs a processor with AVX2 and FMA: {lacking()}")
+def test_each_pool_has_workers_with_the_switches_of_its_run(tmp_path: Path) -> None:
+    def switches(own: WorkerLauncher) -> list[str | None]:
+        environment = psutil.Process(own._process.pid).environ()
+        return [environment.get(name) for name in ("ATEN_CPU_CAPABILITY", "MKL_CBWR")]
+
+    portable = replace(job(), train=TrainConfig(instructions="portable"))
+    events: list[HostEvent] = []
+    with tempfile.TemporaryDirectory() as folder, WorkerLauncher(preload=("tests.pools",)) as own:
+        own.adopt(Path(folder))
+        for run, expected in ((job(), [None, None]), (portable, ["avx2", "COMPATIBLE"]), (job(), [None, None])):
+            with Pool(run, 1, own, tmp_path, events.append, lambda: False, SITE) as pool:
+                assert sums(pool, [visit(1)]) == {1: [1.0, 2.0]}
+                assert switches(own) == expected
+        assert Path(folder).exists()  # though one that ends by itself removes what it was given
+    assert {event.kind for event in events} == {"worker_started"}
 
 
 def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,7 @@ def going_up() -> list[messages.Message]:
         messages.Score(0, messages.GLOBAL, {"accuracy": (3, 4), "loss": (1.5, 4)}),
         messages.Error("ValueError", "that cannot be trained"),
         messages.ClientState(1, payload()),
+        messages.FetchFile("0f" * 32, 1 << 19),
     ]
 
 
@@ -85,6 +86,7 @@ def going_down() -> list[messages.Message]:
         messages.FetchPartial(5),
         messages.Cancel(),
         messages.ClientState(1, payload()),
+        messages.FilePart("0f" * 32, 1 << 19, b"some of it"),
     ]
 
 

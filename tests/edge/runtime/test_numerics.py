@@ -3,23 +3,57 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from edge.runtime import numerics
-from edge.runtime.numerics import difference, fingerprint
+from edge.runtime.numerics import difference, fingerprint, lacking
+
+
+@pytest.fixture
+def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
+    """Computes as on a processor of an architecture, a maker and such instructions."""
+
+    def stand_in(architecture: str, maker: str, instructions: str) -> None:
+        told = tmp_path / "cpuinfo"
+        told.write_text(f"processor\t: 0\nvendor_id\t: {maker}\nflags\t\t: {instructions}\n\nprocessor\t: 1\n")
+        monkeypatch.setattr(numerics, "PROCESSOR", told)
+        monkeypatch.setattr(platform, "machine", lambda: architecture)
+
+    return stand_in
 
 
 def test_a_processor_is_told_by_its_maker_and_the_instructions_that_kernels_choose_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    processor: Callable[[str, str, str], None],
 ) -> None:
-    told = tmp_path / "cpuinfo"
-    told.write_text("processor\t: 0\nvendor_id\t: Somebody\nflags\t\t: fpu amx_tile avx2 sse2 avx\n\nprocessor\t: 1\n")
-    monkeypatch.setattr(numerics, "PROCESSOR", told)
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    processor("x86_64", "Somebody", "fpu amx_tile avx2 sse2 avx")
     assert fingerprint("cpu")["processor"] == "x86_64 Somebody avx avx2 amx_tile"
+
+
+def test_portable_numerics_are_the_same_for_all_makers_and_later_instructions(
+    processor: Callable[[str, str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor("x86_64", "Somebody", "fpu avx avx2 fma")
+    somebodys = fingerprint("cpu", "portable")
+    assert (somebodys["processor"], somebodys["MKL_CBWR"], lacking()) == ("x86_64 avx2 fma", "COMPATIBLE", "")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # replaced where workers start
+    processor("x86_64", "Another", "avx2 fma avx512f amx_tile")
+    assert difference(fingerprint("cpu", "portable"), somebodys) == ""
+
+
+def test_a_processor_without_portable_numerics_is_told_by_what_it_lacks(
+    processor: Callable[[str, str, str], None],
+) -> None:
+    processor("x86_64", "Somebody", "fpu avx avx2 fma")
+    complete = fingerprint("cpu", "portable")
+    processor("x86_64", "Somebody", "avx")
+    assert lacking() == "this machine's has no AVX2 and no FMA"
+    assert difference(fingerprint("cpu", "portable"), complete) == "processor x86_64 instead of x86_64 avx2 fma"
+    processor("aarch64", "Arm", "asimd")
+    assert lacking() == "this machine's is aarch64, not x86_64"
 
 
 def test_two_machines_are_compared_by_name() -> None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,11 +28,9 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
 from edge.protocol import codec, messages
-from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, TrainConfig
 from edge.runtime.keys import make, read_pair, read_public
-from edge.runtime.numerics import fingerprint
-from edge.runtime.remote_worker import JoinError, localized_job, open_runner
 from scenarios.cli import main
+from tests.edge.protocol.mutations import JOB
 from tests.scenarios.runs import fedbr, refused
 from tests.toy import federation, objective, set_workers, store
 
@@ -55,9 +52,9 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def worker(folder: Path, port: int, name: str = "alice", *more: str) -> Iterator[subprocess.Popen[str]]:
-    """``fedbr worker`` with this name's key."""
+    """A node agent with this name's key, and two workers."""
     keys = ["--keys", str(folder / f"{name}.key"), "--server", str(folder / "run.pub")]
-    words = fedbr("worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, *more)
+    words = fedbr("worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, "--workers", "2", *more)
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -147,19 +144,12 @@ def port_of(pool: Pool) -> int:
     return int(pool.remote_access.endpoint.rpartition(":")[2])
 
 
-@pytest.mark.parametrize(
-    ("sum", "method"),
-    [("client_order", PRIVATE_HEAD), ("fixed_point", "fedavg"), ("fixed_point", PRIVATE_HEAD)],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_one_of_ours_and_a_remote_worker_side_by_side_change_nothing(
-    folder: Path, sum: Literal["client_order", "fixed_point"], method: str | Method
-) -> None:
-    run = federation(folder / "alone", method, clients=6, sum=sum)
+def test_a_worker_of_ours_and_an_agent_side_by_side_change_nothing(folder: Path) -> None:
+    run = federation(folder / "alone", "fedavg", clients=6, sum="fixed_point")
     run_synchronous(run)
     store(run).ledger.close()
     answered = dict[int, int]()
-    run = federation(folder / "both", method, clients=6, sum=sum)
+    run = federation(folder / "both", "fedavg", clients=6, sum="fixed_point")
     with WorkerLauncher() as launcher, pool_for(run, folder, 1, launcher) as pool:
         scheduler = pool._scheduler
         with worker(folder, port_of(pool)) as alice:
@@ -175,38 +165,52 @@ def test_one_of_ours_and_a_remote_worker_side_by_side_change_nothing(
     assert min(answered[0], answered[1]) >= 2  # both have worked
 
 
-def test_a_remote_worker_that_is_killed_in_the_middle_takes_nothing_with_it_that_clients_keep(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sum", "method"),
+    [("client_order", "scaffold"), ("fixed_point", PRIVATE_HEAD)],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_an_agent_a_worker_and_a_fork_server_that_are_killed_in_the_middle_take_nothing_with_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sum: Literal["client_order", "fixed_point"], method: str | Method
 ) -> None:
-    """After the first round, when it has what clients kept in hand; the other goes on alone."""
+    """After a round each, while they have visits of the next: the first agent, then a worker of the other, then its
+    fork server with all workers."""
     (folder / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))  # of the remote workers: who is killed clears nothing away
-    run = federation(folder / "alone", "scaffold", clients=6, rounds=4)
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    run = federation(folder / "alone", method, clients=6, rounds=6, sum=sum)
     run_synchronous(run)
     store(run).ledger.close()
-    killed: list[subprocess.Popen[str]] = []
+    agents: list[psutil.Process] = []
 
     def kill(progress: RoundFinished) -> None:
         if progress.rounds == 1:
-            killed[0].kill()
+            for process in (*agents[0].children(recursive=True), agents[0]):
+                process.kill()
+        elif progress.rounds in (2, 4):
+            (fork_server,) = agents[1].children()
+            (fork_server if progress.rounds == 4 else fork_server.children()[0]).kill()
 
-    run = federation(folder / "both", "scaffold", clients=6, rounds=4, on_round=kill)
+    run = federation(folder / "both", method, clients=6, rounds=6, sum=sum, on_round=kill)
     with (
         WorkerLauncher() as launcher,
         pool_for(run, folder, 0, launcher) as pool,
         worker(folder, port_of(pool)) as alice,
         worker(folder, port_of(pool)) as bob,
     ):
-        killed.append(alice)
+        agents += [psutil.Process(each.pid) for each in (alice, bob)]
         until_ready(pool, 2, [alice, bob])
         set_workers(run, pool)
         run_synchronous(run)
         pool.__exit__(None, None, None)
-        assert (ended(alice)[0], ended(bob)[0]) == (-signal.SIGKILL, 0)
+        assert ended(alice)[0] == -signal.SIGKILL
+        status, said = ended(bob)
     store(run).ledger.close()
     assert outcome(folder / "both") == outcome(folder / "alone")
     gone = read(folder / "both" / "ledger.sqlite", "SELECT detail FROM host_events WHERE kind = 'worker_died'")
     assert [row["detail"].partition(", ")[0] for row in gone][:1] in (["worker 0"], ["worker 1"])
+    died = [line for line in said if line.startswith("worker_died")]
+    assert ["the process that starts workers was ended by SIGKILL" in line for line in died] == [False, True, True]
+    assert status == 0
 
 
 def _counted(sent: list[Instruction], by_worker: dict[int, int]) -> list[Instruction]:
@@ -272,7 +276,7 @@ def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_contr
             envelope = codec.Envelope(identity.decode()).pack()
             router.send_multipart([identity, envelope, encoded.header, *encoded.frames])
 
-        say(messages.Welcome(job(device="\x1b]0;a title\x07")), messages.NO_RUN)
+        say(messages.Welcome(replace(JOB, run_id="run-1", device="\x1b]0;a title\x07")), messages.NO_RUN)
         router.recv_multipart()  # its refusal
         say(messages.Shutdown(), "run-1")
         assert ended(alice) == (
@@ -290,8 +294,7 @@ def test_a_worker_that_is_stopped_ends_with_4(folder: Path, how: signal.Signals)
     with worker(folder, free_port()) as alice:
         status = psutil.Process(alice.pid)
         deadline = time.monotonic() + 30
-        # until it has begun to wait
-        while "edge.runtime.remote_worker" not in status.cmdline() or status.num_threads() < 3:
+        while status.num_threads() < 3:  # until it has begun to wait
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(0.5)
@@ -322,39 +325,3 @@ def test_the_command_keys_makes_a_pair_once(tmp_path: Path, capsys: pytest.Captu
     before = (tmp_path / "alice.key").read_bytes()
     assert "there is a key alice already" in refused(capsys, "keys", "alice", "--out", str(tmp_path))
     assert (tmp_path / "alice.key").read_bytes() == before
-
-
-# --- what a remote worker makes sure of before it serves --------------------------------------------------------------
-
-
-def job(**other: object) -> Job:
-    objective = ComponentConfig("edge.training.client_update:ClientUpdate")
-    plain: dict[str, object] = {"objective": objective, "data_sha256": "", "device": "cpu"}
-    fields = plain | other
-    data = DataConfig("digits", root="/nowhere", download=False)
-    return Job("run-1", 0, cache="/nowhere", model=ModelConfig("digits-cnn"), data=data, train=TrainConfig(), **fields)  # type: ignore[arg-type]
-
-
-def test_a_remote_worker_uses_folders_of_its_own_and_serves_on_the_same_type_of_device_alone() -> None:
-    here = localized_job(job(), "auto", None, "/cache")
-    assert (here.device, here.data.root, here.cache, here.worker_slot, here.workers) == ("cpu", None, "/cache", 0, 1)
-    assert localized_job(job(device="cuda:3"), "auto", "/data", "/cache").device == "cuda"
-    assert localized_job(job(device="cuda:3"), "cuda:1", "/data", "/cache").data.root == "/data"
-    with pytest.raises(JoinError, match="--device cpu: the run computes on cuda:0, and other devices are not"):
-        localized_job(job(device="cuda:0"), "cpu", None, "/cache")
-
-
-def test_a_remote_worker_with_other_libraries_other_data_or_without_the_method_does_not_serve(tmp_path: Path) -> None:
-    run = job(device="cpu", fingerprint=fingerprint("cpu") | {"torch": "2.0.1"})
-    why = f"torch {version('torch')} instead of 2.0.1; fedbr run --any-machine allows it"
-    with pytest.raises(JoinError) as error:
-        open_runner(run, run)
-    assert str(error.value) == f"not bit-identical to the run's machine: {why}"
-    other = job(data_sha256="0123456789abcdef" * 4)
-    with pytest.raises(
-        JoinError, match=r"data set digits: this worker's is [0-9a-f]{16}, the run's is 0123456789abcde"
-    ):
-        open_runner(other, localized_job(other, "auto", None, str(tmp_path)))
-    unknown = job(objective=ComponentConfig("nobodys.module:Half"))
-    with pytest.raises(ModuleNotFoundError, match="nobodys"):
-        open_runner(unknown, localized_job(unknown, "auto", None, str(tmp_path)))

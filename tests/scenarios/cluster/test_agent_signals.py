@@ -10,7 +10,7 @@ import pytest
 
 from edge.runtime.connection import Credentials
 from edge.runtime.keys import KeyPair
-from scenarios.cluster.node_agent import FINISHED, STOPPED, NodeAgent, NodeOptions, Session, join_run
+from scenarios.cluster.node_agent import FINISHED, STOPPED, NodeAgent, NodeOptions, ServedConnection, join_run
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
 
@@ -30,13 +30,13 @@ def test_signals_do_not_interrupt_an_agent_that_ends(
 ) -> None:
     ended: list[str] = []
 
-    def serve(agent: NodeAgent, wait_seconds: float) -> Session:
+    def serve(agent: NodeAgent, wait_seconds: float) -> ServedConnection:
         agent._stack.callback(ended.append, "fork server")
         for number in BOTH:
             agent._stack.callback(os.kill, os.getpid(), number)
         if first is not None:
             os.kill(os.getpid(), first)
-        return Session()
+        return ServedConnection()
 
     monkeypatch.setattr(NodeAgent, "serve", serve)
     credentials = Credentials(KeyPair(b"", b""), b"")

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from scenarios import run_warnings
 from scenarios.builder import on_device
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
+from scenarios.run_warnings import check_instructions
 
 WIDE = ["model.name=resnet18", "model.width=64", "data.name=cifar10"]
 NARROW = [*WIDE, "model.width=16"]
@@ -49,6 +51,25 @@ def test_what_is_said_stays_and_is_refused_where_the_device_or_everybody_lacks_i
         load("digits", ["train.precision=fp16"])
     assert str(caught.value) == (
         "command line: train.precision = 'fp16': must be one of fp32, bf16, tf32; did you mean 'bf16'?"
+    )
+
+
+def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    portable = load("digits", ["train.instructions=portable"])
+    assert portable.scenario.train.instructions == "portable"
+    with pytest.raises(ScenarioError) as caught:
+        on_device(portable, "cuda")
+    assert str(caught.value) == (
+        "digits: train.instructions = portable: only on the CPU, and this run is on cuda; choose --device cpu, or "
+        "native"
+    )
+    monkeypatch.setattr(run_warnings, "lacking", lambda: "this machine's has no AVX2")
+    check_instructions(load("digits"))
+    with pytest.raises(ScenarioError) as caught:
+        check_instructions(portable)
+    assert str(caught.value) == (
+        "digits: train.instructions = portable: needs an x86-64 processor with AVX2 and FMA, and this machine's has no "
+        "AVX2; choose native"
     )
 
 

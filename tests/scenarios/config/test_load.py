@@ -187,6 +187,7 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
         ("method_options.lambda1=true", "method_options.lambda1 = true: must not be true or false"),
         ("data.root=/my/data", "data.root = '/my/data': digits comes with scikit-learn; leave data.root out"),
         ("train.nesterov=true", "train.nesterov = true needs train.momentum above 0"),
+        ("train.instructions=avx2", "train.instructions = 'avx2': must be one of native, portable"),
         (
             "data.partition.file=mine.json",
             "data.partition.file = 'mine.json' is read only with data.partition.kind = file, not with dirichlet",
@@ -199,6 +200,21 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
 )
 def test_a_bad_override_is_one_message_that_names_the_key(override: str, message: str) -> None:
     assert refusal(override) == f"command line: {message}"
+
+
+def test_portable_numerics_are_refused_with_what_differs_between_processors() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load("digits", ["train.instructions=portable", "train.threads=2"])
+    assert str(caught.value) == (
+        "command line: train.instructions = portable: the order of sums depends on threads, and train.threads = 2; "
+        "choose 1, or native"
+    )
+    with pytest.raises(ScenarioError) as caught:
+        load("digits", ["train.instructions=portable", "train.precision=bf16"])
+    assert str(caught.value) == (
+        "command line: train.instructions = portable: kernels of AVX2 compute in fp32, and train.precision = bf16; "
+        "choose fp32, or native"
+    )
 
 
 def test_a_number_or_list_without_end_is_refused_where_it_stands(tmp_path: Path) -> None:

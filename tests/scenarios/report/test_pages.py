@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scenarios.report.pages import PageTable, write_study
+from scenarios.report.pages import PageTable, render, write_study
 
 
 def page(tmp_path: Path, *lengths: int) -> str:
@@ -33,4 +33,7 @@ def test_only_screens_are_dark_as_the_system_or_the_reader_says(tmp_path: Path) 
 def test_the_footer_promises_equal_records_on_one_kind_of_processor_only(tmp_path: Path) -> None:
     text = page(tmp_path)
     assert "the same virtual record on the same kind of processor" in text
+    portable = render("base.html.j2", title="Runs", portable=True)
+    assert "the same virtual record and the same model on every x86-64 processor with AVX2" in portable
+    assert "kind of processor" not in portable
     assert "on every host." not in text

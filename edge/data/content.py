@@ -1,0 +1,107 @@
+"""Decoded data sets by the hash of their content, which is the same on all machines: found, checked, and hashed.
+
+    CACHE/received/data/HASH/     a set that another machine has sent; HASH is `Data.sha256`
+
+So a machine without a set's files can train on what another has decoded (`edge.data.decoded_cache` has the form).
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge.data.atomic_cache import text_once
+from edge.data.registry import DataError
+
+META = "meta.json"
+"""The file that lists a decoded set's arrays and has their hash."""
+
+
+def array_file(folder: Path, name: str) -> Path:
+    """The file of one array of a decoded set."""
+    return folder / f"{name}.npy"
+
+
+def received_folder(cache: Path, kind: str, sha256: str) -> Path:
+    """The folder for files of a kind that another machine has sent."""
+    return cache / "received" / kind / sha256
+
+
+def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """One hash over the decoded arrays: names, types, shapes and raw little-endian numbers, in order."""
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        digest.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def folder_of_content(name: str, sha256: str, cache: Path, decoded_here: Path) -> Path | None:
+    """The folder of decoded examples of the set ``name`` with this content, if the cache has one.
+
+    ``decoded_here``: where sets are that this machine has decoded itself.
+    """
+    if not sha256:
+        return None
+    received = received_folder(cache, "data", sha256)
+    if (received / META).is_file():
+        return received
+    decoded = sorted(decoded_here.glob(f"{glob.escape(name)}-*"))
+    return next((folder for folder in decoded if _recorded_sha256(folder) == sha256), None)
+
+
+def _recorded_sha256(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / META).read_text())["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):  # damaged; whoever has its sources will say so
+        return None
+
+
+def file_hashes(folder: Path, record: Path) -> dict[str, str]:
+    """Name -> SHA-256 of the files of a decoded set; OSError.
+
+    ``record``: a file for those of the arrays, since to hash a large set takes seconds.
+    """
+    names = [f"{name}.npy" for name in json.loads((folder / META).read_text())["arrays"]]
+    stamps = {name: _stamp(folder / name) for name in names}
+
+    def hashed() -> str:
+        return json.dumps({name: [stamp, _sha256(folder / name)] for name, stamp in stamps.items()})
+
+    try:
+        recorded = json.loads(text_once(record, hashed))
+        hashes = {name: str(digest) for name, (stamp, digest) in recorded.items() if stamp == stamps.get(name)}
+    except (ValueError, TypeError, AttributeError):  # damaged, by a loss of power for instance
+        hashes = {}
+    return {name: hashes.get(name) or _sha256(folder / name) for name in names} | {META: _sha256(folder / META)}
+
+
+def _stamp(file: Path) -> str:
+    stat = file.stat()
+    return f"{stat.st_size}|{stat.st_mtime_ns}"
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def check_content(folder: Path, sha256: str) -> None:
+    """DataError unless the decoded examples in a folder, which came from elsewhere, have this content."""
+    try:
+        meta = json.loads((folder / META).read_text())
+        if not all(name.isidentifier() for name in meta["arrays"]):
+            raise ValueError(f"arrays {meta['arrays']!r:.100}")
+        found = content_sha256({name: np.load(array_file(folder, name), mmap_mode="r") for name in meta["arrays"]})
+        recorded = meta["sha256"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        raise DataError(f"{folder}: these are no decoded examples: {error}") from error
+    if not found == recorded == sha256:
+        raise DataError(f"{folder}: the content has the hash {found}, not {sha256}")
