@@ -71,7 +71,19 @@ def drill(method: str, rounds: int, faults: int, seed: int, drills: str = LOCAL)
     overrides = (*DRILLS[drills][method], f"rounds.max={rounds}")
     with tempfile.TemporaryDirectory(prefix="fedbr-chaos-") as scratch:
         out = Path(scratch)
-        calm = command("run", *SCENARIO, *overrides, "--out", str(out), "--run-id", "calm", "--quiet", "--workers", "2")
+        calm = command(
+            "run",
+            *SCENARIO,
+            *overrides,
+            "--out",
+            str(out),
+            "--run-id",
+            "calm",
+            "--quiet",
+            "--workers",
+            "2",
+            "--no-report",
+        )
         subprocess.run(calm, check=True, stdout=subprocess.DEVNULL)
         kind = LocalDrill if drills == LOCAL else AgentDrill
         fire = kind(out, "fire", overrides, rounds, faults, random.Random(f"{seed} {method}"))

@@ -85,7 +85,7 @@ class AgentDrill:
             make(pair, out)
         endpoint = f"tcp://127.0.0.1:{free_port()}"
         keys = ("--keys", str(out / "run.key"), "--allow", str(out / "agent.pub"))
-        listening = ("--listen", endpoint, *keys, "--workers", "0", "--quiet")
+        listening = ("--listen", endpoint, *keys, "--workers", "0", "--quiet", "--no-report")
         self._first = command("run", *SCENARIO, *overrides, *listening, "--out", str(out), "--run-id", name)
         self._again = command("resume", str(self.folder), *listening)
         joining = ("--connect", endpoint, "--keys", str(out / "agent.key"), "--server", str(out / "run.pub"))
@@ -99,9 +99,12 @@ class AgentDrill:
         self._coordinator = self._start(self._first)
         try:
             self._agents = [_AgentProcess(self._start(self._join)) for _ in range(AGENTS)]
-            while not self._is_over(self.rng.uniform(*PAUSE_SECONDS)):
-                if self._to_come and self._strike(self._to_come[-1]):
+            pause = self.rng.uniform(*PAUSE_SECONDS)
+            while not self._is_over(pause):
+                pause = LOOK_SECONDS  # until there is something to be harmed
+                if self._strike(self._to_come[-1]):
                     self.faults[self._to_come.pop()] += 1
+                    pause = self.rng.uniform(*PAUSE_SECONDS)
             for agent in self._agents:
                 self._leave(agent.popen)
             await_end(processes_in(self._temporary), "the run")
@@ -168,8 +171,7 @@ class AgentDrill:
     def _strike(self, what: str) -> bool:
         """Do harm; whether there was something to be harmed."""
         if what == LISTENING_COORDINATOR:
-            self._mark(what)
-            self._kill(psutil.Process(self._coordinator.pid))
+            self._kill(what, psutil.Process(self._coordinator.pid))
             self._coordinator.wait()
             self._pause()
             self._resume()
@@ -186,25 +188,26 @@ class AgentDrill:
         return False
 
     def _strike_agent(self, what: str, agent: _AgentProcess) -> None:
-        self._mark(what)
         if what == AGENT:
-            self._kill(agent.psutil)
+            self._kill(what, agent.psutil)
             self._pause()
             self._replace(agent)
         elif what == AGENT_STOPPED:
+            self._mark(what)
             agent.psutil.suspend()
             time.sleep(STOP_SECONDS)
             agent.psutil.resume()
         elif what == AGENTS_FORK_SERVER:
             agent.restarts += 1
-            self._kill(*agent.psutil.children())
+            self._kill(what, *agent.psutil.children())
         else:
-            self._kill(self.rng.choice(agent.workers()))
+            self._kill(what, self.rng.choice(agent.workers()))
 
-    def _kill(self, *processes: psutil.Process) -> None:
+    def _kill(self, what: str, *processes: psutil.Process) -> None:
         """SIGKILL, after which those that they had started must end, too."""
         for process in processes:
             theirs = process.children(recursive=True)
+            self._mark(what)
             process.kill()
             await_end(theirs, f"process {process.pid}, which was killed")
 

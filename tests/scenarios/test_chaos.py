@@ -10,11 +10,14 @@ from benchmarks.chaos import AGENTS, LOCAL, drill
 from benchmarks.chaos_parts.agents import AGENT, AGENT_STOPPED, WEIGHTS, drawn, lost_after
 
 
-@pytest.mark.parametrize(("method", "drills"), [("fedbr", LOCAL), ("fedbuff", AGENTS)])
-def test_a_run_under_fire_ends_as_if_it_had_been_left_alone(method: str, drills: str) -> None:
-    outcome = drill(method, rounds=10, faults=3, seed=1, drills=drills)
+@pytest.mark.parametrize(
+    ("method", "drills", "rounds"),
+    [pytest.param("fedbr", LOCAL, 10, id="local workers"), pytest.param("fedbuff", AGENTS, 20, id="node agents")],
+)
+def test_a_run_under_fire_ends_as_if_it_had_been_left_alone(method: str, drills: str, rounds: int) -> None:
+    outcome = drill(method, rounds, faults=3, seed=1, drills=drills)
     assert outcome.same
-    assert outcome.rounds == 10
+    assert outcome.rounds == rounds
     assert sum(outcome.faults.values()) >= 1
 
 
