@@ -46,9 +46,6 @@ class Impostors:
     def fileno(self) -> int:
         return self._read_end
 
-    def use(self, instructions: str) -> None:
-        pass
-
     def adopt(self, folder: Path) -> None:
         pass
 
