@@ -77,6 +77,7 @@ def test_a_run_that_is_made_elsewhere_comes_back_whole(tmp_path: Path) -> None:
     loaded = load("digits", ["method=fedavg", "rounds.max=1", "train.local_steps=1", "data.clients=6"])
     path = tmp_path / "digits" / "spread" / "one"
     host = {"out": str(tmp_path), "device": "cpu", "workers": 1}
+    before = set(psutil.Process().children(recursive=True))
     keeper = RunKeeper(RunOrder(host, told_of(PlannedRun("one", loaded, {}), path), "no-such-file"))
     try:
         said = []
@@ -89,7 +90,7 @@ def test_a_run_that_is_made_elsewhere_comes_back_whole(tmp_path: Path) -> None:
         assert (path / "ledger.sqlite").is_file()
     finally:
         keeper.end()
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def test_an_archive_of_nothing_is_empty_and_makes_nothing(tmp_path: Path) -> None:
