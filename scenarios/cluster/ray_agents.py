@@ -18,6 +18,7 @@ from ray.exceptions import ActorDiedError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from coordinator.workers.launcher import how_ended
 from edge.runtime.keys import KeyPair
 from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder
 
@@ -50,6 +51,8 @@ class PlacedAgent:
     """0: its keeper has not replied yet"""
     starts: int = 1
     is_noted: bool = False
+    last_said: str = ""
+    """The last line of the agent's log"""
     has_ended: bool = False
     """The run has ended, or the agent failed too often"""
 
@@ -177,13 +180,14 @@ class NodeAgents:
         now = time.monotonic()
         placed.started_at = placed.started_at or now
         if look.said:
+            placed.last_said = look.said[-1].removeprefix("fedbr worker: ")
             self._answer({"said": look.said, "name": placed.name})
         if look.status is None and now - placed.started_at > STEADY_SECONDS:
             placed.starts = 1
         if look.status == 0:
             placed.has_ended = True
         elif look.status is not None:
-            self._failed(placed, _why(look))
+            self._failed(placed, _why(look.status, placed.last_said))
             if not placed.has_ended:
                 placed.keeper.start.remote()
                 placed.started_at = now
@@ -209,10 +213,8 @@ def _kept(group: Any, resources: Mapping[str, float], order: AgentOrder) -> Any:
     )
 
 
-def _why(look: AgentLook) -> str:
-    last = [line.partition("fedbr worker: ")[2] or line for line in look.said[-1:]]
-    ended = f"signal {-look.status}" if look.status is not None and look.status < 0 else f"exit code {look.status}"
-    return f"its agent ended with {ended}{': ' if last else ''}{''.join(last)}"
+def _why(status: int, last_said: str) -> str:
+    return f"its agent {how_ended(status)}{': ' if last_said else ''}{last_said}"
 
 
 def resources_of(nodes: Iterable[Mapping[str, Any]]) -> dict[str, float]:
