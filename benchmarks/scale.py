@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.echo import PACE_VARIABLE  # noqa: E402
 from benchmarks.scale_parts.coordinator import Request, Round  # noqa: E402
+from benchmarks.scale_parts.figure import draw  # noqa: E402
 from benchmarks.scale_parts.model import CoordinatorCost, Measured, fit  # noqa: E402
 from edge.runtime.keys import make  # noqa: E402
 from scenarios.cache import cache_folder  # noqa: E402
@@ -42,8 +43,8 @@ LIMIT_SECONDS = 240.0
 LINK, RTT = 1e9, 1e-3
 LOOPBACK, SHAPED = "loopback", "1 Gbit/s, 1 ms"
 PORT = 5611
-CNN_NBYTES, RESNET18_NBYTES = 4 * 62_006, 4 * 11_173_962
-"""The LeNet-like CNN (`cnn`) and ResNet-18 (`resnet18`), for ten classes."""
+MODELS = {"small CNN": 4 * 62_006, "ResNet-18": 4 * 11_173_962}
+"""Bytes of the LeNet-like CNN (`cnn`) and of ResNet-18 (`resnet18`), for ten classes."""
 
 Start = Callable[[int | None, Sequence[str]], subprocess.Popen[str]]
 """(agent's number or None for the coordinator, command) -> process"""
@@ -145,7 +146,7 @@ def print_limits(cost: CoordinatorCost, worst: float) -> None:
     )
     print("Machines of 16 workers, four visits per worker and round, up to which a round takes a tenth longer:\n")
     print("| model | a visit | 1 Gbit/s | 10 Gbit/s | 25 Gbit/s |\n|---|---|---|---|---|")
-    for name, nbytes in (("small CNN", CNN_NBYTES), ("ResNet-18", RESNET18_NBYTES)):
+    for name, nbytes in MODELS.items():
         for seconds in (0.1, 1.0, 10.0):
             most = [cost.most_machines(16, 4, seconds, nbytes, rate) for rate in (1e9, 1e10, 2.5e10)]
             print(f"| {name} | {seconds:g} s | " + " | ".join(f"{each:,}" for each in most) + " |")
@@ -159,6 +160,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--visit-ms", type=float, default=100.0)
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--figure", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     links = {"loopback": [LOOPBACK], "shaped": [SHAPED], "both": [LOOPBACK, SHAPED]}[arguments.links]
     try:
@@ -191,10 +193,14 @@ def main() -> int:
         )
         for row in rows
     ]
-    if len(measured) >= 4:
-        print_limits(*fit(measured))
+    flat = [asdict(row) | asdict(row.setting) for row in rows]
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        arguments.json.write_text(json.dumps(flat, indent=1))
+    if len(measured) >= 4:
+        cost, worst = fit(measured)
+        print_limits(cost, worst)
+        if arguments.figure is not None:
+            draw(flat, cost, MODELS, 16, arguments.figure)
     return 0
 
 
