@@ -69,13 +69,13 @@ class Row:
     """The median round of a setting."""
 
     setting: Setting
-    model_nbytes: int
     seconds: float
     perfect: float
     cpu_seconds: float
     nbytes_sent: float
     nbytes_received: float
     rss: float
+    model_nbytes: int
 
 
 @contextlib.contextmanager
@@ -122,9 +122,8 @@ def measure(setting: Setting, rounds: int, visit_seconds: float, folder: Path) -
         answer, _ = coordinator.communicate(timeout=LIMIT_SECONDS)
     seen = [Round(**each) for each in json.loads(answer)["rounds"]]
     medians = {name: statistics.median(getattr(each, name) for each in seen) for name in asdict(seen[0])}
-    model_nbytes = round(medians["nbytes_received"] / setting.agents / 2)
     perfect = VISITS_EACH * visit_seconds
-    return Row(setting, model_nbytes, perfect=perfect, **medians)
+    return Row(setting, perfect=perfect, **medians)
 
 
 def print_row(row: Row) -> None:

@@ -59,6 +59,8 @@ class Round:
     nbytes_received: int
     rss: int
     """Bytes, at its end."""
+    model_nbytes: int
+    """Bytes that a client is charged for its download: the model, and some hundred bytes."""
 
 
 @dataclass
@@ -86,7 +88,8 @@ class Watch:
         if self._last is not None and progress.row.participants == self.request.visits:
             (wall, cpu, nbytes), last = now, self._last
             sent, received = (after - before for after, before in zip(nbytes, last[2], strict=True))
-            self.rounds.append(Round(wall - last[0], cpu - last[1], sent, received, psutil.Process().memory_info().rss))
+            rss, model_nbytes = psutil.Process().memory_info().rss, progress.row.bytes_down // self.request.visits
+            self.rounds.append(Round(wall - last[0], cpu - last[1], sent, received, rss, model_nbytes))
         # a round that has begun before the last agent was ready was shared by fewer
         self._last = now if self.pools[-1].size == self.request.workers else None
 
