@@ -5,13 +5,13 @@ A round's CPU time at the coordinator is
     a + b visits + c machines + d (bytes sent and received)
 
 fitted by least squares with no negative coefficient. Bytes per machine are one model down and one partial sum up, with
-eight bytes per parameter; what visits add is in the fit of the bytes per visit. A round of k visits per worker, on
-machines with w workers, then takes
+eight bytes per parameter; what visits add is in the fit of the bytes per visit. A round of k visits of t seconds per
+worker then takes
 
-    k t + latency + the larger of (the coordinator's CPU time, the time of its bytes on its link)
+    the larger of (k t, b visits) + the larger of (a + c machines + d bytes, the bytes' time on the coordinator's link)
 
-where the model goes down before the first visit ends and sums go up after the last, so that neither overlaps with
-training. That is an upper bound: a coordinator that works while others train is not waited for.
+since visits are handled while others train, but the model goes down before the first visit begins, and sums go up after
+the last has ended.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class CoordinatorCost:
     ) -> float:
         """Perfect time of a round over its time; ``rate``: of the coordinator's link, in bit/s each way."""
         visits = machines * workers * visits_each
-        perfect = visits_each * visit_seconds
-        link = machines * SUM_FACTOR * model_nbytes * 8 / rate + machines * model_nbytes * 8 / rate
-        return perfect / (perfect + max(self.cpu_seconds(machines, visits, model_nbytes), link))
+        perfect, of_visits = visits_each * visit_seconds, self.per_visit * visits
+        link = machines * (1 + SUM_FACTOR) * model_nbytes * 8 / rate
+        others = self.cpu_seconds(machines, visits, model_nbytes) - of_visits
+        return perfect / (max(perfect, of_visits) + max(others, link))
 
     def most_machines(
         self, workers: int, visits_each: int, visit_seconds: float, model_nbytes: int, rate: float, least: float = 0.9
