@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from coordinator.records.checkpoints import CheckpointStore  # noqa: E402
 from coordinator.records.store import Ledger, read  # noqa: E402
-from coordinator.workers.messaging import MessageSender  # noqa: E402
+from coordinator.workers.message_sender import MessageSender  # noqa: E402
 from scenarios import runner  # noqa: E402
 from scenarios.cli.main import run_command  # noqa: E402
 

@@ -46,6 +46,9 @@ class Impostors:
     def fileno(self) -> int:
         return self._read_end
 
+    def use(self, instructions: str) -> None:
+        pass
+
     def adopt(self, folder: Path) -> None:
         pass
 

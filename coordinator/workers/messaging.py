@@ -1,40 +1,34 @@
-"""Messages between a pool and its workers, by the protocol of `edge.protocol.codec`.
+"""Messages from a pool's workers, by the protocol of `edge.protocol.codec`; `coordinator.workers.message_sender` has
+those to them.
 
 `MessageHandler` checks each message against the state of its sender, and turns it into an event of the scheduler. A
-worker that sends an invalid message is ended, and nothing else changes. `MessageSender` sends messages and tasks, and
-each block version once per worker.
+worker that sends an invalid message is ended, and nothing else changes.
 
-Remote workers do not reach the run's folder. The client state that a task needs is read when the task is sent to a
-remote worker, unless that worker did the client's last visit, and written when its update is accepted, in the files
-that a local worker would have read and written. It is charged to nobody.
+Client state from a remote worker, which does not reach the run's folder, is written when the update is accepted, in the
+file that a local worker would have written. It is charged to nobody.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import zmq
-
-from coordinator.workers.block_cache import CachedPayload, CachedPayloads
 from coordinator.workers.file_sender import FileSender
 from coordinator.workers.instructions import DeliverPartial, DeliverReply, DropReply, Instruction
+from coordinator.workers.message_sender import MessageSender
 from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
-from coordinator.workers.shared_blocks import SharedBlocks
-from coordinator.workers.sockets import Received, RouterSocket, Sockets, UnreachableError
+from coordinator.workers.sockets import Received, RouterSocket
 from coordinator.workers.task import PoolError, PoolTask, Reply, check_partial_sum, check_reply_kind, doubt
-from coordinator.workers.task_group import OpenTask, TaskGroups
+from coordinator.workers.task_group import TaskGroups
 from edge.protocol import client_state, codec, messages
 from edge.protocol.client_state import StateError
 from edge.protocol.config import Job
-from edge.protocol.messages import ClientState, Describe, Train, WireError, printable
-from edge.protocol.payload import Vector, shapes
+from edge.protocol.messages import ClientState, Train, WireError, printable
+from edge.protocol.payload import shapes
 
 MAX_MESSAGES_PER_TURN = 32
 """Messages handled before the event loop checks for a stop and for the replies that it waits for."""
@@ -336,189 +330,6 @@ class MessageHandler:
             if closed:  # or their group was cancelled
                 task, group, _ = closed[0]
                 group.add_partial_sum(worker.number, task.partial_sum_request.round, sums)
-
-
-class MessageSender:
-    """Sends to the workers of one pool. A worker that cannot be reached is ended, and its tasks requeued."""
-
-    def __init__(self, run_id: str, sockets: Sockets, registry: WorkerRegistry, shared: SharedBlocks) -> None:
-        """``shared``: the block versions that local workers map."""
-        self._run_id, self._sockets, self._registry, self._shared = run_id, sockets, registry, shared
-        self._frames: dict[bytes, zmq.Frame] = {}  # one per version that is sent, for all workers
-        self.cached_payloads = CachedPayloads(lambda version: self._frames.pop(version, None), shared.remove)
-        self._state_holders: dict[int, tuple[int, str]] = {}
-        """client -> (remote worker that did its last visit, name of the state that it has since)"""
-        self.nbytes = 0
-        """Bytes sent."""
-
-    @property
-    def versions(self) -> set[bytes]:
-        """Block versions of the frames in memory."""
-        return set(self._frames)
-
-    def send(
-        self,
-        worker: Worker,
-        message: messages.Message,
-        envelope: codec.Envelope | None = None,
-        entries: codec.TensorSpecs | None = None,
-        frames: Sequence[zmq.Frame] = (),
-    ) -> None:
-        """Send one message. ``entries``: the header's, for vectors sent before; ``frames``: in place of its own."""
-        run_id = self._run_id if worker.greeted else messages.NO_RUN
-        parts: list[bytes | zmq.Frame] = [(envelope or codec.Envelope(worker.identity)).pack()]
-        if entries is None:
-            encoded = codec.encode(message, run_id)
-            parts += [encoded.header, *(frames or [zmq.Frame(raw, copy=False) for raw in encoded.frames])]
-        else:
-            parts.append(codec.encode_header(message, run_id, entries))
-        self._send(worker, parts)
-
-    def send_tracked(self, worker: Worker, message: messages.Message) -> zmq.MessageTracker:
-        """Send one message without frames; the tracker is done when its header has left the queue."""
-        encoded = codec.encode(message, self._run_id)
-        assert not encoded.frames, message
-        header = zmq.Frame(encoded.header, track=True, copy=False)
-        self._send(worker, [codec.Envelope(worker.identity).pack(), header])
-        tracker: zmq.MessageTracker | None = header.tracker
-        assert tracker is not None
-        return tracker
-
-    def _send(self, worker: Worker, parts: Sequence[bytes | zmq.Frame]) -> None:
-        router_socket = self._sockets.remote_workers if worker.key else self._sockets.own
-        assert router_socket is not None, worker.identity
-        try:
-            router_socket.send(worker.identity, parts)
-        except UnreachableError as error:
-            self._registry.end(worker, f"it could not be reached: {error}")
-            return
-        self.nbytes += sum(len(part) for part in parts)
-
-    def send_tasks(self, worker: Worker, opened: Mapping[int, OpenTask]) -> None:
-        """Send tasks, in order, after the vectors and client state that the worker lacks.
-
-        Visits that need the same vectors go out as one message. PoolError for client state that cannot be read.
-        """
-        for (cached_payload, is_batch), group in groupby(opened.items(), lambda item: self._batch(worker, item[1])):
-            assert cached_payload is not None, worker.identity
-            for tasks in batched(group, messages.MAX_BATCH) if is_batch else ([each] for each in group):
-                evict = self._send_vectors(worker, cached_payload)
-                now = time.monotonic()
-                if worker.key:
-                    worker.sent_at.update((sequence, now) for sequence, _ in tasks)
-                if len(tasks) > 1:
-                    self._send_visits(worker, tasks, evict)
-                else:
-                    self._send_task(worker, *tasks[0], evict)
-
-    def _send_vectors(self, worker: Worker, cached_payload: CachedPayload) -> list[bytes]:
-        """Send or map the vectors that the worker lacks; returns the versions that its next message may evict."""
-        missing, evict = self.cached_payloads.delivery(worker.number, cached_payload)
-        if not missing:
-            return evict
-        mapped = [] if worker.key else [vector for vector in missing if self._shared.share(vector)]
-        envelope = codec.Envelope(worker.identity, evict=tuple(evict))
-        if mapped:
-            sizes = {vector.version.hex(): vector.data.size for vector in mapped}
-            self.send(worker, messages.MappedTensors(self._shared.folder, sizes), envelope)
-            envelope = codec.Envelope(worker.identity)
-            missing = [vector for vector in missing if vector.version.hex() not in sizes]
-        if missing:
-            blocks = messages.Tensors(tuple(missing))
-            self.send(worker, blocks, envelope, frames=[self._frame(vector) for vector in missing])
-        return []
-
-    def _send_task(self, worker: Worker, sequence: int, opened: OpenTask, evict: Sequence[bytes]) -> None:
-        task, _, cached_payload = opened
-        assert cached_payload is not None, task.name
-        if self._needs_state(worker, task) and (state := client_state_for(task)) is not None:
-            self.send(worker, state, codec.Envelope(worker.identity, sequence))
-        state_in, state_out = [_path_for(worker, path) for path in (task.state_in, task.state_out)]
-        envelope = codec.Envelope(
-            worker.identity, sequence, state_in, state_out, tuple(evict), 0.0, task.weight, self._registry.retired_slots
-        )
-        # the vectors were sent as blocks, now or before: the header only names their versions
-        self.send(worker, task.message, envelope, cached_payload.entries)
-
-    def _send_visits(self, worker: Worker, opened: Sequence[tuple[int, OpenTask]], evict: Sequence[bytes]) -> None:
-        tasks = [each.task for _, each in opened]
-        visits = [task.message for task in tasks if isinstance(task.message, Train)]
-        cached_payload = opened[0][1].cached_payload
-        assert cached_payload is not None, worker.identity
-        message = messages.Visits(
-            np.array([sequence for sequence, _ in opened]),
-            np.array([visit.client for visit in visits]),
-            np.array([visit.round for visit in visits]),
-            np.array([visit.lr for visit in visits]),
-            np.array([task.weight for task in tasks]),
-            [_path_for(worker, task.state_in) for task in tasks],
-            [_path_for(worker, task.state_out) for task in tasks],
-            {name: np.array([visit.choice[name] for visit in visits]) for name in visits[0].choice},
-            visits[0].payload,
-        )
-        retired = self._registry.retired_slots
-        envelope = codec.Envelope(worker.identity, evict=tuple(evict), retired_slots=retired)
-        self.send(worker, message, envelope, cached_payload.entries)
-
-    def note_state(self, worker: Worker, task: PoolTask) -> None:
-        """A reply of this worker to the task counts: a remote worker has the client's state since, and no other has."""
-        if task.state_out is not None and isinstance(task.message, Train):
-            self._state_holders[task.message.client] = worker.number, Path(task.state_out).name
-
-    def forget_state(self, worker: Worker, task: PoolTask) -> bool:
-        """A remote worker has not the client's state for a task; whether it should have had it."""
-        if task.state_in is None or isinstance(task.message, Describe) or self._needs_state(worker, task):
-            return False
-        return bool(worker.key) and self._state_holders.pop(task.message.client, None) is not None
-
-    def state_holder(self, task: PoolTask) -> int | None:
-        """The number of the remote worker, perhaps a lost one, that has the client's state for a task."""
-        if task.state_in is None or isinstance(task.message, Describe):
-            return None
-        holder, name = self._state_holders.get(task.message.client, (None, ""))
-        return holder if name == Path(task.state_in).name else None
-
-    def _needs_state(self, worker: Worker, task: PoolTask) -> bool:
-        """Whether client state must be sent ahead of a task."""
-        return bool(worker.key) and task.state_in is not None and self.state_holder(task) != worker.number
-
-    def _batch(self, worker: Worker, opened: OpenTask) -> tuple[CachedPayload | None, bool]:
-        """What tasks that are sent as one message have in common: (their vectors, whether they can be)."""
-        is_visit = isinstance(opened.task.message, Train)
-        return opened.cached_payload, is_visit and not self._needs_state(worker, opened.task)
-
-    def end(self, worker: Worker, why: str) -> None:
-        """End a worker. A remote worker is told to end, since its process cannot be ended from here."""
-        if worker.key:
-            self.send(worker, messages.Shutdown(why[: messages.MAX_ERROR_TEXT]))
-        self._registry.end(worker, why)
-
-    def _frame(self, vector: Vector) -> zmq.Frame:
-        if vector.version not in self._frames:
-            self._frames[vector.version] = zmq.Frame(vector.data.data, copy=False)
-        return self._frames[vector.version]
-
-
-def batched(opened: Iterable[tuple[int, OpenTask]], most: int) -> Iterator[list[tuple[int, OpenTask]]]:
-    """Lists of at most so many."""
-    rest = iter(opened)
-    while batch := list(islice(rest, most)):
-        yield batch
-
-
-def _path_for(worker: Worker, path: str | None) -> str | None:
-    """The file of client state as a worker is told it. A remote worker learns no path of this machine."""
-    return path if path is None or not worker.key else Path(path).name
-
-
-def client_state_for(task: PoolTask) -> ClientState | None:
-    """The client state that a remote worker needs for a task, if any. PoolError for a file that cannot be read."""
-    if task.state_in is None or isinstance(task.message, Describe):
-        return None
-    try:
-        return ClientState(task.message.client, client_state.read(task.state_in))
-    except client_state.StateError as error:
-        raise PoolError(f"{task.name}: the client's state cannot be read: {error}") from error
 
 
 def check_client_state(task: PoolTask, state: ClientState) -> None:

@@ -35,7 +35,8 @@ from coordinator.workers.instructions import (
     StartWorker,
 )
 from coordinator.workers.launcher import WorkerLauncher, quote
-from coordinator.workers.messaging import MessageHandler, MessageSender
+from coordinator.workers.message_sender import MessageSender
+from coordinator.workers.messaging import MessageHandler
 from coordinator.workers.payload_builder import PayloadBuilder
 from coordinator.workers.registry import STUCK_SECONDS, StallDetector, Worker, WorkerEvent, WorkerRegistry
 from coordinator.workers.scheduler import GETTING_READY, GIVING_SUMS, TaskScheduler

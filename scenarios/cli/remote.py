@@ -105,7 +105,7 @@ def worker(
     server: Annotated[Path, typer.Option("--server", metavar="NAME.pub", help="the run's public key")],
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=1, help="worker processes; by default one per core, on GPUs by memory"),
+        typer.Option("--workers", min=1, max=4096, help="worker processes; by default one per core, on GPUs by memory"),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:N, or auto: as the run's")] = "auto",
     data: Annotated[Path | None, typer.Option("--data", help="folder of data sets, searched first")] = None,

@@ -167,7 +167,8 @@ class NodeAgent:
         check_numerics(job, local)
         workers = self._options.workers or default_count(local)
         if workers != self._workers:  # as many as the GPUs of this machine have memory for
-            self._workers, session.is_lost, session.why = workers, True, f"{workers} workers have memory"
+            self._workers, session.is_lost = workers, True
+            session.why = f"its GPUs have memory for {workers} workers, not for one per core"
             return
 
         def check() -> None:
