@@ -20,7 +20,6 @@ import psutil
 
 from benchmarks.chaos_parts.processes import (
     SCENARIO,
-    STUCK_SECONDS,
     command,
     processes_in,
     rows,
@@ -48,7 +47,11 @@ ORPHAN_SECONDS = 15.0
 """In which workers end after the process that they belong to: their fork server kills them after two."""
 LEAVE_SECONDS = 20.0
 """In which an agent ends by itself when the run has ended, unless it has not joined yet."""
+WAIT_SECONDS = 240
+"""For a coordinator that was killed: on a busy machine it takes more than a minute to be back."""
 LOOK_SECONDS = 0.2
+STUCK_SECONDS = 300.0
+"""In which a run under fire must commit a round: its agents may load anew, one after the other, on a busy machine."""
 WITHOUT_AGENTS = "no worker has been there"
 """In the error of a run that has lost all agents, and may be resumed."""
 STOPPED_QUIETLY = (0, 4, -signal.SIGTERM)
@@ -87,7 +90,7 @@ class AgentDrill:
         self._first = command("run", *SCENARIO, *overrides, *listening, "--out", str(out), "--run-id", name)
         self._again = command("resume", str(self.folder), *listening)
         joining = ("--connect", endpoint, "--keys", str(out / "agent.key"), "--server", str(out / "run.pub"))
-        self._join = command("worker", *joining, "--workers", str(WORKERS_EACH), "--wait", "60")
+        self._join = command("worker", *joining, "--workers", str(WORKERS_EACH), "--wait", str(WAIT_SECONDS))
         self._started, self._logs = 0, dict[int, Path]()
         self._committed, self._committed_at = -1, time.monotonic()
         self._agents: list[_AgentProcess] = []
