@@ -70,31 +70,21 @@ def drill(method: str, rounds: int, faults: int, seed: int, drills: str = LOCAL)
     """One method, undisturbed with local workers, and under fire."""
     overrides = (*DRILLS[drills][method], f"rounds.max={rounds}")
     with tempfile.TemporaryDirectory(prefix="fedbr-chaos-") as scratch:
-        out = Path(scratch)
-        calm = command(
-            "run",
-            *SCENARIO,
-            *overrides,
-            "--out",
-            str(out),
-            "--run-id",
-            "calm",
-            "--quiet",
-            "--workers",
-            "2",
-            "--no-report",
-        )
-        subprocess.run(calm, check=True, stdout=subprocess.DEVNULL)
-        kind = LocalDrill if drills == LOCAL else AgentDrill
-        fire = kind(out, "fire", overrides, rounds, faults, random.Random(f"{seed} {method}"))
-        begun = time.monotonic()
-        fire.play()
-        seconds, requeued = time.monotonic() - begun, []
-        if isinstance(fire, AgentDrill):
-            requeued = fire.requeue_seconds(AGENT)
-        expected, found = chain(out / "digits" / "calm"), chain(fire.folder)
+        out, rng, begun = Path(scratch), random.Random(f"{seed} {method}"), time.monotonic()
+        words = ("--out", str(out), "--run-id", "calm", "--quiet", "--workers", "2", "--no-report")
+        subprocess.run(command("run", *SCENARIO, *overrides, *words), check=True, stdout=subprocess.DEVNULL)
+        expected, fire = chain(out / "digits" / "calm"), out / "digits" / "fire"
         assert len(expected) == rounds, (method, len(expected))
-        return Outcome(method, found == expected, len(found), seconds, drills, fire.faults, requeued)
+        if drills == LOCAL:
+            local = LocalDrill(out, fire.name, overrides, rounds, faults, rng)
+            local.play()
+            came, waited = local.faults, list[float]()
+        else:
+            agents = AgentDrill(out, fire.name, overrides, faults, rng)
+            agents.play()
+            came, waited = agents.faults, agents.requeue_seconds(AGENT)
+        found = chain(fire)
+        return Outcome(method, found == expected, len(found), time.monotonic() - begun, drills, came, waited)
 
 
 def described(outcome: Outcome) -> str:

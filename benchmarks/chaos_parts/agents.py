@@ -20,7 +20,6 @@ import psutil
 
 from benchmarks.chaos_parts.processes import (
     SCENARIO,
-    STUCK_SECONDS,
     command,
     processes_in,
     rows,
@@ -48,7 +47,11 @@ ORPHAN_SECONDS = 15.0
 """In which workers end after the process that they belong to: their fork server kills them after two."""
 LEAVE_SECONDS = 20.0
 """In which an agent ends by itself when the run has ended, unless it has not joined yet."""
+WAIT_SECONDS = 240
+"""For a coordinator that was killed: on a busy machine it takes more than a minute to be back."""
 LOOK_SECONDS = 0.2
+STUCK_SECONDS = 300.0
+"""In which a run under fire must commit a round: its agents may load anew, one after the other, on a busy machine."""
 WITHOUT_AGENTS = "no worker has been there"
 """In the error of a run that has lost all agents, and may be resumed."""
 STOPPED_QUIETLY = (0, 4, -signal.SIGTERM)
@@ -72,10 +75,8 @@ class _AgentProcess:
 class AgentDrill:
     """One run under fire."""
 
-    def __init__(
-        self, out: Path, name: str, overrides: Sequence[str], rounds: int, faults: int, rng: random.Random
-    ) -> None:
-        self.folder, self.rng, self.rounds = out / "digits" / name, rng, rounds
+    def __init__(self, out: Path, name: str, overrides: Sequence[str], faults: int, rng: random.Random) -> None:
+        self.folder, self.rng = out / "digits" / name, rng
         self.faults: Counter[str] = Counter()
         self._to_come = drawn(faults, rng)
         self._struck: list[tuple[str, float]] = []  # (fault, Unix time)
@@ -89,7 +90,7 @@ class AgentDrill:
         self._first = command("run", *SCENARIO, *overrides, *listening, "--out", str(out), "--run-id", name)
         self._again = command("resume", str(self.folder), *listening)
         joining = ("--connect", endpoint, "--keys", str(out / "agent.key"), "--server", str(out / "run.pub"))
-        self._join = command("worker", *joining, "--workers", str(WORKERS_EACH), "--wait", "60")
+        self._join = command("worker", *joining, "--workers", str(WORKERS_EACH), "--wait", str(WAIT_SECONDS))
         self._started, self._logs = 0, dict[int, Path]()
         self._committed, self._committed_at = -1, time.monotonic()
         self._agents: list[_AgentProcess] = []
@@ -141,13 +142,13 @@ class AgentDrill:
 
     def _has_finished(self) -> bool:
         """Whether the run that has ended was finished; one that has lost all agents is resumed."""
-        said = self._said(self._coordinator)
-        if self._coordinator.returncode == 3 and WITHOUT_AGENTS in said:
+        code, said = self._coordinator.returncode, self._said(self._coordinator)
+        if code == 3 and WITHOUT_AGENTS in said:
             self.faults[NO_AGENT] += 1
             self._resume()
-        elif self._coordinator.returncode:
+        elif code:
             raise RuntimeError(f"{self.folder}: {said} after {dict(self.faults)}")
-        return self._coordinator.returncode == 0
+        return bool(code == 0)
 
     def _look_after_agents(self) -> None:
         """Replace agents that a run without agents has ended; without one they end only when the run is finished."""
@@ -176,18 +177,17 @@ class AgentDrill:
             self._pause()
             self._resume()
             return True
-        at_work = [agent for agent in self._agents if agent.workers()]
+        at_work = [(agent, workers) for agent in self._agents if (workers := agent.workers())]
         if what == AGENTS_FORK_SERVER:
-            at_work = [agent for agent in at_work if agent.restarts < MOST_RESTARTS]
+            at_work = [(agent, workers) for agent, workers in at_work if agent.restarts < MOST_RESTARTS]
         if not at_work:
             return False
-        agent = self.rng.choice(at_work)
         with contextlib.suppress(psutil.NoSuchProcess):
-            self._strike_agent(what, agent)
+            self._strike_agent(what, *self.rng.choice(at_work))
             return True
         return False
 
-    def _strike_agent(self, what: str, agent: _AgentProcess) -> None:
+    def _strike_agent(self, what: str, agent: _AgentProcess, workers: Sequence[psutil.Process]) -> None:
         if what == AGENT:
             self._kill(what, agent.psutil)
             self._pause()
@@ -201,7 +201,7 @@ class AgentDrill:
             agent.restarts += 1
             self._kill(what, *agent.psutil.children())
         else:
-            self._kill(what, self.rng.choice(agent.workers()))
+            self._kill(what, self.rng.choice(workers))
 
     def _kill(self, what: str, *processes: psutil.Process) -> None:
         """SIGKILL, after which those that they had started must end, too."""
