@@ -462,8 +462,12 @@ class MessageSender:
 
     def note_state(self, worker: Worker, task: PoolTask) -> None:
         """A reply of this worker to the task counts: a remote worker has the client's state since, and no other has."""
-        if task.state_out is not None and isinstance(task.message, Train):
+        if task.state_out is None or not isinstance(task.message, Train):
+            return
+        if worker.key:
             self._state_holders[task.message.client] = worker.number, Path(task.state_out).name
+        else:  # all local workers reach the file
+            self._state_holders.pop(task.message.client, None)
 
     def forget_state(self, worker: Worker, task: PoolTask) -> bool:
         """A remote worker has not the client's state for a task; whether it should have had it."""
