@@ -165,7 +165,9 @@ class NodeAgent:
         check_numerics(job, local)
         local = self._with_files(connection, local, is_lost)
         workers = self._options.workers or default_count(local)
-        if workers != self._workers:  # as many as the GPUs of this machine have memory for
+        if (
+            workers < self._workers
+        ):  # as many as the GPUs of this machine have memory for, which may be free again later
             self._workers, session.is_lost, session.why = workers, True, f"{workers} workers have memory"
             return
         launcher, telemetry = self._launcher_for(local), list[str]()
@@ -179,7 +181,7 @@ class NodeAgent:
         with (
             scratch() as folder,
             logging_to(folder / "agent.log"),
-            Pool(local, workers, launcher, folder, on_event, is_lost, TRAINER, HEARTBEAT_SECONDS) as pool,
+            Pool(local, self._workers, launcher, folder, on_event, is_lost, TRAINER, HEARTBEAT_SECONDS) as pool,
         ):
             check_data(job, pool)
             forwarder = TaskForwarder(connection, pool, state_files(folder), telemetry)
