@@ -296,7 +296,7 @@ def test_an_error_strikes_its_own_task_wherever_it_is_in_the_hand() -> None:
     submit(scheduler, *range(1, 21), flops=100.0)
     assert scheduler.failed(0, 3, "WireError") == [Requeue(0, 3, "WireError"), SendTask(0, 3)]
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(1)]
-    hand = []
+    hand: list[Instruction] = []
     for number in (1, 2, 4, 5, 3):
         hand += scheduler.ready(1) if not hand else []
         hand += scheduler.answered(1, number, 0.02)[1:]
