@@ -267,6 +267,8 @@ class TaskScheduler:
         """A worker has failed a task. It lives on unless it fails every task, as on a GPU that is lost."""
         if not self._unassign(worker, sequence):
             return [DropReply(worker, sequence)]
+        if sequence not in self._tasks:  # cancelled: what it needs may be gone, which says nothing of the worker
+            return self._assign_tasks(self._assigned)
         self.avoid_place(worker, sequence)
         instructions = self._count_failure(worker, sequence, reason)
         failed_over = self._failed_over.setdefault(worker, set())

@@ -146,6 +146,16 @@ def test_who_fails_over_three_tasks_in_a_row_is_dismissed_unless_a_success_came_
     assert scheduler.failed(0, 5, "no") == [Requeue(0, 5, "no"), SendTask(0, 6)]
 
 
+def test_failures_of_cancelled_tasks_dismiss_nobody() -> None:
+    """The client states that they need may be removed already."""
+    scheduler = seasoned(1)
+    submit(scheduler, *range(1, 8), flops=100.0)
+    scheduler.cancelled([1, 2, 3])
+    for sequence in (1, 2, 3):
+        sent = scheduler.failed(0, sequence, "MissingStateError")
+        assert all(isinstance(instruction, SendTask) for instruction in sent)
+
+
 def test_a_task_that_ends_three_workers_is_named() -> None:
     scheduler = registry(1)
     submit(scheduler, 1, name="client 4, round 2, train")
