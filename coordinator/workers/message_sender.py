@@ -154,14 +154,14 @@ class MessageSender:
             return
         if worker.key:
             self._state_holders[task.message.client] = worker.number, Path(task.state_out).name
-        else:
+        else:  # all local workers reach the file
             self._state_holders.pop(task.message.client, None)
 
     def forget_state(self, worker: Worker, task: PoolTask) -> bool:
         """A remote worker has not the client's state for a task; whether it should have had it."""
         if task.state_in is None or isinstance(task.message, Describe) or self._needs_state(worker, task):
             return False
-        return self._state_holders.pop(task.message.client, None) is not None
+        return bool(worker.key) and self._state_holders.pop(task.message.client, None) is not None
 
     def state_holder(self, task: PoolTask) -> int | None:
         """The number of the remote worker, perhaps a lost one, that has the client's state for a task."""

@@ -11,6 +11,9 @@ not cost a round trip each. An idle worker gets a task whenever one waits; furth
 `PREFETCH_SECONDS` of foreseen work, and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos
 and Kuck, IEEE Transactions on Computers C-36(12), 1987), so that no task waits for one worker while another is idle.
 
+Replies may wait in a worker for others (`edge.runtime.reply_batch`). So of several tasks that a dead worker had, nobody
+knows which it ran: none has failed, but each of them is then the only one of its worker, until it is answered.
+
 A task may *prefer* the worker that has its client's state. Another one takes it only rather than be idle.
 
 A worker has a *capacity*: one task at a time, or as many as there are workers behind a node agent, which is one remote
@@ -89,6 +92,8 @@ class _ScheduledTask:
     """All workers that it was sent to."""
     failed_at: set[int | str] = field(default_factory=set)
     """Places where it has failed."""
+    is_suspect: bool = False
+    """Whether a local worker has died that had it and others."""
 
 
 class TaskScheduler:
@@ -216,7 +221,12 @@ class TaskScheduler:
         if sequence is not None:
             task = self._tasks.get(sequence)
             return sequence, TERM_SECONDS if task is None else max(TERM_SECONDS, self._task_term(worker, task.flops))
-        return (GIVING_SUMS, TERM_SECONDS) if worker in self._requested else None
+        return (GIVING_SUMS, self._sum_term(worker)) if worker in self._requested else None
+
+    def _sum_term(self, worker: int) -> float:
+        """Seconds for a partial sum, of which a node agent may do any part again, if it has lost workers of its own."""
+        flops = sum(self._tasks[sequence].flops for sequence in self._partials.get(worker, ()))
+        return max(TERM_SECONDS, self._task_term(worker, flops) / self._capacity(worker)) if flops else TERM_SECONDS
 
     def _task_term(self, worker: int, flops: float) -> float:
         """Seconds that a remote worker may take for so much work."""
@@ -257,6 +267,8 @@ class TaskScheduler:
         """A worker has failed a task. It lives on unless it fails every task, as on a GPU that is lost."""
         if not self._unassign(worker, sequence):
             return [DropReply(worker, sequence)]
+        if sequence not in self._tasks:  # cancelled: what it needs may be gone, which says nothing of the worker
+            return self._assign_tasks(self._assigned)
         self.avoid_place(worker, sequence)
         instructions = self._count_failure(worker, sequence, reason)
         failed_over = self._failed_over.setdefault(worker, set())
@@ -286,7 +298,7 @@ class TaskScheduler:
         return [*instructions, *self._assign_tasks(self._assigned)]
 
     def died(self, worker: int, reason: str, is_blameless: bool = False) -> list[Instruction]:
-        """A worker's process has ended: a failure of the task that it ran, but not of those that were prefetched.
+        """A worker's process has ended: a failure of its task, if it had one alone.
 
         Of a remote worker only the connection is known to be lost, which is no failure of a task. ``is_blameless``: a
         local worker was ended from outside, which is no failure of a task or of its start.
@@ -309,9 +321,7 @@ class TaskScheduler:
             lost += [Requeue(worker, sequence, reason) for sequence in assigned if sequence in self._tasks]
             self._requeue_all(assigned)
         elif assigned and not is_retiring and not was_dismissed:
-            first, *others = assigned
-            self._requeue_all(others)
-            lost += self._count_failure(worker, first, reason)
+            lost += self._failed_of(worker, assigned, reason)
         else:
             self._requeue_all(assigned)
         lost += self._invalidate_partial(worker, reason, is_blameless)
@@ -320,6 +330,16 @@ class TaskScheduler:
         else:
             lost.append(self._start(place))
         return [*lost, *self._assign_tasks(self._assigned)]
+
+    def _failed_of(self, worker: int, assigned: Collection[int], reason: str) -> list[Instruction]:
+        """One of a dead worker's tasks has failed: the only one, or nobody knows which."""
+        first, *others = assigned
+        if not others:
+            return self._count_failure(worker, first, reason)
+        self._requeue_all(assigned)
+        for task in filter(None, map(self._tasks.get, assigned)):
+            task.is_suspect = True
+        return [Requeue(worker, first, reason)] if first in self._tasks else []
 
     def _forget(self, worker: int) -> int | str:
         """Remove a worker that has ended; returns its place."""
@@ -418,7 +438,7 @@ class TaskScheduler:
 
         One that prefers another worker comes after all of the next that do not, and only if this one is idle.
         """
-        allowed = (sequence for sequence in self._queue if self._may_try(worker, self._tasks[sequence]))
+        allowed = (sequence for sequence in self._queue if self._may_try(worker, self._tasks[sequence], is_idle))
         first = None
         for sequence in islice(allowed, LOOK_AHEAD):
             preferred = self._tasks[sequence].preferred
@@ -427,7 +447,9 @@ class TaskScheduler:
             first = sequence if first is None else first
         return first if is_idle else None
 
-    def _may_try(self, worker: int, task: _ScheduledTask) -> bool:
+    def _may_try(self, worker: int, task: _ScheduledTask, is_idle: bool) -> bool:
+        if task.is_suspect and not is_idle:
+            return False
         if not task.failed_at or self._places[worker] not in task.failed_at:
             return True
         return self._has_failed_everywhere(task)
@@ -440,6 +462,9 @@ class TaskScheduler:
         """Prefetch tasks for a worker that is not idle."""
         sent: list[Instruction] = []
         capacity = self._capacity(worker)
+        first = self._tasks.get(next(iter(assigned), 0))
+        if capacity == 1 and first is not None and first.is_suspect:
+            return []
         seconds = sum(map(self._foreseen, assigned)) if self._may_prefetch(assigned, capacity) else math.inf
         while self._may_prefetch(assigned, capacity) and (sequence := self._next_for(worker, False)) is not None:
             seconds += self._foreseen(sequence)

@@ -94,6 +94,7 @@ from edge.protocol.envelope import Envelope
 from edge.protocol.limits import MAX_HEADER_NBYTES, Buffer, packb, packed_list, split
 from edge.protocol.message_fields import ARRAYS, DESCRIPTION, NAMES, PROTOCOL, TYPES, pack_int
 from edge.protocol.messages import (
+    MAX_BATCH_VECTORS,
     ClientState,
     Described,
     Evaluate,
@@ -293,6 +294,7 @@ def _uploads(entries: Sequence[TensorSpec], frames: Sequence[Buffer], count: int
     """The vectors of each update, all with these entries. WireError for frames of another length or number."""
     if len(frames) != (count if entries else 0):
         raise WireError(f"updates: {count if entries else 0} frames announced, {len(frames)} received")
+    expect(count * len(entries) <= MAX_BATCH_VECTORS, "updates: vectors", count * len(entries))
     ends = np.cumsum([entry.shape[0] for entry in entries]).tolist()
     payloads: list[Payload] = []
     for frame in frames:

@@ -290,7 +290,7 @@ class Job(Section):
     """`ModelProfile.flops`, so that it is counted once and not by every worker."""
     unit_flops: tuple[tuple[float, float, float, float], ...] = ()
     """`ModelProfile.unit_flops`"""
-    data_sha256: str = ""
+    data_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
     """`ModelProfile.data_sha256`, by which workers that bring their own data show that it is the run's."""
     fingerprint: dict[str, str] = field(default_factory=dict)
     """What computes where the run is (`edge.runtime.numerics`), which a worker elsewhere must have as well; empty:

@@ -210,6 +210,8 @@ class Update:
 
 MAX_BATCH = 1024
 """Visits of one `Visits`, and updates of one `Updates`."""
+MAX_BATCH_VECTORS = 1 << 16
+"""Vectors of one `Updates`: a short header can announce many empty ones for each update."""
 
 
 def _expect_columns(name: str, sequences: Ints, *columns: Sized) -> None:

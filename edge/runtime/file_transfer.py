@@ -94,6 +94,8 @@ class _Fetcher:
     def job_with_partition(self) -> Job:
         """The job with the place of the partition's file here."""
         files = self._files("partition")
+        if not files and self.job.data.partition.file is not None:  # no path of the run's is opened here
+            raise TransferError("the run names the file of its partition, and does not send it")
         if not files:
             return self.job
         folder = received_folder(self._cache, "partition", _hash_of(files))

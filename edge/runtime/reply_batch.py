@@ -18,8 +18,9 @@ from edge.protocol.payload import ITEM_NBYTES, Payload, Vector, nbytes, vectors
 BATCH_SECONDS = 0.01
 MAX_COPY_NBYTES = 1 << 20
 """Longest upload that waits."""
-MAX_BATCH_NBYTES = 1 << 22
-"""Bytes of uploads that wait together."""
+MAX_BATCH_NBYTES = 1 << 21
+"""Bytes of uploads that wait together. With its header a batch has less than 4 MiB, which every run allows beside its
+largest upload."""
 
 
 class ReplySender(Protocol):
@@ -45,7 +46,7 @@ class ReplyBatch:
         """Keep an update for the next batch; False for a reply that must be sent alone."""
         if not isinstance(reply, messages.Update) or (size := nbytes(reply.payload)) > MAX_COPY_NBYTES:
             return False
-        if self._waiting and not _match(self._waiting[0][2], reply):
+        if self._waiting and (not _match(self._waiting[0][2], reply) or self._is_full(size)):
             self.send()
         if not self._waiting:
             self._since = time.monotonic()
@@ -62,8 +63,18 @@ class ReplyBatch:
 
     def is_due(self) -> bool:
         """Whether the updates have waited long enough, or are many."""
-        is_large = len(self._waiting) >= messages.MAX_BATCH or self._nbytes >= MAX_BATCH_NBYTES
-        return bool(self._waiting) and (is_large or time.monotonic() >= self._since + BATCH_SECONDS)
+        is_late = time.monotonic() >= self._since + BATCH_SECONDS
+        return bool(self._waiting) and (is_late or self._is_full(self._nbytes // len(self._waiting)))
+
+    def _is_full(self, more_nbytes: int) -> bool:
+        """Whether an update of so many bytes does not fit into the batch."""
+        count = len(self._waiting) + 1
+        count_of_vectors = count * sum(map(len, self._waiting[0][2].payload.values()))
+        return (
+            count > messages.MAX_BATCH
+            or count_of_vectors > messages.MAX_BATCH_VECTORS
+            or self._nbytes + more_nbytes > MAX_BATCH_NBYTES
+        )
 
     def send(self) -> None:
         """Send all of them."""

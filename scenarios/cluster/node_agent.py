@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -121,7 +122,8 @@ class NodeAgent:
 
     def __init__(self, endpoint: str, credentials: Credentials, options: NodeOptions, stack: ExitStack) -> None:
         """``stack``: holds the fork server, which outlives a connection."""
-        self._endpoint, self._credentials, self._options, self._stack = endpoint, credentials, options, stack
+        self._endpoint, self._credentials, self._options = endpoint, credentials, options
+        self._launchers, self._path = stack.enter_context(ExitStack()), list[str]()
         self._workers = options.workers or default_workers()
         self._launcher: WorkerLauncher | None = None
 
@@ -165,7 +167,7 @@ class NodeAgent:
         check_numerics(job, local)
         local = self._with_files(connection, local, is_lost)
         workers = self._options.workers or default_count(local)
-        if workers != self._workers:  # as many as the GPUs of this machine have memory for
+        if workers < self._workers:  # the GPUs of this machine have memory for so many, perhaps for more later
             self._workers, session.is_lost = workers, True
             session.why = f"its GPUs have memory for {workers} workers, not for one per core"
             return
@@ -180,7 +182,7 @@ class NodeAgent:
         with (
             scratch() as folder,
             logging_to(folder / "agent.log"),
-            Pool(local, workers, launcher, folder, on_event, is_lost, TRAINER, HEARTBEAT_SECONDS) as pool,
+            Pool(local, self._workers, launcher, folder, on_event, is_lost, TRAINER, HEARTBEAT_SECONDS) as pool,
         ):
             check_data(job, pool)
             forwarder = TaskForwarder(connection, pool, state_files(folder), telemetry)
@@ -201,9 +203,12 @@ class NodeAgent:
             raise Stopped from None
 
     def _launcher_for(self, job: Job) -> WorkerLauncher:
-        """The fork server, started for the first connection: a run that is joined again is the same."""
-        if self._launcher is None:
-            self._launcher = self._stack.enter_context(WorkerLauncher())
+        """The fork server, which lives on across connections, unless another run brings other modules."""
+        if self._launcher is None or self._path != sys.path:
+            self._launchers.close()
+            launcher, self._path = WorkerLauncher(), list(sys.path)
+            launcher.use(job.train.instructions)  # the first pool would have it started twice
+            self._launcher = self._launchers.enter_context(launcher)
         return self._launcher
 
 

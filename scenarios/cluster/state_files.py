@@ -13,6 +13,10 @@ from pathlib import Path
 from edge.protocol import client_state
 from edge.protocol.payload import Payload
 
+SUFFIX = ".safetensors"
+SWEEP_FILES = 1000
+"""New files between two looks for files that nobody needs, at least."""
+
 
 @dataclass(frozen=True)
 class _Kept:
@@ -32,6 +36,7 @@ class StateFiles:
         self._kept: dict[int, _Kept] = {}  # client -> its state after its last visit here, the oldest first
         self._users: Counter[Path] = Counter()  # open tasks, and one more for a state that is kept
         self._nbytes = 0
+        self._sweeps_at = SWEEP_FILES
 
     def write(self, payload: Payload) -> str:
         """A new file with a state that has come, for one task. `StateError` if the disk fails."""
@@ -42,7 +47,9 @@ class StateFiles:
     def new(self) -> str:
         """The path of a new file, for one task."""
         self._made += 1
-        path = self._folder / f"{self._made}.safetensors"
+        if self._made >= self._sweeps_at:
+            self._sweep()
+        path = self._folder / f"{self._made}{SUFFIX}"
         self._users[path] += 1
         return str(path)
 
@@ -69,6 +76,13 @@ class StateFiles:
             self._users[path] -= 1
             if not self._users[path]:
                 del self._users[path]
+                path.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Remove the files that workers wrote after their tasks had been cancelled."""
+        self._sweeps_at = self._made + max(SWEEP_FILES, len(self._users))
+        for path in self._folder.iterdir():
+            if path.suffix == SUFFIX and path not in self._users:  # one that is being written has another name
                 path.unlink(missing_ok=True)
 
     def _drop(self, client: int) -> None:

@@ -209,6 +209,10 @@ class TaskForwarder:
             self._states.release(task.state_in, task.state_out)
 
     def _on_failure(self, pool_task: PoolTask, reason: str) -> None:
+        """PoolError for a visit whose update has gone up already: its sum was lost here, and the run must know."""
+        assert isinstance(pool_task, ForwardedTask), pool_task
+        if pool_task.sequence not in self._open:
+            raise PoolError(f"a partial sum was lost, and a visit in it cannot be done again: {reason}")
         task = self._closed(pool_task)
         self._states.release(task.state_in, task.state_out)
         self._replies.send()

@@ -146,6 +146,16 @@ def test_who_fails_over_three_tasks_in_a_row_is_dismissed_unless_a_success_came_
     assert scheduler.failed(0, 5, "no") == [Requeue(0, 5, "no"), SendTask(0, 6)]
 
 
+def test_failures_of_cancelled_tasks_dismiss_nobody() -> None:
+    """The client states that they need may be removed already."""
+    scheduler = seasoned(1)
+    submit(scheduler, *range(1, 8), flops=100.0)
+    scheduler.cancelled([1, 2, 3])
+    for sequence in (1, 2, 3):
+        sent = scheduler.failed(0, sequence, "MissingStateError")
+        assert all(isinstance(instruction, SendTask) for instruction in sent)
+
+
 def test_a_task_that_ends_three_workers_is_named() -> None:
     scheduler = registry(1)
     submit(scheduler, 1, name="client 4, round 2, train")
@@ -258,16 +268,37 @@ def test_fewer_and_fewer_tasks_wait_in_hands_as_the_queue_empties() -> None:
     assert waiting[-1] == (0, 0, 0)
 
 
-def test_a_death_strikes_the_task_in_progress_alone() -> None:
+def test_a_death_with_several_tasks_in_hand_strikes_none_and_each_is_then_alone_in_a_hand() -> None:
+    """Replies to the first of them may have been under way, so the one in progress is not known: here it is task 3."""
     scheduler = seasoned(1)
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, n) for n in (1, 2, 3, 4, 5)]
     scheduler.answered(0, 1, 0.02)
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 2, "SIGKILL"), StartWorker(1)]
-    assert scheduler.ready(1) == [SendTask(1, n) for n in (2, 3, 4, 5, 6)]  # before what has not been out
-    assert scheduler.died(1, "SIGKILL") == [Requeue(1, 2, "SIGKILL"), StartWorker(2)]
-    scheduler.ready(2)
-    scheduler.answered(2, 2, 0.02)
-    assert scheduler.died(2, "SIGKILL") == [Requeue(2, 3, "SIGKILL"), StartWorker(3)]  # its first strike
+    assert scheduler.ready(1) == [SendTask(1, 2)]
+    assert scheduler.answered(1, 2, 0.02) == [DeliverReply(2), SendTask(1, 3)]
+    for worker in (1, 2):
+        assert scheduler.died(worker, "SIGKILL") == [Requeue(worker, 3, "SIGKILL"), StartWorker(worker + 1)]
+        assert scheduler.ready(worker + 1) == [SendTask(worker + 1, 3)]
+    gone = "task: given up after 3 workers; the last: SIGKILL"
+    assert scheduler.died(3, "SIGKILL") == [Abort(3, gone, 3), StartWorker(4)]
+    assert scheduler.ready(4) == [SendTask(4, 4)]
+    for number in (4, 5):
+        assert scheduler.answered(4, number, 0.02) == [DeliverReply(number), SendTask(4, number + 1)]
+    # what was not in that hand comes in hands again
+    assert scheduler.answered(4, 6, 0.02) == [DeliverReply(6), *(SendTask(4, n) for n in (7, 8, 9, 10, 11))]
+
+
+def test_a_hand_is_filled_with_later_tasks_while_one_must_be_alone() -> None:
+    scheduler = seasoned(2, seconds=0.04)
+    assert submit(scheduler, *range(1, 11), flops=100.0) == [
+        SendTask(0, 1),
+        SendTask(1, 2),
+        SendTask(0, 3),
+        SendTask(1, 4),
+    ]
+    assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(2)]
+    assert scheduler.answered(1, 2, 0.04) == [DeliverReply(2), SendTask(1, 5)]
+    assert scheduler.ready(2) == [SendTask(2, 1)]
 
 
 def test_an_error_strikes_its_own_task_wherever_it_is_in_the_hand() -> None:
@@ -275,7 +306,11 @@ def test_an_error_strikes_its_own_task_wherever_it_is_in_the_hand() -> None:
     submit(scheduler, *range(1, 21), flops=100.0)
     assert scheduler.failed(0, 3, "WireError") == [Requeue(0, 3, "WireError"), SendTask(0, 3)]
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(1)]
-    assert scheduler.ready(1) == [SendTask(1, n) for n in (1, 2, 4, 5, 3)]
+    hand: list[Instruction] = []
+    for number in (1, 2, 4, 5, 3):
+        hand += scheduler.ready(1) if not hand else []
+        hand += scheduler.answered(1, number, 0.02)[1:]
+    assert hand[:5] == [SendTask(1, n) for n in (1, 2, 4, 5, 3)]
 
 
 def test_cancelled_tasks_are_neither_repeated_nor_delivered() -> None:
@@ -307,7 +342,8 @@ def test_cancelled_tasks_of_a_dead_workers_hand_are_forgotten() -> None:
     submit(scheduler, *range(1, 21), flops=100.0)
     scheduler.cancelled([1, 3])
     assert scheduler.died(0, "SIGKILL") == [StartWorker(1)]  # its task was cancelled: nobody is to blame
-    assert scheduler.ready(1) == [SendTask(1, n) for n in (2, 4, 5, 6, 7)]
+    assert scheduler.ready(1) == [SendTask(1, 2)]
+    assert scheduler.answered(1, 2, 0.02) == [DeliverReply(2), SendTask(1, 4)]
 
 
 # --- updates that workers have added up -------------------------------------------------------------------------------

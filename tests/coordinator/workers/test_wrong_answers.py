@@ -289,3 +289,8 @@ def test_a_term_is_many_times_what_a_task_should_take_and_at_least_two_minutes()
     assert found.term(remote_worker) == (scheduling.GETTING_READY, 600.0)
     found.ready(remote_worker)
     assert found.term(remote_worker) is None
+    found.submitted([(1, "task", 1e10), (2, "task", 2e10)])
+    for sequence in (1, 2):
+        found.answered(remote_worker, sequence, 10.0 * sequence, in_partial=True)
+    found.collect([1, 2])
+    assert found.term(remote_worker) == (scheduling.GIVING_SUMS, 600.0)  # a node agent may do both again, twenty times

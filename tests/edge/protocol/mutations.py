@@ -70,6 +70,7 @@ def going_up() -> list[messages.Message]:
         messages.Error("ValueError", "that cannot be trained"),
         messages.ClientState(1, payload()),
         messages.FetchFile("0f" * 32, 1 << 19),
+        messages.Updates(COUNTS, COUNTS, COUNTS, COUNTS / 2, {"loss": COUNTS / 4}, [payload(), payload(2.0)]),
     ]
 
 
@@ -87,6 +88,9 @@ def going_down() -> list[messages.Message]:
         messages.Cancel(),
         messages.ClientState(1, payload()),
         messages.FilePart("0f" * 32, 1 << 19, b"some of it"),
+        messages.Visits(
+            COUNTS, COUNTS, COUNTS, COUNTS / 8, COUNTS / 8, [None, "1"], ["2", None], {"act": COUNTS * 0}, payload()
+        ),
     ]
 
 

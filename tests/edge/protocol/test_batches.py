@@ -128,6 +128,17 @@ def test_a_frame_of_another_length_and_a_missing_one_are_refused() -> None:
         codec.decode(encoded.header, [encoded.frames[0], encoded.frames[1][:8]], "run-1")
 
 
+def test_updates_of_very_many_empty_vectors_are_refused() -> None:
+    """A thousand updates of a thousand would be a million objects, of a message of 100 kB."""
+    empty = {"model": {str(key): Vector(np.zeros(0, np.float32)) for key in range(1000)}}
+    encoded = codec.encode(updates(payloads=[empty] * 2), "run-1")
+    column = np.arange(1, 1001)
+    header = codec.encode_header(Updates(*[column] * 3, column * 0.5, {}), "run-1", codec.pack_tensor_specs({}))
+    entries = encoded.header[encoded.header.index(b"\xdc\x03\xe8") :]
+    with pytest.raises(WireError, match="updates: vectors: 1000000 does not fit"):
+        codec.decode(header[:-1] + entries, [b""] * 1000, "run-1")
+
+
 def test_a_column_that_is_no_row_of_numbers_is_refused() -> None:
     column = np.array([7, 8]).tobytes()
     header = codec.encode(visits(), "run-1").header.replace(b"\xc4\x10" + column, b"\xc4\x0f" + column[:15], 1)

@@ -15,6 +15,7 @@ from filelock import FileLock
 from edge.data.content import content_sha256
 from edge.data.decoded_cache import decoded_files, found_row, open_data
 from edge.data.locate import search_paths
+from edge.protocol import config
 from edge.protocol.config import DataConfig, Job, PartitionConfig, ShippedFile
 from edge.runtime import file_transfer
 from edge.runtime.file_parts import TransferError
@@ -113,6 +114,16 @@ def test_the_file_of_a_partition_is_named_where_it_lies_here(tmp_path: Path) -> 
     local = fetch_files(HonestSource([b"{}"]), job, say=quiet)
     assert local.data.partition.file is not None
     assert Path(local.data.partition.file).read_bytes() == b"{}"
+
+
+def test_no_path_that_a_run_names_is_opened_here_or_replaced(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text("{}")
+    data = DataConfig(partition=PartitionConfig("file", file=str(tmp_path / "mine.json")))
+    with pytest.raises(TransferError, match="the run names the file of its partition, and does not send it"):
+        fetch_files(HonestSource([]), asked(tmp_path, [], data=data), say=quiet)
+    for wrong in ("../../mine", "/home", "0f" * 31):  # it becomes the name of a folder
+        with pytest.raises(ValueError, match="data_sha256"):
+            config.parse(Job, config.plain(asked(tmp_path, [], data_sha256=wrong)))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge.protocol import messages
+from edge.protocol import codec, messages
 from edge.protocol.payload import Vector
 from edge.runtime.reply_batch import ReplyBatch
 
@@ -83,3 +83,25 @@ def test_a_batch_is_due_after_ten_milliseconds_or_when_it_is_full(monkeypatch: p
         assert not full.is_due()
         full.add(1 + client, 0.5, update(client))
     assert full.is_due()
+
+
+def test_a_batch_that_would_be_too_large_goes_out_before_the_next_update() -> None:
+    """However many replies a node agent's workers have sent at once; each message is less than 4 MiB."""
+    sent = Sent()
+    added = ReplyBatch(sent)
+    for client in range(1030):
+        added.add(1 + client, 0.5, update(client))
+    added.send()
+    whole = ReplyBatch(sent)
+    for client in range(9):
+        whole.add(1 + client, 0.5, update(client, np.zeros(1 << 16, np.float32)))  # a quarter of a MiB each
+    assert whole.is_waiting
+    whole.send()
+    many = ReplyBatch(sent)
+    vectors = {str(key): Vector(np.zeros(1, np.float32)) for key in range(1000)}
+    for client in range(66):  # 65 have 65,000 vectors
+        many.add(1 + client, 0.5, messages.Update(client, 5, {}, {"model": vectors}))
+    many.send()
+    counts = [len(message.clients) if isinstance(message, messages.Updates) else 1 for message, _ in sent.messages]
+    assert counts == [1024, 6, 8, 1, 65, 1]
+    assert max(codec.encode(message, "run-1").nbytes for message, _ in sent.messages) < 3 << 20

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from coordinator.workers.task import PoolError, PoolTask
+from coordinator.workers.task_group import PoolTaskGroup
 from edge.protocol import client_state, codec, messages
 from edge.protocol.payload import Payload, Vector
+from scenarios.cluster.state_files import StateFiles
+from scenarios.cluster.task_forwarder import TaskForwarder
 from tests.edge.protocol.mutations import JOB, pack
 from tests.edge.runtime.listener import Listener
 
@@ -160,3 +165,40 @@ def test_an_agent_refuses_what_it_was_sent_twice_and_files_of_the_run(agent: Lis
     assert agent.hear()[0] == 12
     agent.send(pack(messages.MappedTensors("/dev/shm", {"0f" * 16: 3}), codec.Envelope(agent.identity)))
     assert agent.hear() == (0, messages.Error("WireError", "a node agent maps no files of the run"))
+
+
+# --- a partial sum that cannot be made again --------------------------------------------------------------------------
+
+
+class Machine:
+    """A pool and a connection of a forwarder, which the test plays."""
+
+    def __init__(self, *said: tuple[codec.Envelope, messages.Message]) -> None:
+        self.said, self.sent = list(said), list[messages.Message]()
+        self.tasks: list[PoolTask] = []
+        self.size, self.socket = 1, None
+
+    def watch(self, socket: object, on_readable: Callable[[], None]) -> None:
+        self.on_readable = on_readable
+
+    def submit(self, tasks: list[PoolTask], on_reply: object, group: object) -> PoolTaskGroup:
+        self.tasks += tasks
+        return PoolTaskGroup(lambda task, reply: None, lambda: None, lambda tasks: None, lambda tasks: None)
+
+    def received(self) -> list[tuple[codec.Envelope, messages.Message]]:
+        said, self.said = self.said, []
+        return said
+
+    def send(self, message: messages.Message, *_: object) -> None:
+        self.sent.append(message)
+
+
+def test_a_visit_that_fails_when_it_is_done_again_for_a_lost_sum_ends_the_agent(tmp_path: Path) -> None:
+    """Its update counts for the run, which must learn that the sum with it does not come."""
+    machine: Any = Machine((codec.Envelope("agent", 7, weight=0.5), TASK))
+    forwarder = TaskForwarder(machine, machine, StateFiles(tmp_path, 1), [])
+    machine.on_readable()
+    (task,) = machine.tasks
+    forwarder._on_reply(task, messages.Update(2, 5, {}, {}))
+    with pytest.raises(PoolError, match="a partial sum was lost, and a visit in it cannot be done again: given up"):
+        task.on_failure(task, "given up after 3 workers")
