@@ -212,7 +212,8 @@ class MessageHandler:
         is_wanted = opened is not None and opened.task.on_failure is None  # a cancelled task's state may be deleted
         if error.kind == StateError.__name__ and not worker.key and is_wanted:
             raise PoolError(error.text)
-        self.event("task_failed", worker, reason)
+        if opened is not None or error.kind != client_state.MISSING:  # which was requested for a cancelled task
+            self.event("task_failed", worker, reason)
         failed = self.scheduler.lacked_memory if error.kind == OUT_OF_MEMORY else self.scheduler.failed
         self.execute(failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
 

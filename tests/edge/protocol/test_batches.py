@@ -133,7 +133,9 @@ def test_updates_of_very_many_empty_vectors_are_refused() -> None:
     empty = {"model": {str(key): Vector(np.zeros(0, np.float32)) for key in range(1000)}}
     encoded = codec.encode(updates(payloads=[empty] * 2), "run-1")
     column = np.arange(1, 1001)
-    header = codec.encode_header(Updates(*[column] * 3, column * 0.5, {}), "run-1", codec.pack_tensor_specs({}))
+    header = codec.encode_header(
+        Updates(column, column, column, np.full(1000, 0.5), {}), "run-1", codec.pack_tensor_specs({})
+    )
     entries = encoded.header[encoded.header.index(b"\xdc\x03\xe8") :]
     with pytest.raises(WireError, match="updates: vectors: 1000000 does not fit"):
         codec.decode(header[:-1] + entries, [b""] * 1000, "run-1")
