@@ -31,9 +31,9 @@ def test_signals_do_not_interrupt_an_agent_that_ends(
     ended: list[str] = []
 
     def serve(agent: NodeAgent, wait_seconds: float) -> ServedConnection:
-        agent._stack.callback(ended.append, "fork server")
+        agent._launchers.callback(ended.append, "fork server")
         for number in BOTH:
-            agent._stack.callback(os.kill, os.getpid(), number)
+            agent._launchers.callback(os.kill, os.getpid(), number)
         if first is not None:
             os.kill(os.getpid(), first)
         return ServedConnection()
