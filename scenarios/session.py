@@ -25,13 +25,16 @@ Work = Callable[[Host, WorkerLauncher, Piece], dict[str, Any]]
 class Engine(Protocol):
     """A cluster whose nodes do the work of a run, as a context."""
 
+    on_note: Callable[[str], None]
+    """Told of what happens there; set before the context is entered."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def serve(self, device: str, on_note: Callable[[str], None]) -> RemoteAccess:
+    def serve(self, device: str) -> RemoteAccess:
         """The port that the nodes' agents join."""
 
     def on_event(self, event: HostEvent) -> None:
@@ -98,9 +101,11 @@ class Session:
         )
         if self.out is not None:
             check_folder(runs[0].name, host)
+        if self.engine is not None:
+            self.engine.on_note = self.on_note
         with interrupt.watching(), self.engine or nullcontext(), self._launcher(runs) as launcher, self.show.showing():
             if self.engine is not None:
-                access = self.engine.serve(host.device, self.on_note)
+                access = self.engine.serve(host.device)
                 return work(replace(host, workers=0, remote_access=access), launcher, stopped)
             asked = self.workers
             workers = choose_workers(runs, host.device, launcher, interrupt) if asked is None else asked

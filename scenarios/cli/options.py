@@ -125,12 +125,14 @@ def with_workers(
 
     Arguments and errors as of `scenarios.session.Session`.
     """
+    from coordinator.workers.pool import FIRST_REMOTE_WORKER_SECONDS
     from scenarios.report.live import LiveTable
     from scenarios.session import Session
 
     own_numpy.limit(runs)
     names = remote_access.names if remote_access is not None else engine.names if engine is not None else {}
-    show = show or LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet, names=names)
+    first_wait = FIRST_REMOTE_WORKER_SECONDS if remote_access is not None and workers == 0 else None
+    show = show or LiveTable([loaded.scenario.method for loaded in runs], None, quiet, names, first_wait)
     session = Session(
         *(out, run_id, workers, device, show, note_printer(), remote_access, piece),
         preload=preload,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -45,6 +46,8 @@ TRAINER = "edge.training.node_trainer:NodeTrainer"
 AUTO = "auto"
 REJOIN_SECONDS = 0.5
 """From a lost connection to the next."""
+NOTE_SECONDS = 3.0
+"""Silence of the run after which the agent says what it waits for."""
 SHUTDOWN_SECONDS = 10.0
 """Longest wait for the coordinator's answer to an error of the start."""
 STATE_NBYTES = 4 << 30
@@ -126,6 +129,7 @@ class NodeAgent:
         self._launchers, self._path = stack.enter_context(ExitStack()), list[str]()
         self._workers = options.workers or default_workers()
         self._launcher: WorkerLauncher | None = None
+        self._is_noted = False
 
     def serve(self, wait_seconds: float) -> ServedConnection:
         """Serve the run until its end, or until the connection is lost."""
@@ -148,7 +152,8 @@ class NodeAgent:
             except NoAnswerError:
                 session.is_lost = True
                 if not lost.is_set():
-                    session.why = f"no answer within {wait_seconds:g} s: the run has ended, or has not begun to listen"
+                    why = unknown_host(self._endpoint) or "the run has ended, or has not begun to listen"
+                    session.why = f"no answer within {wait_seconds:g} s: {why}"
             except Stopped:
                 shutdown = connection.last_shutdown()  # sent just before the connection was closed
                 session.is_lost = shutdown is None
@@ -160,8 +165,8 @@ class NodeAgent:
         return session
 
     def _serve(self, connection: CoordinatorConnection, session: ServedConnection, is_lost: Callable[[], bool]) -> None:
-        job = connection.welcome(self._workers, is_lost)
-        session.has_joined = True
+        job = connection.welcome(self._workers, self._noting_silence(is_lost))
+        session.has_joined = self._is_noted = True
         _say(f"joined run {job.run_id}")
         local = localized_job(job, self._options)
         check_numerics(job, local)
@@ -190,6 +195,21 @@ class NodeAgent:
                 forwarder.turn()
         session.why = connection.shutdown.why
 
+    def _noting_silence(self, is_lost: Callable[[], bool]) -> Callable[[], bool]:
+        """``is_lost``, which is asked while the run's answer is awaited, and a line if that takes long: one only."""
+        due = time.monotonic() + NOTE_SECONDS
+
+        def check() -> bool:
+            if not self._is_noted and time.monotonic() >= due:
+                self._is_noted = True
+                why = unknown_host(self._endpoint)
+                _say(
+                    f"{self._endpoint}: waiting for a run, {self._options.wait_seconds:g} s at most{why and '; ' + why}"
+                )
+            return is_lost()
+
+        return check
+
     def _with_files(self, connection: CoordinatorConnection, job: Job, is_lost: Callable[[], bool]) -> Job:
         """The job with the places of the run's files, those fetched that this machine lacks."""
 
@@ -210,6 +230,16 @@ class NodeAgent:
             launcher.use(job.train.instructions)  # the first pool would have it started twice
             self._launcher = self._launchers.enter_context(launcher)
         return self._launcher
+
+
+def unknown_host(endpoint: str) -> str:
+    """That the name in ``tcp://HOST:PORT`` has no address; '' if it has one."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return f"no machine is known here as {host}"
+    return ""
 
 
 def localized_job(job: Job, options: NodeOptions) -> Job:

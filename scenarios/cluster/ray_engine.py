@@ -12,6 +12,7 @@ import json
 import logging
 import re
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,10 +33,16 @@ from scenarios.errors import ScenarioError
 
 DRIVER = "scenarios.cluster.ray_driver"
 RAY, AUTO, LOCAL = "ray", "auto", "local"
-ADDRESS = re.compile(r"(ray://)?([^\s:/]+|\[[0-9A-Fa-f:.%\w]+\]):[0-9]{1,5}")
+ADDRESS = re.compile(r"(?:ray://)?([^\s:/]+|\[[0-9A-Fa-f:.%\w]+\]):([0-9]{1,5})")
 NODES = 256
 """Nodes of one run, over all of its time: each has a key of its own, so that the run sees them as different places."""
 CONNECT_SECONDS = 120.0
+CONNECTING = f"connecting, for {CONNECT_SECONDS:g} s at most"
+LOG_PREFIX = re.compile(r"^\[[^\]]*\] \S+:\d+: ")
+REACH_SECONDS = 5.0
+"""For the head's port to accept a connection: Ray itself would try for two minutes."""
+REACH_PORT, MAX_PORT = 9, 65535
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 END_SECONDS = 20.0
 WAIT_SECONDS = 30.0
 """``--wait`` of an agent: for the run's first answer, or for the run to come back."""
@@ -44,6 +51,7 @@ NEXT_AGENT_SECONDS = 120.0
 PRIVATE_CLUSTER = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for: loopback alone
     "RAY_AUTH_MODE": "token",
+    "RAY_worker_niceness": "0",  # with Ray's 15, any other program of this machine holds up the run
 }
 """Environment of a cluster that is started here: only this user's processes, with a token that they get, may use it."""
 
@@ -67,11 +75,38 @@ class ClusterSize:
 
 def check_address(option: str, address: str) -> str:
     """An address as Ray wants it; ScenarioError for none, and where Ray is not installed."""
-    if address not in (RAY, AUTO) and ADDRESS.fullmatch(address) is None:
+    match = ADDRESS.fullmatch(address)
+    if address not in (RAY, AUTO) and (match is None or int(match[2]) > MAX_PORT):
         raise ScenarioError(f"{option} {address}: must be ray, auto, HOST:PORT or ray://HOST:PORT")
     if importlib.util.find_spec("ray") is None:
         raise ScenarioError(f"{option} {address}: Ray is not installed here; pip install 'fedbr-edge[ray]'")
     return LOCAL if address == RAY else address
+
+
+def why_unreachable(address: str, seconds: float = REACH_SECONDS) -> str:
+    """Why no connection to the head's port can be made; '' if one can, and for an address without a port.
+
+    Ray takes a loopback address for that of this machine's network, so both are tried.
+    """
+    match = ADDRESS.fullmatch(address)
+    if match is None:
+        return ""
+    host, port, why = match[1].strip("[]"), int(match[2]), ""
+    for each in (host, _network_address()) if host in LOOPBACK else (host,):
+        try:
+            socket.create_connection((each, port), seconds).close()
+            return ""
+        except OSError as error:
+            why = why or error.strerror or str(error)
+    return f"no cluster is there: {why}; `ray start --head` starts one"
+
+
+def _network_address() -> str:
+    """This machine's address in its network; that of loopback if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", REACH_PORT))  # sends nothing
+        return str(probe.getsockname()[0])
+    return LOOPBACK[0]
 
 
 class RayEngine:
@@ -92,6 +127,7 @@ class RayEngine:
         self.names: dict[str, str] = {}
         """Public key -> node, filled in as agents are placed"""
         self.on_note: Callable[[str], None] = lambda note: None
+        """Told of what happens at the cluster; to be set before the context is entered"""
         self._has_left: set[str] = set()
         self._token = secrets.token_hex(8)
         self._device = "cpu"
@@ -103,6 +139,9 @@ class RayEngine:
 
     def __enter__(self) -> Self:
         """Connect to the cluster, or start one. ScenarioError if there is none at the address."""
+        self.on_note(f"{self._named}: {'starting a cluster here' if self._address == LOCAL else CONNECTING}")
+        if why := why_unreachable(self._address):
+            raise ScenarioError(f"{self._named}: {why}")
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", DRIVER, self._address],
@@ -142,8 +181,8 @@ class RayEngine:
         timer.cancel()
         if line:
             return dict(json.loads(line))
-        last = self._last_words().strip().splitlines()[-1:]
-        return {"unreachable": f"no answer{': ' if last else ''}{''.join(last).strip()}"}
+        last = LOG_PREFIX.sub("", self._last_words().rpartition("\n")[2].strip())
+        return {"unreachable": f"no answer: {last}" if last else f"no answer within {CONNECT_SECONDS:g} s"}
 
     def _last_words(self) -> str:
         self._errors.seek(0)
@@ -172,10 +211,10 @@ class RayEngine:
 
     # --- agents of a run ------------------------------------------------------------------------------------------
 
-    def serve(self, device: str, on_note: Callable[[str], None]) -> RemoteAccess:
+    def serve(self, device: str) -> RemoteAccess:
         """The port for the run's agents, which are placed once it is open (`on_event`)."""
-        self._device, self.on_note = device, on_note
-        on_note(f"{self._named}: the cluster at {self.address} has {self.size}")
+        self._device = device
+        self.on_note(f"{self._named}: the cluster at {self.address} has {self.size}; each node gets an agent")
         host = f"[{self._own_address}]" if ":" in self._own_address else self._own_address
         keys = [pair.public.decode() for pair in self._agents]
         return RemoteAccess(

@@ -80,8 +80,10 @@ class LiveTable:
         stream: IO[str] | None = None,
         quiet: bool = False,
         names: Mapping[str, str] = MappingProxyType({}),
+        first_wait_seconds: float | None = None,
     ) -> None:
-        """``names``: public key of a remote worker -> the name to show."""
+        """``names``: public key of a remote worker -> the name to show; ``first_wait_seconds``: for the first remote
+        worker, of a run that has no others."""
         file = stream or sys.stderr
         # Asked here, since rich takes a notebook, and any process with FORCE_COLOR, for a terminal.
         self._console = Console(file=file, force_terminal=file.isatty(), force_jupyter=False)
@@ -90,6 +92,8 @@ class LiveTable:
         self._current = -1
         self._is_live = False
         self._names = names
+        wait = "" if first_wait_seconds is None else f"; waiting for the first for {first_wait_seconds:g} s at most"
+        self._how = f"for remote workers (fedbr worker --connect){wait}"
         self._address = ""
         self._joined: dict[str, str] = {}
 
@@ -131,7 +135,7 @@ class LiveTable:
         """Take note of the address for remote workers, and of those that come and go."""
         if event.kind == LISTENING:
             self._address = event.detail
-            self._line(f"listening at {event.detail} for remote workers (fedbr worker --connect)")
+            self._line(f"listening at {event.detail} {self._how}")
         elif event.kind == JOINED:
             key = event.detail.rpartition(" ")[2]
             self._joined[event.worker] = self._names.get(key, key)

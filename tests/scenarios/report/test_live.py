@@ -59,7 +59,7 @@ def test_of_many_runs_those_around_the_current_one_are_shown() -> None:
 
 def test_the_address_for_remote_workers_and_those_that_came_and_went_are_shown() -> None:
     stream = io.StringIO()
-    show = LiveTable(["fedavg"], stream=stream, names={"KEY": "alice"})
+    show = LiveTable(["fedavg"], stream=stream, names={"KEY": "alice"}, first_wait_seconds=600.0)
     show.on_event(HostEvent("worker_started", "0", "pid 7", 0.0))  # a local one
     show.on_event(HostEvent("listening", "", "tcp://127.0.0.1:5555", 0.0))
     assert "listening at tcp://127.0.0.1:5555; remote workers: none" in shown(show)
@@ -69,7 +69,8 @@ def test_the_address_for_remote_workers_and_those_that_came_and_went_are_shown()
     show.on_event(HostEvent("worker_died", "1", "its connection was lost", 0.0))
     show.on_event(HostEvent("worker_died", "0", "killed", 0.0))
     assert stream.getvalue().splitlines() == [
-        "listening at tcp://127.0.0.1:5555 for remote workers (fedbr worker --connect)",
+        "listening at tcp://127.0.0.1:5555 for remote workers (fedbr worker --connect); "
+        "waiting for the first for 600 s at most",
         "alice joined; remote workers: alice",
         "OTHER joined; remote workers: alice, OTHER",
         "alice left (its connection was lost); remote workers: OTHER",
