@@ -76,7 +76,7 @@ def trainers() -> Iterator[WorkerLauncher]:
 @pytest.fixture
 def warm_workers(trainers: WorkerLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands and calls of this test have `trainers` instead of a fork server of their own."""
-    monkeypatch.setattr(Session, "_launcher", lambda session: nullcontext(trainers))
+    monkeypatch.setattr(Session, "_launcher", lambda session, runs: nullcontext(trainers))
     monkeypatch.setattr("scenarios.studies.estimate.WorkerLauncher", lambda: nullcontext(trainers))
 
 
