@@ -94,14 +94,13 @@ def outcome(run: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_the_bit(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, short_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten clients five are visited in each of three rounds, so that some come with what they kept before."""
-    (folder / "tmp").mkdir()
     asked, port = ["method=fedbr+scaffold", "rounds.max=3"], free_port()
     here = ["--workers", "1", "--out", str(folder / "runs"), "--run-id", "alone", "--json"]
     alone = model_sha256(capsys, ["run", *TINY, *asked, *here])
-    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(short_folder))
     with worker(folder, port) as alice, worker(folder, port, "eve") as eve:
         # Nobody works here, so that each number has been made by the remote worker.
         assert model_sha256(capsys, [*listening(folder, port, "remote_worker"), *asked, "--workers", "0"]) == alone
@@ -112,7 +111,7 @@ def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_
     runs = folder / "runs" / "digits"
     assert outcome(runs / "remote_worker") == outcome(runs / "alone")
     assert len(outcome(runs / "remote_worker")["states"]) > 5
-    assert list((folder / "tmp").iterdir()) == []
+    assert list(short_folder.iterdir()) == []
     query = "SELECT kind FROM host_events WHERE kind IN ('worker_joined', 'worker_started', 'listening')"
     rows = read(runs / "remote_worker" / "ledger.sqlite", query)
     assert [row["kind"] for row in rows] == ["listening", "worker_joined"]
@@ -172,12 +171,15 @@ def test_a_worker_of_ours_and_an_agent_side_by_side_change_nothing(folder: Path)
     ids=lambda value: getattr(value, "name", value),
 )
 def test_an_agent_a_worker_and_a_fork_server_that_are_killed_in_the_middle_take_nothing_with_them(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, sum: Literal["client_order", "fixed_point"], method: str | Method
+    folder: Path,
+    short_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sum: Literal["client_order", "fixed_point"],
+    method: str | Method,
 ) -> None:
     """After a round each, while they have visits of the next: the first agent, then a worker of the other, then its
     fork server with all workers."""
-    (folder / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(short_folder))
     run = federation(folder / "alone", method, clients=6, rounds=6, sum=sum)
     run_synchronous(run)
     store(run).ledger.close()
