@@ -21,6 +21,8 @@ from edge.protocol.rng import keyed_generator
 PassCounts = NDArray[np.float64]
 """(blocks, 4): runs of each type of pass per block (`edge.protocol.payload`)"""
 ChosenBlocks = Mapping[str, int]
+INDIVIDUAL = frozenset({"client", "round", "validation"})
+"""Facts of a visit that differ between visits with the same choice and as many training examples"""
 Variant = tuple[float, float]
 """A model of other size: (factor on its width, factor on the images' height)"""
 
@@ -78,6 +80,20 @@ class ComputeContext:
     def rng(self, purpose: str) -> np.random.Generator:
         """The stream that the client side gets from `VisitContext.rng`: the same draws in the same order."""
         return keyed_generator(self.seed, purpose, self.round, self.client)
+
+
+class SharedContext(ComputeContext):
+    """The context of one of many alike visits; it notes whether a compute plan reads anything that is the visit's own.
+
+    If none is read, the plan is that of all visits with the same choice and as many training examples.
+    """
+
+    is_individual = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in INDIVIDUAL:
+            object.__setattr__(self, "is_individual", True)
+        return super().__getattribute__(name)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from coordinator.aggregation.server import Download, Models
-from coordinator.methods.compute import ChosenBlocks, ComputeContext, forward_passes
+from coordinator.methods.compute import ChosenBlocks, ComputeContext, SharedContext, forward_passes
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.records import names
@@ -23,6 +23,11 @@ from edge.protocol import codec
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import further_values
 from edge.protocol.payload import MODEL, Shapes, step_flops
+
+_Items = tuple[tuple[str, int], ...]
+_Alike = tuple[_Items, tuple[tuple[str, _Items], ...], int]
+MOST_PRICES = 10_000
+"""Kinds of visits whose prices are kept: a method's choices may be as many as its rounds"""
 
 
 @dataclass(frozen=True)
@@ -48,26 +53,39 @@ class VisitPricing:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
         self._bytes_up = codec.update_nbytes(job.run_id, job.reports, up_shapes)
+        self._shared: dict[_Alike, VisitPrice | None] = {}
+        """(choice, shapes of the download, examples) -> price of all such visits; None if each has its own"""
 
     def train(self, choice: ChosenBlocks, down: Shapes, samples: int, client: int, rng_round: int) -> VisitPrice:
         """A training visit to a client with ``samples`` examples, whose download has ``choice`` and shapes ``down``.
 
         ``rng_round`` is the key of the visit's random streams, as of `PlannedVisit`.
         """
-        spec, options, layout = self._spec, self._options, self._description.layout
-        blocks, plan, validation = len(layout), self._job.train.plan(samples), self._description.validation_samples
-        held_out = int(validation[client]) if client < len(validation) else 0
-        compute = spec.compute(self._context(choice, self._job.train, plan, samples, client, rng_round, held_out))
+        alike = tuple(choice.items()), tuple((slot, tuple(named.items())) for slot, named in down.items()), samples
+        price = self._shared.get(alike)
+        if price is None:
+            kind = ComputeContext if alike in self._shared else SharedContext
+            context = self._context(choice, self._job.train, samples, client, rng_round, kind)
+            price = self._price(context, down)
+            if isinstance(context, SharedContext):
+                if len(self._shared) >= MOST_PRICES:
+                    self._shared.clear()
+                self._shared[alike] = None if context.is_individual else price
+        return price
+
+    def _price(self, context: ComputeContext, down: Shapes) -> VisitPrice:
+        spec, choice, blocks = self._spec, context.choice, context.blocks
+        compute = spec.compute(context)
         bytes_down, bytes_up = codec.train_nbytes(self._job.run_id, tuple(choice), down), self._bytes_up
         if not spec.contacts_server:
             bytes_down = bytes_up = 0
         work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps)
-        alpha = spec.nominal_alpha(blocks, options, choice)
+        alpha = spec.nominal_alpha(blocks, self._options, choice)
         return VisitPrice(
             work,
-            plan,
+            context.plan,
             self._nominal_bytes(alpha),
-            nominal_flops(alpha, blocks, plan.samples, self._plain_flops),
+            nominal_flops(alpha, blocks, context.plan.samples, self._plain_flops),
             compute.exact,
         )
 
@@ -97,8 +115,8 @@ class VisitPricing:
         steps, further_flops = 0, 0.0
         if job.adapt_epochs:
             train = replace(job.train, local_epochs=job.adapt_epochs, local_steps=None)
-            plan = train.plan(samples)
-            compute = self._spec.adaptation(self._context({}, train, plan, samples))
+            context = self._context({}, train, samples)
+            compute, plan = self._spec.adaptation(context), context.plan
             passes = passes + compute.passes
             steps, further_flops = compute.steps, compute.further_flops
         work = Work(
@@ -113,28 +131,28 @@ class VisitPricing:
         self,
         choice: ChosenBlocks,
         train: TrainConfig,
-        plan: TrainingPlan,
         samples: int,
-        client: int = 0,
+        client: int | None = None,
         round: int = 0,
-        validation: int = 0,
+        kind: type[ComputeContext] = ComputeContext,
     ) -> ComputeContext:
-        """Of a client with ``samples`` training examples and ``validation`` examples held out."""
-        return ComputeContext(
-            layout=self._description.layout,
+        """Of ``client``, or of no client in particular, with ``samples`` training examples."""
+        description, held_out = self._description, self._description.validation_samples
+        return kind(
+            layout=description.layout,
             options=self._options,
             choice=choice,
             train=train,
-            plan=plan,
+            plan=train.plan(samples),
             samples=samples,
-            flops=self._description.flops,
+            flops=description.flops,
             seed=self._job.seed,
             variants=self._variants,
-            outputs=self._description.outputs,
-            unit_flops=self._description.unit_flops,
-            client=client,
+            outputs=description.outputs,
+            unit_flops=description.unit_flops,
+            client=client or 0,
             round=round,
-            validation=validation,
+            validation=0 if client is None or client >= len(held_out) else int(held_out[client]),
         )
 
     @cached_property

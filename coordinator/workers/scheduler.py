@@ -59,7 +59,7 @@ from coordinator.workers.instructions import (
 TRIES = 3
 """Workers that may die or fail over one task, and workers in a row that may die before they are ready, or before they
 have sent a requested partial sum."""
-PREFETCH_SECONDS = 0.1
+PREFETCH_SECONDS = 0.2
 """Foreseen seconds of work up to which tasks are prefetched: many round trips, and short to do again."""
 MAX_PREFETCH = 256
 """Most tasks assigned to one worker per task that it runs, however short they are."""

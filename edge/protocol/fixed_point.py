@@ -114,8 +114,9 @@ def sizes(totals: Totals) -> dict[str, dict[str, int]]:
 
 def not_summable(numbers: Floats, limit: float = LIMIT) -> str | None:
     """Why these numbers cannot be added up, or None. ``limit``: inf if they are added as floating-point numbers."""
-    if not numbers.size:
-        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.dot(numbers, numbers) < (limit / 2) ** 2:  # one pass, for what is almost always so; NaN is not less
+            return None
     largest = max(float(numbers.max()), -float(numbers.min()))  # both are NaN if one number is
     if not math.isfinite(largest):
         return "is not finite (training diverged?)"

@@ -1,7 +1,8 @@
 """Replies that wait for others, so that short visits do not cost a message each. Never torch.
 
-An update waits for `BATCH_SECONDS` at most, and not at all if its worker has nothing else to do. Its vectors are copied
-into one frame, so that the next task may overwrite them; long ones are not worth the copy, and are sent alone.
+An update waits for `BATCH_SECONDS` at most, or for the task that ends after these, and not at all if its worker soon
+has nothing else to do. Its vectors are copied into one frame, so that the next task may overwrite them; long ones are
+not worth the copy, and are sent alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from edge.protocol import codec, messages
 from edge.protocol.payload import ITEM_NBYTES, Payload, Vector, nbytes, vectors
 
-BATCH_SECONDS = 0.01
+BATCH_SECONDS = 0.1
+"""Half of the foreseen work that a coordinator prefetches (`coordinator.workers.scheduler`): more comes in time."""
 MAX_COPY_NBYTES = 1 << 20
 """Longest upload that waits."""
 MAX_BATCH_NBYTES = 1 << 21
@@ -36,8 +38,8 @@ class ReplySender(Protocol):
 class ReplyBatch:
     """The updates of a worker, or of a node agent, that have not been sent."""
 
-    def __init__(self, connection: ReplySender) -> None:
-        self._connection = connection
+    def __init__(self, connection: ReplySender, seconds: float = BATCH_SECONDS) -> None:
+        self._connection, self._seconds = connection, seconds
         self._waiting: list[tuple[int, float, messages.Update]] = []
         self._nbytes = 0
         self._since = 0.0
@@ -63,7 +65,7 @@ class ReplyBatch:
 
     def is_due(self) -> bool:
         """Whether the updates have waited long enough, or are many."""
-        is_late = time.monotonic() >= self._since + BATCH_SECONDS
+        is_late = time.monotonic() >= self._since + self._seconds
         return bool(self._waiting) and (is_late or self._is_full(self._nbytes // len(self._waiting)))
 
     def _is_full(self, more_nbytes: int) -> bool:

@@ -30,6 +30,8 @@ from edge.runtime.task_runner import TaskRunner, error_of, load_executor
 
 LOST = 75
 """Exit status of a worker that lost the coordinator (EX_TEMPFAIL of sysexits.h)."""
+MIN_PREFETCHED = 2
+"""Shortest prefetch queue with which replies wait: while its last task runs, more can come."""
 MAX_PREFETCHED = 1024
 """Longest prefetch queue; a coordinator sends a quarter as many tasks (`coordinator.workers.scheduler`)."""
 
@@ -65,7 +67,7 @@ def serve(connection: CoordinatorConnection, open_runner: Callable[[], TaskRunne
             if telemetry or not replies.add(envelope.sequence, seconds, reply):
                 replies.send()
                 connection.send(reply, envelope.sequence, seconds, telemetry)
-            if not queue.tasks or replies.is_due():
+            if len(queue.tasks) < MIN_PREFETCHED or replies.is_due():
                 replies.send()
     return True
 

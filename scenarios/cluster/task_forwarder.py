@@ -58,7 +58,7 @@ class TaskForwarder:
     def __init__(self, connection: CoordinatorConnection, pool: Pool, states: StateFiles, telemetry: list[str]) -> None:
         """``telemetry``: lines for the record of the run, which go up with the next replies."""
         self._connection, self._pool, self._states, self._telemetry = connection, pool, states, telemetry
-        self._replies = ReplyBatch(connection)
+        self._replies = ReplyBatch(connection, 2 * WAITING_SECONDS)  # they have waited in workers
         self._open: dict[int, ForwardedTask] = {}
         self._single: PoolTaskGroup | None = None  # of all tasks whose replies go up whole
         self._round = _Round(-1)

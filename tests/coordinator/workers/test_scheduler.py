@@ -34,7 +34,7 @@ def submit(scheduler: TaskScheduler, *sequences: int, name: str = "task", flops:
     return scheduler.submitted([(sequence, name, flops) for sequence in sequences])
 
 
-def seasoned(workers: int, seconds: float = 0.02) -> TaskScheduler:
+def seasoned(workers: int, seconds: float = 0.04) -> TaskScheduler:
     """scheduler that have seen one task of 100 FLOPs, number 0, which took so long."""
     scheduler = registry(workers)
     submit(scheduler, 0, flops=100.0)
@@ -193,20 +193,20 @@ def test_an_idle_worker_comes_before_a_hand_that_could_be_filled() -> None:
     assert submit(scheduler, *range(2, 7), flops=100.0) == [SendTask(1, 2), SendTask(0, 3)]
 
 
-def test_a_hand_is_filled_up_to_a_tenth_of_a_second_and_refilled() -> None:
-    scheduler = seasoned(1)  # 20 ms a task: five in hand, one of them in progress
+def test_a_hand_is_filled_up_to_a_fifth_of_a_second_and_refilled() -> None:
+    scheduler = seasoned(1)  # 40 ms a task: five in hand, one of them in progress
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, n) for n in (1, 2, 3, 4, 5)]
-    assert scheduler.answered(0, 1, 0.02) == [DeliverReply(1), SendTask(0, 6)]
-    assert scheduler.answered(0, 2, 0.02) == [DeliverReply(2), SendTask(0, 7)]
+    assert scheduler.answered(0, 1, 0.04) == [DeliverReply(1), SendTask(0, 6)]
+    assert scheduler.answered(0, 2, 0.04) == [DeliverReply(2), SendTask(0, 7)]
 
 
 def test_the_pace_is_that_of_all_replies_so_far_and_who_has_no_known_length_is_alone_in_a_hand() -> None:
     scheduler = registry(1)
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, 1)]
-    assert scheduler.answered(0, 1, 0.02) == [DeliverReply(1), *(SendTask(0, n) for n in (2, 3, 4, 5, 6))]
+    assert scheduler.answered(0, 1, 0.04) == [DeliverReply(1), *(SendTask(0, n) for n in (2, 3, 4, 5, 6))]
     scheduler = seasoned(1)
     submit(scheduler, 1, flops=300.0)
-    scheduler.answered(0, 1, 0.14)  # 400 FLOPs in 0.16 s: 40 ms a task, so that two fit
+    scheduler.answered(0, 1, 0.28)  # 400 FLOPs in 0.32 s: 80 ms a task, so that two fit
     assert submit(scheduler, *range(2, 22), flops=100.0) == [SendTask(0, 2), SendTask(0, 3)]
     scheduler = seasoned(1)
     submit(scheduler, 1)
@@ -216,7 +216,7 @@ def test_the_pace_is_that_of_all_replies_so_far_and_who_has_no_known_length_is_a
 
 
 def test_long_tasks_go_out_one_at_a_time_and_a_hand_of_very_short_ones_has_an_end() -> None:
-    scheduler = seasoned(2, seconds=0.06)  # two of them are longer than a hand may be
+    scheduler = seasoned(2, seconds=0.12)  # two of them are longer than a hand may be
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, 1), SendTask(1, 2)]
     scheduler = seasoned(1, seconds=1e-9)
     assert MAX_PREFETCH == 256
@@ -224,7 +224,7 @@ def test_long_tasks_go_out_one_at_a_time_and_a_hand_of_very_short_ones_has_an_en
 
 
 def test_a_node_agent_gets_as_many_tasks_as_it_has_workers_and_a_hand_for_each_of_them() -> None:
-    scheduler = seasoned(1, seconds=0.04)  # two fit into a hand
+    scheduler = seasoned(1, seconds=0.08)  # two fit into a hand
     agent = scheduler.joined("alice", 3)
     scheduler.ready(agent)
     assert submit(scheduler, 1, 2, 3) == [SendTask(0, 1), SendTask(agent, 2), SendTask(agent, 3)]
@@ -239,7 +239,7 @@ def test_a_node_agent_gets_as_many_tasks_as_it_has_workers_and_a_hand_for_each_o
 
 
 def test_short_tasks_fill_the_hands_of_an_agents_workers() -> None:
-    scheduler = seasoned(1, seconds=0.04)
+    scheduler = seasoned(1, seconds=0.08)
     scheduler.ready(scheduler.joined("alice", 2))
     sent = submit(scheduler, *range(1, 31), flops=100.0)
     assert Counter(instruction.worker for instruction in sent if isinstance(instruction, SendTask)) == {
@@ -272,10 +272,10 @@ def test_a_death_with_several_tasks_in_hand_strikes_none_and_each_is_then_alone_
     """Replies to the first of them may have been under way, so the one in progress is not known: here it is task 3."""
     scheduler = seasoned(1)
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, n) for n in (1, 2, 3, 4, 5)]
-    scheduler.answered(0, 1, 0.02)
+    scheduler.answered(0, 1, 0.04)
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 2, "SIGKILL"), StartWorker(1)]
     assert scheduler.ready(1) == [SendTask(1, 2)]
-    assert scheduler.answered(1, 2, 0.02) == [DeliverReply(2), SendTask(1, 3)]
+    assert scheduler.answered(1, 2, 0.04) == [DeliverReply(2), SendTask(1, 3)]
     for worker in (1, 2):
         assert scheduler.died(worker, "SIGKILL") == [Requeue(worker, 3, "SIGKILL"), StartWorker(worker + 1)]
         assert scheduler.ready(worker + 1) == [SendTask(worker + 1, 3)]
@@ -283,13 +283,13 @@ def test_a_death_with_several_tasks_in_hand_strikes_none_and_each_is_then_alone_
     assert scheduler.died(3, "SIGKILL") == [Abort(3, gone, 3), StartWorker(4)]
     assert scheduler.ready(4) == [SendTask(4, 4)]
     for number in (4, 5):
-        assert scheduler.answered(4, number, 0.02) == [DeliverReply(number), SendTask(4, number + 1)]
+        assert scheduler.answered(4, number, 0.04) == [DeliverReply(number), SendTask(4, number + 1)]
     # what was not in that hand comes in hands again
-    assert scheduler.answered(4, 6, 0.02) == [DeliverReply(6), *(SendTask(4, n) for n in (7, 8, 9, 10, 11))]
+    assert scheduler.answered(4, 6, 0.04) == [DeliverReply(6), *(SendTask(4, n) for n in (7, 8, 9, 10, 11))]
 
 
 def test_a_hand_is_filled_with_later_tasks_while_one_must_be_alone() -> None:
-    scheduler = seasoned(2, seconds=0.04)
+    scheduler = seasoned(2, seconds=0.08)
     assert submit(scheduler, *range(1, 11), flops=100.0) == [
         SendTask(0, 1),
         SendTask(1, 2),
@@ -297,7 +297,7 @@ def test_a_hand_is_filled_with_later_tasks_while_one_must_be_alone() -> None:
         SendTask(1, 4),
     ]
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(2)]
-    assert scheduler.answered(1, 2, 0.04) == [DeliverReply(2), SendTask(1, 5)]
+    assert scheduler.answered(1, 2, 0.08) == [DeliverReply(2), SendTask(1, 5)]
     assert scheduler.ready(2) == [SendTask(2, 1)]
 
 
@@ -309,7 +309,7 @@ def test_an_error_strikes_its_own_task_wherever_it_is_in_the_hand() -> None:
     hand: list[Instruction] = []
     for number in (1, 2, 4, 5, 3):
         hand += scheduler.ready(1) if not hand else []
-        hand += scheduler.answered(1, number, 0.02)[1:]
+        hand += scheduler.answered(1, number, 0.04)[1:]
     assert hand[:5] == [SendTask(1, n) for n in (1, 2, 4, 5, 3)]
 
 
