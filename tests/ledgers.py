@@ -9,6 +9,7 @@ from typing import Any
 
 from coordinator.records.schema import RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger, read
+from coordinator.records.visit_columns import VisitColumns
 
 HOST_TABLES = ("meta", "host_rounds", "host_events")
 
@@ -45,7 +46,7 @@ def made_run(
             number, 10.0 * number, 10.0 * number + 10, 1, accuracy, None, 2.0 - number, 500, 500, 1000.0, 1e6, 1e6,
             joules, 10.0, 0.0, 0, 0.0, None, "", "ab",
         )  # fmt: skip
-        ledger.commit(Commit(row, [visit for visit in visits if visit.round == number], {}))
+        ledger.commit(Commit(row, VisitColumns.of(visit for visit in visits if visit.round == number)))
     ledger.finish({"stopped_by": "rounds", "rounds": len(accuracies)})
     ledger.close()
     return folder

@@ -14,25 +14,40 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coordinator.records.schema import column_types
 
 StoredRow = tuple[Any, ...]
 """A row with the values that SQLite returns."""
+Values = Sequence[Any] | NDArray[Any]
+"""(rows,) values of one column"""
 
 
-def as_stored(rows: Iterable[NamedTuple]) -> list[StoredRow]:
-    """Rows with the values that SQLite returns: 2 as 2.0, and -0.0 as 0.0, from a column of floats."""
-    return [
-        tuple(None if v is None else read(v) for v, read in zip(row, _readers(type(row)), strict=True)) for row in rows
-    ]
+def as_stored(row: type[NamedTuple], columns: Iterable[Values]) -> list[list[Any]]:
+    """All columns of such rows with the values that SQLite returns: 2 as 2.0, and -0.0 as 0.0, from one of floats."""
+    return [_as_stored(values, sql_type) for values, sql_type in zip(columns, _sql_types(row), strict=True)]
+
+
+def stored_rows(rows: Sequence[NamedTuple]) -> list[StoredRow]:
+    """Rows of one kind with the values that SQLite returns."""
+    return list(zip(*as_stored(type(rows[0]), zip(*rows, strict=True)), strict=True)) if rows else []
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {"INTEGER": int, "REAL": lambda value: float(value) + 0.0, "TEXT": str}
 
 
+def _as_stored(values: Values, sql_type: str) -> list[Any]:
+    if isinstance(values, np.ndarray):
+        return list((values + 0.0 if sql_type == "REAL" else values).tolist())
+    read = _READERS[sql_type]
+    return [None if value is None else read(value) for value in values]
+
+
 @cache
-def _readers(row: type[Any]) -> tuple[Callable[[Any], Any], ...]:
-    return tuple(_READERS[sql_type] for sql_type in column_types(row).values())
+def _sql_types(row: type[NamedTuple]) -> tuple[str, ...]:
+    return tuple(column_types(row).values())
 
 
 File = tuple[str, str]

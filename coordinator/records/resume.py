@@ -30,9 +30,10 @@ from coordinator.records.checkpoints import (
     restore_server,
 )
 from coordinator.records.names import CHECKPOINTS, STATE, VECTORS
-from coordinator.records.round_record import EvalResult, spent
+from coordinator.records.round_record import EvalResult
 from coordinator.records.schema import HostEvent
 from coordinator.records.store import Ledger
+from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.budget import CONVERGED, ROUNDS, TARGET
 from coordinator.rounds.ports import Arrays
 from coordinator.rounds.run import SELECTOR, FederatedRun, History, RunFailed, RunTotals
@@ -64,9 +65,7 @@ def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
     else:
         restore_server(run.server, arrays)
         run.clock.restore(last.end_s, clock_state(arrays))
-        for visit in visits:
-            run.budget.settle(visit.client, spent(visit))
-            run.selection.history.record(visit)
+        run.charge(VisitColumns.of(visits))
         run.selection.selector.restore(arrays_under(SELECTOR, arrays))
     if run.states is not None:
         run.states.committed = {client: name for client, (name, _) in ledger.client_states(number).items()}

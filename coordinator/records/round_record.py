@@ -24,10 +24,9 @@ from coordinator.records.schema import (
     WAITING,
     EvaluationRow,
     RoundRow,
-    VisitRow,
     payload_name,
 )
-from coordinator.rounds.budget import Cost
+from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import VALIDATION_ACCURACY, Update
 from edge.protocol.payload import Shapes
@@ -71,7 +70,7 @@ class RoundRecord:
     round: int
     start: float
     """Absolute virtual seconds"""
-    visits: list[VisitRow] = field(default_factory=list)
+    visits: VisitColumns = field(default_factory=VisitColumns.of)
     payloads: dict[str, Shapes] = field(default_factory=dict)
     """Name -> shapes of the payloads of visits that counted"""
     method_rows: list[NamedTuple] = field(default_factory=list)
@@ -106,70 +105,97 @@ class RoundRecord:
 
     def add(
         self,
-        visit: PlannedVisit,
+        visits: Sequence[PlannedVisit],
         fleet: Fleet,
         timeline: Timeline,
-        index: int,
-        kind: str,
+        kinds: Sequence[str],
         until: float,
-        waiting_joules: float = 0.0,
+        waiting_joules: NDArray[np.float64] | float = 0.0,
         staleness: int = 0,
-        loss: float | None = None,
+        losses: Sequence[float | None] | None = None,
         *,
         up: Shapes,
-    ) -> Cost:
-        """Add a visit that ended, or was interrupted at ``until``; returns its cost. ``up``: shapes of an update."""
-        row = _visit_row(visit, self.round, fleet, timeline, index, kind, until, waiting_joules, staleness, loss)
-        if kind in COUNTED:
-            row = row._replace(
-                down_payload=self._payload(visit.down),
-                up_payload=self._payload(up) if row.bytes_up else "",
-            )
-        self.visits.append(row)
-        return spent(row)
+    ) -> VisitColumns:
+        """Add visits that ended, or were interrupted at ``until``; returns them. ``up``: shapes of an update."""
+        clients, count = [visit.client for visit in visits], len(visits)
+        counted = [visit if kind in COUNTED else None for visit, kind in zip(visits, kinds, strict=True)]
+        end = np.minimum(timeline.end, until)
+        down_payloads, up_payloads = self._payloads(counted, timeline.bytes_up.tolist(), up)
+        added = VisitColumns(
+            visit=[visit.number for visit in visits],
+            round=[self.round] * count,
+            client=clients,
+            device=fleet.device_names(clients),
+            network=fleet.network_names(clients),
+            kind=kinds,
+            staleness=[staleness] * count,
+            start_s=timeline.start,
+            down_end_s=np.minimum(timeline.down_end, end),
+            compute_end_s=np.minimum(timeline.compute_end, end),
+            up_end_s=np.minimum(timeline.up_end, end),
+            shared_s=timeline.contention_seconds,
+            paused_s=timeline.paused_seconds,
+            bytes_down=timeline.bytes_down,
+            bytes_up=timeline.bytes_up,
+            nominal_bytes=[visit.price.nominal_bytes if visit else 0.0 for visit in counted],
+            flops=timeline.flops,
+            nominal_flops=[visit.price.nominal_flops if visit else 0.0 for visit in counted],
+            joules=timeline.joules_spent + waiting_joules,
+            samples=[visit.plan.samples for visit in visits],
+            steps=[visit.work.steps for visit in visits],
+            loss=[None] * count if losses is None else losses,
+            down_payload=down_payloads,
+            up_payload=up_payloads,
+        )
+        self.visits.extend(added)
+        return added
 
-    def _payload(self, sizes: Shapes) -> str:
-        name = payload_name(sizes)
-        self.payloads[name] = sizes
-        return name
+    def _payloads(
+        self, counted: Sequence[PlannedVisit | None], bytes_up: Sequence[int], up: Shapes
+    ) -> tuple[list[str], list[str]]:
+        """The names of the shapes that went down and up in visits that counted; '' for others."""
+        names: dict[int, str] = {}  # by identity, since visits share shapes
+
+        def noted(shapes: Shapes) -> str:
+            if id(shapes) not in names:
+                name = names[id(shapes)] = payload_name(shapes)
+                self.payloads[name] = shapes
+            return names[id(shapes)]
+
+        pairs = [
+            (noted(visit.down), noted(up) if nbytes else "") if visit else ("", "")
+            for visit, nbytes in zip(counted, bytes_up, strict=True)
+        ]
+        return [down for down, _ in pairs], [up for _, up in pairs]
 
     def round_row(self, end: float, result: EvalResult, model_sha256: str) -> RoundRow:
         """The row of the round, from those of its visits."""
-        rows = sorted(self.visits, key=lambda row: row.visit)
-        wasted = [row for row in rows if row.kind not in COUNTED]
-        losses = [row.loss for row in rows if row.loss is not None]
+        visits = self.visits.in_order()
+        kinds = visits["kind"]
+        wasted = visits.only([i for i, kind in enumerate(kinds) if kind not in COUNTED])
+        losses = [loss for loss in visits["loss"] if loss is not None]
         return RoundRow(
             round=self.round,
             start_s=self.start,
             end_s=end,
-            participants=sum(row.kind in TRAINED for row in rows),
+            participants=sum(kind in TRAINED for kind in kinds),
             accuracy=result.accuracy,
             test_loss=result.loss if result.loss is not None and math.isfinite(result.loss) else None,
             train_loss=float(np.mean(losses)) if losses else None,
-            bytes_down=sum(row.bytes_down for row in rows),
-            bytes_up=sum(row.bytes_up for row in rows),
-            nominal_bytes=sum(row.nominal_bytes for row in rows),
-            flops=sum(row.flops for row in rows),
-            nominal_flops=sum(row.nominal_flops for row in rows),
-            joules=sum(row.joules for row in rows),
-            busy_s=sum(seconds(row) for row in rows),
-            wasted_s=sum(seconds(row) for row in wasted),
-            wasted_bytes=sum(row.bytes_down + row.bytes_up for row in wasted),
-            wasted_joules=sum(row.joules for row in wasted),
+            bytes_down=sum(visits["bytes_down"]),
+            bytes_up=sum(visits["bytes_up"]),
+            nominal_bytes=sum(visits["nominal_bytes"]),
+            flops=sum(visits["flops"]),
+            nominal_flops=sum(visits["nominal_flops"]),
+            joules=sum(visits["joules"]),
+            busy_s=sum(visits.seconds),
+            wasted_s=sum(wasted.seconds),
+            wasted_bytes=sum(wasted["bytes_down"]) + sum(wasted["bytes_up"]),
+            wasted_joules=sum(wasted["joules"]),
             critical=self.critical,
             bottleneck=self.bottleneck,
             model_sha256=model_sha256,
         )
-
-
-def seconds(row: VisitRow) -> float:
-    """Duration of a visit."""
-    return row.up_end_s - row.start_s
-
-
-def spent(row: VisitRow) -> Cost:
-    """Cost of a visit that has ended."""
-    return Cost(row.bytes_down, row.bytes_up, row.flops, row.joules, max(seconds(row), 0.0))
 
 
 def bottleneck(timeline: Timeline, index: int, end: float, waited: float) -> str:
@@ -187,54 +213,12 @@ def bottleneck(timeline: Timeline, index: int, end: float, waited: float) -> str
     return max(BOTTLENECKS, key=lambda name: parts[name])
 
 
-def _visit_row(
-    visit: PlannedVisit,
-    round: int,
-    fleet: Fleet,
-    timeline: Timeline,
-    index: int,
-    kind: str,
-    until: float,
-    waiting_joules: float,
-    staleness: int,
-    loss: float | None,
-) -> VisitRow:
-    counted = kind in COUNTED
-    end = min(float(timeline.end[index]), until)
-    down_end, compute_end, up_end = (
-        min(float(times[index]), end) for times in (timeline.down_end, timeline.compute_end, timeline.up_end)
-    )
-    return VisitRow(
-        visit=visit.number,
-        round=round,
-        client=visit.client,
-        device=fleet.device_name(visit.client),
-        network=fleet.network_name(visit.client),
-        kind=kind,
-        staleness=staleness,
-        start_s=float(timeline.start[index]),
-        down_end_s=down_end,
-        compute_end_s=compute_end,
-        up_end_s=up_end,
-        shared_s=float(timeline.contention_seconds[index]),
-        paused_s=float(timeline.paused_seconds[index]),
-        bytes_down=int(timeline.bytes_down[index]),
-        bytes_up=int(timeline.bytes_up[index]),
-        nominal_bytes=visit.price.nominal_bytes if counted else 0.0,
-        flops=float(timeline.flops[index]),
-        nominal_flops=visit.price.nominal_flops if counted else 0.0,
-        joules=float(timeline.joules_spent[index]) + waiting_joules,
-        samples=visit.plan.samples,
-        steps=visit.work.steps,
-        loss=loss,
-        down_payload="",
-        up_payload="",
-    )
-
-
-def outcome(visit: PlannedVisit, reply: Update, timeline: Timeline, index: int) -> VisitFeedback:
-    """The server side's feedback from a visit that counted."""
-    start, down, compute, up = (
-        float(times[index]) for times in (timeline.start, timeline.down_end, timeline.compute_end, timeline.up_end)
-    )
-    return VisitFeedback(visit.dispatch, reply, compute - down, (down - start) + (up - compute))
+def outcomes(visits: Sequence[PlannedVisit], replies: Sequence[Update], timeline: Timeline) -> list[VisitFeedback]:
+    """The server side's feedback from the visits that counted, which are those with a reply."""
+    by_client = {reply.client: reply for reply in replies}
+    times = (timeline.start, timeline.down_end, timeline.compute_end, timeline.up_end)
+    return [
+        VisitFeedback(visit.dispatch, by_client[visit.client], compute - down, (down - start) + (up - compute))
+        for visit, start, down, compute, up in zip(visits, *(column.tolist() for column in times), strict=True)
+        if visit.client in by_client
+    ]

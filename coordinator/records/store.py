@@ -17,7 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from coordinator.records.chain import as_stored, committed_files, next_hash
+from coordinator.records.chain import committed_files, next_hash, stored_rows
 from coordinator.records.kept_checkpoints import BEST, CheckpointRules
 from coordinator.records.schema import (
     CLIENT_VECTORS,
@@ -32,6 +32,7 @@ from coordinator.records.schema import (
     create,
     payload_rows,
 )
+from coordinator.records.visit_columns import VisitColumns
 from edge.protocol.payload import Shapes
 
 
@@ -40,7 +41,7 @@ class Commit:
     """All changes of one round."""
 
     row: RoundRow
-    visits: Sequence[VisitRow] = ()
+    visits: VisitColumns = field(default_factory=VisitColumns.of)
     payloads: Mapping[str, Shapes] = field(default_factory=dict)
     """Name -> shapes of all payloads of its visits"""
     method_rows: Sequence[NamedTuple] = ()
@@ -123,9 +124,9 @@ class Ledger:
         """Commit one round; returns the names of obsolete files, to be deleted."""
         files = committed_files(commit.checkpoint, commit.states, commit.vectors)
         shapes = self._new_payloads(commit)
-        visits = sorted(commit.visits, key=lambda row: row.visit)  # the order in which they are read
-        rows: list[NamedTuple] = [commit.row, *visits, *shapes, *commit.method_rows, *commit.evaluations]
-        chain = next_hash(self.chain, as_stored(rows), files)
+        visits = commit.visits.rows()
+        others = [*stored_rows(shapes), *stored_rows(commit.method_rows), *stored_rows(commit.evaluations)]
+        chain = next_hash(self.chain, [*stored_rows([commit.row]), *visits, *others], files)
         with self._transaction():
             self._insert("rounds", [(*commit.row, chain, files)])
             self._insert("visits", visits)

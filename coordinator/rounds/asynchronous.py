@@ -30,7 +30,7 @@ from coordinator.aggregation.server import Models
 from coordinator.aggregation.update_checks import bases
 from coordinator.records.checkpoints import clock_state, restore_server
 from coordinator.records.history_replay import InFlight, ReplayedRun, ReplayFinished, pack_in_flight, unpack_in_flight
-from coordinator.records.round_record import NOT_EVALUATED, RoundRecord, outcome
+from coordinator.records.round_record import NOT_EVALUATED, RoundRecord, outcomes
 from coordinator.records.schema import TRAINED
 from coordinator.rounds import selection
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
@@ -203,7 +203,7 @@ class _AsynchronousRun:
         run.server.observe(reply)
         self._account(flight, ended, kind, reply.numbers["loss"])
         self.record.set_critical_path([flight.visit], ended.timeline, run.clock.now)
-        learned = run.server.feedback(flight.visit.round, [outcome(flight.visit, reply, ended.timeline, 0)])
+        learned = run.server.feedback(flight.visit.round, outcomes([flight.visit], [reply], ended.timeline))
         self.record.method_rows += [row._replace(round=self.record.round) for row in learned]
         run.server.accumulate(self._rebase(flight, reply))
         self.arrived += 1
@@ -251,19 +251,17 @@ class _AsynchronousRun:
 
     def _account(self, flight: _VisitInFlight, ended: VisitEnded, kind: str, loss: float | None = None) -> None:
         run = self.run
-        spent = self.record.add(
-            flight.visit,
+        added = self.record.add(
+            [flight.visit],
             run.clock.fleet,
             ended.timeline,
-            0,
-            kind,
+            [kind],
             run.clock.now,
             staleness=self.version - flight.visit.round,
-            loss=loss,
+            losses=[loss],
             up=run.up_shapes,
         )
-        run.budget.settle(flight.visit.client, spent)
-        run.selection.history.record(self.record.visits[-1])
+        run.charge(added)
         run.clock.passed(ended.conditions, ended.timeline)
 
     def _step(self) -> None:

@@ -9,10 +9,12 @@ reservation assumes links without contention.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated
+from functools import reduce
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
@@ -141,6 +143,7 @@ class Budget:
         self.spent = Cost()
         self._by_client: defaultdict[int, Cost] = defaultdict(Cost)
         self._is_limited = any(getattr(limits, rule) is not None for rule in FLEET_RULES)
+        self._limits_clients = limits.client != Limits()
         self._reservations: Counter[Cost] = Counter()
 
     def reserve(self, costs: Sequence[Cost]) -> tuple[list[bool], str | None]:
@@ -173,12 +176,17 @@ class Budget:
 
     def admits(self, client: int, cost: Cost) -> bool:
         """Whether the client's own budget can pay for the visit."""
+        if not self._limits_clients:
+            return True
         return _exceeded(self.limits.client, CLIENT_RULES, self._by_client[client] + cost) is None
 
-    def settle(self, client: int, spent: Cost) -> None:
-        """Add the real cost of a visit that has ended."""
-        self.spent = self.spent + spent
-        self._by_client[client] = self._by_client[client] + spent
+    def settle(self, clients: Sequence[int], costs: Sequence[Sequence[Any]]) -> None:
+        """Add the real costs of visits that have ended. ``costs``: by column of `Cost`, (visits,) each."""
+        totals = zip(_COLUMNS, costs, strict=True)
+        self.spent = Cost(*(reduce(operator.add, column, getattr(self.spent, name)) for name, column in totals))
+        if self._limits_clients:
+            for client, *cost in zip(clients, *costs, strict=True):
+                self._by_client[client] += Cost(*cost)
 
     def reached(self, rounds: int, accuracy: float | None, selecting: float | None = None) -> str | None:
         """The rule that ends the run after this many rounds with this accuracy, or None.

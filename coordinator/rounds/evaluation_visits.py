@@ -79,8 +79,6 @@ def _account(
     """Record and charge all visits until now."""
     clock, now = run.clock, run.clock.now
     waiting = timeline.waiting_joules(now, conditions)
-    for i, visit in enumerate(visits):
-        kind = EVALUATE if np.isfinite(timeline.up_end[i]) else NOT_SCORED
-        spent = record.add(visit, clock.fleet, timeline, i, kind, now, float(waiting[i]), up={})
-        run.budget.settle(visit.client, spent)
+    kinds = [EVALUATE if ended else NOT_SCORED for ended in np.isfinite(timeline.up_end).tolist()]
+    run.charge(record.add(visits, clock.fleet, timeline, kinds, now, waiting, up={}))
     clock.passed(conditions, timeline, waiting)

@@ -25,6 +25,7 @@ from coordinator.methods.spec import Options
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord
 from coordinator.records.schema import EVALUATE, LEFTOVER, EvaluationRow, RoundRow, VisitRow
+from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.budget import Budget, Cost, Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.ports import (
@@ -289,6 +290,11 @@ class FederatedRun:
         evaluation = None if self.evaluated else self.evaluator.evaluate(self.rounds, visited())
         self.evaluated = True
         return evaluation
+
+    def charge(self, visits: VisitColumns) -> None:
+        """Settle the costs of visits that have ended; client selection learns from them."""
+        self.budget.settle(visits["client"], visits.costs)
+        self.selection.history.record(visits)
 
     # --- the commit -----------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.records.round_record import seconds
-from coordinator.records.schema import DOWNLOAD_ONLY, NO_TRAINING, TRAINED, VisitRow
+from coordinator.records.schema import DOWNLOAD_ONLY, NO_TRAINING, TRAINED
+from coordinator.records.visit_columns import VisitColumns
 from edge.protocol.plugins import is_own
 from edge.protocol.rng import keyed_generator
 
@@ -64,15 +64,17 @@ class ClientHistory:
         self.visits = np.zeros(clients, np.int64)
         """Training visits that have ended, also those that did not count"""
 
-    def record(self, row: VisitRow) -> None:
-        """Learn from a visit that has ended."""
-        if row.kind in (DOWNLOAD_ONLY, *NO_TRAINING):
-            return
-        self.visits[row.client] += 1
-        if row.kind in TRAINED:
-            self.seconds[row.client] = seconds(row)
-            if row.loss is not None:
-                self.loss[row.client], self.loss_round[row.client] = row.loss, row.round
+    def record(self, visits: VisitColumns) -> None:
+        """Learn from visits that have ended."""
+        columns = (visits[name] for name in ("client", "kind", "round", "loss"))
+        for client, kind, round, loss, seconds in zip(*columns, visits.seconds, strict=True):
+            if kind in (DOWNLOAD_ONLY, *NO_TRAINING):
+                continue
+            self.visits[client] += 1
+            if kind in TRAINED:
+                self.seconds[client] = seconds
+                if loss is not None:
+                    self.loss[client], self.loss_round[client] = loss, round
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import VisitFeedback
-from coordinator.records.round_record import RoundRecord, outcome
+from coordinator.records.round_record import RoundRecord, outcomes
 from coordinator.records.schema import LEFTOVER, TRAINED
 from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
@@ -292,7 +291,7 @@ class _SynchronousRound:
         if replies:
             run.step()
             self.record.method_rows += run.server.feedback(
-                self.number, _outcomes(self.visits, replies, solved.solution.timeline)
+                self.number, outcomes(self.visits, replies, solved.solution.timeline)
             )
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
@@ -328,15 +327,14 @@ class _SynchronousRound:
         waiting = self._waiting_joules(timeline, conditions, now)
         losses = {reply.client: reply.numbers["loss"] for reply in replies}
         faulty = {} if self.training is None else self.training.faulty
-        for i, visit in enumerate(visits):
-            unfinished = "lost" if math.isfinite(timeline.lost[i]) else interrupted
-            kind = faulty.get(visit.client) or (visit.kind if self.counts[i] else unfinished)
-            loss = losses.get(visit.client) if kind in TRAINED else None
-            spent = self.record.add(
-                visit, run.clock.fleet, timeline, i, kind, now, float(waiting[i]), loss=loss, up=run.up_shapes
-            )
-            run.budget.settle(visit.client, spent)
-            run.selection.history.record(self.record.visits[-1])
+        kinds = [
+            faulty.get(visit.client) or (visit.kind if counts else "lost" if is_lost else interrupted)
+            for visit, counts, is_lost in zip(visits, self.counts, np.isfinite(timeline.lost), strict=True)
+        ]
+        reported = [losses.get(visit.client) for visit in visits]
+        run.charge(
+            self.record.add(visits, run.clock.fleet, timeline, kinds, now, waiting, losses=reported, up=run.up_shapes)
+        )
         run.clock.passed(conditions, timeline, waiting)
         if run.rules.on_late == "finish":
             self._account_leftovers(solved)
@@ -351,11 +349,11 @@ class _SynchronousRound:
     def _account_leftovers(self, solved: _Solved) -> None:
         """Record and charge what was sent in this round of late visits' messages."""
         run, now, timeline = self.run, self.run.clock.now, solved.solution.leftovers
-        for i, visit in enumerate(self.going_on if timeline is not None else ()):
-            assert timeline is not None
-            if timeline.seconds(now)[i] > 0:
-                spent = self.record.add(visit, run.clock.fleet, timeline, i, LEFTOVER, now, up={})
-                run.budget.settle(visit.client, spent)
+        if timeline is not None:
+            flowed = timeline.seconds(now) > 0
+            visits = list(compress(self.going_on, flowed))
+            kinds = [LEFTOVER] * len(visits)
+            run.charge(self.record.add(visits, run.clock.fleet, timeline.only(flowed), kinds, now, up={}))
         run.clock.went_on(solved.leftovers, solved.solution)
 
 
@@ -363,12 +361,3 @@ def _upper_bounds(
     visits: Sequence[PlannedVisit], joules: NDArray[np.float64], seconds: NDArray[np.float64]
 ) -> list[Cost]:
     return [visit.cost(*both) for visit, *both in zip(visits, joules.tolist(), seconds.tolist(), strict=True)]
-
-
-def _outcomes(visits: Sequence[PlannedVisit], replies: Sequence[Update], timeline: Timeline) -> list[VisitFeedback]:
-    by_client = {reply.client: reply for reply in replies}
-    return [
-        outcome(visit, by_client[visit.client], timeline, i)
-        for i, visit in enumerate(visits)
-        if visit.client in by_client
-    ]

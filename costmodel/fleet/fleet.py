@@ -225,13 +225,13 @@ class Fleet:
         """Whether the losses of a network narrow the windows of senders."""
         return self.links.transport.congestion == "cubic" and any(network.loss > 0 for network in self.networks)
 
-    def device_name(self, client: int) -> str:
-        """The name of a client's device."""
-        return self.devices[int(self.device_of[client])].name
+    def device_names(self, clients: Sequence[int]) -> list[str]:
+        """The names of these clients' devices."""
+        return [self.devices[row].name for row in self.device_of[clients].tolist()]
 
-    def network_name(self, client: int) -> str:
-        """The name of a client's network."""
-        return self.networks[int(self.network_of[client])].name
+    def network_names(self, clients: Sequence[int]) -> list[str]:
+        """The names of these clients' networks."""
+        return [self.networks[row].name for row in self.network_of[clients].tolist()]
 
     def network_figure(self, name: str) -> Doubles:
         """(clients,) One figure of the rows of the clients' networks."""

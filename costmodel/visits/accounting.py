@@ -65,6 +65,10 @@ class Timeline:
         """Joules of the whole visit; inf for a visit that is cut."""
         return np.where(np.isfinite(self.end), self.joules_spent, math.inf)
 
+    def only(self, which: NDArray[np.bool_]) -> Timeline:
+        """Those of a mask."""
+        return Timeline(**{name: column[which] for name, column in vars(self).items()})
+
     def waiting_joules(self, end: float, conditions: Conditions) -> Doubles:
         """Joules of the baseline from each visit's end to ``end`` (absolute seconds); 0 for a visit that is cut."""
         return conditions.idle_watts * np.maximum(end - self.up_end, 0.0)

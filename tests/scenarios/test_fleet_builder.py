@@ -193,7 +193,7 @@ def test_devices_and_networks_of_own_files_take_part(home: Path) -> None:
     fleet = drawn(
         "fleet.device_file=d.toml", "fleet.network_file=n.toml", "fleet.devices={board=1}", "fleet.networks={radio=1}"
     )
-    assert (fleet.device_name(0), fleet.network_name(9)) == ("board", "radio")
+    assert (fleet.device_names([0]), fleet.network_names([9])) == (["board"], ["radio"])
     assert fleet.flops_per_second.tolist() == [1e9] * 10
     assert (fleet.down.tolist(), fleet.up.tolist(), fleet.rtt.tolist()) == ([2e6] * 10, [1e6] * 10, [0.25] * 10)
 
@@ -203,7 +203,7 @@ def test_a_calibrated_device_of_the_cache_takes_part_once_it_is_there_and_after_
 ) -> None:
     assert refusal("fleet.devices={my-board=1}").startswith("command line: fleet.devices: 'my-board': choose from")
     calibrated = write(cache_folder() / "devices" / "my-board.toml", DEVICE.format(name="my-board"))
-    assert drawn("fleet.devices={my-board=1}").device_name(0) == "my-board"
+    assert drawn("fleet.devices={my-board=1}").device_names([0]) == ["my-board"]
     write(home / "d.toml", DEVICE.format(name="my-board").replace("conv = 1e9", "conv = 7e9"))
     assert drawn("fleet.device_file=d.toml", "fleet.devices={my-board=1}").flops_per_second[0] == 7e9
     calibrated.write_text("x = 1\n")
@@ -423,7 +423,7 @@ def test_a_device_that_is_too_small_is_refused_with_the_sum_and_the_others_take_
     scenario = load("digits", HALF_SMALL).scenario
     fleet = drawn(*HALF_SMALL)
     out = fleet_builder.refused(scenario, fleet, described(60, 5.0), np.ones(1))
-    assert out == {k: SUM for k in range(10) if fleet.device_name(k) == "board"}
+    assert out == {k: SUM for k, device in enumerate(fleet.device_names(range(10))) if device == "board"}
     assert len(out) == 5
     # 55 parameters take 4 (165 + 10) = 700 bytes, which is just the limit.
     assert fleet_builder.refused(scenario, fleet, described(55, 5.0), np.ones(1)) == {}

@@ -19,6 +19,7 @@ from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import audit, resume_checkpoint
 from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger, evaluations, has_rounds, read
+from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import TrainConfig
@@ -39,7 +40,7 @@ CHOICE = ChoiceRow(0, 7, 2, 1, 0.0, 0.5, 0.25, 1.0, 1.0, 0.0169)
 def done(round: int = 0, **more: object) -> Commit:
     commit = Commit(
         ROUND._replace(round=round),
-        [VISIT._replace(visit=round, round=round)],
+        VisitColumns.of([VISIT._replace(visit=round, round=round)]),
         PAYLOADS,
         [CHOICE._replace(round=round)],
         checkpoint=(f"round-{round}", "c0"),
@@ -81,7 +82,7 @@ def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledge
 def test_a_commit_that_fails_leaves_nothing_behind(ledger: Ledger, path: Path) -> None:
     ledger.commit(done(0))
     before, chain = counts(path), ledger.chain
-    twice = done(1, visits=[VISIT._replace(visit=1, round=1)] * 2)  # a visit ends once
+    twice = done(1, visits=VisitColumns.of([VISIT._replace(visit=1, round=1)] * 2))  # a visit ends once
     with pytest.raises(sqlite3.IntegrityError):
         ledger.commit(twice)
     assert counts(path) == before
@@ -135,7 +136,9 @@ def test_values_of_evaluations_are_in_the_chain_and_only_runs_with_any_have_thei
 
 def test_the_chain_by_hand(ledger: Ledger, path: Path) -> None:
     later = VISIT._replace(visit=1, start_s=-0.0, joules=4)  # as from a column of integers, in another order
-    ledger.commit(done(visits=[later, VISIT], wall_seconds=123.0, states={7: ("7-0", "aa"), 3: ("3-0", "bb")}))
+    ledger.commit(
+        done(visits=VisitColumns.of([later, VISIT]), wall_seconds=123.0, states={7: ("7-0", "aa"), 3: ("3-0", "bb")})
+    )
     rows = [
         [0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12"],
         [0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 32, 1,
@@ -170,9 +173,9 @@ def test_a_change_in_any_virtual_number_changes_the_chain(tmp_path: Path) -> Non
         done(row=ROUND._replace(joules=3.6)),
         done(row=ROUND._replace(model_sha256="ab13")),
         done(row=ROUND._replace(bottleneck="compute")),
-        done(visits=[VISIT._replace(up_end_s=2.4)]),
-        done(visits=[VISIT._replace(staleness=1)]),
-        done(visits=[VISIT._replace(up_payload="d0")]),
+        done(visits=VisitColumns.of([VISIT._replace(up_end_s=2.4)])),
+        done(visits=VisitColumns.of([VISIT._replace(staleness=1)])),
+        done(visits=VisitColumns.of([VISIT._replace(up_payload="d0")])),
         done(payloads=PAYLOADS | {"u0": {"model": {"head": 14}}}),
         done(method_rows=[CHOICE._replace(alpha=3)]),
         done(checkpoint=("round-0", "c1")),

@@ -40,7 +40,7 @@ def test_visits_start_while_all_of_them_fit_and_may_end_one_by_one() -> None:
     assert budget.reserve([first, second]) == ([True, True], None)
     assert budget.reserve([Cost(1)]) == ([False], BYTES)
     budget.release([first])
-    budget.settle(0, Cost(20, 10, 2.0, 2.0, 5.0))
+    budget.settle([0, 1], [[15, 5], [10, 0], [1.0, 1.0], [2.0, 0.0], [5.0, 1.0]])
     assert (budget.spent.bytes, budget.spent.flops, budget.spent.joules) == (30, 2.0, 2.0)
     assert budget.reserve([Cost(11), Cost(10)]) == ([False, True], BYTES)
     budget.release([second, Cost(10)])
@@ -64,14 +64,14 @@ def test_time_refuses_no_visit_of_the_fleet_but_may_one_of_a_client() -> None:
     budget = Budget(RunLimits(virtual_seconds=1.0, client=Limits(virtual_seconds=3.0)), 9)
     assert budget.reserve([Cost(virtual_seconds=2.0)]) == ([True], None)
     assert budget.admits(5, Cost(virtual_seconds=3.0))
-    budget.settle(5, Cost(virtual_seconds=2.0))
+    budget.settle([5], [[0], [0], [0.0], [0.0], [2.0]])
     assert not budget.admits(5, Cost(virtual_seconds=1.5))
     assert budget.admits(6, Cost(virtual_seconds=1.5))
 
 
 def test_a_client_pays_for_its_own_visits_alone() -> None:
     budget = Budget(RunLimits(client=Limits(bytes=100, bytes_up=30, flops=5.0, joules=4.0)), 9)
-    budget.settle(0, Cost(50, 20, 3.0, 2.0))
+    budget.settle([0, 0], [[30, 20], [20, 0], [1.0, 2.0], [2.0, 0.0], [1.0, 1.0]])
     affordable = Cost(20, 10, 2.0, 2.0)
     assert budget.admits(0, affordable)
     for more in (Cost(1), Cost(0, 1), Cost(flops=0.5), Cost(joules=0.5)):

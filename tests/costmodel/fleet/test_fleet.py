@@ -71,10 +71,10 @@ def test_shares_become_exact_counts_by_largest_remainder() -> None:
 
 def test_every_client_has_one_device_and_one_network_and_their_order_is_random() -> None:
     fleet = _build(1000, devices={"raspberry-pi-4": 3, "jetson-nano": 1}, networks={"lte": 0.5, "wifi-4": 0.5})
-    names = [fleet.device_name(client) for client in range(1000)]
+    names = fleet.device_names(range(1000))
     assert len(fleet) == 1000
     assert Counter(names) == {"raspberry-pi-4": 750, "jetson-nano": 250}
-    assert Counter(fleet.network_name(client) for client in range(1000)) == {"lte": 500, "wifi-4": 500}
+    assert Counter(fleet.network_names(range(1000))) == {"lte": 500, "wifi-4": 500}
     # Of the first 200 clients about a quarter: 50, standard deviation 5.5.
     assert 25 < names[:200].count("jetson-nano") < 75
     assert fleet.memory_bytes(0) == 4 * 2**30
@@ -82,7 +82,7 @@ def test_every_client_has_one_device_and_one_network_and_their_order_is_random()
 
 def test_a_list_names_the_device_of_each_client() -> None:
     fleet = _build(3, devices=["jetson-nano", "phone-low", "jetson-nano"])
-    assert [fleet.device_name(client) for client in range(3)] == ["jetson-nano", "phone-low", "jetson-nano"]
+    assert fleet.device_names(range(3)) == ["jetson-nano", "phone-low", "jetson-nano"]
 
 
 def test_conditions_are_the_rows_of_the_tables_in_the_order_asked_for() -> None:
@@ -153,7 +153,7 @@ def test_lognormal_spreads_have_the_median_and_the_sigma_that_were_asked_for() -
 
 def test_the_sigma_may_be_that_of_each_clients_network() -> None:
     fleet = _build(4000, networks={"lte": 1, "office-lan": 1}, spread=ClientVariation(down_sigma=None, up_sigma=None))
-    is_lte = np.array([fleet.network_name(client) == "lte" for client in range(4000)])
+    is_lte = np.array(fleet.network_names(range(4000))) == "lte"
     assert _is_lognormal(fleet.down[is_lte], 35e6 * HEADERS, 0.7)
     assert _is_lognormal(fleet.up[~is_lte], 940e6 * HEADERS, 0.2)
 
@@ -252,7 +252,7 @@ def test_modes_switch_every_so_many_rounds_and_are_as_frequent_as_in_the_devices
 def test_each_kind_of_device_has_modes_of_its_own() -> None:
     fleet = _build(400, devices={"jetson-tx2": 1, "raspberry-pi-5": 1}, change=RoundVariation(mode_rounds=1))
     speeds = fleet.conditions(range(400), 0).flops_per_second
-    is_tx2 = np.array([fleet.device_name(client) == "jetson-tx2" for client in range(400)])
+    is_tx2 = np.array(fleet.device_names(range(400))) == "jetson-tx2"
     assert set(speeds[~is_tx2].tolist()) == {29.6e9}
     assert sorted(set((speeds[is_tx2] / 340e9).round(9).tolist())) == [0.65, 0.86, 1.0]
 

@@ -19,6 +19,7 @@ import pytest
 from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger
+from coordinator.records.visit_columns import VisitColumns
 from scenarios.report import (
     best_round,
     bottlenecks,
@@ -143,8 +144,9 @@ def fedavg_rounds() -> list[Commit]:
     """Three rounds of 10 s and 4 MB; client 0 takes 2 + 3 + 1 s of the first 10 and client 1 2 + 4 + 4 s."""
     commits = []
     for number, accuracy in enumerate((0.4, 0.6, 0.8)):
+        row = round_row(number, 10.0 * number + 10, accuracy)
         visits = [visit(number, 0, 10.0 * number, 2, 3, 1), visit(number, 1, 10.0 * number, 2, 4, 4)]
-        commits.append(Commit(round_row(number, 10.0 * number + 10, accuracy), visits, PAYLOADS, wall_seconds=1.5))
+        commits.append(Commit(row, VisitColumns.of(visits), PAYLOADS, wall_seconds=1.5))
     return commits
 
 
@@ -157,7 +159,7 @@ def fedbr_rounds() -> list[Commit]:
         row = round_row(number, 6.0 * number + 6, accuracy, **amounts)
         visits = [visit(number, client, 6.0 * number, 1, 3, 2, down=down, nbytes=nbytes) for client in (0, 1)]
         chosen = [ChoiceRow(number, client, 1, int(number == 0), 0.2, 0.5, 0.1, 1.0, 1.0, 0.1) for client in (0, 1)]
-        commits.append(Commit(row, visits, PAYLOADS, chosen, wall_seconds=1.5))
+        commits.append(Commit(row, VisitColumns.of(visits), PAYLOADS, chosen, wall_seconds=1.5))
     return commits
 
 
@@ -362,7 +364,8 @@ def trouble() -> list[Commit]:
         amounts: dict[str, Any] = dict(zip(("wasted_s", "wasted_bytes", "wasted_joules"), wasted[number], strict=True))
         amounts |= {"critical": critical[number], "bottleneck": by[number], "participants": pair.count("train")}
         accuracy = None if number else 0.4
-        commits.append(Commit(round_row(number, 10.0 * number + 10 - number, accuracy, **amounts), visits))
+        row = round_row(number, 10.0 * number + 10 - number, accuracy, **amounts)
+        commits.append(Commit(row, VisitColumns.of(visits)))
     return commits
 
 
@@ -399,7 +402,9 @@ def test_clients_whose_updates_could_not_be_used_are_named_and_counted(troubled:
     bad = [
         Commit(
             round_row(n, 10.0 * n + 10, 0.4),
-            [visit(n, k, 10.0 * n, 2, 3, 1)._replace(visit=3 * n + k, kind=kind) for k, kind in enumerate(kinds)],
+            VisitColumns.of(
+                visit(n, k, 10.0 * n, 2, 3, 1)._replace(visit=3 * n + k, kind=kind) for k, kind in enumerate(kinds)
+            ),
         )
         for n in range(2)
     ]
@@ -438,7 +443,10 @@ def test_the_page_shows_the_shares_and_leaves_out_runs_that_do_not_know_them(tmp
 
 def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[Path], tmp_path: Path) -> None:
     rounds = [
-        Commit(round_row(n, 10.0 * n + 10, 0.4), [visit(n, k, 10.0 * n, 2, 3, 1)._replace(staleness=n) for k in (0, 1)])
+        Commit(
+            round_row(n, 10.0 * n + 10, 0.4),
+            VisitColumns.of(visit(n, k, 10.0 * n, 2, 3, 1)._replace(staleness=n) for k in (0, 1)),
+        )
         for n in range(3)
     ]
     streamed = make_run(tmp_path / "stream", "fedprox", rounds)

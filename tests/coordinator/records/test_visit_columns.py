@@ -1,0 +1,68 @@
+"""Visits by column: a cohort's columns give the rows, the costs and the names of payloads of its visits one by one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from coordinator.aggregation.server import Download
+from coordinator.records.round_record import NOT_EVALUATED, RoundRecord
+from coordinator.records.schema import payload_name
+from coordinator.records.visit_columns import VisitColumns
+from coordinator.rounds.visit import PlannedVisit, VisitPrice
+from costmodel.clock import Clock
+from costmodel.fleet.fleet import Fleet
+from costmodel.visits.work import Work
+from edge.protocol.config import TrainingPlan
+from tests.costmodel.worlds import streams
+from tests.ledgers import visit_row
+
+WHOLE, HEAD = {"model": {"head": 5, "stem": 7}}, {"model": {"head": 5}}
+KINDS = ("late", "listen", "train", "train")
+
+
+def planned(number: int) -> PlannedVisit:
+    """The clients of visits 2, 3, 4 and 5 are 0, 1, 2 and 3; visit 3 only downloads."""
+    work = Work(100, 0 if number == 3 else 80, 1e9, 4)
+    price = VisitPrice(work, TrainingPlan(32, 4, 1), 400.0, 2e9)
+    down = HEAD if number == 5 else WHOLE
+    return PlannedVisit(number, 0, 0, 0.1, Download(number - 2, {}), "train", price, down)
+
+
+def test_a_batch_gives_the_rows_of_its_visits_one_by_one() -> None:
+    fleet = Fleet.build(4, {"raspberry-pi-4": 1, "phone-mid": 1}, {"lte": 1, "wifi-4": 1}, streams=streams)
+    clock, visits = Clock(fleet), [planned(number) for number in (2, 3, 4, 5)]
+    losses = [None, None, 0.5, 0.25]
+    timeline = clock.solve([0.0] * 4, [visit.work for visit in visits], clock.conditions(range(4), 0))
+    until = float(np.median(timeline.up_end))  # some have ended, some are interrupted
+    together, alone = RoundRecord(0, 0.0), RoundRecord(0, 0.0)
+    added = together.add(visits, fleet, timeline, KINDS, until, np.arange(4.0), losses=losses, up=HEAD)
+    for i, visit in enumerate(visits):
+        one = timeline.only(np.arange(4) == i)
+        alone.add([visit], fleet, one, [KINDS[i]], until, float(i), losses=[losses[i]], up=HEAD)
+
+    assert list(added) == list(together.visits) == list(alone.visits)
+    assert together.round_row(9.0, NOT_EVALUATED, "ab") == alone.round_row(9.0, NOT_EVALUATED, "ab")
+    # The ledger lists shapes in this order: a chain of hashes depends on it.
+    assert list(together.payloads.values()) == list(alone.payloads.values()) == [WHOLE, HEAD]
+    assert added["down_payload"] == ["", payload_name(WHOLE), payload_name(WHOLE), payload_name(HEAD)]
+    assert added["up_payload"] == ["", "", payload_name(HEAD), payload_name(HEAD)]
+    assert added["nominal_bytes"] == [0.0, 400.0, 400.0, 400.0]
+    assert added["up_end_s"] == [min(end, until) for end in timeline.up_end.tolist()]
+    assert 0 < added["up_end_s"].count(until) < 4
+    assert added["device"] == fleet.device_names(range(4))
+
+
+def test_rows_are_in_the_order_of_their_numbers_with_the_values_that_are_read_back() -> None:
+    visits = VisitColumns.of([visit_row(8, 0, 3, 1.0, 2.0, 3.0, 5.5)])
+    visits.extend(VisitColumns.of([visit_row(7, 0, 1, -0.0, 1, 2, 3)._replace(loss=None, flops=4)]))
+    assert len(visits) == 2 and visits["client"] == [3, 1]
+    assert visits.seconds == [4.5, 3.0]
+    assert visits.costs == ([500, 500], [500, 500], [1e6, 4.0], [5.0, 5.0], [4.5, 3.0])
+    first, second = visits.rows()
+    assert (first[0], first[2], second[0], second[2]) == (7, 1, 8, 3)
+    assert [type(value) for value in first[7:11]] == [float] * 4
+    assert math.copysign(1.0, first[7]) == 1.0  # SQLite gives -0.0 back as 0.0
+    assert first[21] is None
+    assert [row.visit for row in visits] == [7, 8]
