@@ -24,7 +24,6 @@ from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import Stopped
-from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import write_text
@@ -54,6 +53,7 @@ from scenarios.report.metadata import (
     stops_at_target,
     summary,
 )
+from scenarios.stoppable_clock import StoppableClock
 
 _log = logging.getLogger("fedbr.runner")
 
@@ -229,7 +229,7 @@ def _run(
                 job,
                 profile,
                 server,
-                Clock(fleet),
+                StoppableClock(fleet),
                 pool,
                 ledger,
                 folder,
