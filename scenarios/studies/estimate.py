@@ -231,7 +231,7 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     charged are included, with all clients that have examples (in the lower bound of bytes, as if all had trained
     before), and ``evaluation_visits`` has their part. Bytes (the upper bound) and FLOPs include whole visits for those
     that an asynchronous policy has in flight at the end. Messages of late visits that go on (``rounds.on_late``) are
-    not included.
+    not included, nor are visits that asynchronous policies start in place of lost ones.
     """
     visits = TypicalVisits(loaded, description)
     evaluation, priced = visits.evaluation(), visits.training()
