@@ -151,7 +151,7 @@ def print_limits(cost: CoordinatorCost, worst: float) -> None:
             print(f"| {name} | {seconds:g} s | " + " | ".join(f"{each:,}" for each in most) + " |")
 
 
-def main() -> int:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--agents", default="1,2,4,8")
     parser.add_argument("--widths", default=",".join(map(str, WIDTHS)))
@@ -160,13 +160,41 @@ def main() -> int:
     parser.add_argument("--visit-ms", type=float, default=100.0)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--figure", type=Path, metavar="FILE")
-    arguments = parser.parse_args()
-    links = {"loopback": [LOOPBACK], "shaped": [SHAPED], "both": [LOOPBACK, SHAPED]}[arguments.links]
+    return parser.parse_args()
+
+
+def links_of(asked: str) -> list[str]:
+    """The links to measure, without shaped ones where this host cannot have them, which is said."""
+    links = {"loopback": [LOOPBACK], "shaped": [SHAPED], "both": [LOOPBACK, SHAPED]}[asked]
     try:
         require_kernel()
     except UnavailableError as error:
         print(f"no shaped links: {error}")
         links = [link for link in links if link == LOOPBACK]
+    return links
+
+
+def measure_all(settings: Sequence[Setting], rounds: int, visit_seconds: float) -> list[Row]:
+    """Run all settings with keys of their own, and print a row for each."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="fedbr-benchmark-") as name:
+        for pair in ("run", "node"):
+            make(pair, Path(name))
+        for setting in settings:
+            rows.append(measure(setting, rounds, visit_seconds, Path(name)))
+            print_row(rows[-1])
+    return rows
+
+
+def measured(row: Row) -> Measured:
+    """A row as the model of the coordinator's cost takes it."""
+    nbytes = row.nbytes_sent + row.nbytes_received
+    return Measured(row.setting.agents, row.setting.visits, row.model_nbytes, nbytes, row.cpu_seconds)
+
+
+def main() -> int:
+    arguments = read_arguments()
+    links = links_of(arguments.links)
     visit_seconds = arguments.visit_ms / 1e3
     os.chdir(ROOT)  # from which all processes import
     os.environ[PACE_VARIABLE] = str(visit_seconds)
@@ -175,28 +203,13 @@ def main() -> int:
         "| link | model | machines | visits | a round | of a perfect one | sent | received | CPU a visit | memory |\n"
         "|---|---|---|---|---|---|---|---|---|---|"
     )
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="fedbr-benchmark-") as name:
-        for pair in ("run", "node"):
-            make(pair, Path(name))
-        for setting in [Setting(link, count, width) for link in links for width in widths for count in agents]:
-            rows.append(measure(setting, arguments.rounds, visit_seconds, Path(name)))
-            print_row(rows[-1])
-    measured = [
-        Measured(
-            row.setting.agents,
-            row.setting.visits,
-            row.model_nbytes,
-            row.nbytes_sent + row.nbytes_received,
-            row.cpu_seconds,
-        )
-        for row in rows
-    ]
+    settings = [Setting(link, count, width) for link in links for width in widths for count in agents]
+    rows = measure_all(settings, arguments.rounds, visit_seconds)
     flat = [asdict(row) | asdict(row.setting) for row in rows]
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(flat, indent=1))
-    if len(measured) >= 4:
-        cost, worst = fit(measured)
+    if len(rows) >= 4:
+        cost, worst = fit([measured(row) for row in rows])
         print_limits(cost, worst)
         if arguments.figure is not None:
             draw(flat, cost, MODELS, 16, arguments.figure)

@@ -23,6 +23,7 @@ from coordinator.records.schema import HostEvent
 from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
+from coordinator.workers.task import Stopped
 from costmodel import units
 from edge.protocol.files import folder_lock, write_bytes, write_folder, write_text
 from scenarios import run_folder
@@ -77,7 +78,7 @@ def choose_device(name: str) -> str:
 class StopFlag:
     """Set by Ctrl-C and SIGTERM; a second signal exits at once with code 130.
 
-    Outside the main thread, the only one with signals, nothing sets it.
+    What is `interruptible` then ends with Stopped. Outside the main thread, the only one with signals, nothing sets it.
     """
 
     def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)) -> None:
@@ -103,6 +104,30 @@ class StopFlag:
         if self.is_set:
             sys.exit(KILLED)
         self.is_set = True
+        if _computing.is_interruptible:
+            raise Stopped
+
+
+class _Computing(threading.local):
+    """Per thread, since signals are handled in the main thread, whatever others do."""
+
+    is_interruptible = False
+
+
+_computing = _Computing()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """A body of pure computation, which the first signal of a `StopFlag` ends with Stopped.
+
+    A signal that comes just before is found by whoever asks the flag next. Without effect outside the main thread.
+    """
+    before, _computing.is_interruptible = _computing.is_interruptible, True
+    try:
+        yield
+    finally:
+        _computing.is_interruptible = before
 
 
 class Piece:

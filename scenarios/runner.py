@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import logging
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,17 +23,24 @@ from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
-from coordinator.workers.task import PoolError, Stopped
-from costmodel.clock import Clock
+from coordinator.workers.task import Stopped
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import write_text
+from edge.protocol.payload import Payload
 from edge.runtime.numerics import fingerprint
-from scenarios import builder, evaluated_clients, plugin_errors, plugin_sources, run_folder, run_warnings, shipped_files
+from scenarios import (
+    builder,
+    evaluated_clients,
+    plugin_errors,
+    plugin_sources,
+    run_errors,
+    run_folder,
+    run_warnings,
+    shipped_files,
+)
 from scenarios.cache import cache_folder
-from scenarios.config.error_messages import known_keys
 from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.schema import Scenario
 from scenarios.host import Host, create_run_folder, logging_to, reset_run_folder, run_lock
 from scenarios.report.metadata import (
     began_with,
@@ -47,10 +53,9 @@ from scenarios.report.metadata import (
     stops_at_target,
     summary,
 )
+from scenarios.stoppable_clock import StoppableClock
 
 _log = logging.getLogger("fedbr.runner")
-
-USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 
 
 @contextlib.contextmanager
@@ -60,7 +65,7 @@ def probe_worker(
     """One worker, which describes model and data before a run or without one. Errors as of `run`."""
     run_warnings.check_instructions(loaded)
     job = builder.job(loaded, None, device, cache_folder())
-    with Pool(job, 1, launcher, logs, user_error_hook(loaded), stopped) as pool:
+    with Pool(job, 1, launcher, logs, run_errors.user_error_hook(loaded), stopped) as pool:
         yield pool
 
 
@@ -121,7 +126,7 @@ def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
 
     ScenarioError and RunFailed as of `resume`.
     """
-    with run_lock(folder), _named(folder):
+    with run_lock(folder), run_errors.named(folder):
         return _outcome(loaded, folder)
 
 
@@ -185,50 +190,11 @@ def _is_another(folder: Path) -> ScenarioError:
 
 @contextlib.contextmanager
 def _log_and_wrap(folder: Path) -> Iterator[None]:
-    """Write the coordinator's log into a run folder; errors as of `_named`."""
-    with _named(folder):
+    """Write the coordinator's log into a run folder; errors as of `run_errors.named`."""
+    with run_errors.named(folder):
         (folder / "logs").mkdir(exist_ok=True)
         with logging_to(folder / "logs" / "coordinator.log"):
             yield
-
-
-@contextlib.contextmanager
-def _named(folder: Path) -> Iterator[None]:
-    """Turn errors that end the run into RunFailed, which names the run folder and the file of an OSError."""
-    try:
-        yield
-    except (PoolError, RunFailed, OSError, sqlite3.Error) as error:
-        raise RunFailed(f"{_in_words(error, folder)}\nrun folder: {folder}") from error
-
-
-def _in_words(error: Exception, folder: Path) -> str:
-    if isinstance(error, sqlite3.Error):  # a run opens no other database
-        return f"{folder / 'ledger.sqlite'}: {error}"
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    if isinstance(error, PoolError) and _users_error(first := str(error).partition("\n")[0]):
-        return first  # the worker's log has no more to say
-    return str(error)
-
-
-def _users_error(text: str) -> str:
-    """An error of data, or one that begins with a key of the scenario, out of a worker's report; '' for any other."""
-    error = re.search(r"(?:^|: )(\w+Error): (\S*)(.*)", text, re.DOTALL)
-    is_users = error is not None and (error[1] in USERS_ERRORS or error[2].rstrip(":") in known_keys(Scenario))
-    return f"{error[2]}{error[3]}" if error is not None and is_users else ""
-
-
-def user_error_hook(loaded: Loaded) -> Callable[[HostEvent], None]:
-    """A handler of a pool's events that raises ScenarioError for the first error of the user's.
-
-    Such an error is one of data, or begins with a key of the scenario; it would recur in every worker.
-    """
-
-    def on_event(event: HostEvent) -> None:
-        if event.kind in ("task_failed", "worker_died") and (error := _users_error(event.detail)):
-            raise ScenarioError(f"{loaded.name}: {error}")
-
-    return on_event
 
 
 def _run(
@@ -241,16 +207,12 @@ def _run(
     stop_at_target: bool,
     resumed: bool = False,
 ) -> dict[str, Any]:
-    wall_started, logs = time.monotonic(), folder / "logs"
+    wall_started = time.monotonic()
     sources = {} if resumed else plugin_sources.find(plugin_sources.named(loaded))
-    with probe_worker(loaded, host.device, launcher, logs, stopped) as probe:
-        profile, initial = probe.describe(True)
+    profile, initial = _described(loaded, host, folder, launcher, stopped)
     fleet = builder.with_operations(loaded, fleet, profile)
     refused = builder.refused(loaded, fleet, profile)
-    evaluated_clients.check_validation(loaded, profile)
-    foreseen = run_warnings.foreseen(loaded, profile, host.device)
-    for note in (*_notes(loaded, profile), *foreseen):
-        host.on_note(note)
+    foreseen = _tell_before_training(loaded, profile, host)
     chain = initial_hash(builder.identity(loaded), profile.data_sha256)
     if not resumed:
         kept = plugin_sources.keep(sources, folder)
@@ -260,18 +222,14 @@ def _run(
         if resumed and (change := machine_change(folder, host.device)):
             ledger.event(HostEvent("machine_changed", "", change, time.time()))
         server = builder.server(loaded, profile, initial, folder)
-        limit, remote = builder.largest_message(loaded, job, profile, server), host.remote_access
-        tell = _recorder(ledger, host)
-        files = {} if remote is None else shipped_files.find(job, folder)
-        with Pool(
-            job, host.workers, launcher, logs, tell, stopped, remote_access=remote, most_nbytes=limit, files=files
-        ) as pool:
+        limit = builder.largest_message(loaded, job, profile, server)
+        with _pool(job, host, folder, launcher, _recorder(ledger, host), stopped, limit) as pool:
             run, store = builder.federated_run(
                 loaded,
                 job,
                 profile,
                 server,
-                Clock(fleet),
+                StoppableClock(fleet),
                 pool,
                 ledger,
                 folder,
@@ -285,10 +243,57 @@ def _run(
                 stopped_by = _rounds(run, store, resumed)
         store.remove_orphans()
         result = summary(folder, loaded, run, stopped_by, wall_before + time.monotonic() - wall_started)
-        found = run_warnings.found(loaded, run.committed.rounds, result["visits"], stopped_by)
-        result["warnings"] = [*foreseen, *found]
+        result["warnings"] = [
+            *foreseen,
+            *run_warnings.found(loaded, run.committed.rounds, result["visits"], stopped_by),
+        ]
         ledger.finish(result)
         return result
+
+
+def _described(
+    loaded: Loaded, host: Host, folder: Path, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> tuple[ModelProfile, Payload]:
+    """Model and data as a worker describes them, and the initial vectors."""
+    with probe_worker(loaded, host.device, launcher, folder / "logs", stopped) as probe:
+        return probe.describe(True)
+
+
+def _tell_before_training(loaded: Loaded, profile: ModelProfile, host: Host) -> list[str]:
+    """Give notes and warnings to whoever watches; returns the warnings, which are the summary's, too.
+
+    ScenarioError if clients lack the validation examples that the run needs.
+    """
+    evaluated_clients.check_validation(loaded, profile)
+    foreseen = run_warnings.foreseen(loaded, profile, host.device)
+    for note in (*_notes(loaded, profile), *foreseen):
+        host.on_note(note)
+    return foreseen
+
+
+def _pool(
+    job: Job,
+    host: Host,
+    folder: Path,
+    launcher: WorkerLauncher,
+    tell: Callable[[HostEvent], None],
+    stopped: Callable[[], bool],
+    most_nbytes: int,
+) -> Pool:
+    """The workers of the run, and the port of remote ones, which can fetch the files that the run has."""
+    remote = host.remote_access
+    files = {} if remote is None else shipped_files.find(job, folder)
+    return Pool(
+        job,
+        host.workers,
+        launcher,
+        folder / "logs",
+        tell,
+        stopped,
+        remote_access=remote,
+        most_nbytes=most_nbytes,
+        files=files,
+    )
 
 
 def _write_environment(folder: Path, record: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from coordinator.aggregation.server import GLOBAL, Model, Models, ServerStrategy
 from coordinator.records.schema import FAILED, NO_OP, TRAIN, UPDATE_REJECTED
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.config import Section
-from edge.protocol.fixed_point import LIMIT, FixedPointSum, not_summable, sizes
+from edge.protocol.fixed_point import DIVERGED, LIMIT, FixedPointSum, not_summable, sizes
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes, vectors
 
@@ -131,7 +131,7 @@ def check_reply(server: ServerStrategy, reply: Update) -> str | None:
         return f"{whose}: shapes {got} instead of {expected}"
     for name, number in reply.numbers.items():
         if not math.isfinite(number):
-            return f"{whose}: {name} = {number} (training diverged?)"
+            return f"{whose}: {name} = {number} ({DIVERGED})"
     for slot, key, vector in vectors(reply.payload):
         problem = not_summable(vector.data, LIMIT if in_workers else math.inf)
         if problem is not None:
@@ -174,7 +174,7 @@ def too_far(checks: UpdateChecks, whose: str, payload: Payload, bases: Mapping[s
 
 
 def _why(checks: UpdateChecks, reach: Reach) -> str:
-    return f"faults.max_growth = {checks.max_growth:g} times {reach.scale:.6g}; training diverged?"
+    return f"faults.max_growth = {checks.max_growth:g} times {reach.scale:.6g}; {DIVERGED}"
 
 
 def sums_too_far(checks: UpdateChecks, totals: Totals, weight: float, start: Models, reach: Reach) -> str | None:

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles, Streams, everywhere
 from costmodel.fleet import powers
+from costmodel.fleet.client_variation import ClientDraws, throughputs, wire_rates
+from costmodel.fleet.client_variation import ClientVariation as ClientVariation
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.devices import devices as device_table
@@ -44,24 +46,6 @@ from costmodel.network.tcp import WIRE_FACTOR
 VISITS_PER_DRAW = 1024
 _Profiles = tuple[ProfileColumns, ProfileColumns, dict[str, Doubles]]
 """(devices' figures, networks' figures, the radio's columns of `Conditions`)"""
-
-
-@dataclass(frozen=True)
-class ClientVariation:
-    """How clients with the same device and network differ, for the whole run."""
-
-    compute: float = 1.0
-    """s: each client's throughput is divided by a factor that is log-uniform in 1 .. s"""
-    bandwidth: float = 1.0
-    """s: both rates of each client are divided by a factor that is log-uniform in 1 .. s"""
-    compute_sigma: float = 0.0
-    """Each client's throughput is multiplied by a lognormal factor of median 1"""
-    down_sigma: float | None = 0.0
-    """Each client's downlink rate is multiplied by a lognormal factor of median 1; None: its network's sigma"""
-    up_sigma: float | None = 0.0
-    """The same for its uplink rate"""
-    rates: tuple[float, float] | None = None
-    """(low, high) bit/s as a measurement of throughput sees them: each rate is uniform between the two"""
 
 
 @dataclass(frozen=True)
@@ -149,29 +133,22 @@ class Fleet:
         """
         spread, change = spread or ClientVariation(), change or RoundVariation()
         _check(clients, spread, change, battery_joules)
-        rng = streams("fleet", 0, 0)
-        # All draws are always made, so that changing one option leaves the draws of the others as they were.
-        device_places, network_places = rng.permutation(clients), rng.permutation(clients)
-        compute_places, bandwidth_places = rng.random(clients), rng.random(clients)
-        normals = rng.standard_normal((clients, 3))
-        device_rows, device_of = assign("device", devices, {**device_table(), **(own_devices or {})}, device_places)
+        draws = ClientDraws(streams("fleet", 0, 0), clients)
+        device_rows, device_of = assign("device", devices, {**device_table(), **(own_devices or {})}, draws.devices)
         network_rows, network_of = assign(
-            "network", networks, {**network_table(), **(own_networks or {})}, network_places
+            "network", networks, {**network_table(), **(own_networks or {})}, draws.networks
         )
-        by_device = np.array([device.throughput(*families) for device in device_rows], np.float64)
-        speed = by_device[device_of] / np.exp(compute_places * math.log(spread.compute))
         network = ProfileColumns(columns(network_rows), network_of)
-        down, up = _wire_rates(network, spread, bandwidth_places, normals[:, 1], normals[:, 2])
-        traced = TraceColumns(trace, case, clients, streams("trace", 0, 0) if shuffle_trace else None)
-        return cls(
+        down, up = wire_rates(network, spread, draws)
+        drawn = cls(
             device_rows,
             network_rows,
             device_of,
             network_of,
-            flops_per_second=traced.speed(speed * np.exp(spread.compute_sigma * normals[:, 0])),
-            down=traced.rate(DOWN, down),
-            up=traced.rate(UP, up),
-            rtt=traced.rtt(network["rtt_seconds"]),
+            flops_per_second=throughputs(device_rows, device_of, families, spread, draws),
+            down=down,
+            up=up,
+            rtt=network["rtt_seconds"],
             streams=streams,
             links=links or Links(),
             behaviour=behaviour or ClientDynamics(),
@@ -180,6 +157,16 @@ class Fleet:
             battery_joules=battery_joules,
             compute_energy=compute_energy,
             radio_energy=radio_energy,
+        )
+        return drawn._with_trace(TraceColumns(trace, case, clients, streams("trace", 0, 0) if shuffle_trace else None))
+
+    def _with_trace(self, traced: TraceColumns) -> Fleet:
+        return replace(
+            self,
+            flops_per_second=traced.speed(self.flops_per_second),
+            down=traced.rate(DOWN, self.down),
+            up=traced.rate(UP, self.up),
+            rtt=traced.rtt(self.rtt),
             bandwidth_cv=traced.cv(),
             traced=traced.figures,
         )
@@ -340,19 +327,6 @@ class Fleet:
         low, high = rates
         down, up = (WIRE_FACTOR * (low + (high - low) * drawn[:, column]) for column in (1, 2))
         return mode, down, up
-
-
-def _wire_rates(
-    network: ProfileColumns, spread: ClientVariation, places: Doubles, down_normals: Doubles, up_normals: Doubles
-) -> tuple[Doubles, Doubles]:
-    """(down, up) of each client in bit/s on the wire, from its network's medians; ``places`` in 0 .. 1."""
-    slower = np.exp(places * math.log(spread.bandwidth))
-    to_wire = np.where(network["goodput"] > 0, WIRE_FACTOR, 1.0)
-    down_sigma = network["sigma_down"] if spread.down_sigma is None else spread.down_sigma
-    up_sigma = network["sigma_up"] if spread.up_sigma is None else spread.up_sigma
-    down = network["down_bits_per_second"] * to_wire / slower * np.exp(down_sigma * down_normals)
-    up = network["up_bits_per_second"] * to_wire / slower * np.exp(up_sigma * up_normals)
-    return down, up
 
 
 def _check(clients: int, spread: ClientVariation, change: RoundVariation, battery_joules: float) -> None:

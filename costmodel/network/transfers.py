@@ -92,24 +92,10 @@ def transfer_batch(
     assert cap is not None or varying, "neither cap nor varying"
     if paths:
         rtt = [path.rtt if path.starts_slowly else 0.0 for path in paths]
-    first = np.asarray(start, np.float64)
-    flows = _Batch(
-        first,
-        np.asarray(bits, np.float64),
-        np.broadcast_to(np.asarray(0.0 if cap is None or varying else cap, np.float64), first.shape),
-        np.broadcast_to(np.asarray(until, np.float64), first.shape),
-        np.broadcast_to(np.asarray(0 if access_link is None else access_link, np.intp), first.shape),
-        np.broadcast_to(np.asarray(rtt, np.float64), first.shape),
-    )
+    flows = _batch(start, bits, 0.0 if cap is None or varying else cap, until, access_link, rtt)
     flows.check(len(access_capacity))
-    times = TransferTimes(
-        np.where((flows.bits == 0) & (first <= flows.until), first, math.inf),
-        np.zeros(first.size),
-        np.zeros(first.size),
-        np.zeros(first.size),
-        _thresholds(paths, first.size),
-    )
-    live = np.flatnonzero((flows.bits > 0) & (first < flows.until))
+    times = _before(flows, paths)
+    live = np.flatnonzero((flows.bits > 0) & (flows.start < flows.until))
     if not varying:
         live_paths = [paths[flow] for flow in live.tolist()] if paths else []
         solved = _at_once(flows.only(live), live_paths, capacity, access_capacity)
@@ -119,6 +105,33 @@ def transfer_batch(
             return times
     _EventLoop(flows, paths, FairLink(capacity, access_capacity), varying, outage, times).run(live.tolist())
     return times
+
+
+def _batch(
+    start: ArrayLike, bits: ArrayLike, cap: ArrayLike, until: ArrayLike, access_link: ArrayLike | None, rtt: ArrayLike
+) -> _Batch:
+    """The flows as arrays of one shape, that of ``start``."""
+    first = np.asarray(start, np.float64)
+    return _Batch(
+        first,
+        np.asarray(bits, np.float64),
+        np.broadcast_to(np.asarray(cap, np.float64), first.shape),
+        np.broadcast_to(np.asarray(until, np.float64), first.shape),
+        np.broadcast_to(np.asarray(0 if access_link is None else access_link, np.intp), first.shape),
+        np.broadcast_to(np.asarray(rtt, np.float64), first.shape),
+    )
+
+
+def _before(flows: _Batch, paths: Sequence[Path]) -> TransferTimes:
+    """The times before anything is sent: flows of zero bits have ended."""
+    count = flows.start.size
+    return TransferTimes(
+        np.where((flows.bits == 0) & (flows.start <= flows.until), flows.start, math.inf),
+        np.zeros(count),
+        np.zeros(count),
+        np.zeros(count),
+        _thresholds(paths, count),
+    )
 
 
 def _thresholds(paths: Sequence[Path], flows: int) -> Doubles:

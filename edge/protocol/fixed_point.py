@@ -26,6 +26,8 @@ LIMIT = 2.0**15
 """Numbers of updates must be smaller than this in magnitude."""
 CHUNK = 1 << 13
 """Numbers that are added at a time, so that intermediate results stay in the processor's cache."""
+DIVERGED = "training diverged?"
+"""In the reason of every refusal of numbers that a training with too large steps gives; studies look for it."""
 
 
 class FixedPointSum:
@@ -119,7 +121,8 @@ def not_summable(numbers: Floats, limit: float = LIMIT) -> str | None:
             return None
     largest = max(float(numbers.max()), -float(numbers.min()))  # both are NaN if one number is
     if not math.isfinite(largest):
-        return "is not finite (training diverged?)"
+        return f"is not finite ({DIVERGED})"
     if largest >= limit:
-        return f"is too large for aggregate.sum = fixed_point ({largest:.6g}; numbers must be below {limit:.0f})"
+        bound = f"{largest:.6g}; numbers must be below {limit:.0f}; {DIVERGED}"
+        return f"is too large for aggregate.sum = fixed_point ({bound})"
     return None

@@ -5,8 +5,7 @@ Every error is a `ScenarioError` that names the file or override, the key, and t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,10 +18,8 @@ from pydantic_core import ErrorDetails
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, server_optimizer
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method
 from coordinator.methods.spec import Options
-from coordinator.rounds.budget import LARGEST_INTEGER
 from coordinator.rounds.policy import POLICIES, RoundPolicy, policy_row
 from coordinator.rounds.selectors.registry import SELECTIONS, selection
-from costmodel.units import LARGEST
 from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
@@ -32,7 +29,7 @@ from edge.protocol.lr_schedules import LR_SCHEDULES, lr_schedule
 from edge.protocol.plugins import PluginOptions
 from edge.training.metrics.registry import metric_rows
 from scenarios import plugin_errors, search_path
-from scenarios.config import quantities, validation
+from scenarios.config import number_checks, quantities, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
 from scenarios.config.method_names import named_method
 from scenarios.config.schema import EvalSection, Scenario
@@ -127,7 +124,28 @@ def _put_method(raw: dict[str, Any], name: str) -> None:
 
 
 def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
-    _refuse_numbers(raw, origin)
+    scenario, valid = _parsed(file, raw, origin), partial(_valid, origin)
+    method, options, server_options = _method_and_server(scenario, valid)
+    scenario = _with_validation(scenario, raw, method)
+    all_options = _all_options(scenario, options, server_options, valid)
+    filled = scenario.model_copy(update=all_options).model_dump()
+    number_checks.refuse_large(filled, origin)  # again, for numbers that were given as text
+    number_checks.refuse_flags(raw, filled, origin)
+    _check_rounds_and_training(valid, method, all_options["rounds"], all_options["train"])
+    data, architecture = _data_and_model(scenario, valid)
+    blocks = len(valid("method", lambda: validation.named_blocks(method, options, architecture, scenario)))
+    _check_together(valid, scenario, method, options, architecture, data, blocks)
+    chosen = {"method": method.name, **all_options, **_chosen_by_rows(scenario, method, architecture)}
+    resolved = scenario.model_copy(update=chosen)
+    is_default = not any(key == "aggregate.sum" for key, _ in leaves(raw))
+    return Loaded(
+        file.stem, resolved, method, options, server_options, data, architecture, blocks, sum_is_default=is_default
+    )
+
+
+def _parsed(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Scenario:
+    """The scenario as its keys and types say, before any name in it is looked up."""
+    number_checks.refuse_large(raw, origin)
     try:
         scenario = Scenario.model_validate(raw)
     except ValidationError as error:
@@ -135,8 +153,11 @@ def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
         raise origin.error(key, error_message(first, key, known_keys(Scenario))) from None
     quantities.refuse_bare(raw, origin, file)
+    return scenario
 
-    valid = partial(_valid, origin)
+
+def _method_and_server(scenario: Scenario, valid: Callable[..., Any]) -> tuple[Method, Options, PluginOptions]:
+    """The method with its options, and the options of the server optimizer."""
     method: Method = valid("method", lambda: _named("method", named_method, scenario.method))
     options: Options = valid(
         "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
@@ -147,34 +168,46 @@ def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         lambda kind: kind.model_validate(scenario.server_options),
         server_optimizer(scenario.server).options,
     )
-    scenario = _with_validation(scenario, raw, method)
+    return method, options, server_options
+
+
+def _all_options(
+    scenario: Scenario, options: Options, server_options: PluginOptions, valid: Callable[..., Any]
+) -> dict[str, Any]:
+    """The tables of a scenario that hold options of rows, with every option written out."""
     evaluation = _with_metric_options(scenario, valid)
     rounds = _with_row_options(scenario.rounds, valid)
     train = _with_schedule(scenario, valid)
-    all_options = {
+    return {
         "method_options": options.model_dump(),
         "server_options": server_options.model_dump(),
         "rounds": rounds,
         "train": train,
         "eval": evaluation,
     }
-    filled = scenario.model_copy(update=all_options).model_dump()
-    _refuse_numbers(filled, origin)  # again, for numbers that were given as text
-    _refuse_flags(raw, filled, origin)
+
+
+def _check_rounds_and_training(
+    valid: Callable[..., Any], method: Method, rounds: RoundPolicy, train: TrainConfig
+) -> None:
     valid("rounds.selection_options", lambda: validation.check_selection(rounds))
     valid("rounds.selection", lambda: validation.check_selected(method, rounds))
     valid("train.lr_decay", lambda: validation.check_decay(train))
     valid("train.instructions", lambda: validation.check_instructions(train))
     valid("train.lr_schedule", lambda: validation.check_schedule(train, rounds.max))
+
+
+def _data_and_model(scenario: Scenario, valid: Callable[..., Any]) -> tuple[DataSet, ModelRow]:
     data: DataSet = valid("data.name", dataset, scenario.data.name)
     valid("data.root", check_root, data, scenario.data.root)
     architecture: ModelRow = valid("model.name", model, scenario.model.name)
     valid("model.blocks", architecture.block_count, scenario.model.blocks)
-    blocks = len(valid("method", lambda: validation.named_blocks(method, options, architecture, scenario)))
-    _check_together(valid, scenario, method, options, architecture, data, blocks)
-    update: dict[str, Any] = {
-        "method": method.name,
-        **all_options,
+    return data, architecture
+
+
+def _chosen_by_rows(scenario: Scenario, method: Method, architecture: ModelRow) -> dict[str, Any]:
+    """The tables with defaults that the rows of model and method have."""
+    return {
         "model": replace(
             scenario.model,
             width=scenario.model.width or architecture.width,
@@ -182,11 +215,6 @@ def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         ),
         "aggregate": replace(scenario.aggregate, weights=scenario.aggregate.weights or method.objective.weights),
     }
-    resolved = scenario.model_copy(update=update)
-    is_default = not any(key == "aggregate.sum" for key, _ in leaves(raw))
-    return Loaded(
-        file.stem, resolved, method, options, server_options, data, architecture, blocks, sum_is_default=is_default
-    )
 
 
 def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
@@ -314,36 +342,6 @@ def _with_metric_options(scenario: Scenario, valid: Callable[..., Any]) -> EvalS
         if row.options is not None
     }
     return replace(config, metric_options=filled)
-
-
-def _refuse_numbers(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
-    """Refuse numbers beyond every sensible value, before they are used or written."""
-    for key, value in leaves(raw):
-        for number in _numbers(value):
-            if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
-                raise origin.error(key, f"{key}: an integer must lie within -2^53 .. 2^53")
-            if isinstance(number, float) and LARGEST < abs(number) < math.inf:
-                raise origin.error(key, f"{key} = {number!r}{quantities.si_unit(key)}: is too large")
-
-
-def _refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: ValueOrigin) -> None:
-    """Refuse true and false where a number is expected, which pydantic would read as 1 and 0."""
-    flags = {key for key, value in leaves(resolved) if any(isinstance(item, bool) for item in _numbers(value))}
-    for key, value in leaves(raw):
-        for item in _numbers(value):
-            if isinstance(item, bool) and key not in flags:
-                raise origin.error(key, f"{key} = {str(item).lower()}: must not be true or false")
-
-
-def _numbers(value: Any) -> Iterator[int | float]:
-    """The numbers and flags of a value, including those of nested lists and tables."""
-    if isinstance(value, list | tuple | Mapping):
-        inner = value.values() if isinstance(value, Mapping) else value
-        if set(map(type, inner)) != {str}:  # there may be a million names
-            for item in inner:
-                yield from _numbers(item)
-    elif isinstance(value, int | float):
-        yield value
 
 
 def _named(key: str, make: Any, value: str) -> Any:

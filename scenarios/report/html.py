@@ -28,7 +28,15 @@ from scenarios.report import (
 )
 from scenarios.report.pages import render
 from scenarios.report.progress import percent, to_target
-from scenarios.report.result_tables import CLIENTS, best_rounds, costs, headline, headline_columns, waste
+from scenarios.report.result_tables import (
+    CLIENTS,
+    ReportColumn,
+    best_rounds,
+    costs,
+    headline,
+    headline_columns,
+    waste,
+)
 from scenarios.report.run_finder import FoundRuns, found
 from scenarios.report.run_reader import RecordedRun, flat, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
@@ -141,33 +149,57 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
 
     Of groups with several seeds, figures and tables of single runs show the first.
     """
-    from scenarios.report import figures, method_figures, participation
-
     target = _target(opened[0], comparison)
     by_group = groups.grouped(opened)
-    has_seeds = groups.has_seeds(by_group)
     shown = [group.first for group in by_group]
-    on_clients = [run for run in shown if client_values.last(run.evaluations)]
-    most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
     nominal = nominal_cost.is_shown(run.method for run in opened)
-    columns = headline_columns(target, comparison, nominal)
     return {
         "runs": shown,
         "all_runs": opened,
         "portable": all(run.is_portable for run in opened),
-        "groups": groups.table(by_group, target) if has_seeds else None,
-        "differences": groups.differences(by_group) if len(by_group) > 1 else [],
-        "group_labels": [group.label for group in by_group],
         "notices": groups.notices(by_group),
         "left_out_folders": left_out,
         "target": target,
         "nominal": nominal,
         "facts": _facts(opened, target),
-        "headline": headline(opened if has_seeds else shown, columns),
+        **_group_tables(by_group, target),
+        **_results(opened, by_group, headline_columns(target, comparison, nominal)),
+        **_visit_tables(shown, nominal),
+        **_origins(opened, shown),
+        **_drawings(by_group, target),
+    }
+
+
+def _group_tables(by_group: Sequence[groups.RunGroup], target: float | None) -> dict[str, Any]:
+    """How the groups differ, and what their seeds have in common."""
+    return {
+        "groups": groups.table(by_group, target) if groups.has_seeds(by_group) else None,
+        "differences": groups.differences(by_group) if len(by_group) > 1 else [],
+        "group_labels": [group.label for group in by_group],
+    }
+
+
+def _results(
+    opened: Sequence[RecordedRun], by_group: Sequence[groups.RunGroup], columns: Sequence[ReportColumn]
+) -> dict[str, Any]:
+    """What the runs achieved, and warnings about them."""
+    shown = [group.first for group in by_group]
+    on_clients = [run for run in shown if client_values.last(run.evaluations)]
+    return {
+        "headline": headline(opened if groups.has_seeds(by_group) else shown, columns),
         "clients": headline(on_clients, CLIENTS),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
         "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
         "best_rounds": best_rounds(shown),
+    }
+
+
+def _visit_tables(shown: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]:
+    """Visits, what they cost, and the clients that held rounds up."""
+    from scenarios.report import participation
+
+    most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
+    return {
         "critical": [(run, bottlenecks.critical_clients(run.query, most_critical)) for run in shown],
         "most_critical": most_critical,
         "kinds": _kinds(shown),
@@ -176,12 +208,26 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
         "faulty": [(run.label, row) for run in shown for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
         "costs": costs(shown, nominal),
         "traffic": [(run.label, run.traffic()) for run in shown],
+        "participation": (participation.COLUMNS, participation.table(shown)),
+    }
+
+
+def _origins(opened: Sequence[RecordedRun], shown: Sequence[RecordedRun]) -> dict[str, Any]:
+    """Data, blocks, devices and machines behind the runs, and events on these."""
+    return {
         "partitions": _distinct((run, run.partition) for run in shown if run.histogram),
         "blocks": _distinct((run, run.environment.get("blocks")) for run in shown),
         "calibrations": _distinct((run, run.environment.get("calibrations")) for run in shown),
         "environments": _distinct((run, _environment(run)) for run in opened),
         "events": [(run.label, *_events(run)) for run in opened],
-        "participation": (participation.COLUMNS, participation.table(shown)),
+    }
+
+
+def _drawings(by_group: Sequence[groups.RunGroup], target: float | None) -> dict[str, Any]:
+    from scenarios.report import figures, method_figures
+
+    shown = [group.first for group in by_group]
+    return {
         "figures": figures.draw(shown, target, by_group),
         "method_figures": method_figures.figures_of(shown),
         "swatches": _swatches(by_group),

@@ -49,28 +49,8 @@ def environment(
     """
     return {
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": sys.version.split()[0],
-        "versions": {name: version(name) for name in ("fedbr-edge", *PACKAGES)},
-        "platform": platform.platform(),
-        "cores": default_workers(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "workers": host.workers,
-        "device": host.device,
-        "computes": _computes(host.device, loaded.scenario.train.instructions),
-        "processor": processor(),
-        "data": {
-            "name": loaded.dataset.name,
-            "sha256": description.data_sha256,
-            "source": description.data_source,
-            "test_examples": description.test_count,
-        },
-        "partition": {
-            "clients": len(description.samples),
-            "classes": description.classes,
-            "histogram": description.histogram.tolist(),
-            "validation": description.validation_samples.tolist(),
-            "test": description.test_samples.tolist(),
-        },
+        **_machine(host, loaded.scenario.train.instructions),
+        **_data(loaded, description),
         "blocks": _blocks(description),
         "calibrations": calibrations(loaded.scenario),
         "bases": time_basis.row_bases(loaded),
@@ -84,6 +64,40 @@ def environment(
         **_operations(description),
         **_units(description),
         **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
+    }
+
+
+def _machine(host: Host, instructions: Instructions) -> dict[str, Any]:
+    """Versions, platform and devices that compute the run."""
+    return {
+        "python": sys.version.split()[0],
+        "versions": {name: version(name) for name in ("fedbr-edge", *PACKAGES)},
+        "platform": platform.platform(),
+        "cores": default_workers(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "workers": host.workers,
+        "device": host.device,
+        "computes": _computes(host.device, instructions),
+        "processor": processor(),
+    }
+
+
+def _data(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
+    """The data set, and each client's part of it."""
+    return {
+        "data": {
+            "name": loaded.dataset.name,
+            "sha256": description.data_sha256,
+            "source": description.data_source,
+            "test_examples": description.test_count,
+        },
+        "partition": {
+            "clients": len(description.samples),
+            "classes": description.classes,
+            "histogram": description.histogram.tolist(),
+            "validation": description.validation_samples.tolist(),
+            "test": description.test_samples.tolist(),
+        },
     }
 
 

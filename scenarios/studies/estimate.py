@@ -229,29 +229,19 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     they are None. Seconds and joules are also None, with the reason in ``untimed``, if their computation takes longer
     than `PATIENCE_SECONDS`. ``flops_expected``: the method's compute plan is an expectation. Evaluations that are
     charged are included, with all clients that have examples (in the lower bound of bytes, as if all had trained
-    before), and ``evaluation_visits`` has their part. Messages of
-    late visits that go on (``rounds.on_late``) are not included.
+    before), and ``evaluation_visits`` has their part. Bytes (the upper bound) and FLOPs include whole visits for those
+    that an asynchronous policy has in flight at the end. Messages of late visits that go on (``rounds.on_late``) are
+    not included, nor are visits that asynchronous policies start in place of lost ones.
     """
     visits = TypicalVisits(loaded, description)
-    clients, rounds = visits.per_round, loaded.scenario.rounds.max
-    priced, downloads, evaluation = visits.training(), visits.download_only, visits.evaluation()
+    evaluation, priced = visits.evaluation(), visits.training()
     cheapest, dearest = min(priced, key=_costs), max(priced, key=_costs)
-    low, high, download = cheapest.price, dearest.price, downloads.price
-    least, most = ((price.work.bytes_down + price.work.bytes_up) * clients for price in (low, high))
     result: dict[str, Any] = {
-        "message_down_nbytes": [low.work.bytes_down, high.work.bytes_down],
-        "message_up_nbytes": high.work.bytes_up,
-        "payload_down_nbytes": [cheapest.payload_down, dearest.payload_down],
-        "payload_up_nbytes": dearest.payload_up,
-        "bytes": [
-            least * rounds + evaluation.least_nbytes,
-            (most + download.work.bytes_down * len(downloads.clients)) * rounds + evaluation.nbytes,
-        ],
-        "nominal_bytes": (high.nominal_bytes * clients + download.nominal_bytes * len(downloads.clients)) * rounds,
+        **_bytes(visits, cheapest, dearest, evaluation),
         "state_disk_nbytes": state_nbytes(visits) * state_copies(visits),
         "vectors_disk_nbytes": vectors_nbytes(visits) * vectors_copies(visits),
         "flops": None,
-        "flops_expected": not high.exact,
+        "flops_expected": not dearest.price.exact,
         "virtual_seconds": None,
         "joules": None,
         "untimed": None,
@@ -259,16 +249,45 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     if evaluation.evaluations:
         result["evaluation_visits"] = evaluation.report
     drawn = builder.with_operations(loaded, builder.fleet(loaded), description)
-    reasons = Counter(builder.refused(loaded, drawn, description).values())
-    result["refused_clients"] = [{"clients": count, "why": reason} for reason, count in reasons.most_common()]
+    result["refused_clients"] = _refused_clients(loaded, drawn, description)
     if len(description.samples):
-        result["flops"] = high.work.flops * clients * rounds + evaluation.flops
+        trained = visits.per_round * loaded.scenario.rounds.max + visits.cut_at_end
+        result["flops"] = dearest.price.work.flops * trained + evaluation.flops
         try:
             with time_limit(PATIENCE_SECONDS):
-                result |= _timed(visits, drawn, high, evaluation)
+                result |= _timed(visits, drawn, dearest.price, evaluation)
         except TimeoutError:
             result["untimed"] = f"not computed within {PATIENCE_SECONDS:g} s: a round has too many events"
     return result
+
+
+def _bytes(
+    visits: TypicalVisits, cheapest: PricedVisit, dearest: PricedVisit, evaluation: EvaluationVisits
+) -> dict[str, Any]:
+    """The bytes of one visit, and of all."""
+    clients, rounds = visits.per_round, visits.loaded.scenario.rounds.max
+    low, high, download = cheapest.price, dearest.price, visits.download_only.price
+    downloads = len(visits.download_only.clients)
+    least, most = (price.work.bytes_down + price.work.bytes_up for price in (low, high))
+    return {
+        "message_down_nbytes": [low.work.bytes_down, high.work.bytes_down],
+        "message_up_nbytes": high.work.bytes_up,
+        "payload_down_nbytes": [cheapest.payload_down, dearest.payload_down],
+        "payload_up_nbytes": dearest.payload_up,
+        "bytes": [
+            least * clients * rounds + evaluation.least_nbytes,
+            (most * clients + download.work.bytes_down * downloads) * rounds
+            + most * visits.cut_at_end
+            + evaluation.nbytes,
+        ],
+        "nominal_bytes": (high.nominal_bytes * clients + download.nominal_bytes * downloads) * rounds,
+    }
+
+
+def _refused_clients(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> list[dict[str, Any]]:
+    """The clients that cannot take part, by reason, the most frequent one first."""
+    reasons = Counter(builder.refused(loaded, drawn, description).values())
+    return [{"clients": count, "why": reason} for reason, count in reasons.most_common()]
 
 
 def _costs(visit: PricedVisit) -> tuple[int, float]:

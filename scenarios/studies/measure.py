@@ -33,7 +33,7 @@ from edge.protocol.messages import GLOBAL, LOCAL_MODEL, OWN_COMPONENT, SUBVALUE,
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
-from scenarios import builder, evaluated_clients, plugin_errors, runner
+from scenarios import builder, evaluated_clients, plugin_errors, run_errors, runner
 from scenarios.cache import cache_folder
 from scenarios.config.load import ScenarioError
 from scenarios.host import Host, run_lock
@@ -85,7 +85,7 @@ def _measured(
     own = _measuring_job(job, asked)
     with (
         contextlib.closing(copied_ledger(asked, folder, place)) as ledger,
-        Pool(own, host.workers, launcher, logs, runner.user_error_hook(loaded), stopped) as pool,
+        Pool(own, host.workers, launcher, logs, run_errors.user_error_hook(loaded), stopped) as pool,
     ):
         if ledger.genesis != initial_hash(builder.identity(loaded), profile.data_sha256):
             raise ScenarioError(f"{folder}: the data or the files that the scenario names have changed")

@@ -212,7 +212,7 @@ def failures(failed: Mapping[str, str]) -> str:
 
 def is_interrupted(result: Mapping[str, Any], run_set: RunSet) -> bool:
     """Whether the user stopped the run set before all runs had ended."""
-    runs, failed = result["runs"], result.get("failed", {})
+    runs, failed = result["runs"], {**result.get("failed", {}), **result.get("diverged", {})}
     return len(runs) + len(failed) < len(run_set.runs) or any(run["stopped_by"] == USER for run in runs)
 
 

@@ -1,8 +1,8 @@
 """Tuning on validation examples: the settings of a grid under which each method's best round is the best.
 
 Every run evaluates clients' models on their validation examples and on nothing else, so that no choice can rest on
-test examples. One folder holds a study: a run folder per setting and seed, ``study.json``, ``table.csv`` and
-``report.html``.
+test examples. A setting whose training diverges is a result, and is never chosen. One folder holds a study: a run
+folder per setting and seed, ``study.json``, ``table.csv`` and ``report.html``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.methods.registry import resolve
+from edge.protocol.fixed_point import DIVERGED
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import parse
 from scenarios.report import terminal
@@ -31,6 +32,9 @@ NOT_CHOSEN = ("eval.split", "eval.on", "eval.select", "eval.subset", "eval.drop_
 """Keys of what tuning evaluates"""
 EXAMPLE = "train.lr=0.01,0.03,0.1"
 READ_AS = "best validation accuracy of any round (mean over clients), mean ± deviation over seeds"
+DIVERGED_NOTE = (
+    "diverged: training gave numbers that are too large or not finite, and the run ended; it is never chosen"
+)
 
 
 @dataclass(frozen=True)
@@ -131,33 +135,58 @@ def study(planned: TunePlan) -> Study:
 def read_off(planned: TunePlan, done: Mapping[str, Any]) -> dict[str, Any]:
     """What ``study tune --json`` prints: a row per setting, and ``chosen``, the best setting of each method.
 
-    The earlier of two settings that are equally good is chosen.
+    The earlier of two settings that are equally good is chosen; one that diverged with any seed never is, and a method
+    whose settings all did has none. ``diverged``: run -> why, if any did; these have not failed and are not missing.
     """
-    rows = [row for variant in planned.variants if (row := _row(variant, done["runs"])) is not None]
+    found = _with_diverged(done)
+    seeds = list(dict.fromkeys(run.loaded.scenario.seed for run in planned.run_set.runs))
+    rows = [row for variant in planned.variants if (row := _row(variant, seeds, found)) is not None]
+    usable = [row for row in rows if not row["diverged"]]
     chosen = []
-    for method in dict.fromkeys(row["method"] for row in rows):
-        best = max((row for row in rows if row["method"] == method), key=lambda row: row["validation"]["mean"] or 0.0)
+    for method in dict.fromkeys(row["method"] for row in usable):
+        best = max((row for row in usable if row["method"] == method), key=lambda row: row["validation"]["mean"] or 0.0)
         chosen.append({**best, "at_edge": _at_edge(planned, best["settings"])})
     return {
         "scenario": planned.scenario,
         "overrides": list(planned.overrides),
-        "seeds": list(dict.fromkeys(run.loaded.scenario.seed for run in planned.run_set.runs)),
+        "seeds": seeds,
         "settings": rows,
         "chosen": chosen,
-        **done,
+        **found,
     }
 
 
-def _row(variant: Variant, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """One setting over its seeds; None if none of its runs has ended."""
-    best = [run["best_round"] or {} for run in runs if run["name"] == f"{variant.name}-seed{run['seed']}"]
+def _with_diverged(done: Mapping[str, Any]) -> dict[str, Any]:
+    """The runs that diverged apart from those that failed or are missing."""
+    failed = done.get("failed", {})
+    diverged = {name: why for name, why in failed.items() if DIVERGED in why}
+    apart = {
+        "failed": {name: why for name, why in failed.items() if name not in diverged},
+        "missing": [name for name in done.get("missing", []) if name not in diverged],
+        "diverged": diverged,
+    }
+    others = {key: value for key, value in done.items() if key not in apart}
+    return {**others, **{key: value for key, value in apart.items() if value}}
+
+
+def _row(variant: Variant, seeds: Sequence[int], found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """One setting over its seeds; None if none of its runs has ended or diverged.
+
+    ``seeds``: those of ``validation`` and ``rounds``, in which a run that diverged has None.
+    """
+    names = {f"{variant.name}-seed{seed}": seed for seed in seeds}
+    diverged = [seed for name, seed in names.items() if name in found.get("diverged", {})]
+    best = {names[run["name"]]: run["best_round"] or {} for run in found["runs"] if run["name"] in names}
+    best |= {seed: {} for seed in diverged}
     if not best:
         return None
     return {
         "method": variant.method,
         "settings": dict(override.split("=", 1) for override in variant.overrides),
-        "validation": spread([each.get("accuracy") for each in best]),
-        "rounds": [each.get("rounds") for each in best],
+        "seeds": sorted(best),
+        "diverged": diverged,
+        "validation": spread([best[seed].get("accuracy") for seed in sorted(best)]),
+        "rounds": [best[seed].get("rounds") for seed in sorted(best)],
     }
 
 
@@ -179,7 +208,7 @@ def write_tables(result: Mapping[str, Any], folder: Path) -> None:
     rows = (
         [row["method"], _text(row["settings"]), seed, value, round]
         for row in result["settings"]
-        for seed, value, round in zip(result["seeds"], row["validation"]["values"], row["rounds"], strict=False)
+        for seed, value, round in zip(row["seeds"], row["validation"]["values"], row["rounds"], strict=True)
     )
     write_csv(folder / "table.csv", ["method", "settings", "seed", "validation_accuracy", "best_round"], rows)
 
@@ -221,8 +250,9 @@ def tables(result: Mapping[str, Any]) -> list[PageTable]:
         for row in result["chosen"]
         if row["at_edge"]
     ]
+    notes = [READ_AS, *missing_note(result), *([DIVERGED_NOTE] if "diverged" in result else [])]
     return [
-        PageTable("all settings", header, every, [READ_AS, *missing_note(result)]),
+        PageTable("all settings", header, every, notes),
         PageTable("chosen on validation examples", header, chosen, edges),
     ]
 
@@ -232,6 +262,8 @@ def _text(settings: Mapping[str, str]) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    accuracy = row["validation"]
+    accuracy, diverged, seeds = row["validation"], len(row["diverged"]), len(row["seeds"])
     shown = terminal.mean_text(accuracy["mean"], accuracy["deviation"])
+    if diverged:
+        shown = "diverged" if diverged == seeds else f"diverged with {diverged} of {seeds} seeds"
     return [shown, ", ".join("-" if round is None else str(round) for round in row["rounds"])]

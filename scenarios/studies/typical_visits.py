@@ -134,6 +134,15 @@ class TypicalVisits:
             return rules.visits_per_round
         return min(rules.cohort, self.loaded.scenario.data.clients)
 
+    @property
+    def cut_at_end(self) -> int:
+        """The most visits that an asynchronous policy has in flight when its last update arrives and the run ends.
+
+        They do not count, but their bytes and FLOPs until then do. 0 for policies with a barrier.
+        """
+        scenario = self.loaded.scenario
+        return min(scenario.rounds.cohort, scenario.data.clients) - 1 if scenario.rounds.is_asynchronous else 0
+
     @cached_property
     def cohort(self) -> list[int]:
         """The clients whose visits are under way together in a typical round."""

@@ -17,7 +17,7 @@ import pytest
 
 from coordinator.records.store import read
 from coordinator.workers.task import PoolError
-from scenarios import runner
+from scenarios import run_errors
 from scenarios.cli.main import run_command
 from tests import warm
 from tests.remains import Watch
@@ -153,6 +153,6 @@ def test_a_verification_that_is_killed_in_the_run_that_it_makes_elsewhere(watch:
 def test_an_error_of_the_users_in_a_worker_is_told_without_the_workers_log() -> None:
     report = "evaluate: given up after 3 workers; the last: worker 0: ValueError: model.norm: the statistics"
     trace = "\n    File trainer.py, line 1"
-    assert runner._in_words(PoolError(report + trace), Path()) == report
+    assert run_errors.in_words(PoolError(report + trace), Path()) == report
     other = report.replace("model.norm", "a tensor")
-    assert runner._in_words(PoolError(other + trace), Path()) == other + trace
+    assert run_errors.in_words(PoolError(other + trace), Path()) == other + trace

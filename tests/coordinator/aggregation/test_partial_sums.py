@@ -317,7 +317,7 @@ def test_a_number_at_the_limit_is_refused_and_the_largest_below_it_is_not(tmp_pa
     words = failure(spoilt(tmp_path / "at", with_number(2, -32768.0)))
     assert words == (
         "update rejected: client 2, round 1: model/head is too large for aggregate.sum = fixed_point "
-        "(32768; numbers must be below 32768)"
+        "(32768; numbers must be below 32768; training diverged?)"
     )
     run = spoilt(tmp_path / "below", with_number(2, 32767.998), weights="uniform")
     run_synchronous(run)

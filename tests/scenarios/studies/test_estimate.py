@@ -139,6 +139,19 @@ def test_the_estimate_of_fedavg_by_hand_and_of_fedgkd_with_its_teacher_though_th
     assert fedgkd["flops"] == 15 * 2 * 32 * (2600 + 1200)
 
 
+@pytest.mark.parametrize(("policy", "counted"), [("sync", 15), ("fedasync", 15), ("fedbuff", 30)])
+def test_visits_in_flight_at_the_end_of_an_asynchronous_run_are_in_its_upper_bound(policy: str, counted: int) -> None:
+    settings = ["method=fedavg", "method_options={}", "rounds.max=3", "rounds.participants=5"]
+    found = check.estimate(load("digits", [*settings, f"rounds.policy={policy}"]), described(samples=32))
+
+    # The run ends with the last update; the four others of the five visits in flight do not count, but cost.
+    begun = counted if policy == "sync" else counted + 4
+    assert (found["message_down_nbytes"], found["message_up_nbytes"]) == ([1811, 1811], 1865)
+    assert found["bytes"] == [counted * (1811 + 1865), begun * (1811 + 1865)]
+    assert found["flops"] == begun * 2 * 32 * 2600
+    assert found["nominal_bytes"] == counted * 2 * 1600
+
+
 def test_evaluations_that_are_charged_are_in_the_estimate() -> None:
     settings = ["method=fedavg", "method_options={}", "rounds.max=5", "eval.on=both", "eval.every=2"]
     description = replace(described(samples=32), test_samples=np.array([8] * 9 + [0]))

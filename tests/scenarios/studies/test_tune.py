@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from coordinator.records.store import read
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.studies import tune
+from scenarios.studies.run_set import is_interrupted
 from tests.scenarios.in_this_process import SMALL
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import refused
@@ -97,3 +99,52 @@ def test_the_best_validation_accuracy_chooses_and_no_test_example_is_evaluated(
     assert (tmp_path / "digits" / "t" / "table.csv").read_text().count("\n") == 3
     assert main.run_command(["study", "tune", *words]) == 0  # all runs are there: nothing is trained again
     assert f"fedbr run digits {HELD_OUT}" in capsys.readouterr().out
+
+
+def done(failed: dict[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"folder": "runs/digits/t", "runs": runs, "failed": failed, "missing": list(failed)}
+
+
+def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
+    planned = tune.plan("digits", [HELD_OUT], "fedavg", {"train.lr": ["0.1", "10", "100"]}, seeds=2)
+    best = {"accuracy": 0.75, "rounds": 3}
+    ended = [
+        {"name": "fedavg-lr-0.1-seed0", "best_round": best},
+        {"name": "fedavg-lr-0.1-seed1", "best_round": best},
+        {"name": "fedavg-lr-10-seed1", "best_round": {"accuracy": 1.0, "rounds": 4}},
+    ]
+    why = "update rejected: client 2, round 1: loss = nan (training diverged?)"
+    names = ("fedavg-lr-10-seed0", "fedavg-lr-100-seed0", "fedavg-lr-100-seed1")
+    result = tune.read_off(planned, done(dict.fromkeys(names, why), ended))
+
+    assert (result["diverged"], "failed" in result, "missing" in result) == (dict.fromkeys(names, why), False, False)
+    assert [row["validation"]["values"] for row in result["settings"]] == [[0.75, 0.75], [None, 1.0], [None, None]]
+    assert [row["settings"] for row in result["chosen"]] == [{"train.lr": "0.1"}]
+    settings, _ = tune.tables(result)
+    assert [row[2:] for row in settings.rows] == [
+        ["75.0 ± 0.0 %", "3, 3"],
+        ["diverged with 1 of 2 seeds", "-, 4"],
+        ["diverged", "-, -"],
+    ]
+    assert settings.notes[-1].startswith("diverged: training gave numbers that are too large")
+    assert not is_interrupted({**result, "runs": [{"stopped_by": "rounds"}] * 3}, planned.run_set)
+
+
+def test_a_run_that_fails_otherwise_is_still_missing() -> None:
+    planned = tune.plan("digits", [HELD_OUT], "fedavg", {"train.lr": ["0.1", "1"]}, seeds=1)
+    ended = [{"name": "fedavg-lr-0.1-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
+    result = tune.read_off(planned, done({"fedavg-lr-1-seed0": "no space left"}, ended))
+    assert result["failed"] == {"fedavg-lr-1-seed0": "no space left"}
+    assert (result["missing"], "diverged" in result) == (["fedavg-lr-1-seed0"], False)
+
+
+@pytest.mark.usefixtures("pool_in_this_process")
+@pytest.mark.parametrize(("values", "code"), [("0.1,100000", 0), ("90000,100000", 3)])
+def test_a_study_fails_only_if_every_value_diverges(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, values: str, code: int
+) -> None:
+    words = ("digits", HELD_OUT, *SMALL, "rounds.max=2", "--grid", f"train.lr={values}", "--no-report")
+    assert main.run_command(["study", "tune", *words, "--out", str(tmp_path)]) == code
+    said = capsys.readouterr()
+    assert ("training diverged?" in said.err) == (code == 3)
+    assert ("train.lr=100000 diverged" in " ".join(said.out.split())) == (code == 0)
