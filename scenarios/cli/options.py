@@ -57,14 +57,20 @@ Report = Annotated[
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]
 
 
-@dataclass(frozen=True)
-class StudyOptions:
-    """Options of every command that makes several runs in one folder."""
+SpreadOn = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="ray|auto|HOST:PORT|ray://HOST:PORT",
+        help="a Ray cluster whose nodes make the runs, each with --workers cores",
+    ),
+]
 
-    out: Out = Path("runs")
-    run_id: RunId = None
-    workers: Workers = None
-    seed: Seed = None
+
+@dataclass(frozen=True)
+class SharedOptions:
+    """Options of every command that makes runs."""
+
     device: Device = "auto"
     as_json: Json = False
     quiet: Quiet = False
@@ -75,6 +81,24 @@ class StudyOptions:
     def silent(self) -> bool:
         """Whether no progress is shown."""
         return self.quiet or self.as_json
+
+
+@dataclass(frozen=True)
+class StudyOptions(SharedOptions):
+    """Options of every command that makes several runs in one folder."""
+
+    out: Out = Path("runs")
+    run_id: RunId = None
+    workers: Workers = None
+    seed: Seed = None
+
+
+@dataclass(frozen=True)
+class SpreadOptions(StudyOptions):
+    """The same with those of commands whose runs may be made at the same time, here or on the nodes of a cluster."""
+
+    parallel: Parallel = None
+    on: SpreadOn = None
 
 
 def with_options(group: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -88,7 +112,9 @@ def with_options(group: type) -> Callable[[Callable[..., None]], Callable[..., N
             if parameter.name != "options"
         ]
         hints = get_type_hints(group, include_extras=True)
-        inherited_last = sorted(fields(group), key=lambda field: field.name not in group.__annotations__)
+        bases = list(group.__mro__)
+        depths = {name: bases.index(base) for base in reversed(bases) for name in inspect.get_annotations(base)}
+        inherited_last = sorted(fields(group), key=lambda field: depths[field.name])
         shared = [
             inspect.Parameter(field.name, own[0].kind, default=field.default, annotation=hints[field.name])
             for field in inherited_last
