@@ -158,7 +158,8 @@ def with_workers(
     own_numpy.limit(runs)
     names = remote_access.names if remote_access is not None else engine.names if engine is not None else {}
     first_wait = FIRST_REMOTE_WORKER_SECONDS if remote_access is not None and workers == 0 else None
-    show = show or LiveTable([loaded.scenario.method for loaded in runs], None, quiet, names, first_wait)
+    methods = [loaded.scenario.method for loaded in runs]
+    show = show or LiveTable(methods, None, quiet, names, first_wait, shows_address=engine is None)
     session = Session(
         *(out, run_id, workers, device, show, note_printer(), remote_access, piece),
         preload=preload,
