@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
@@ -40,6 +43,39 @@ def test_a_port_at_which_somebody_listens_and_an_address_without_one_are_left_to
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         assert why_unreachable(f"ray://127.0.0.1:{server.getsockname()[1]}") == ""
     assert why_unreachable("auto") == ""
+
+
+NO_CLUSTERS = """
+import os, socket
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+from scenarios.cluster import ray_reach
+
+ray_reach.PROTOCOL_SECONDS = 0.5
+silent, other = socket.create_server(("127.0.0.1", 0)), grpc.server(ThreadPoolExecutor(1))
+port = other.add_insecure_port("127.0.0.1:0")
+other.start()
+for address in (f"127.0.0.1:{silent.getsockname()[1]}", f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}", "127.0.0.1:1"):
+    try:
+        ray_reach.check_reachable(address)
+    except ConnectionError as error:
+        print(str(error).replace(address.removeprefix("ray://"), "PLACE"), flush=True)
+os._exit(0)  # Ray's threads would look for the cluster for a minute
+"""
+
+
+def test_what_listens_at_an_address_and_is_no_ray_cluster_is_told_within_seconds() -> None:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = plain | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # for Ray to leave addresses of loopback alone
+    words = [sys.executable, "-c", NO_CLUSTERS]
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "at PLACE is something else than a Ray cluster, or a stuck one: it has not answered within 0.5 s",
+        "at PLACE is no head of a Ray cluster: Method not found!; its port for clients would be ray://PLACE",
+        "at PLACE is no port for clients of a Ray cluster: as a rule it is 10001; the head's own port is named without "
+        "ray://",
+        "no cluster is at PLACE: Connection refused; `ray start --head` starts one",
+    ]
 
 
 @pytest.mark.parametrize(
