@@ -46,7 +46,10 @@ Workers = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda (all GPUs), cuda:N or auto")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else; implies --quiet")]
-Parallel = Annotated[int | None, typer.Option("--parallel", min=1, help="runs at a time; they share the --workers")]
+Parallel = Annotated[
+    int | None,
+    typer.Option("--parallel", min=1, help="runs at a time, which share the --workers; with --on, at most so many"),
+]
 For = Annotated[
     str | None,
     typer.Option("--for", help='stop at a round\'s end after so long, to go on later: "2 h"; exit code 4'),
