@@ -40,8 +40,8 @@ MAKING = {
 }
 """Such a run -> the command that makes it, for pages that do not."""
 NOT_RUN = (
-    *("worker ", "run cifar10-cnn --listen", "run cifar10-cnn --on", "sweep cifar10-cnn", "fetch "),
-    "--install-completion",
+    *("worker ", "run cifar10-cnn --listen", "run cifar10-cnn --on", "sweep cifar10-cnn", "compare cifar10-cnn"),
+    *("fetch ", "--install-completion"),
 )
 """Beginnings of those that need other machines, or would change the user's shell."""
 MORE = 5

@@ -60,7 +60,7 @@ class PartReceiver:
     """Fills folders with files that the run has."""
 
     def __init__(self, source: PartSource, say: Callable[[str], None], check: Callable[[], None]) -> None:
-        """``say``: writes a line of the log; ``check``: called each second without a part.
+        """``say``: writes a line of the log; ``check``: called before each part, and each second without one.
 
         ``check`` may raise any error but OSError, which ends the transfer.
         """
@@ -99,6 +99,7 @@ class PartReceiver:
         progress.end()
 
     def _part(self, sha256: str, offset: int, nbytes: int) -> bytes:
+        self._check()
         while True:
             while not self._source.has_message(CHECK_SECONDS):
                 self._check()

@@ -43,8 +43,8 @@ def fetch_files(
     """Fetch what this machine lacks of a run's files; returns the job with their places.
 
     ``job``: with the data folder and the cache of this machine, which are searched first. ``takes_sources``: whether
-    the run's modules may be fetched, and imported here. ``check``: called each second without a part, to raise an
-    error other than OSError where the connection is lost.
+    the run's modules may be fetched, and imported here. ``check``: called before each part, and each second
+    without one, to raise an error other than OSError where the connection is lost.
 
     Called after the welcome, and before any process is started: the folder of the modules is appended to this process's
     import path, which is that of the processes that it starts (`coordinator.workers.launcher.environment`). Pings that

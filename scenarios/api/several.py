@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from scenarios.studies.run_set import Study
 
 if TYPE_CHECKING:
     from scenarios.api.drawn import DrawnFigure
+    from scenarios.cluster.ray_slots import RayRuns
 
 
 class RunCollection(Sequence[Run]):
@@ -76,11 +78,12 @@ def compare(
     methods: Sequence[str] = ("fedavg", "fedprox", "fedmlb", "fedbr"),
     *,
     seeds: int = 1,
-    parallel: int = 1,
+    parallel: int | None = None,
     out: Folder = "runs",
     run_id: str | None = None,
     workers: int | None = None,
     device: str = "auto",
+    on: str | None = None,
     progress: bool | None = None,
     seed: int | None = None,
     **overrides: Any,
@@ -99,7 +102,7 @@ def compare(
     names = ",".join(map(str, several))
     with calling() as write_note, values.named(scenario) as name:
         planned = study.plan(name, values.overrides(overrides), names, seed, run_id, at_least_1("seeds", seeds))
-        return _made(study.study(planned), place("out", out), workers, device, progress, parallel, write_note)
+        return _made(study.study(planned), place("out", out), workers, device, on, progress, parallel, write_note)
 
 
 def sweep(
@@ -107,13 +110,14 @@ def sweep(
     grid: Mapping[str, Sequence[Any]],
     *,
     seeds: int = 3,
-    parallel: int = 1,
+    parallel: int | None = None,
     zipped: bool = False,
     targets: Sequence[float] = (),
     out: Folder = "runs",
     run_id: str | None = None,
     workers: int | None = None,
     device: str = "auto",
+    on: str | None = None,
     progress: bool | None = None,
     seed: int | None = None,
     **overrides: Any,
@@ -121,8 +125,10 @@ def sweep(
     """Run a scenario over a grid of values and several seeds, each run to its limit, in one folder.
 
     ``grid``: dotted key -> its values, all combinations of which are run, or with ``zipped`` the lists side by side;
-    ``seeds``: how many, counted up from ``seed`` or the scenario's own; ``parallel``: runs at a time, which share the
-    ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
+    ``seeds``: how many, counted up from ``seed`` or the scenario's own; ``parallel``: runs at a time, by default one,
+    which share the ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
+    ``on``: a Ray cluster, named as in `fedbr.run`, on whose nodes the runs are made as wholes, each with so many
+    ``workers``: by default all that there is room for at the same time, or at most ``parallel``.
 
     ``result`` has ``rows``, a cell each with mean, deviation and interval over seeds, and ``tests`` of all pairs; the
     folder has them as sweep.md, sweep.csv and sweep.tex. The folder's name follows from grid and overrides, so that the
@@ -143,7 +149,7 @@ def sweep(
         common = values.overrides(overrides)
         goals = listed("targets", targets, "[0.9]")
         planned = plan(name, axes, common, _count(grid, seeds), seed, zipped, goals, run_id)
-        return _made(page.study(planned), place("out", out), workers, device, progress, parallel, write_note)
+        return _made(page.study(planned), place("out", out), workers, device, on, progress, parallel, write_note)
 
 
 def _count(grid: Mapping[str, Sequence[Any]], seeds: int) -> int | None:
@@ -156,29 +162,42 @@ def _made(
     out: Path,
     workers: int | None,
     device: str,
+    on: str | None,
     progress: bool | None,
-    parallel: int,
+    parallel: int | None,
     write_note: Callable[[str], None],
 ) -> RunCollection:
     """The runs of a study, after those that are missing have been made and its result has been written."""
     from scenarios.studies.sweep.parallel import make_runs
 
-    planned, at_once = study.run_set, at_least_1("parallel", parallel)
+    planned, at_once = study.run_set, 1 if parallel is None else at_least_1("parallel", parallel)
     missing = run_set.pending(planned, out, choose_device(device))
     names = [run.name for run in missing]
-    beside = parallel_display(names, progress)
+    cluster = None if on is None else _cluster(on, workers, parallel, write_note)
+    beside, is_in_turn = parallel_display(names, progress), at_once == 1 and cluster is None
 
     def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-        return make_runs(planned, host, launcher, stopped, at_once, beside.about)
+        with cluster or nullcontext():
+            return make_runs(planned, host, launcher, stopped, at_once, beside.about, cluster)
 
-    show = beside if at_once > 1 else progress_display(names, progress)
-    preload = () if at_once > 1 else None  # its slots have fork servers of their own
+    show = progress_display(names, progress) if is_in_turn else beside
+    preload = None if is_in_turn else ()  # its slots have fork servers of their own
     loaded = [run.loaded for run in missing or planned.runs[:1]]
-    done = session(out, None, workers, device, show, write_note, preload).call(loaded, work)
+    here = workers if cluster is None else 1
+    done = session(out, None, here, device, show, write_note, preload).call(loaded, work)
     result = study.read_off(done)
     run_set.write(study, result, with_report=False)
     notes = {key: done[key] for key in ("failed", "missing") if key in done}
     return RunCollection(run_set.folder_of(result), [Run(run["run_dir"]) for run in result["runs"]], result | notes)
+
+
+def _cluster(on: str, workers: int | None, parallel: int | None, write_note: Callable[[str], None]) -> RayRuns:
+    """The cluster whose nodes make the runs. ScenarioError."""
+    from scenarios.cluster.ray_slots import RayRuns
+
+    if workers is not None:
+        at_least_1("workers", workers)
+    return RayRuns(on, workers, parallel, write_note, option="on =")
 
 
 def open_folder(folder: Folder) -> Run | RunCollection:

@@ -46,7 +46,10 @@ Workers = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda (all GPUs), cuda:N or auto")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else; implies --quiet")]
-Parallel = Annotated[int | None, typer.Option("--parallel", min=1, help="runs at a time; they share the --workers")]
+Parallel = Annotated[
+    int | None,
+    typer.Option("--parallel", min=1, help="runs at a time, which share the --workers; with --on, at most so many"),
+]
 For = Annotated[
     str | None,
     typer.Option("--for", help='stop at a round\'s end after so long, to go on later: "2 h"; exit code 4'),
@@ -57,14 +60,20 @@ Report = Annotated[
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]
 
 
-@dataclass(frozen=True)
-class StudyOptions:
-    """Options of every command that makes several runs in one folder."""
+SpreadOn = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="ray|auto|HOST:PORT|ray://HOST:PORT",
+        help="a Ray cluster whose nodes make the runs, each with --workers cores",
+    ),
+]
 
-    out: Out = Path("runs")
-    run_id: RunId = None
-    workers: Workers = None
-    seed: Seed = None
+
+@dataclass(frozen=True)
+class SharedOptions:
+    """Options of every command that makes runs."""
+
     device: Device = "auto"
     as_json: Json = False
     quiet: Quiet = False
@@ -75,6 +84,24 @@ class StudyOptions:
     def silent(self) -> bool:
         """Whether no progress is shown."""
         return self.quiet or self.as_json
+
+
+@dataclass(frozen=True)
+class StudyOptions(SharedOptions):
+    """Options of every command that makes several runs in one folder."""
+
+    out: Out = Path("runs")
+    run_id: RunId = None
+    workers: Workers = None
+    seed: Seed = None
+
+
+@dataclass(frozen=True)
+class SpreadOptions(StudyOptions):
+    """The same with those of commands whose runs may be made at the same time, here or on the nodes of a cluster."""
+
+    parallel: Parallel = None
+    on: SpreadOn = None
 
 
 def with_options(group: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -88,7 +115,9 @@ def with_options(group: type) -> Callable[[Callable[..., None]], Callable[..., N
             if parameter.name != "options"
         ]
         hints = get_type_hints(group, include_extras=True)
-        inherited_last = sorted(fields(group), key=lambda field: field.name not in group.__annotations__)
+        bases = list(group.__mro__)
+        depths = {name: bases.index(base) for base in reversed(bases) for name in inspect.get_annotations(base)}
+        inherited_last = sorted(fields(group), key=lambda field: depths[field.name])
         shared = [
             inspect.Parameter(field.name, own[0].kind, default=field.default, annotation=hints[field.name])
             for field in inherited_last
@@ -132,7 +161,8 @@ def with_workers(
     own_numpy.limit(runs)
     names = remote_access.names if remote_access is not None else engine.names if engine is not None else {}
     first_wait = FIRST_REMOTE_WORKER_SECONDS if remote_access is not None and workers == 0 else None
-    show = show or LiveTable([loaded.scenario.method for loaded in runs], None, quiet, names, first_wait)
+    methods = [loaded.scenario.method for loaded in runs]
+    show = show or LiveTable(methods, None, quiet, names, first_wait, shows_address=engine is None)
     session = Session(
         *(out, run_id, workers, device, show, note_printer(), remote_access, piece),
         preload=preload,

@@ -14,16 +14,13 @@ from scenarios.cli.options import (
     FINISHED,
     STOPPED,
     USAGE,
-    Device,
-    For,
     Json,
     Out,
     Overrides,
-    Quiet,
-    Report,
     RunId,
     ScenarioName,
     Seed,
+    SharedOptions,
     emit,
     exit_with_error,
     print_notes,
@@ -40,20 +37,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunOptions(RemoteOptions):
+class RunOptions(SharedOptions, RemoteOptions):
     """Options of the commands that make one run."""
 
     workers: OwnWorkers = None
-    device: Device = "auto"
-    as_json: Json = False
-    quiet: Quiet = False
-    piece: For = None
-    report: Report = True
-
-    @property
-    def silent(self) -> bool:
-        """Whether no progress is shown."""
-        return self.quiet or self.as_json
 
 
 @with_options(RunOptions)

@@ -14,9 +14,9 @@ from scenarios.cli.options import (
     Device,
     Json,
     Overrides,
-    Parallel,
     Quiet,
     ScenarioName,
+    SpreadOptions,
     StudyOptions,
     emit,
     progress_printer,
@@ -54,15 +54,14 @@ def check_plugin(
     raise typer.Exit(FINISHED if result["holds"] else FAILED)
 
 
-@with_options(StudyOptions)
+@with_options(SpreadOptions)
 def compare(
     scenario: ScenarioName,
     overrides: Overrides = None,
     methods: Annotated[str, typer.Option("--methods", help=_METHODS)] = "fedavg,fedprox,fedmlb,fedbr",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 1,
-    parallel: Parallel = None,
     *,
-    options: StudyOptions,
+    options: SpreadOptions,
 ) -> None:
     """Compare methods on the same data, fleet and seed, or over several seeds with their statistics.
 
@@ -71,11 +70,12 @@ def compare(
     from scenarios.studies import compare as study
 
     planned = study.plan(scenario, overrides or [], methods, options.seed, options.run_id, seeds)
-    run_study(study.study(planned), options, parallel=parallel or (1 if seeds > 1 else None))
+    parallel = options.parallel or (1 if seeds > 1 and not options.on else None)
+    run_study(study.study(planned), options, parallel=parallel, on=options.on)
 
 
 @several.command("budget")
-@with_options(StudyOptions)
+@with_options(SpreadOptions)
 def study_budget(
     scenario: ScenarioName,
     overrides: Overrides = None,
@@ -84,7 +84,7 @@ def study_budget(
     seconds: Annotated[str | None, typer.Option("--time", help='budgets of virtual time: "5 min,15 min"')] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 3,
     *,
-    options: StudyOptions,
+    options: SpreadOptions,
 ) -> None:
     """Measure accuracy against budgets of bytes and time, with one run per method and seed.
 
@@ -94,11 +94,11 @@ def study_budget(
 
     budgets = study.budgets(nbytes, seconds)
     planned = study.plan(scenario, overrides or [], methods, budgets, seeds, options.seed, options.run_id)
-    run_study(study.study(planned, budgets), options)
+    run_study(study.study(planned, budgets), options, parallel=options.parallel, on=options.on)
 
 
 @several.command("trial")
-@with_options(StudyOptions)
+@with_options(SpreadOptions)
 def study_trial(
     scenario: ScenarioName,
     overrides: Overrides = None,
@@ -110,7 +110,7 @@ def study_trial(
     targets: Annotated[str, typer.Option("--targets", help="accuracies of the tables")] = "0.25,0.3,0.35,0.4",
     only: Annotated[str | None, typer.Option("--only", help="variants and skews: fedavg,fedbr-alpha-2,eps7")] = None,
     *,
-    options: StudyOptions,
+    options: SpreadOptions,
 ) -> None:
     """Put FedBR on trial: its open details, calibration, skews of the data, its bandit, and a map of when it pays.
 
@@ -123,13 +123,15 @@ def study_trial(
     choice = plan.TrialChoice(scenario, overrides or [], part, seeds, options.seed, target, targets, only)
     planned = plan.plan(choice if options.run_id is None else replace(choice, run_id=options.run_id))
     if options.silent:
-        run_study(trial.study(planned), options)
+        run_study(trial.study(planned), options, parallel=options.parallel, on=options.on)
     pace.say_left_out(planned.left_out)
-    run_study(trial.study(planned, pace.say), options, watch=pace.announced)
+    is_in_turn = options.on is None and (options.parallel or 1) == 1  # else no pace can be told from the starts of runs
+    watch = pace.announced if is_in_turn else None
+    run_study(trial.study(planned, pace.say), options, watch=watch, parallel=options.parallel, on=options.on)
 
 
 @several.command("tune")
-@with_options(StudyOptions)
+@with_options(SpreadOptions)
 def study_tune(
     scenario: ScenarioName,
     overrides: Overrides = None,
@@ -139,7 +141,7 @@ def study_tune(
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 1,
     *,
-    options: StudyOptions,
+    options: SpreadOptions,
 ) -> None:
     """Choose settings of each method on the clients' validation examples; test examples are never evaluated.
 
@@ -150,7 +152,7 @@ def study_tune(
 
     values = study.grid(grid or [])
     planned = study.plan(scenario, overrides or [], methods, values, seeds, options.seed, options.run_id)
-    run_study(study.study(planned), options)
+    run_study(study.study(planned), options, parallel=options.parallel, on=options.on)
 
 
 @with_options(StudyOptions)

@@ -6,23 +6,15 @@ from typing import Annotated
 
 import typer
 
-from scenarios.cli.options import Parallel, StudyOptions, with_options
+from scenarios.cli.options import SpreadOptions, with_options
 from scenarios.cli.study_runner import run_study
 
-On = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        metavar="ray|auto|HOST:PORT|ray://HOST:PORT",
-        help="a Ray cluster whose nodes make the runs, each with --workers cores",
-    ),
-]
 Seeds = Annotated[
     int | None, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's; 3 by default")
 ]
 
 
-@with_options(StudyOptions)
+@with_options(SpreadOptions)
 def sweep(
     scenario: Annotated[
         str, typer.Argument(metavar="SCENARIO|FILE", help="a scenario, or a TOML file of a sweep (docs/sweeps.md)")
@@ -32,15 +24,13 @@ def sweep(
         typer.Argument(metavar="[KEY=V1,V2,..]...", help="a key's values; one value is an override of all runs"),
     ] = None,
     seeds: Seeds = None,
-    parallel: Parallel = None,
-    on: On = None,
     zipped: Annotated[bool, typer.Option("--zip", help="lists side by side instead of all combinations")] = False,
     targets: Annotated[
         list[float] | None,
         typer.Option("--target", metavar="A", help="an accuracy, by default the scenario's; may be repeated"),
     ] = None,
     *,
-    options: StudyOptions,
+    options: SpreadOptions,
 ) -> None:
     """Run a grid of settings, method=fedavg,fedbr train.lr=0.05,0.1, each over several seeds, with statistics.
 
@@ -61,4 +51,5 @@ def sweep(
         targets or asked.targets,
         options.run_id,
     )
-    run_study(page.study(planned), options, parallel=parallel or asked.parallel or (None if on else 1), on=on)
+    parallel = options.parallel or asked.parallel or (None if options.on else 1)
+    run_study(page.study(planned), options, parallel=parallel, on=options.on)

@@ -4,7 +4,7 @@ To the run's coordinator it is one remote worker that does several tasks at a ti
 coordinator is to local workers: a pool with a fork server, which replaces workers that die. Beforehand it checks that
 it computes bit-identical results: with the same libraries and type of processor, and from the same data. The
 coordinator can neither start nor end it, so it ends by itself: after a `Shutdown`, when the connection is refused, when
-it is lost and does not come back, or by Ctrl-C.
+it is lost and does not come back, or by Ctrl-C, of which it tells the run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -48,10 +48,31 @@ REJOIN_SECONDS = 0.5
 """From a lost connection to the next."""
 NOTE_SECONDS = 3.0
 """Silence of the run after which the agent says what it waits for."""
+GOODBYE_SECONDS = 1.0
+"""Longest wait until the coordinator has heard that the agent is stopped: whoever stops it may not wait for long."""
 SHUTDOWN_SECONDS = 10.0
 """Longest wait for the coordinator's answer to an error of the start."""
 STATE_NBYTES = 4 << 30
 """Client states that are kept for later visits, at most; and a quarter of the free disk."""
+
+
+class StopSignal:
+    """A user's wish that the agent stops, by SIGINT or SIGTERM."""
+
+    name = ""
+    """That of the signal; '' as long as there was none."""
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note it at first, so that no message to the run breaks off; KeyboardInterrupt at the end of the context."""
+        _set_handlers(self._note)
+        yield
+        _set_handlers(_on_signal)
+        if self.name:
+            _on_signal(0, None)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.name = signal.Signals(number).name
 
 
 class JoinError(ValueError):
@@ -96,7 +117,8 @@ def _serve_to_end(agent: NodeAgent, endpoint: str, wait_seconds: float) -> str:
     """Serve over one connection after the other; why the run failed here, or ''."""
     until, seconds, first_why = float("-inf"), wait_seconds, ""
     while True:
-        session = agent.serve(seconds)
+        with agent.stop_signal.noted():
+            session = agent.serve(seconds)
         if not session.is_lost:
             return session.why
         if session.has_joined:
@@ -130,9 +152,10 @@ class NodeAgent:
         self._workers = options.workers or default_workers()
         self._launcher: WorkerLauncher | None = None
         self._is_noted = False
+        self.stop_signal = StopSignal()
 
     def serve(self, wait_seconds: float) -> ServedConnection:
-        """Serve the run until its end, or until the connection is lost."""
+        """Serve the run until its end, or until the connection is lost or a `stop_signal` comes."""
         session, lost = ServedConnection(), threading.Event()
 
         def on_lost(why: str) -> None:
@@ -146,12 +169,16 @@ class NodeAgent:
             )
         except ConnectionError as error:
             return ServedConnection(str(error))
-        with closing(connection):
+
+        def is_over() -> bool:
+            return lost.is_set() or bool(self.stop_signal.name)
+
+        with closing(connection), self._goodbye(connection, session):
             try:
-                self._serve(connection, session, lost.is_set)
+                self._serve(connection, session, is_over)
             except NoAnswerError:
                 session.is_lost = True
-                if not lost.is_set():
+                if not is_over():
                     why = unknown_host(self._endpoint) or "the run has ended, or has not begun to listen"
                     session.why = f"no answer within {wait_seconds:g} s: {why}"
             except Stopped:
@@ -164,13 +191,13 @@ class NodeAgent:
                 connection.await_shutdown(SHUTDOWN_SECONDS)
         return session
 
-    def _serve(self, connection: CoordinatorConnection, session: ServedConnection, is_lost: Callable[[], bool]) -> None:
-        job = connection.welcome(self._workers, self._noting_silence(is_lost))
+    def _serve(self, connection: CoordinatorConnection, session: ServedConnection, is_over: Callable[[], bool]) -> None:
+        job = connection.welcome(self._workers, self._noting_silence(is_over))
         session.has_joined = self._is_noted = True
         _say(f"joined run {job.run_id}")
         local = localized_job(job, self._options)
         check_numerics(job, local)
-        local = self._with_files(connection, local, is_lost)
+        local = self._with_files(connection, local, is_over)
         workers = self._options.workers or default_count(local)
         if workers < self._workers:  # the GPUs of this machine have memory for so many, perhaps for more later
             self._workers, session.is_lost = workers, True
@@ -187,13 +214,25 @@ class NodeAgent:
         with (
             scratch() as folder,
             logging_to(folder / "agent.log"),
-            Pool(local, self._workers, launcher, folder, on_event, is_lost, TRAINER, HEARTBEAT_SECONDS) as pool,
+            Pool(local, self._workers, launcher, folder, on_event, is_over, TRAINER, HEARTBEAT_SECONDS) as pool,
+            self._goodbye(connection, session),  # its tasks are done elsewhere while its workers end
         ):
             check_data(job, pool)
             forwarder = TaskForwarder(connection, pool, state_files(folder), telemetry)
             while connection.shutdown is None:
                 forwarder.turn()
         session.why = connection.shutdown.why
+
+    @contextmanager
+    def _goodbye(self, connection: CoordinatorConnection, session: ServedConnection) -> Iterator[None]:
+        """At the end, tell a run that was joined if the agent is stopped: else it would take it for unreachable."""
+        try:
+            yield
+        finally:
+            if self.stop_signal.name and session.has_joined and not session.why and connection.shutdown is None:
+                session.why = f"by {self.stop_signal.name}"
+                connection.send(Error(Stopped.__name__, session.why))
+                connection.await_shutdown(GOODBYE_SECONDS)
 
     def _noting_silence(self, is_lost: Callable[[], bool]) -> Callable[[], bool]:
         """``is_lost``, which is asked while the run's answer is awaited, and a line if that takes long: one only."""

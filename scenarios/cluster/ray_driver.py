@@ -41,6 +41,7 @@ from ray.exceptions import RayError
 
 from edge.protocol.scratch import scratch
 from scenarios.cluster.ray_agents import Answer, NodeAgents, resources_of
+from scenarios.cluster.ray_reach import check_reachable
 from scenarios.cluster.ray_runs import ClusterRuns
 
 LOCAL = "local"
@@ -112,6 +113,7 @@ def _connected(address: str) -> Iterator[str]:
             own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_NBYTES, "_temp_dir": str(folder)}
             ray.init(LOCAL, num_cpus=len(os.sched_getaffinity(0)), **own, **quiet)
         else:
+            check_reachable(address)
             ray.init(address, **quiet)
         try:
             yield address if "://" in address else str(ray.get_runtime_context().gcs_address)

@@ -38,7 +38,9 @@ NODES = 256
 """Nodes of one run, over all of its time: each has a key of its own, so that the run sees them as different places."""
 CONNECT_SECONDS = 120.0
 CONNECTING = f"connecting, for {CONNECT_SECONDS:g} s at most"
-LOG_PREFIX = re.compile(r"^\[[^\]]*\] \S+:\d+: ")
+LOG_LINE = re.compile(r"^\[[^\]]* (?P<level>[A-Z]) [^\]]*\] \S+:\d+: +(?:.*Check failed: )?(?P<text>.*)$", re.MULTILINE)
+FATAL = "C"
+"""Level of what Ray says before it ends its process; a trace of calls follows."""
 REACH_SECONDS = 5.0
 """For the head's port to accept a connection: Ray itself would try for two minutes."""
 REACH_PORT, MAX_PORT = 9, 65535
@@ -181,7 +183,8 @@ class RayEngine:
         timer.cancel()
         if line:
             return dict(json.loads(line))
-        last = LOG_PREFIX.sub("", self._last_words().rpartition("\n")[2].strip())
+        self._errors.seek(0)
+        last = last_word(self._errors.read().decode(errors="replace"))
         return {"unreachable": f"no answer: {last}" if last else f"no answer within {CONNECT_SECONDS:g} s"}
 
     def _last_words(self) -> str:
@@ -308,6 +311,13 @@ class RayEngine:
             self.on_note(said["note"])
         else:
             _log.info("%s: %s", name, said)
+
+
+def last_word(errors: str) -> str:
+    """Why a process that used Ray has ended, of what it wrote to stderr; '' if nothing says it."""
+    fatal = [line["text"] for line in LOG_LINE.finditer(errors) if line["level"] == FATAL]
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    return fatal[0] if fatal else LOG_LINE.sub(r"\g<text>", lines[-1]) if lines else ""
 
 
 def _as_text(pair: KeyPair) -> tuple[str, str]:

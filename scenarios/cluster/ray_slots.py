@@ -1,4 +1,4 @@
-"""Whole runs of a sweep on the nodes of a Ray cluster, as `scenarios.studies.sweep.parallel` hands them out."""
+"""Whole runs of a run set on the nodes of a Ray cluster, as `scenarios.studies.sweep.parallel` hands them out."""
 
 from __future__ import annotations
 
@@ -20,17 +20,24 @@ from scenarios.studies.sweep.slots import told_of
 class RayRuns:
     """A cluster that makes runs, as a context: when it is left, none of them is on its way."""
 
-    def __init__(self, address: str, workers: int | None, parallel: int | None, on_note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        workers: int | None,
+        parallel: int | None,
+        on_note: Callable[[str], None],
+        option: str = "--on",
+    ) -> None:
         """``workers``: of one run, by default as many as the cores allow where all runs have as many; ``parallel``: the
         most runs at a time, by default as many as there is room for. ScenarioError."""
-        self._engine = RayEngine(address)
-        self._address, self._workers, self._parallel = address, workers, parallel
+        self._engine = RayEngine(address, option=option)
+        self._named, self._workers, self._parallel = f"{option} {address}", workers, parallel
         self._engine.on_note = on_note
         self._count = 0
 
     def __enter__(self) -> Self:
         self._engine.__enter__()
-        self._engine.on_note(f"--on {self._address}: the cluster at {self._engine.address} has {self._engine.size}")
+        self._engine.on_note(f"{self._named}: the cluster at {self._engine.address} has {self._engine.size}")
         return self
 
     def __exit__(

@@ -12,11 +12,13 @@ import selectors
 import subprocess
 import sys
 import tarfile
+import tomllib
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from edge.protocol.portable import PORTABLE, numpy_environment
 from edge.protocol.scratch import scratch
 from scenarios.cluster.agent_keeper import agent_environment
 
@@ -66,7 +68,7 @@ class RunKeeper:
             [sys.executable, "-P", "-m", RUN_PROCESS],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=agent_environment(),
+            env=run_environment(order.run["scenario"]),
             start_new_session=True,
         )
         self._pending = b""
@@ -114,6 +116,16 @@ class RunKeeper:
         with suppress(BrokenPipeError, ValueError):  # its end is found by `news`
             self._process.stdin.write(json.dumps(said).encode() + b"\n")
             self._process.stdin.flush()
+
+
+def run_environment(scenario: str) -> dict[str, str]:
+    """The environment of a run's process: NumPy, which computes virtual times and server steps there, is limited for
+    portable numerics, as in a command's own process (`scenarios.cli.own_numpy`).
+
+    ``scenario``: TOML, as `scenarios.studies.sweep.slots.told_of` writes it.
+    """
+    is_portable = tomllib.loads(scenario)["train"]["instructions"] == PORTABLE
+    return numpy_environment(agent_environment()) if is_portable else agent_environment()
 
 
 def packed_folder(folder: Path) -> bytes:

@@ -81,9 +81,11 @@ class LiveTable:
         quiet: bool = False,
         names: Mapping[str, str] = MappingProxyType({}),
         first_wait_seconds: float | None = None,
+        shows_address: bool = True,
     ) -> None:
         """``names``: public key of a remote worker -> the name to show; ``first_wait_seconds``: for the first remote
-        worker, of a run that has no others."""
+        worker, of a run that has no others; ``shows_address``: whether somebody needs it to have remote workers join.
+        """
         file = stream or sys.stderr
         # Asked here, since rich takes a notebook, and any process with FORCE_COLOR, for a terminal.
         self._console = Console(file=file, force_terminal=file.isatty(), force_jupyter=False)
@@ -94,6 +96,7 @@ class LiveTable:
         self._names = names
         wait = "" if first_wait_seconds is None else f"; waiting for the first for {first_wait_seconds:g} s at most"
         self._how = f"for remote workers (fedbr worker --connect){wait}"
+        self._shows_address = shows_address
         self._address = ""
         self._joined: dict[str, str] = {}
 
@@ -133,7 +136,7 @@ class LiveTable:
 
     def on_event(self, event: HostEvent) -> None:
         """Take note of the address for remote workers, and of those that come and go."""
-        if event.kind == LISTENING:
+        if event.kind == LISTENING and self._shows_address:
             self._address = event.detail
             self._line(f"listening at {event.detail} {self._how}")
         elif event.kind == JOINED:
@@ -158,6 +161,8 @@ class LiveTable:
         parts: list[RenderableType] = [_overview(self._runs, self._current, width)]
         if self._address:
             parts.append(f"listening at {self._address}; {self._guests()}")
+        elif not self._shows_address:
+            parts.append(self._guests())
         if self._current >= 0:
             parts += ["", _rounds(self._runs[self._current], width)]
         return Group(*parts)

@@ -144,24 +144,36 @@ def port_of(pool: Pool) -> int:
     return int(pool.remote_access.endpoint.rpartition(":")[2])
 
 
-def test_a_worker_of_ours_and_an_agent_side_by_side_change_nothing(folder: Path) -> None:
-    run = federation(folder / "alone", "fedavg", clients=6, sum="fixed_point")
+def test_a_worker_of_ours_and_an_agent_side_by_side_which_is_stopped_change_nothing(folder: Path) -> None:
+    run = federation(folder / "alone", "fedavg", clients=6, rounds=4, sum="fixed_point")
     run_synchronous(run)
     store(run).ledger.close()
-    answered = dict[int, int]()
-    run = federation(folder / "both", "fedavg", clients=6, sum="fixed_point")
+    answered, agents = dict[int, int](), list[subprocess.Popen[str]]()
+
+    def stop(progress: RoundFinished) -> None:
+        if progress.rounds == 2:
+            agents[0].send_signal(signal.SIGTERM)
+
+    run = federation(folder / "both", "fedavg", clients=6, rounds=4, sum="fixed_point", on_round=stop)
     with WorkerLauncher() as launcher, pool_for(run, folder, 1, launcher) as pool:
         scheduler = pool._scheduler
         with worker(folder, port_of(pool)) as alice:
+            agents.append(alice)
             until_ready(pool, 2, [alice])
             first_hands = scheduler._assign_tasks
             scheduler._assign_tasks = lambda workers: _counted(first_hands(workers), answered)  # type: ignore[method-assign]
             set_workers(run, pool)
             run_synchronous(run)
-            pool.__exit__(None, None, None)
-            assert ended(alice)[0] == 0
+            while scheduler.workers > 1:  # it may have had time for all of its visits
+                pool.submit([], lambda task, reply: None)
+                time.sleep(0.01)
+            status, said = ended(alice)
+            assert (status, said[-1]) == (4, "stopped")
     store(run).ledger.close()
     assert outcome(folder / "both") == outcome(folder / "alone")
+    rows = read(folder / "both" / "ledger.sqlite", "SELECT kind, detail FROM host_events")
+    gone = [row["detail"] for row in rows if row["kind"] in ("worker_died", "task_failed", "message_refused")]
+    assert gone == ["worker 1, a remote worker, is gone: Stopped: by SIGTERM"]
     assert min(answered[0], answered[1]) >= 2  # both have worked
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edge.protocol.portable import numpy_environment
 from edge.runtime.keys import new_pair
-from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder
+from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder, agent_environment
 from scenarios.cluster.ray_engine import check_address
 from scenarios.cluster.ray_slots import run_shares
-from scenarios.cluster.run_keeper import RunKeeper, RunOrder, packed_folder, unpack
+from scenarios.cluster.run_keeper import RunKeeper, RunOrder, packed_folder, run_environment, unpack
 from scenarios.config.load import load, note_on_sums
 from scenarios.errors import ScenarioError
 from scenarios.studies.run_set import PlannedRun
@@ -91,6 +92,17 @@ def test_a_run_that_is_made_elsewhere_comes_back_whole(tmp_path: Path) -> None:
     finally:
         keeper.end()
     assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_a_portable_run_that_is_made_elsewhere_has_its_numpy_limited_too(tmp_path: Path) -> None:
+    def environment(*overrides: str) -> dict[str, str]:
+        planned = PlannedRun("one", load("digits", ["method=fedavg", *overrides]), {})
+        return run_environment(told_of(planned, tmp_path)["scenario"])
+
+    assert environment() == agent_environment()
+    portable = environment("train.instructions=portable")
+    assert portable == numpy_environment(agent_environment())
+    assert portable["OPENBLAS_CORETYPE"] == "Haswell"
 
 
 def test_an_archive_of_nothing_is_empty_and_makes_nothing(tmp_path: Path) -> None:

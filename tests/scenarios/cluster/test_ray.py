@@ -65,6 +65,17 @@ def models(folder: Path) -> list[str]:
     return [str(row["model_sha256"]) for row in rows]
 
 
+def test_a_cluster_of_somebody_else_is_told_by_its_token_at_once(nodes: RayNodes, tmp_path: Path) -> None:
+    environment = {name: value for name, value in nodes.environment.items() if not name.startswith("RAY_AUTH_")}
+    words = command("run", "digits", "--on", nodes.address, "--quiet", "--out", str(tmp_path))
+    done = subprocess.run(words, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    why = (
+        "InvalidAuthToken: Authentication token is missing or incorrect; RAY_AUTH_MODE=token and RAY_AUTH_TOKEN give it"
+    )
+    refusal = f"fedbr: --on {nodes.address}: the cluster at {nodes.address} refuses: {why}"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, refusal)
+
+
 def test_a_sweep_on_a_cluster_has_the_results_of_one_here(
     nodes: RayNodes, tmp_path: Path, trainers: WorkerLauncher
 ) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import fedbr
 from edge.runtime.connection import Credentials
 from edge.runtime.keys import new_pair
 from scenarios.cluster import node_agent
 from scenarios.cluster.node_agent import NodeAgent, NodeOptions
-from scenarios.cluster.ray_engine import RayEngine, why_unreachable
+from scenarios.cluster.ray_engine import RayEngine, last_word, why_unreachable
 from scenarios.errors import ScenarioError
+from tests.scenarios.runs import refused
 
 
 def test_a_port_at_which_nobody_listens_is_named_before_ray_tries_it_for_minutes() -> None:
@@ -36,6 +45,50 @@ def test_a_port_at_which_somebody_listens_and_an_address_without_one_are_left_to
     assert why_unreachable("auto") == ""
 
 
+NO_CLUSTERS = """
+import os, socket
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+from scenarios.cluster import ray_reach
+
+ray_reach.PROTOCOL_SECONDS = 0.5
+silent, other = socket.create_server(("127.0.0.1", 0)), grpc.server(ThreadPoolExecutor(1))
+port = other.add_insecure_port("127.0.0.1:0")
+other.start()
+for address in (f"127.0.0.1:{silent.getsockname()[1]}", f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}", "127.0.0.1:1"):
+    try:
+        ray_reach.check_reachable(address)
+    except ConnectionError as error:
+        print(str(error).replace(address.removeprefix("ray://"), "PLACE"), flush=True)
+os._exit(0)  # Ray's threads would look for the cluster for a minute
+"""
+
+
+def test_what_listens_at_an_address_and_is_no_ray_cluster_is_told_within_seconds() -> None:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = plain | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # for Ray to leave addresses of loopback alone
+    words = [sys.executable, "-c", NO_CLUSTERS]
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "at PLACE is something else than a Ray cluster, or a stuck one: it has not answered within 0.5 s",
+        "at PLACE is no head of a Ray cluster: Method not found!; its port for clients would be ray://PLACE",
+        "at PLACE is no port for clients of a Ray cluster: as a rule it is 10001; the head's own port is named without "
+        "ray://",
+        "no cluster is at PLACE: Connection refused; `ray start --head` starts one",
+    ]
+
+
+def test_the_reason_for_which_ray_ended_its_process_is_found_in_what_it_wrote() -> None:
+    warned = "[2026-01-02 03:04:05,678 W 12 12] rpc_client.h:153: Failed to connect within 5 seconds.\n\n"
+    fatal = "[2026-01-02 03:04:05,678 C 12 12] loader.cc:115:  A bug. Check failed: has_token Create a token file\n"
+    assert last_word("") == ""
+    assert last_word(warned) == "Failed to connect within 5 seconds."
+    assert (
+        last_word(warned + fatal + "*** StackTrace ***\n_raylet.so(+0x1) GetToken()\n")
+        == "has_token Create a token file"
+    )
+
+
 @pytest.mark.parametrize(
     ("host", "why"), [("127.0.0.1", ""), ("no-such.invalid", "; no machine is known here as no-such.invalid")]
 )
@@ -51,3 +104,30 @@ def test_an_agent_says_once_that_it_waits_and_whether_there_is_such_a_machine(
         last = why.removeprefix("; ") or "the run has ended, or has not begun to listen"
         assert [agent.serve(0.3).why for _ in range(2)] == [f"no answer within 0.3 s: {last}"] * 2
     assert capfd.readouterr().err == f"fedbr worker: tcp://{host}:1: waiting for a run, 0.3 s at most{why}\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("sweep",), ("compare",), ("study", "budget"), ("study", "trial"), ("study", "tune")]
+)
+def test_every_command_that_makes_several_runs_has_them_made_on_a_cluster(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    grid = {
+        "sweep": ["seed=1,2"],
+        "budget": ["--bytes", "1 MB"],
+        "tune": ["data.validation=0.2", "--grid", "train.lr=0.1,0.2"],
+    }
+    command = (*words, "digits", *grid.get(words[-1], []), "--out", str(tmp_path), "--on", "slurm", "--quiet")
+    assert refused(capsys, *command) == "--on slurm: must be ray, auto, HOST:PORT or ray://HOST:PORT"
+
+
+@pytest.mark.parametrize(
+    "call", [lambda **on: fedbr.sweep("digits", {"seed": [1, 2]}, **on), partial(fedbr.compare, "digits")]
+)
+def test_python_calls_that_make_several_runs_have_them_made_on_a_cluster(
+    call: Callable[..., Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ScenarioError, match="on = slurm: must be ray, auto"):
+        call(out=tmp_path, on="slurm")
+    with pytest.raises(ScenarioError, match="workers = 0: "):
+        call(out=tmp_path, on="ray", workers=0)

@@ -77,6 +77,15 @@ def test_the_address_for_remote_workers_and_those_that_came_and_went_are_shown()
     ]
 
 
+def test_the_address_is_not_shown_where_nobody_types_it() -> None:
+    stream = io.StringIO()
+    show = LiveTable(["fedavg"], stream=stream, names={"KEY": "node 10.0.0.2"}, shows_address=False)
+    show.on_event(HostEvent("listening", "", "tcp://127.0.0.1:5555", 0.0))
+    show.on_event(HostEvent("worker_joined", "1", "a remote worker, key KEY", 0.0))
+    assert stream.getvalue() == "node 10.0.0.2 joined; remote workers: node 10.0.0.2\n"
+    assert shown(show)[-1].startswith("remote workers: node 10.0.0.2") and "listening" not in shown(show)
+
+
 def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -> None:
     show = LiveTable(["fedavg", "fedmlb+fedprox"], stream=io.StringIO(), quiet=True)
     show.on_start(FOLDER, load("digits", ["rounds.max=40"], method="fedbr"))
