@@ -135,7 +135,7 @@ class MessageHandler:
             self.sender.send(Worker(0, 0, identity, None, key), messages.Shutdown(why))
             raise messages.WireError(f"key {key}: {why}")
         number = self.scheduler.joined(key, message.workers)
-        remote_worker = self.registry.admit(number, identity, key)
+        remote_worker = self.registry.admit(number, identity, key, message.workers)
         self.event("worker_joined", remote_worker, f"a remote worker, key {remote_worker.key}")
         return remote_worker
 
@@ -177,10 +177,21 @@ class MessageHandler:
             self._failed(worker, envelope.sequence, message)
         elif isinstance(message, messages.PartialSum):
             self._received_partial_sum(worker, message)
+        elif isinstance(message, messages.Capacity):
+            self._shrank(worker, message.workers)
         elif isinstance(message, messages.FetchFile):
             self.files.requested(worker, message)
         else:
             raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
+
+    def _shrank(self, worker: Worker, workers: int) -> None:
+        """Workers of a node agent have retired; WireError unless there are fewer now."""
+        before = self.scheduler.capacity(worker.number)
+        if workers >= before:
+            raise messages.WireError(f"a capacity of {workers} tasks at a time after one of {before}")
+        self.scheduler.shrank(worker.number, workers)
+        change = f"{workers} tasks at a time instead of {before}, for lack of memory"
+        self.event("worker_retired", worker, f"worker {worker.number}, a remote worker, key {worker.key}: {change}")
 
     def _job(self, worker: Worker) -> Job:
         """The job of one worker. A remote worker is not told the paths of this machine."""
@@ -277,10 +288,10 @@ class MessageHandler:
         return _Answer(sequence, seconds, reply, None if opened is None else opened.task, state)
 
     def _note_telemetry(self, worker: Worker, envelope: codec.Envelope) -> None:
-        if envelope.telemetry and not worker.has_sent_telemetry:
-            worker.has_sent_telemetry = True
-            telemetry = printable(envelope.telemetry, MAX_REASON)
-            self.event("worker_memory", worker, f"worker {worker.number} on {telemetry}")
+        if envelope.telemetry and worker.telemetry_lines < worker.workers:
+            worker.telemetry_lines += 1
+            of = f"worker {worker.number}{': ' if worker.key else ' on '}"  # an agent's line names one of its workers
+            self.event("worker_memory", worker, f"{of}{printable(envelope.telemetry, MAX_REASON)}")
 
     def _is_accepted(self, worker: Worker, answer: _Answer) -> bool:
         """Whether a reply counts. An unusable one of a remote worker does only if no other worker's is better."""

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import zmq
 
-from coordinator.workers import pool as pools
+from coordinator.workers import monitor
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.sockets import Received
 from coordinator.workers.task import PoolError, PoolTask, Reply
@@ -61,8 +61,8 @@ def test_what_a_lost_remote_worker_had_in_hand_is_done_by_others_and_nobody_is_t
 def test_a_pool_whose_remote_workers_have_gone_gives_up_soon_unless_its_first_could_not_serve(
     listening: Opener, monkeypatch: pytest.MonkeyPatch, declines: bool
 ) -> None:
-    monkeypatch.setattr(pools, "FIRST_REMOTE_WORKER_SECONDS", 1.5)
-    monkeypatch.setattr(pools, "NEXT_REMOTE_WORKER_SECONDS", 0.0 if declines else 0.5)
+    monkeypatch.setattr(monitor, "FIRST_REMOTE_WORKER_SECONDS", 1.5)
+    monkeypatch.setattr(monitor, "NEXT_REMOTE_WORKER_SECONDS", 0.0 if declines else 0.5)
     host, seconds = listening(0), 1.5 if declines else 0.5
     why = "JoinError: other last bits" if declines else "it could not be reached: Host unreachable"
 
