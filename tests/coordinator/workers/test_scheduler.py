@@ -591,6 +591,35 @@ def test_a_remote_worker_that_lacks_memory_leaves_and_is_counted_out_once() -> N
     assert scheduler.lacked_memory(0, 2, "no room") == [Requeue(0, 2, "no room"), SendTask(0, 2)]
 
 
+def test_each_task_that_a_node_agent_runs_has_a_term_and_those_that_wait_there_have_none() -> None:
+    scheduler = seasoned(1, seconds=1e-4)
+    agent = scheduler.joined("alice", 3)
+    scheduler.ready(agent)
+    submit(scheduler, *range(1, 41), flops=100.0)
+    assigned = [n for n in range(1, 41) if scheduler.is_assigned(agent, n)]
+    assert len(assigned) > 3
+    assert scheduler.terms(agent) == dict.fromkeys(assigned[:3], 120.0)
+    answered(scheduler, agent, assigned[1], 1e-4)
+    assert list(scheduler.terms(agent)) == [assigned[0], assigned[2], assigned[3]]
+
+
+def test_a_node_agent_whose_workers_retire_gets_fewer_tasks_at_a_time() -> None:
+    scheduler = registry(1)
+    agent, slow = scheduler.joined("alice", 4), scheduler.joined("bob", 4)
+    scheduler.shrank(slow, 2)
+    scheduler.ready(agent)
+    assert scheduler.workers == 5
+    submit(scheduler, *range(1, 11))
+    scheduler.shrank(agent, 2)
+    assert (scheduler.workers, scheduler.capacity(agent)) == (3, 2)
+    assert [len(answered(scheduler, agent, n)) - 1 for n in (2, 3, 4, 5)] == [0, 0, 1, 1]
+    assert scheduler.ready(slow) == [SendTask(slow, 8), SendTask(slow, 9)]
+    assert scheduler.workers == 5
+    scheduler.died(agent, "gone")
+    scheduler.died(slow, "gone")
+    assert scheduler.workers == 1
+
+
 def test_tasks_go_to_the_worker_that_has_what_they_need_unless_another_would_be_idle() -> None:
     scheduler = registry(2)
     tasks = [(sequence, "task", 0.0) for sequence in range(1, 6)]
