@@ -20,9 +20,18 @@ from coordinator.workers.instructions import (
 from coordinator.workers.scheduler import MAX_PREFETCH, TaskScheduler
 
 
-def registry(workers: int) -> TaskScheduler:
+class OneReplyScheduler(TaskScheduler):
+    """With an event for one reply."""
+
+    def answered(self, worker: int, sequence: int, seconds: float = 0.0, in_partial: bool = False) -> list[Instruction]:
+        """The reply's verdict, and what follows."""
+        verdicts, more = self.answered_all(worker, [(sequence, seconds, in_partial)])
+        return [*verdicts, *more]
+
+
+def registry(workers: int) -> OneReplyScheduler:
     """scheduler whose workers are all ready."""
-    scheduler = TaskScheduler(workers)
+    scheduler = OneReplyScheduler(workers)
     assert scheduler.begin() == [StartWorker(worker) for worker in range(workers)]
     for worker in range(workers):
         assert scheduler.ready(worker) == []
@@ -34,19 +43,11 @@ def submit(scheduler: TaskScheduler, *sequences: int, name: str = "task", flops:
     return scheduler.submitted([(sequence, name, flops) for sequence in sequences])
 
 
-def answered(
-    scheduler: TaskScheduler, worker: int, sequence: int, seconds: float = 0.0, in_partial: bool = False
-) -> list[Instruction]:
-    """The reply to one task: its verdict, and what follows."""
-    verdicts, more = scheduler.answered_all(worker, [(sequence, seconds, in_partial)])
-    return [*verdicts, *more]
-
-
-def seasoned(workers: int, seconds: float = 0.02) -> TaskScheduler:
+def seasoned(workers: int, seconds: float = 0.02) -> OneReplyScheduler:
     """scheduler that have seen one task of 100 FLOPs, number 0, which took so long."""
     scheduler = registry(workers)
     submit(scheduler, 0, flops=100.0)
-    assert answered(scheduler, 0, 0, seconds) == [DeliverReply(0)]
+    assert scheduler.answered(0, 0, seconds) == [DeliverReply(0)]
     return scheduler
 
 
@@ -63,8 +64,8 @@ def test_tasks_of_unknown_length_go_out_one_at_a_time_in_submission_order() -> N
     assert submit(scheduler, 2) == [SendTask(1, 2)]
     assert submit(scheduler, 3) == []
     assert submit(scheduler, 4) == []
-    assert answered(scheduler, 1, 2) == [DeliverReply(2), SendTask(1, 3)]
-    assert answered(scheduler, 0, 1) == [DeliverReply(1), SendTask(0, 4)]
+    assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 3)]
+    assert scheduler.answered(0, 1) == [DeliverReply(1), SendTask(0, 4)]
 
 
 def test_a_dead_workers_task_goes_to_the_front_and_the_worker_is_replaced() -> None:
@@ -72,7 +73,7 @@ def test_a_dead_workers_task_goes_to_the_front_and_the_worker_is_replaced() -> N
     for sequence in (1, 2, 3):
         submit(scheduler, sequence)
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(2)]
-    assert answered(scheduler, 1, 2) == [DeliverReply(2), SendTask(1, 1)]  # before task 3
+    assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 1)]  # before task 3
     assert scheduler.ready(2) == [SendTask(2, 3)]
 
 
@@ -80,31 +81,31 @@ def test_a_late_reply_counts_once_and_takes_the_task_off_the_queue_if_it_was_eve
     scheduler = registry(2)
     submit(scheduler, 1)
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(2), SendTask(1, 1)]
-    assert answered(scheduler, 0, 1) == [DeliverReply(1), CancelTask(1, 1)]
+    assert scheduler.answered(0, 1) == [DeliverReply(1), CancelTask(1, 1)]
     assert submit(scheduler, 2) == []  # worker 1 still works on task 1
     assert scheduler.dropped(1, 1) == [SendTask(1, 2)]
     scheduler = registry(1)
     submit(scheduler, 1)
     scheduler.died(0, "SIGKILL")
-    assert answered(scheduler, 0, 1) == [DeliverReply(1)]
+    assert scheduler.answered(0, 1) == [DeliverReply(1)]
     assert scheduler.ready(1) == []
     scheduler = registry(2)
     submit(scheduler, 1)
-    assert answered(scheduler, 1, 1) == [DropReply(1, 1)]
-    assert answered(scheduler, 1, 99) == [DropReply(1, 99)]
+    assert scheduler.answered(1, 1) == [DropReply(1, 1)]
+    assert scheduler.answered(1, 99) == [DropReply(1, 99)]
 
 
 def test_a_task_that_failed_waits_for_a_worker_that_has_not_tried_it_and_is_then_tried_again_anywhere() -> None:
     scheduler = registry(1)
     submit(scheduler, 1)
     assert scheduler.failed(0, 1, "MemoryError") == [Requeue(0, 1, "MemoryError"), SendTask(0, 1)]
-    assert answered(scheduler, 0, 1) == [DeliverReply(1)]
+    assert scheduler.answered(0, 1) == [DeliverReply(1)]
     scheduler = registry(2)
     for sequence in (1, 2, 3):
         submit(scheduler, sequence)
     assert scheduler.failed(0, 1, "no") == [Requeue(0, 1, "no"), SendTask(0, 3)]  # the next one instead
-    assert answered(scheduler, 0, 3) == [DeliverReply(3)]
-    assert answered(scheduler, 1, 2) == [DeliverReply(2), SendTask(1, 1)]
+    assert scheduler.answered(0, 3) == [DeliverReply(3)]
+    assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 1)]
     scheduler = registry(2)
     submit(scheduler, 1, name="client 4, round 2, train")
     assert scheduler.failed(0, 1, "no") == [Requeue(0, 1, "no"), SendTask(1, 1)]
@@ -119,7 +120,7 @@ def test_a_task_that_failed_waits_for_replacements_in_another_place_but_for_no_r
     submit(scheduler, 2)
     assert scheduler.failed(0, 1, "no") == [Requeue(0, 1, "no")]
     assert scheduler.died(1, "SIGKILL") == [Requeue(1, 2, "SIGKILL"), StartWorker(2), SendTask(0, 2)]
-    assert answered(scheduler, 0, 2) == [DeliverReply(2)]  # worker 2 will be ready soon
+    assert scheduler.answered(0, 2) == [DeliverReply(2)]  # worker 2 will be ready soon
     assert scheduler.ready(2) == [SendTask(2, 1)]
     scheduler = registry(2)
     submit(scheduler, 1)
@@ -127,7 +128,7 @@ def test_a_task_that_failed_waits_for_replacements_in_another_place_but_for_no_r
     assert scheduler.failed(0, 1, "no") == [Requeue(0, 1, "no")]
     assert scheduler.died(0, "SIGKILL") == [StartWorker(2)]
     assert scheduler.ready(2) == []  # it has the same GPU
-    assert answered(scheduler, 1, 2) == [DeliverReply(2), SendTask(1, 1)]
+    assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 1)]
     scheduler = registry(1)
     submit(scheduler, 1)
     assert scheduler.joined("alice") == 1
@@ -144,13 +145,13 @@ def test_who_fails_over_three_tasks_in_a_row_is_dismissed_unless_a_success_came_
     assert scheduler.failed(0, 4, "no") == [Requeue(0, 4, "no"), ReplaceWorker(0, why)]
     assert scheduler.died(0, "SIGTERM") == [StartWorker(2)]  # nothing was in its hand, so nothing is to blame
     assert scheduler.ready(2) == [SendTask(2, 5)]
-    assert answered(scheduler, 1, 2) == [DeliverReply(2), SendTask(1, 4)]
+    assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 4)]
     scheduler = registry(2)
     for sequence in range(1, 7):
         submit(scheduler, sequence)
     scheduler.failed(0, 1, "no")
     scheduler.failed(0, 3, "no")
-    assert answered(scheduler, 0, 4) == [DeliverReply(4), SendTask(0, 5)]
+    assert scheduler.answered(0, 4) == [DeliverReply(4), SendTask(0, 5)]
     assert scheduler.failed(0, 5, "no") == [Requeue(0, 5, "no"), SendTask(0, 6)]
 
 
@@ -204,22 +205,22 @@ def test_an_idle_worker_comes_before_a_hand_that_could_be_filled() -> None:
 def test_a_hand_is_filled_up_to_a_tenth_of_a_second_and_refilled() -> None:
     scheduler = seasoned(1)  # 20 ms a task: five in hand, one of them in progress
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, n) for n in (1, 2, 3, 4, 5)]
-    assert answered(scheduler, 0, 1, 0.02) == [DeliverReply(1), SendTask(0, 6)]
-    assert answered(scheduler, 0, 2, 0.02) == [DeliverReply(2), SendTask(0, 7)]
+    assert scheduler.answered(0, 1, 0.02) == [DeliverReply(1), SendTask(0, 6)]
+    assert scheduler.answered(0, 2, 0.02) == [DeliverReply(2), SendTask(0, 7)]
 
 
 def test_the_pace_is_that_of_all_replies_so_far_and_who_has_no_known_length_is_alone_in_a_hand() -> None:
     scheduler = registry(1)
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, 1)]
-    assert answered(scheduler, 0, 1, 0.02) == [DeliverReply(1), *(SendTask(0, n) for n in (2, 3, 4, 5, 6))]
+    assert scheduler.answered(0, 1, 0.02) == [DeliverReply(1), *(SendTask(0, n) for n in (2, 3, 4, 5, 6))]
     scheduler = seasoned(1)
     submit(scheduler, 1, flops=300.0)
-    answered(scheduler, 0, 1, 0.14)  # 400 FLOPs in 0.16 s: 40 ms a task, so that two fit
+    scheduler.answered(0, 1, 0.14)  # 400 FLOPs in 0.16 s: 40 ms a task, so that two fit
     assert submit(scheduler, *range(2, 22), flops=100.0) == [SendTask(0, 2), SendTask(0, 3)]
     scheduler = seasoned(1)
     submit(scheduler, 1)
     assert submit(scheduler, *range(2, 22), flops=100.0) == []
-    assert answered(scheduler, 0, 1) == [DeliverReply(1), *(SendTask(0, n) for n in (2, 3, 4, 5, 6))]
+    assert scheduler.answered(0, 1) == [DeliverReply(1), *(SendTask(0, n) for n in (2, 3, 4, 5, 6))]
     submit(scheduler, 22)
 
 
@@ -239,11 +240,11 @@ def test_a_node_agent_gets_as_many_tasks_as_it_has_workers_and_a_hand_for_each_o
     assert submit(scheduler, 4) == [SendTask(agent, 4)]
     queued = submit(scheduler, *range(5, 45))
     assert queued == []  # no hand is filled with work of unknown length
-    assert answered(scheduler, agent, 3) == [DeliverReply(3), SendTask(agent, 5)]
+    assert scheduler.answered(agent, 3) == [DeliverReply(3), SendTask(agent, 5)]
     sent = scheduler.answered_all(agent, [(n, 0.1, False) for n in (2, 4, 5)])
     assert sent == ([DeliverReply(2), DeliverReply(4), DeliverReply(5)], [SendTask(agent, n) for n in (6, 7, 8)])
     assert scheduler.died(agent, "gone") == [Requeue(agent, n, "gone") for n in (6, 7, 8)]
-    assert answered(scheduler, 0, 1) == [DeliverReply(1), SendTask(0, 6)]
+    assert scheduler.answered(0, 1) == [DeliverReply(1), SendTask(0, 6)]
 
 
 def test_short_tasks_fill_the_hands_of_an_agents_workers() -> None:
@@ -270,7 +271,7 @@ def test_fewer_and_fewer_tasks_wait_in_hands_as_the_queue_empties() -> None:
         if not queued:
             break
         busier = max(hands, key=lambda worker: len(hands[worker]))
-        sent = answered(scheduler, busier, hands[busier].pop(0), 0.001)
+        sent = scheduler.answered(busier, hands[busier].pop(0), 0.001)
     assert waiting[0] == (15, 4, 3)  # 4: before the last of them 19 were queued, 19 // 4; 3: 16 // 4, and 15 are left
     assert all(first <= left // 4 + 1 and second <= left // 4 + 1 for left, first, second in waiting)
     assert waiting[-1] == (0, 0, 0)
@@ -280,10 +281,10 @@ def test_a_death_with_several_tasks_in_hand_strikes_none_and_each_is_then_alone_
     """Replies to the first of them may have been under way, so the one in progress is not known: here it is task 3."""
     scheduler = seasoned(1)
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, n) for n in (1, 2, 3, 4, 5)]
-    answered(scheduler, 0, 1, 0.02)
+    scheduler.answered(0, 1, 0.02)
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 2, "SIGKILL"), StartWorker(1)]
     assert scheduler.ready(1) == [SendTask(1, 2)]
-    assert answered(scheduler, 1, 2, 0.02) == [DeliverReply(2), SendTask(1, 3)]
+    assert scheduler.answered(1, 2, 0.02) == [DeliverReply(2), SendTask(1, 3)]
     for worker in (1, 2):
         assert scheduler.died(worker, "SIGKILL") == [Requeue(worker, 3, "SIGKILL"), StartWorker(worker + 1)]
         assert scheduler.ready(worker + 1) == [SendTask(worker + 1, 3)]
@@ -291,9 +292,9 @@ def test_a_death_with_several_tasks_in_hand_strikes_none_and_each_is_then_alone_
     assert scheduler.died(3, "SIGKILL") == [Abort(3, gone, 3), StartWorker(4)]
     assert scheduler.ready(4) == [SendTask(4, 4)]
     for number in (4, 5):
-        assert answered(scheduler, 4, number, 0.02) == [DeliverReply(number), SendTask(4, number + 1)]
+        assert scheduler.answered(4, number, 0.02) == [DeliverReply(number), SendTask(4, number + 1)]
     # what was not in that hand comes in hands again
-    assert answered(scheduler, 4, 6, 0.02) == [DeliverReply(6), *(SendTask(4, n) for n in (7, 8, 9, 10, 11))]
+    assert scheduler.answered(4, 6, 0.02) == [DeliverReply(6), *(SendTask(4, n) for n in (7, 8, 9, 10, 11))]
 
 
 def test_a_hand_is_filled_with_later_tasks_while_one_must_be_alone() -> None:
@@ -305,7 +306,7 @@ def test_a_hand_is_filled_with_later_tasks_while_one_must_be_alone() -> None:
         SendTask(1, 4),
     ]
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(2)]
-    assert answered(scheduler, 1, 2, 0.04) == [DeliverReply(2), SendTask(1, 5)]
+    assert scheduler.answered(1, 2, 0.04) == [DeliverReply(2), SendTask(1, 5)]
     assert scheduler.ready(2) == [SendTask(2, 1)]
 
 
@@ -317,7 +318,7 @@ def test_an_error_strikes_its_own_task_wherever_it_is_in_the_hand() -> None:
     hand: list[Instruction] = []
     for number in (1, 2, 4, 5, 3):
         hand += scheduler.ready(1) if not hand else []
-        hand += answered(scheduler, 1, number, 0.02)[1:]
+        hand += scheduler.answered(1, number, 0.02)[1:]
     assert hand[:5] == [SendTask(1, n) for n in (1, 2, 4, 5, 3)]
 
 
@@ -326,12 +327,12 @@ def test_cancelled_tasks_are_neither_repeated_nor_delivered() -> None:
     submit(scheduler, 1, 2, 3, 4)
     assert scheduler.cancelled([1, 2, 3, 4]) == [CancelTask(0, 1), CancelTask(1, 2), CancelTask(2, 3)]
     assert submit(scheduler, 5) == []  # all are still busy
-    assert answered(scheduler, 0, 1) == [DropReply(0, 1), SendTask(0, 5)]  # its reply crossed the cancel
+    assert scheduler.answered(0, 1) == [DropReply(0, 1), SendTask(0, 5)]  # its reply crossed the cancel
     assert scheduler.dropped(0, 1) == []  # its pong, too, and task 5 stays in its hand
     assert scheduler.died(1, "SIGKILL") == [StartWorker(3)]
     assert scheduler.dropped(2, 3) == []
     assert submit(scheduler, 6) == [SendTask(2, 6)]
-    assert answered(scheduler, 0, 5) == [DeliverReply(5)]
+    assert scheduler.answered(0, 5) == [DeliverReply(5)]
 
 
 def test_what_is_not_cancelled_stays_in_hand_and_in_the_queue() -> None:
@@ -340,9 +341,9 @@ def test_what_is_not_cancelled_stays_in_hand_and_in_the_queue() -> None:
     assert scheduler.cancelled([1, 3, 5, 7, 99]) == [CancelTask(0, 1), CancelTask(0, 3)]
     assert scheduler.dropped(0, 3) == []
     assert scheduler.dropped(0, 1) == [SendTask(0, 4)]
-    assert answered(scheduler, 0, 2, 0.02) == [DeliverReply(2), SendTask(0, 6)]
-    assert answered(scheduler, 0, 4, 0.02) == [DeliverReply(4)]
-    assert answered(scheduler, 0, 6, 0.02) == [DeliverReply(6), SendTask(0, 8)]
+    assert scheduler.answered(0, 2, 0.02) == [DeliverReply(2), SendTask(0, 6)]
+    assert scheduler.answered(0, 4, 0.02) == [DeliverReply(4)]
+    assert scheduler.answered(0, 6, 0.02) == [DeliverReply(6), SendTask(0, 8)]
 
 
 def test_cancelled_tasks_of_a_dead_workers_hand_are_forgotten() -> None:
@@ -351,16 +352,16 @@ def test_cancelled_tasks_of_a_dead_workers_hand_are_forgotten() -> None:
     scheduler.cancelled([1, 3])
     assert scheduler.died(0, "SIGKILL") == [StartWorker(1)]  # its task was cancelled: nobody is to blame
     assert scheduler.ready(1) == [SendTask(1, 2)]
-    assert answered(scheduler, 1, 2, 0.02) == [DeliverReply(2), SendTask(1, 4)]
+    assert scheduler.answered(1, 2, 0.02) == [DeliverReply(2), SendTask(1, 4)]
 
 
 # --- updates that workers have added up -------------------------------------------------------------------------------
 
 
-def deposited(scheduler: TaskScheduler, worker: int, *sequences: int) -> None:
+def deposited(scheduler: OneReplyScheduler, worker: int, *sequences: int) -> None:
     """These tasks, which are in this worker's hand one after another, are answered as deposits."""
     for sequence in sequences:
-        assert answered(scheduler, worker, sequence, in_partial=True)[0] == DeliverReply(sequence)
+        assert scheduler.answered(worker, sequence, in_partial=True)[0] == DeliverReply(sequence)
 
 
 def test_deposits_are_over_when_their_worker_has_given_its_sums_away() -> None:
@@ -388,9 +389,9 @@ def test_the_deposits_of_a_dead_worker_go_to_the_front_and_nobody_is_to_blame() 
     assert scheduler.ready(1) == [SendTask(1, 1)]
     for worker in (1, 2, 3):  # without a strike a task may be lost more than three times
         deposited(scheduler, worker, 1)
-        assert answered(scheduler, worker, 2, in_partial=True) == [DeliverReply(2), SendTask(worker, 3)]
-        assert answered(scheduler, worker, 3, in_partial=True) == [DeliverReply(3), SendTask(worker, 4)]
-        assert answered(scheduler, worker, 4, in_partial=True) == [DeliverReply(4)]
+        assert scheduler.answered(worker, 2, in_partial=True) == [DeliverReply(2), SendTask(worker, 3)]
+        assert scheduler.answered(worker, 3, in_partial=True) == [DeliverReply(3), SendTask(worker, 4)]
+        assert scheduler.answered(worker, 4, in_partial=True) == [DeliverReply(4)]
         assert scheduler.died(worker, "SIGKILL") == [
             InvalidatePartial(worker, (1, 2, 3, 4), "SIGKILL"),
             StartWorker(worker + 1),
@@ -410,8 +411,8 @@ def test_lost_deposits_go_to_workers_that_are_idle_and_nothing_of_a_dead_worker_
     scheduler = registry(2)
     submit(scheduler, 1)
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(2), SendTask(1, 1)]
-    assert answered(scheduler, 0, 1, in_partial=True) == [DropReply(0, 1)]
-    assert answered(scheduler, 1, 1, in_partial=True) == [DeliverReply(1)]
+    assert scheduler.answered(0, 1, in_partial=True) == [DropReply(0, 1)]
+    assert scheduler.answered(1, 1, in_partial=True) == [DeliverReply(1)]
     assert scheduler.collect([1]) == [RequestPartial(1, 1)]
     scheduler = registry(2)
     submit(scheduler, 1, 2)
@@ -479,9 +480,9 @@ def test_a_worker_that_lacked_memory_leaves_and_its_task_waits_until_it_has_ende
     scheduler = registry(3)
     submit(scheduler, 1, 2, 3, 4)
     assert scheduler.lacked_memory(1, 2, "no room") == [Requeue(1, 2, "no room"), RetireWorker(1, "no room")]
-    assert answered(scheduler, 0, 1) == [DeliverReply(1)]  # and gets nothing: the memory is not free yet
+    assert scheduler.answered(0, 1) == [DeliverReply(1)]  # and gets nothing: the memory is not free yet
     assert scheduler.died(1, "SIGTERM") == [SendTask(0, 2)]  # before task 4, and without a Start
-    assert answered(scheduler, 2, 3) == [DeliverReply(3), SendTask(2, 4)]
+    assert scheduler.answered(2, 3) == [DeliverReply(3), SendTask(2, 4)]
 
 
 def test_lacking_memory_is_a_strike_for_the_last_worker_that_is_ready_alone() -> None:
@@ -514,11 +515,11 @@ def test_of_all_that_lack_memory_at_once_one_leaves() -> None:
 def test_what_waits_in_the_hand_of_one_that_leaves_goes_back_with_its_deposits() -> None:
     scheduler = seasoned(2)
     assert submit(scheduler, *range(1, 9), flops=10.0) == [SendTask(n % 2, n + 1) for n in range(4)]
-    assert answered(scheduler, 0, 1, in_partial=True) == [DeliverReply(1), SendTask(0, 5)]
+    assert scheduler.answered(0, 1, in_partial=True) == [DeliverReply(1), SendTask(0, 5)]
     assert scheduler.lacked_memory(0, 3, "no room") == [Requeue(0, 3, "no room"), RetireWorker(0, "no room")]
     assert scheduler.died(0, "SIGTERM") == [InvalidatePartial(0, (1,), "SIGTERM"), SendTask(1, 1)]
-    assert answered(scheduler, 1, 2) == [DeliverReply(2), SendTask(1, 5)]
-    assert answered(scheduler, 1, 4) == [DeliverReply(4), SendTask(1, 3)]  # before 6, 7 and 8
+    assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 5)]
+    assert scheduler.answered(1, 4) == [DeliverReply(4), SendTask(1, 3)]  # before 6, 7 and 8
 
 
 def test_a_task_that_was_cancelled_meanwhile_is_not_repeated() -> None:
@@ -547,7 +548,7 @@ def test_a_remote_worker_is_given_work_like_any_other() -> None:
     assert scheduler.joined("alice") == 1
     assert submit(scheduler, 1, 2) == [SendTask(0, 1)]
     assert scheduler.ready(1) == [SendTask(1, 2)]
-    assert answered(scheduler, 1, 2) == [DeliverReply(2)]
+    assert scheduler.answered(1, 2) == [DeliverReply(2)]
 
 
 def test_nobody_is_started_for_a_remote_worker_that_is_lost_and_its_task_gets_no_strike() -> None:
@@ -567,7 +568,7 @@ def test_what_a_lost_remote_worker_had_in_hand_and_in_its_sums_goes_to_the_front
     assert scheduler.joined("alice") == 1
     assert scheduler.ready(1) == []
     assert submit(scheduler, *range(1, 9), flops=10.0) == [SendTask(n % 2, n + 1) for n in range(4)]
-    assert answered(scheduler, 1, 2, in_partial=True) == [DeliverReply(2), SendTask(1, 5)]
+    assert scheduler.answered(1, 2, in_partial=True) == [DeliverReply(2), SendTask(1, 5)]
     assert scheduler.collect([2]) == [RequestPartial(1, 2)]
     assert scheduler.died(1, "unreachable") == [
         Requeue(1, 4, "unreachable"),
@@ -576,7 +577,7 @@ def test_what_a_lost_remote_worker_had_in_hand_and_in_its_sums_goes_to_the_front
         SendTask(0, 4),
     ]
     assert scheduler.collected(1) == []
-    assert [answered(scheduler, 0, sequence)[1:] for sequence in (1, 3)] == [[SendTask(0, 5)], [SendTask(0, 2)]]
+    assert [scheduler.answered(0, sequence)[1:] for sequence in (1, 3)] == [[SendTask(0, 5)], [SendTask(0, 2)]]
 
 
 def test_a_remote_worker_that_lacks_memory_leaves_and_is_counted_out_once() -> None:
@@ -586,7 +587,7 @@ def test_a_remote_worker_that_lacks_memory_leaves_and_is_counted_out_once() -> N
     submit(scheduler, 1, 2)
     assert scheduler.lacked_memory(1, 2, "no room") == [Requeue(1, 2, "no room"), RetireWorker(1, "no room")]
     assert scheduler.died(1, "sent away") == []
-    assert answered(scheduler, 0, 1) == [DeliverReply(1), SendTask(0, 2)]
+    assert scheduler.answered(0, 1) == [DeliverReply(1), SendTask(0, 2)]
     # The one that is left is the last: it stays.
     assert scheduler.lacked_memory(0, 2, "no room") == [Requeue(0, 2, "no room"), SendTask(0, 2)]
 
@@ -599,7 +600,7 @@ def test_each_task_that_a_node_agent_runs_has_a_term_and_those_that_wait_there_h
     assigned = [n for n in range(1, 41) if scheduler.is_assigned(agent, n)]
     assert len(assigned) > 3
     assert scheduler.terms(agent) == dict.fromkeys(assigned[:3], 120.0)
-    answered(scheduler, agent, assigned[1], 1e-4)
+    scheduler.answered(agent, assigned[1], 1e-4)
     assert list(scheduler.terms(agent)) == [assigned[0], assigned[2], assigned[3]]
 
 
@@ -612,7 +613,7 @@ def test_a_node_agent_whose_workers_retire_gets_fewer_tasks_at_a_time() -> None:
     submit(scheduler, *range(1, 11))
     scheduler.shrank(agent, 2)
     assert (scheduler.workers, scheduler.capacity(agent)) == (3, 2)
-    assert [len(answered(scheduler, agent, n)) - 1 for n in (2, 3, 4, 5)] == [0, 0, 1, 1]
+    assert [len(scheduler.answered(agent, n)) - 1 for n in (2, 3, 4, 5)] == [0, 0, 1, 1]
     assert scheduler.ready(slow) == [SendTask(slow, 8), SendTask(slow, 9)]
     assert scheduler.workers == 5
     scheduler.died(agent, "gone")
@@ -624,9 +625,9 @@ def test_tasks_go_to_the_worker_that_has_what_they_need_unless_another_would_be_
     scheduler = registry(2)
     tasks = [(sequence, "task", 0.0) for sequence in range(1, 6)]
     assert scheduler.submitted(tasks, {1: 1, 2: 0, 3: 1, 5: 7}) == [SendTask(0, 2), SendTask(1, 1)]
-    assert answered(scheduler, 0, 2) == [DeliverReply(2), SendTask(0, 4)]
-    assert answered(scheduler, 0, 4) == [DeliverReply(4), SendTask(0, 5)]  # worker 7 is lost
-    assert answered(scheduler, 0, 5) == [DeliverReply(5), SendTask(0, 3)]
+    assert scheduler.answered(0, 2) == [DeliverReply(2), SendTask(0, 4)]
+    assert scheduler.answered(0, 4) == [DeliverReply(4), SendTask(0, 5)]  # worker 7 is lost
+    assert scheduler.answered(0, 5) == [DeliverReply(5), SendTask(0, 3)]
 
 
 def test_a_task_that_prefers_another_worker_is_not_prefetched() -> None:
