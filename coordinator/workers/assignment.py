@@ -15,7 +15,6 @@ worker here. Below its capacity it is idle.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -84,48 +83,52 @@ class TaskAssignment:
 
         One that prefers another worker comes after all of the next that do not, and only if this one is idle.
         """
-        allowed = (sequence for sequence in self.queue if self._may_try(worker, sequence, is_idle))
+        allowed = (sequence for sequence in self.queue.waiting if self._may_try(worker, sequence, is_idle))
         first = None
         for sequence in islice(allowed, LOOK_AHEAD):
-            preferred = self.queue[sequence].preferred
+            preferred = self.queue.open[sequence].preferred
             if preferred is None or preferred == worker or preferred not in self.assigned:
                 return sequence
             first = sequence if first is None else first
         return first if is_idle else None
 
     def _may_try(self, worker: int, sequence: int, is_idle: bool) -> bool:
-        task = self.queue[sequence]
-        return (is_idle or not task.is_suspect) and self.workers.may_try(worker, task, self.assigned)
+        task = self.queue.open[sequence]
+        if task.is_suspect and not is_idle:
+            return False
+        return not task.failed_at or self.workers.may_try(worker, task.failed_at, set(self.assigned))
 
     def _prefetch(self, worker: int, assigned: Mapping[int, None], all_capacity: int) -> list[SendTask]:
         """Prefetch tasks for a worker that is not idle."""
         sent: list[SendTask] = []
         capacity = self.workers.capacity(worker)
-        first = self.queue.get(next(iter(assigned), 0))
+        first = self.queue.open.get(next(iter(assigned), 0))
         if capacity == 1 and first is not None and first.is_suspect:
             return []
 
         def may_prefetch() -> bool:
             """Whether another short task may be prefetched."""
-            each = min(len(self.queue) // (2 * all_capacity), self.max_prefetch - 1)
+            each = min(len(self.queue.waiting) // (2 * all_capacity), self.max_prefetch - 1)
             return capacity <= len(assigned) < capacity * (1 + each)
 
-        seconds = sum(map(self._foreseen, assigned)) if may_prefetch() else math.inf
+        if not may_prefetch():
+            return []
+        seconds = self._foreseen(assigned)
         while may_prefetch() and (sequence := self._next_for(worker, is_idle=False)) is not None:
-            seconds += self._foreseen(sequence)
+            seconds += self.paces.foreseen(self.queue.open[sequence].flops)
             if seconds > self.prefetch_seconds * capacity:
                 break
             sent.append(self._assign(worker, sequence))
         return sent
 
-    def _foreseen(self, sequence: int) -> float:
-        """Seconds that a task takes at the mean pace; inf if that is unknown, or the task cancelled."""
-        task = self.queue.get(sequence)
-        return math.inf if task is None else self.paces.foreseen(task.flops)
+    def _foreseen(self, assigned: Iterable[int]) -> float:
+        """Seconds that tasks take together; inf if that is unknown, or one of them was cancelled."""
+        tasks = map(self.queue.open.get, assigned)
+        return self.paces.foreseen_together([0.0 if task is None else task.flops for task in tasks])
 
     def _assign(self, worker: int, sequence: int) -> SendTask:
         task = self.queue.take(sequence)
         self.assigned[worker][sequence] = None
-        if not self.workers.is_remote(worker):
+        if worker not in self.workers.capacities:
             task.local_workers.add(worker)
         return SendTask(worker, sequence)

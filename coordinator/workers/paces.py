@@ -10,6 +10,7 @@ workers. Nothing else bounds a process on another machine.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 TERM_SECONDS = 120.0
 """Shortest term."""
@@ -47,8 +48,14 @@ class Paces:
         self._remote.pop(worker, None)
 
     def foreseen(self, flops: float) -> float:
-        """Seconds of so much work at the pace of all workers; inf if either is unknown."""
+        """Seconds of a task of so much work at the pace of all workers; inf if either is unknown."""
         return flops / self._flops * self.seconds if flops and self._flops else math.inf
+
+    def foreseen_together(self, flops: Sequence[float]) -> float:
+        """Seconds of several tasks, one after another."""
+        if not self._flops or not all(flops):
+            return math.inf
+        return sum([each / self._flops * self.seconds for each in flops])
 
     def term(self, worker: int, flops: float | None, workers: int = 1) -> float:
         """Seconds that a remote worker may take for so much work, which ``workers`` of a node agent share.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from coordinator.workers.task_queue import ScheduledTask
-
 
 class ScheduledWorkers:
     """Workers that have started or joined, and have not ended."""
@@ -19,8 +17,10 @@ class ScheduledWorkers:
         """Those that are not ready."""
         self._added = 0
         self._places: dict[int, int | str] = {}
-        self._capacities: dict[int, int] = {}  # remote worker -> tasks that it runs at a time
-        self._failed_over: dict[int, set[int]] = {}  # worker -> tasks that it failed since its last success
+        self.capacities: dict[int, int] = {}
+        """Remote worker -> tasks that it runs at a time."""
+        self.failed_over: dict[int, set[int]] = {}
+        """Worker -> tasks that it failed since its last success, if there are any."""
         self._dismissed: set[int] = set()
 
     def add(self, place: int | str, capacity: int | None = None) -> int:
@@ -30,15 +30,15 @@ class ScheduledWorkers:
         self._places[worker] = place
         self.starting.add(worker)
         if capacity is not None:
-            self._capacities[worker] = capacity
+            self.capacities[worker] = capacity
         return worker
 
     def forget(self, worker: int) -> int | str:
         """Remove a worker that has ended; returns its place."""
         self.starting.discard(worker)
         self._dismissed.discard(worker)
-        self._failed_over.pop(worker, None)
-        self._capacities.pop(worker, None)
+        self.failed_over.pop(worker, None)
+        self.capacities.pop(worker, None)
         return self._places.pop(worker)
 
     def place(self, worker: int) -> int | str:
@@ -47,26 +47,22 @@ class ScheduledWorkers:
 
     def is_remote(self, worker: int) -> bool:
         """Whether nobody here started it."""
-        return worker in self._capacities
+        return worker in self.capacities
 
     def capacity(self, worker: int) -> int:
         """Tasks that it runs at a time."""
-        return self._capacities.get(worker, 1)
+        return self.capacities.get(worker, 1)
 
     def lower_capacity(self, worker: int, capacity: int) -> int:
         """Workers of a node agent have retired; returns how many."""
-        gone = self._capacities[worker] - capacity
+        gone = self.capacities[worker] - capacity
         assert capacity > 0 and gone > 0, (worker, capacity, gone)
-        self._capacities[worker] = capacity
+        self.capacities[worker] = capacity
         return gone
-
-    def succeeded(self, worker: int) -> None:
-        """A worker has answered a task."""
-        self._failed_over.pop(worker, None)
 
     def failed(self, worker: int, sequence: int) -> int:
         """A worker has failed a task; returns how many it failed since its last success."""
-        failed_over = self._failed_over.setdefault(worker, set())
+        failed_over = self.failed_over.setdefault(worker, set())
         failed_over.add(sequence)
         return len(failed_over)
 
@@ -80,11 +76,11 @@ class ScheduledWorkers:
         """Whether it gets no more tasks."""
         return worker in self._dismissed
 
-    def may_try(self, worker: int, task: ScheduledTask, ready: Collection[int]) -> bool:
-        """Whether a task has not failed in this worker's place, or has failed in all."""
-        return not task.failed_at or self._places[worker] not in task.failed_at or self.have_all_failed(task, {*ready})
+    def may_try(self, worker: int, failed_at: Collection[int | str], ready: set[int]) -> bool:
+        """Whether a task that has failed in these places may be tried in this worker's: not in it, or in all."""
+        return self._places[worker] not in failed_at or self.have_all_failed(failed_at, ready)
 
-    def have_all_failed(self, task: ScheduledTask, ready: set[int]) -> bool:
+    def have_all_failed(self, failed_at: Collection[int | str], ready: set[int]) -> bool:
         """Whether a task has failed in the places of all workers that are ready, or are soon."""
-        to_come = self.starting - self._capacities.keys()  # a remote worker may never be ready
-        return all(self._places[other] in task.failed_at for other in ready | to_come)
+        to_come = self.starting - self.capacities.keys()  # a remote worker may never be ready
+        return all(self._places[other] in failed_at for other in ready | to_come)

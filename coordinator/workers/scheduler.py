@@ -129,7 +129,7 @@ class TaskScheduler:
         self, worker: int, sequence: int, seconds: float, in_partial: bool, followed: list[Instruction]
     ) -> DeliverReply | DropReply:
         was_assigned = self._assignment.remove(worker, sequence)
-        task = self._queue.get(sequence)
+        task = self._queue.open.get(sequence)
         counts = was_assigned or (task is not None and worker in task.local_workers and not in_partial)
         if task is None or not counts:
             return DropReply(worker, sequence)
@@ -139,9 +139,9 @@ class TaskScheduler:
             self._queue.close(sequence)
         if not was_assigned and not self._queue.stop_waiting(sequence):
             followed += [CancelTask(other, sequence) for other in self._assignment.holders(sequence)]
-        self._known.succeeded(worker)
+        self._known.failed_over.pop(worker, None)
         if task.flops > 0.0:
-            self._paces.answered(task.flops, seconds, worker if self._known.is_remote(worker) else None)
+            self._paces.answered(task.flops, seconds, worker if worker in self._known.capacities else None)
         return DeliverReply(sequence)
 
     @property
@@ -177,23 +177,23 @@ class TaskScheduler:
         return terms
 
     def _term(self, worker: int, sequence: int) -> float:
-        task = self._queue.get(sequence)
+        task = self._queue.open.get(sequence)
         return self._paces.term(worker, None if task is None else task.flops)
 
     def _sum_term(self, worker: int) -> float:
         """Seconds for a partial sum, of which a node agent may do any part again, if it has lost workers of its own."""
-        flops = sum(self._queue[sequence].flops for sequence in self._sums.tasks(worker))
+        flops = sum(self._queue.open[sequence].flops for sequence in self._sums.tasks(worker))
         return self._paces.term(worker, flops or None, self._known.capacity(worker))
 
     def avoid_place(self, worker: int, sequence: int) -> None:
         """Let workers in other places try this task first."""
-        task = self._queue.get(sequence)
+        task = self._queue.open.get(sequence)
         if task is not None:
             task.failed_at.add(self._known.place(worker))
 
     def has_failed_everywhere(self, sequence: int) -> bool:
         """Whether a task has failed in every place."""
-        return self._known.have_all_failed(self._queue[sequence], set(self._assigned))
+        return self._known.have_all_failed(self._queue.open[sequence].failed_at, set(self._assigned))
 
     def is_assigned(self, worker: int, sequence: int) -> bool:
         """Whether a task, perhaps a cancelled one, is assigned to a worker that has not answered or dropped it."""
@@ -214,7 +214,7 @@ class TaskScheduler:
         """A worker has failed a task. It lives on unless it fails every task, as on a GPU that is lost."""
         if not self._assignment.remove(worker, sequence):
             return [DropReply(worker, sequence)]
-        if not self._queue.is_open(sequence):  # cancelled: what it needs may be gone, which says nothing of the worker
+        if sequence not in self._queue.open:  # cancelled: what it needs may be gone, which says nothing of the worker
             return self._assign_tasks(self._assigned)
         self.avoid_place(worker, sequence)
         instructions = self._count_failure(worker, sequence, reason)
@@ -262,7 +262,7 @@ class TaskScheduler:
         place = self._forget(worker)
         lost: list[Instruction] = []
         if assigned and is_blameless:
-            lost += [Requeue(worker, sequence, reason) for sequence in assigned if self._queue.is_open(sequence)]
+            lost += [Requeue(worker, sequence, reason) for sequence in assigned if sequence in self._queue.open]
             self._queue.put_back(assigned)
         elif assigned and not is_retiring and not was_dismissed:
             lost += self._failed_of(worker, assigned, reason)
@@ -281,9 +281,9 @@ class TaskScheduler:
         if not others:
             return self._count_failure(worker, first, reason)
         self._queue.put_back(assigned)
-        for task in filter(None, map(self._queue.get, assigned)):
+        for task in filter(None, map(self._queue.open.get, assigned)):
             task.is_suspect = True
-        return [Requeue(worker, first, reason)] if self._queue.is_open(first) else []
+        return [Requeue(worker, first, reason)] if first in self._queue.open else []
 
     def _forget(self, worker: int) -> int | str:
         """Remove a worker that has ended; returns its place."""
@@ -302,7 +302,7 @@ class TaskScheduler:
             self._end_retirement()
         else:
             self._workers -= capacity if worker in self._assigned else 0
-        assigned = [sequence for sequence in self._assigned.pop(worker, ()) if self._queue.is_open(sequence)]
+        assigned = [sequence for sequence in self._assigned.pop(worker, ()) if sequence in self._queue.open]
         in_partial, _ = self._sums.lose(worker, is_death=False)
         self._queue.put_back([*assigned, *in_partial])
         lost: list[Instruction] = [Requeue(worker, sequence, reason) for sequence in assigned]
@@ -340,7 +340,7 @@ class TaskScheduler:
 
     def _requeue(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """Requeue a task at the front, unless it was cancelled."""
-        if not self._queue.is_open(sequence):
+        if sequence not in self._queue.open:
             return []
         self._queue.put_back([sequence])
         return [Requeue(worker, sequence, reason)]
@@ -355,7 +355,7 @@ class TaskScheduler:
         return instructions
 
     def _count_failure(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
-        task = self._queue.get(sequence)
+        task = self._queue.open.get(sequence)
         if task is None:  # cancelled, or answered by a worker that was thought dead
             return []
         task.failures += 1

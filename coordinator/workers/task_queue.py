@@ -7,11 +7,11 @@ worker's partial sum. Tasks wait in the order of their submission; those that ar
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
-@dataclass
+@dataclass(slots=True)
 class ScheduledTask:
     """What the scheduler knows of a task."""
 
@@ -31,58 +31,42 @@ class ScheduledTask:
 
 
 class TaskQueue:
-    """Open tasks by number; iteration gives the numbers of those that wait, in order."""
+    """Open tasks by number, and those of them that wait."""
 
     def __init__(self) -> None:
-        self._open: dict[int, ScheduledTask] = {}
-        self._waiting: deque[int] = deque()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._waiting)
-
-    def __len__(self) -> int:
-        """Number of tasks that wait."""
-        return len(self._waiting)
-
-    def __getitem__(self, sequence: int) -> ScheduledTask:
-        return self._open[sequence]
-
-    def get(self, sequence: int) -> ScheduledTask | None:
-        """A task, if it is open."""
-        return self._open.get(sequence)
-
-    def is_open(self, sequence: int) -> bool:
-        """Whether a task is neither over nor cancelled."""
-        return sequence in self._open
+        self.open: dict[int, ScheduledTask] = {}
+        """All that are neither over nor cancelled; it is changed here alone, as `waiting` is."""
+        self.waiting: deque[int] = deque()
+        """The numbers of those that wait, in order."""
 
     def add(self, sequence: int, task: ScheduledTask) -> None:
         """Add a new task, which waits."""
-        assert sequence not in self._open, sequence
-        self._open[sequence] = task
-        self._waiting.append(sequence)
+        assert sequence not in self.open, sequence
+        self.open[sequence] = task
+        self.waiting.append(sequence)
 
     def take(self, sequence: int) -> ScheduledTask:
         """A task waits no longer: it is assigned."""
-        self._waiting.remove(sequence)  # among the first
-        return self._open[sequence]
+        self.waiting.remove(sequence)  # among the first
+        return self.open[sequence]
 
     def put_back(self, sequences: Iterable[int]) -> None:
         """Assigned tasks, and those of a lost partial sum, wait again, before all others; cancelled ones do not."""
-        self._waiting.extendleft(sequence for sequence in reversed([*sequences]) if sequence in self._open)
+        self.waiting.extendleft(sequence for sequence in reversed([*sequences]) if sequence in self.open)
 
     def close(self, sequence: int) -> None:
         """A task that does not wait is over."""
-        del self._open[sequence]
+        del self.open[sequence]
 
     def stop_waiting(self, sequence: int) -> bool:
         """A task was answered though it was requeued; whether it waited."""
-        if sequence not in self._waiting:
+        if sequence not in self.waiting:
             return False
-        self._waiting.remove(sequence)
+        self.waiting.remove(sequence)
         return True
 
     def cancel(self, sequences: Iterable[int]) -> set[int]:
         """Cancel tasks; returns those that were open."""
-        over = {sequence for sequence in sequences if self._open.pop(sequence, None) is not None}
-        self._waiting = deque(sequence for sequence in self._waiting if sequence not in over)
+        over = {sequence for sequence in sequences if self.open.pop(sequence, None) is not None}
+        self.waiting = deque(sequence for sequence in self.waiting if sequence not in over)
         return over

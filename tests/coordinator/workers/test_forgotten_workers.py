@@ -38,7 +38,8 @@ class Launcher:
 
 def sizes(known: object) -> list[int]:
     """Of all collections in an object of ours, and in those that it holds."""
-    return [size for name in sorted(vars(known)) for size in _sizes(vars(known)[name])]
+    names = sorted(getattr(type(known), "__slots__", None) or vars(known))
+    return [size for name in names for size in _sizes(getattr(known, name))]
 
 
 def _sizes(value: object) -> Iterator[int]:
