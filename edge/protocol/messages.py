@@ -1,7 +1,7 @@
 """The messages between worker and coordinator, and the values that each may have. Never their encoding.
 
-Those of visits are defined in `edge.protocol.visit_messages`, and named here, too. The order and the encoding of all are
-in `edge.protocol.codec`.
+Those of visits are defined in `edge.protocol.visit_messages`, and named here, too. Order and encoding of all are in
+`edge.protocol.codec`.
 """
 
 from __future__ import annotations
