@@ -267,9 +267,9 @@ class Peer:
                 return self.envelope.sequence, message
             self._held |= {vector.version: vector for vector in message.vectors}
 
-    def join(self) -> Self:
-        """Greet, and be ready for a task."""
-        self.say(messages.Hello())
+    def join(self, workers: int = 1) -> Self:
+        """Greet, and be ready for a task, or for several at a time."""
+        self.say(messages.Hello(workers))
         _, welcome = self.hear()
         assert isinstance(welcome, messages.Welcome)
         self.run_id = welcome.job.run_id

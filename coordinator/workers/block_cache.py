@@ -78,6 +78,8 @@ class CachedPayloads:
 
     def remove_worker(self, worker: int) -> None:
         """A worker has ended; its number is never used again."""
+        for cached_payload in self._open.values():
+            cached_payload.holders.discard(worker)
         self._release_unheld(self._cache.remove_worker(worker))
 
     def _forget(self, versions: Iterable[bytes]) -> None:

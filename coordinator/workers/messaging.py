@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
+from coordinator.workers.answers import Answer, DoubtedReplies
 from coordinator.workers.file_sender import FileSender
 from coordinator.workers.instructions import DeliverPartial, DeliverReply, DropReply, Instruction
 from coordinator.workers.message_sender import MessageSender
 from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
 from coordinator.workers.sockets import Received, RouterSocket
-from coordinator.workers.task import PoolError, PoolTask, Reply, check_partial_sum, check_reply_kind, doubt
+from coordinator.workers.task import PoolError, PoolTask, Reply, check_partial_sum, check_reply_kind
 from coordinator.workers.task_group import TaskGroups
 from edge.protocol import client_state, codec, messages
 from edge.protocol.client_state import StateError
@@ -38,27 +38,6 @@ MAX_REASON = 400
 """Characters of the reason for which a message was refused."""
 OUT_OF_MEMORY = "OutOfMemoryError"
 """The name of torch's error (`torch.OutOfMemoryError`)."""
-
-
-class _Answer(NamedTuple):
-    """A reply, and the task that it answers."""
-
-    sequence: int
-    seconds: float
-    reply: Reply
-    task: PoolTask | None
-    """None for a task that is over."""
-    state: ClientState | None
-    """The client state that came ahead of the reply."""
-
-    @property
-    def is_in_partial_sum(self) -> bool:
-        """Whether the worker has added the update to its partial sum."""
-        return self.task is not None and self.task.is_in_partial_sum(self.reply)
-
-    def made_by(self, worker: str) -> _Answer:
-        """The same, with its remote worker's name in the update."""
-        return self._replace(reply=replace(self.reply, by=worker)) if isinstance(self.reply, messages.Update) else self
 
 
 @dataclass(eq=False)
@@ -82,9 +61,10 @@ class MessageHandler:
     """Bytes received."""
     refused: int = field(default=0, init=False)
     """Messages that did not follow the protocol, of workers and of unknown senders."""
-    _doubted: dict[int, list[Worker]] = field(default_factory=dict, init=False)
-    """task -> remote workers whose replies to it were unusable"""
     _logged_at: float = field(default=float("-inf"), init=False)
+
+    def __post_init__(self) -> None:
+        self._doubts = DoubtedReplies(self.scheduler, self.groups, self.execute, self.event, self.dismiss)
 
     def handle_messages(self, router_socket: RouterSocket) -> bool:
         """Handle up to `MAX_MESSAGES_PER_TURN` messages; whether there are no more."""
@@ -135,7 +115,7 @@ class MessageHandler:
             self.sender.send(Worker(0, 0, identity, None, key), messages.Shutdown(why))
             raise messages.WireError(f"key {key}: {why}")
         number = self.scheduler.joined(key, message.workers)
-        remote_worker = self.registry.admit(number, identity, key)
+        remote_worker = self.registry.admit(number, identity, key, message.workers)
         self.event("worker_joined", remote_worker, f"a remote worker, key {remote_worker.key}")
         return remote_worker
 
@@ -177,10 +157,21 @@ class MessageHandler:
             self._failed(worker, envelope.sequence, message)
         elif isinstance(message, messages.PartialSum):
             self._received_partial_sum(worker, message)
+        elif isinstance(message, messages.Capacity):
+            self._shrank(worker, message.workers)
         elif isinstance(message, messages.FetchFile):
             self.files.requested(worker, message)
         else:
             raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
+
+    def _shrank(self, worker: Worker, workers: int) -> None:
+        """Workers of a node agent have retired; WireError unless there are fewer now."""
+        before = self.scheduler.capacity(worker.number)
+        if workers >= before:
+            raise messages.WireError(f"a capacity of {workers} tasks at a time after one of {before}")
+        self.scheduler.shrank(worker.number, workers)
+        change = f"{workers} tasks at a time instead of {before}, for lack of memory"
+        self.event("worker_retired", worker, f"worker {worker.number}, a remote worker, key {worker.key}: {change}")
 
     def _job(self, worker: Worker) -> Job:
         """The job of one worker. A remote worker is not told the paths of this machine."""
@@ -227,11 +218,11 @@ class MessageHandler:
             check_client_state(opened.task, state)
         worker.pending_client_state = sequence, state
 
-    def _answered(self, worker: Worker, replies: Sequence[_Answer]) -> None:
+    def _answered(self, worker: Worker, replies: Sequence[Answer]) -> None:
         """The replies of one message; WireError, before any of them counts, if one does not answer its task."""
         for answer in replies:
             self._check(worker, answer)
-        accepted = [answer for answer in replies if self._is_accepted(worker, answer)]
+        accepted = [answer for answer in replies if self._doubts.accepts(worker, answer)]
         if worker.key:
             by = f"worker {worker.number}, a remote worker, key {worker.key}"
             accepted = [answer.made_by(by) for answer in accepted]
@@ -242,14 +233,14 @@ class MessageHandler:
         for verdict, answer in zip(verdicts, accepted, strict=True):
             self._deliver(worker, verdict, answer)
 
-    def _check(self, worker: Worker, answer: _Answer) -> None:
+    def _check(self, worker: Worker, answer: Answer) -> None:
         self._check_assigned(worker, answer.sequence)
         if answer.task is not None:
             check_reply_kind(answer.task, answer.reply)
             if worker.key and answer.task.state_out is not None and answer.state is None:
                 raise messages.WireError(f"{answer.task.name}: the client's state did not come ahead of the update")
 
-    def _deliver(self, worker: Worker, verdict: DeliverReply | DropReply, answer: _Answer) -> None:
+    def _deliver(self, worker: Worker, verdict: DeliverReply | DropReply, answer: Answer) -> None:
         if isinstance(verdict, DropReply):
             self.execute([verdict])
         elif self.groups.get(answer.sequence) is not None:  # or a reply before it has ended the group
@@ -262,56 +253,23 @@ class MessageHandler:
 
     def _answers(
         self, worker: Worker, envelope: codec.Envelope, message: Reply | messages.Updates, state: ClientState | None
-    ) -> list[_Answer]:
+    ) -> list[Answer]:
         """The replies in a message, with their tasks."""
         if isinstance(message, messages.Updates):
             return [self._answer(worker, *reply, state) for reply in message.replies()]
         return [self._answer(worker, envelope.sequence, envelope.wall_seconds, message, state)]
 
-    def _answer(
-        self, worker: Worker, sequence: int, seconds: float, reply: Reply, state: ClientState | None
-    ) -> _Answer:
+    def _answer(self, worker: Worker, sequence: int, seconds: float, reply: Reply, state: ClientState | None) -> Answer:
         opened = self.groups.get(sequence)
         if worker.key:
             seconds = min(seconds, time.monotonic() - worker.sent_at.pop(sequence, time.monotonic()))
-        return _Answer(sequence, seconds, reply, None if opened is None else opened.task, state)
+        return Answer(sequence, seconds, reply, None if opened is None else opened.task, state)
 
     def _note_telemetry(self, worker: Worker, envelope: codec.Envelope) -> None:
-        if envelope.telemetry and not worker.has_sent_telemetry:
-            worker.has_sent_telemetry = True
-            telemetry = printable(envelope.telemetry, MAX_REASON)
-            self.event("worker_memory", worker, f"worker {worker.number} on {telemetry}")
-
-    def _is_accepted(self, worker: Worker, answer: _Answer) -> bool:
-        """Whether a reply counts. An unusable one of a remote worker does only if no other worker's is better."""
-        sequence, task, state = answer.sequence, answer.task, answer.state
-        if task is None or (not worker.key and sequence not in self._doubted):
-            return True
-        problem = doubt(task, answer.reply, {} if state is None else state.payload)
-        if problem is None:
-            self._dismiss_doubted(sequence)
-        elif worker.key and not self._is_confirmed(worker, sequence):
-            self._repeat_elsewhere(worker, sequence, problem)
-            return False
-        return True
-
-    def _is_confirmed(self, remote_worker: Worker, sequence: int) -> bool:
-        """Whether others' replies to a task were no better, or there are no others: the training itself fails."""
-        others = {other.key for other in self._doubted.get(sequence, ())}
-        return bool(others - {remote_worker.key}) or (bool(others) and self.scheduler.has_failed_everywhere(sequence))
-
-    def _repeat_elsewhere(self, remote_worker: Worker, sequence: int, problem: str) -> None:
-        self._doubted = {number: by for number, by in self._doubted.items() if self.groups.get(number) is not None}
-        self._doubted.setdefault(sequence, []).append(remote_worker)
-        reason = f"worker {remote_worker.number}, a remote worker, key {remote_worker.key}: {problem}"
-        self.event("task_failed", remote_worker, reason)
-        self.execute(self.scheduler.doubted(remote_worker.number, sequence, reason))
-
-    def _dismiss_doubted(self, sequence: int) -> None:
-        """A task has a usable reply: dismiss remote workers whose replies to it were not."""
-        for remote_worker in self._doubted.pop(sequence, ()):
-            if not remote_worker.dead:
-                self.dismiss(remote_worker, "its reply could not be used, and another worker's to the same task could")
+        if envelope.telemetry and worker.telemetry_lines < worker.workers:
+            worker.telemetry_lines += 1
+            of = f"worker {worker.number}{': ' if worker.key else ' on '}"  # an agent's line names one of its workers
+            self.event("worker_memory", worker, f"{of}{printable(envelope.telemetry, MAX_REASON)}")
 
     def _check_assigned(self, worker: Worker, sequence: int) -> None:
         """WireError if a worker answers a task that is not assigned to it, or answers one again."""

@@ -37,9 +37,10 @@ from coordinator.workers.instructions import (
 from coordinator.workers.launcher import WorkerLauncher, quote
 from coordinator.workers.message_sender import MessageSender
 from coordinator.workers.messaging import MessageHandler
+from coordinator.workers.monitor import WorkerMonitor
 from coordinator.workers.payload_builder import PayloadBuilder
-from coordinator.workers.registry import STUCK_SECONDS, StallDetector, Worker, WorkerEvent, WorkerRegistry
-from coordinator.workers.scheduler import GETTING_READY, GIVING_SUMS, TaskScheduler
+from coordinator.workers.registry import Worker, WorkerEvent, WorkerRegistry
+from coordinator.workers.scheduler import TaskScheduler
 from coordinator.workers.shared_blocks import SharedBlocks
 from coordinator.workers.sockets import RemoteAccess, Sockets
 from coordinator.workers.task import PoolError, PoolTask, Reply, ReplyHandler, Stopped
@@ -53,14 +54,6 @@ TURN_SECONDS = 0.1
 """Longest wait for messages between two checks for a stop."""
 FLOOD_SECONDS = 0.5
 """Longest delay of the events of workers that have ended, while messages keep coming."""
-FIRST_REMOTE_WORKER_SECONDS = 600.0
-"""Wait of a pool without local workers for the first remote worker."""
-NEXT_REMOTE_WORKER_SECONDS = 8.0
-"""Wait for another once all are lost; with the four heartbeats of silence before that, less than half a minute."""
-LOCAL_WORKER_SECONDS = 25.0
-"""Wait for a local worker that has been started to greet, while no worker is at work: it may be stuck."""
-REGISTRY_CHECK_SECONDS = 0.25
-"""Between two checks of all workers."""
 SPARE_FILES = 64
 """Files that a run opens beside one per worker."""
 QUIET = ("worker_started", "worker_joined", "worker_memory", "listening")
@@ -98,11 +91,6 @@ class Pool:
         self._is_in_turn = False
         self._failure: Exception | None = None
         self._events_due_at = float("inf")
-        self._check_at = 0.0
-        self._stalls = StallDetector()
-        self._terms: dict[int, tuple[int, float]] = {}  # remote worker -> its task, and since when
-        self._terms_checked_at = float("-inf")
-        self._no_worker_since: float | None = None
         self._on_watched: Callable[[], None] = lambda: None
 
     # --- for the caller -------------------------------------------------------------------------------------------
@@ -153,6 +141,16 @@ class Pool:
             self._files,
         )
         self.remote_access = self._sockets.remote_access
+        self._monitor = WorkerMonitor(
+            self.workers,
+            self.launcher,
+            self._registry,
+            self._scheduler,
+            self._groups,
+            self._files,
+            self.remote_access,
+            self._handler.dismiss,
+        )
         if self.remote_access is not None:
             self._event("listening", None, self.remote_access.endpoint)
 
@@ -264,7 +262,7 @@ class Pool:
         if self._sockets.is_to_probe():
             self._probe()
         self._handle_worker_events(polled.launcher_has_events, all(emptied))
-        self._check_workers()
+        self._monitor.check(has_read_launcher=self._events_due_at == float("inf"))
 
     def _handle_worker_events(self, launcher_has_events: bool, is_silent: bool) -> None:
         """Handle starts and ends of workers, once the sockets are silent or `FLOOD_SECONDS` have passed.
@@ -280,74 +278,6 @@ class Pool:
             for event in self._registry.events():
                 self._handle_worker_event(event)
 
-    def _check_workers(self) -> None:
-        """End workers that are stuck; PoolError if there is none for too long, or if the launcher is stuck."""
-        now = time.monotonic()
-        if now < self._check_at:
-            return
-        self._check_at = now + REGISTRY_CHECK_SECONDS
-        if self._events_due_at == float("inf"):  # else its answer may only not have been read yet
-            self.launcher.check()
-        if self._stalls.is_due(now):
-            self._end_stuck(now)
-        self._end_overdue(now)
-        if self._registry.is_loading or any(worker.greeted for worker in self._registry.alive):
-            self._no_worker_since = None
-            return
-        if self._no_worker_since is None:
-            self._no_worker_since = now
-        if self.workers:
-            limit, where = LOCAL_WORKER_SECONDS, quote(self._registry.newest.tail())
-        else:
-            assert self.remote_access is not None
-            seconds = self.remote_access.next_worker_seconds or NEXT_REMOTE_WORKER_SECONDS
-            limit = seconds if self._registry.has_had_remote_workers else FIRST_REMOTE_WORKER_SECONDS
-            where = f", and none has joined at {self.remote_access.endpoint}{self._registry.last_refusal}"
-        if now - self._no_worker_since > limit:
-            raise PoolError(f"no worker has been there for {limit:g} s{where}")
-
-    def _end_stuck(self, now: float) -> None:
-        """End local workers that are stuck in a visit. A description may wait for a lock on the cache."""
-        for worker in self._registry.alive:
-            sequence = self._scheduler.running_task(worker.number)
-            opened = None if sequence is None else self._groups.get(sequence)
-            if worker.pid is None or sequence is None or opened is None:
-                continue
-            is_visit = not isinstance(opened.task.message, messages.Describe) and opened.cached_payload is not None
-            if is_visit and self._stalls.is_stuck(worker.pid, sequence, now):
-                self._registry.end(worker, f"it had done nothing for {STUCK_SECONDS:g} s")
-
-    def _end_overdue(self, now: float) -> None:
-        """End remote workers whose terms are over. All terms begin anew if this process itself was stopped.
-
-        While files are sent to any worker, others of its machine may wait for them: none is late in getting ready.
-        """
-        if now - self._terms_checked_at > 40 * REGISTRY_CHECK_SECONDS:
-            self._terms.clear()
-        self._terms_checked_at = now
-        remote_workers = [worker for worker in self._registry.alive if worker.key]
-        self._terms = {
-            worker.number: self._terms[worker.number] for worker in remote_workers if worker.number in self._terms
-        }
-        for worker in remote_workers:
-            term = self._scheduler.term(worker.number)
-            if term is None:
-                self._terms.pop(worker.number, None)
-                continue
-            sequence, seconds = term
-            term_sequence, begun_at = self._terms.setdefault(worker.number, (sequence, now))
-            if term_sequence != sequence:
-                self._terms[worker.number] = sequence, now
-            elif now - max(begun_at, self._files.last_sent_at if sequence == GETTING_READY else begun_at) > seconds:
-                self._scheduler.avoid_place(worker.number, sequence)
-                self._handler.dismiss(worker, f"{self._overdue(sequence)} did not come within {seconds:.0f} s")
-
-    def _overdue(self, sequence: int) -> str:
-        if sequence in (GETTING_READY, GIVING_SUMS):
-            return "its sums" if sequence == GIVING_SUMS else "word that it is ready"
-        opened = self._groups.get(sequence)
-        return f"the reply to a cancelled task, {sequence}," if opened is None else f"the reply to {opened.task.name}"
-
     def _handle_worker_event(self, event: WorkerEvent) -> None:
         worker, detail, has_ended, is_blameless = event
         if not has_ended:
@@ -357,6 +287,7 @@ class Pool:
         self._payloads.remove_worker(worker.number)
         self._event("worker_died", worker, detail)
         self._execute(self._scheduler.died(worker.number, detail, is_blameless))
+        self._registry.forget(worker)
 
     def _probe(self) -> None:
         """Ping all workers, to find whose connection was lost: a stopped worker has not ended, but is unreachable."""

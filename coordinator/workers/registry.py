@@ -1,10 +1,9 @@
-"""The workers of a pool, alive and dead, and a detector of stalls. `coordinator.workers.launcher` runs the processes.
+"""The workers of a pool, those that are there and those that have just ended. `coordinator.workers.launcher` runs the
+processes, and `coordinator.workers.monitor` finds those that hang.
 
-Remote workers run on other machines, and are identified by a key: nothing here starts or ends their processes.
-
-A local worker has stalled if its main thread has used no CPU time over a visit for `STUCK_SECONDS`. Heartbeats say
-nothing, since libzmq's own thread answers them; nor does silence, since a training step may take minutes. But a thread
-that uses no CPU time waits for something that will not come: a lock, a disk, a GPU.
+Remote workers run on other machines, and are identified by a key: nothing here starts or ends their processes. They may
+come and go any number of times, so one that is lost is forgotten as soon as its tasks are requeued. A local worker's
+last replies may still come when its process has ended, and they count: the last `MOST_ENDED` are remembered.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ from __future__ import annotations
 import secrets
 import select
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import psutil
 
 from coordinator.workers.launcher import END_SECONDS, WorkerLauncher, how_ended
 from coordinator.workers.task import PoolError
@@ -27,6 +24,8 @@ from edge.protocol.messages import ClientState
 
 SHUTDOWN_SECONDS = 0.5
 """Time for idle workers to end by themselves."""
+MOST_ENDED = 1024
+"""Local workers that have ended and are remembered."""
 LOG_NBYTES = 4096
 
 
@@ -42,6 +41,8 @@ class Worker:
     """None for a remote worker, whose log is on its own machine."""
     key: str = ""
     """The public key of a remote worker; empty for a local one."""
+    workers: int = 1
+    """Those of a node agent, whether or not some of them have retired."""
     pid: int | None = None
     """None for a remote worker, and before the process has started."""
     greeted: bool = False
@@ -50,7 +51,8 @@ class Worker:
     """Whether its slot stays empty once it has ended."""
     refused: bool = False
     """Whether a message of it was refused: its later messages are, too."""
-    has_sent_telemetry: bool = False
+    telemetry_lines: int = 0
+    """How many were recorded: one for each of its workers."""
     sent_at: dict[int, float] = field(default_factory=dict)
     """For a remote worker: task that it has not answered -> when it was sent, in monotonic seconds."""
     pending_client_state: tuple[int, ClientState] | None = None
@@ -89,6 +91,8 @@ class WorkerRegistry:
         self._launcher, self._logs, self._argv = launcher, logs, argv
         self._by_number: dict[int, Worker] = {}
         self._by_identity: dict[str, Worker] = {}
+        self._newest: Worker | None = None
+        self._ended_workers: deque[Worker] = deque()  # local ones that are remembered, the first to have ended first
         self._lost: list[WorkerEvent] = []  # ends of remote workers since the last call of `events`
         self.retired_slots: tuple[int, ...] = ()
         """Slots of workers that have retired, and ended."""
@@ -121,7 +125,8 @@ class WorkerRegistry:
     @property
     def newest(self) -> Worker:
         """The worker that was started or admitted last."""
-        return self._by_number[max(self._by_number)]
+        assert self._newest is not None, "no worker was started"
+        return self._newest
 
     @property
     def has_lost_remote_workers(self) -> bool:
@@ -133,16 +138,19 @@ class WorkerRegistry:
         identity = f"worker-{number}-{secrets.token_hex(4)}"
         log = self._logs / f"worker-{number}.log"
         worker = Worker(number, slot, identity, log)
-        if not self._by_number:
+        if self._newest is None:
             self.is_loading = True
-        self._by_number[number] = self._by_identity[identity] = worker
+        self._add(worker)
         self._launcher.spawn(identity, list(self._argv(identity)), log)
 
-    def admit(self, number: int, identity: str, key: str) -> Worker:
-        """Register a remote worker. Its slot is 0: slots are of one machine."""
-        remote_worker = Worker(number, 0, identity, None, key)
-        self._by_number[number] = self._by_identity[identity] = remote_worker
+    def admit(self, number: int, identity: str, key: str, workers: int = 1) -> Worker:
+        """Register a remote worker, or a node agent with so many. Its slot is 0: slots are of one machine."""
+        remote_worker = Worker(number, 0, identity, None, key, workers)
+        self._add(remote_worker)
         return remote_worker
+
+    def _add(self, worker: Worker) -> None:
+        self._by_number[worker.number] = self._by_identity[worker.identity] = self._newest = worker
 
     def end(self, worker: Worker, why: str) -> None:
         """End a local worker's process, or declare a remote worker lost. The event that follows requeues its tasks."""
@@ -154,6 +162,16 @@ class WorkerRegistry:
             del self._by_identity[worker.identity]  # its further messages have no known sender
             self.last_refusal = f"; the last remote worker went: {why}"
             self._lost.append(WorkerEvent(worker, f"worker {worker.number}, a remote worker, is gone: {why}", True))
+
+    def forget(self, worker: Worker) -> None:
+        """The end of a worker has been handled: it has no tasks any more, and no instruction names it."""
+        if worker.key:
+            del self._by_number[worker.number]
+            return
+        self._ended_workers.append(worker)
+        if len(self._ended_workers) > MOST_ENDED:
+            oldest = self._ended_workers.popleft()
+            del self._by_number[oldest.number], self._by_identity[oldest.identity]
 
     def events(self) -> list[WorkerEvent]:
         """Workers that have started or ended since the last call; PoolError if the launcher has ended.
@@ -204,44 +222,3 @@ class WorkerRegistry:
         while self.alive and time.monotonic() < deadline:
             answers.poll(10)
             self.events()
-
-
-STUCK_SECONDS = 120.0
-"""Without any CPU time over the same task."""
-STALL_CHECK_SECONDS = 5.0
-"""Between two checks."""
-
-
-class StallDetector:
-    """Tells which processes use no CPU time: their main threads' time at the last check, and since when it stands."""
-
-    def __init__(self) -> None:
-        self._last: dict[int, tuple[int, float | None, float]] = {}  # pid -> (task, CPU seconds, since when)
-        self._checked_at = float("-inf")
-
-    def is_due(self, now: float) -> bool:
-        """Whether it is time to ask `is_stuck`. After a long pause of this process nothing is known of the past."""
-        if now - self._checked_at < STALL_CHECK_SECONDS:
-            return False
-        if now - self._checked_at > 2 * STALL_CHECK_SECONDS:
-            self._last.clear()
-        self._checked_at = now
-        return True
-
-    def is_stuck(self, pid: int, task: int, now: float) -> bool:
-        """Whether this process has used no CPU time over this task for too long."""
-        seconds = main_thread_seconds(pid)
-        last_task, last_seconds, since = self._last.get(pid, (-1, None, now))
-        if seconds is None or (task, seconds) != (last_task, last_seconds):
-            self._last[pid] = task, seconds, now
-            return False
-        return now - since > STUCK_SECONDS
-
-
-def main_thread_seconds(pid: int) -> float | None:
-    """CPU time of a process's main thread; None if it has ended."""
-    try:
-        threads = psutil.Process(pid).threads()
-    except psutil.Error:
-        return None
-    return next((thread.user_time + thread.system_time for thread in threads if thread.id == pid), None)

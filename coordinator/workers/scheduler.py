@@ -1,23 +1,12 @@
 """Which worker has which task: a state machine, events in and instructions out. Never a socket, a process or a clock.
 
-`TaskScheduler` follows tasks and workers. Tasks are assigned in the order of their submission; tasks of a worker that
-dies or fails are requeued at the front. Each worker that is started has a new number, so that late messages of a dead
-worker can be told from those of its replacement; its *place* (its slot, perhaps a GPU) is the same. A task is retried
-in a place where it has failed only if it has failed in all places. A worker that fails three different tasks in a row
-is replaced.
-
-A worker runs the first of the tasks that it is assigned; the others wait in its prefetch queue, so that short tasks do
-not cost a round trip each. An idle worker gets a task whenever one waits; further ones are prefetched up to
-`PREFETCH_SECONDS` of foreseen work, and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos
-and Kuck, IEEE Transactions on Computers C-36(12), 1987), so that no task waits for one worker while another is idle.
+`TaskScheduler` follows tasks and workers. Tasks are assigned in the order of their submission, some of them ahead
+(`coordinator.workers.assignment`); tasks of a worker that dies or fails are requeued at the front. A task is retried in
+a place where it has failed only if it has failed in all places. A worker that fails three different tasks in a row is
+replaced.
 
 Replies may wait in a worker for others (`edge.runtime.reply_batch`). So of several tasks that a dead worker had, nobody
 knows which it ran: none has failed, but each of them is then the only one of its worker, until it is answered.
-
-A task may *prefer* the worker that has its client's state. Another one takes it only rather than be idle.
-
-A worker has a *capacity*: one task at a time, or as many as there are workers behind a node agent, which is one remote
-worker here. Below its capacity it is idle.
 
 An update may stay in the *partial sum* of the worker that made it, and counts when that sum has come. A worker that
 dies loses its partial sum: the tasks in it are requeued without a failure. The partial sum of a dead worker never
@@ -28,18 +17,18 @@ its task is requeued without a failure. Until it has ended no task is assigned; 
 more memory. Only the last worker's task counts failures.
 
 *Remote workers* come and go: nobody starts them, and nobody replaces them. When one is lost its link may be the cause,
-so that its task counts no failure. The task that a remote worker runs has a *term*: many times its foreseen seconds, by
-the pace of that worker, or of all workers. Nothing else bounds a process on another machine.
+so that its task counts no failure. Each task that a remote worker runs has a *term* (`coordinator.workers.paces`).
+
+Nothing here refers to a worker that is lost, but for the numbers of local ones in the tasks that they had: their last
+replies may still come.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 
+from coordinator.workers.assignment import TaskAssignment
 from coordinator.workers.instructions import (
     Abort,
     CancelTask,
@@ -52,9 +41,12 @@ from coordinator.workers.instructions import (
     RequestPartial,
     Requeue,
     RetireWorker,
-    SendTask,
     StartWorker,
 )
+from coordinator.workers.paces import READY_SECONDS, Paces
+from coordinator.workers.partial_sum_tracker import PartialSumTracker
+from coordinator.workers.scheduled_workers import ScheduledWorkers
+from coordinator.workers.task_queue import ScheduledTask, TaskQueue
 
 TRIES = 3
 """Workers that may die or fail over one task, and workers in a row that may die before they are ready, or before they
@@ -63,103 +55,64 @@ PREFETCH_SECONDS = 0.2
 """Foreseen seconds of work up to which tasks are prefetched: many round trips, and short to do again."""
 MAX_PREFETCH = 256
 """Most tasks assigned to one worker per task that it runs, however short they are."""
-LOOK_AHEAD = 64
-"""Tasks among which one is chosen that does not prefer another worker."""
-TERM_SECONDS = 120.0
-"""Shortest term."""
-TERM_FACTOR = 20.0
-"""Term of a task in foreseen times, by the remote worker's own pace."""
-OTHERS_TERM_FACTOR = 100.0
-"""Term of a task in foreseen times, by the pace of all workers, until the remote worker has a pace of its own."""
-SLOWEST_FLOPS_PER_SECOND = 1e8
-"""Assumed pace until a task of known work has been answered."""
-UNKNOWN_TERM_SECONDS = 3600.0
-"""Term of a task of unknown work."""
-READY_SECONDS = 600.0
-"""Term of a remote worker's start: it may decode data."""
 GETTING_READY, GIVING_SUMS = 0, -1
 """In place of a task's number, which is positive: the start of a remote worker, and sending its partial sum."""
-
-
-@dataclass
-class _ScheduledTask:
-    name: str
-    flops: float
-    preferred: int | None = None
-    """The worker that has what the task needs, and may be lost since."""
-    failures: int = 0
-    workers: set[int] = field(default_factory=set)
-    """All workers that it was sent to."""
-    failed_at: set[int | str] = field(default_factory=set)
-    """Places where it has failed."""
-    is_suspect: bool = False
-    """Whether a local worker has died that had it and others."""
 
 
 class TaskScheduler:
     """Tasks and the workers that they are assigned to. Every event returns instructions, to be executed in order."""
 
     def __init__(self, workers: int) -> None:
-        self._tasks: dict[int, _ScheduledTask] = {}
-        self._queue: deque[int] = deque()
-        self._starting: set[int] = set()
-        self._assigned: dict[int, dict[int, None]] = {}  # ready worker -> running tasks, prefetched ones, in order
-        self._partials: dict[int, list[int]] = {}  # ready worker -> tasks in its partial sum
-        self._requested: set[int] = set()  # workers whose partial sums were requested, and have not come
+        self._queue = TaskQueue()
+        self._known = ScheduledWorkers()
+        self._paces = Paces()
+        self._sums = PartialSumTracker()
+        self._assignment = TaskAssignment(self._queue, self._known, self._paces, PREFETCH_SECONDS, MAX_PREFETCH)
+        self._assigned = self._assignment.assigned
         self._retiring: int | None = None  # a worker that retires, and has not ended yet
         self._before_retirement: set[int] = set()  # tasks assigned before the last retirement had ended
-        self._deaths_before_ready = self._deaths_while_requested = 0
-        self._started = 0
+        self._deaths_before_ready = 0
         self._workers = workers
-        self._capacities: dict[int, int] = {}  # remote worker -> tasks that it runs at a time
-        self._places: dict[int, int | str] = {}  # worker -> slot of a local worker, or key of a remote one
-        self._failed_over: dict[int, set[int]] = {}  # worker -> tasks that it failed since its last success
-        self._dismissed: set[int] = set()  # workers to be replaced, which have not ended yet
-        self._flops = self._seconds = 0.0  # of answered tasks whose work was foreseen
-        self._paces: dict[int, tuple[float, float]] = {}  # remote worker -> (FLOPs, seconds) of those that it answered
 
     def begin(self) -> list[Instruction]:
         """The pool opens."""
-        return [self._start(slot) for slot in range(self._workers)]
+        return [StartWorker(self._known.add(slot)) for slot in range(self._workers)]
 
     def joined(self, key: str, capacity: int = 1) -> int:
         """A remote worker that runs ``capacity`` tasks at a time has joined; returns its number.
 
         It counts among the workers when it is ready.
         """
-        worker = self._number(key)
-        self._capacities[worker] = capacity
-        return worker
+        return self._known.add(key, capacity)
+
+    def shrank(self, worker: int, capacity: int) -> None:
+        """A node agent runs fewer tasks at a time from now on: workers of its machine have retired."""
+        gone = self._known.lower_capacity(worker, capacity)
+        if worker in self._assigned and worker != self._retiring:  # else it is not counted yet, or any more
+            self._workers -= gone
 
     def submitted(
         self, tasks: Iterable[tuple[int, str, float]], preferred: Mapping[int, int] | None = None
     ) -> list[Instruction]:
         """New tasks: (sequence, name for errors, foreseen FLOPs or 0 if unknown). ``preferred``: task -> worker."""
         for sequence, name, flops in tasks:
-            assert sequence not in self._tasks, sequence
             assert flops >= 0.0, flops
-            self._tasks[sequence] = _ScheduledTask(name, flops, (preferred or {}).get(sequence))
-            self._queue.append(sequence)
+            self._queue.add(sequence, ScheduledTask(name, flops, (preferred or {}).get(sequence)))
         return self._assign_tasks(self._assigned)
 
     def ready(self, worker: int) -> list[Instruction]:
         """A worker that was starting is ready for its first task; no event for any other worker."""
-        if worker in self._starting:
-            self._starting.remove(worker)
+        if worker in self._known.starting:
+            self._known.starting.remove(worker)
             self._deaths_before_ready = 0
             self._assigned[worker] = {}
-            self._workers += self._capacities.get(worker, 0)
+            self._workers += self._known.capacity(worker) if self._known.is_remote(worker) else 0
         return self._assign_tasks([worker])
 
     def dropped(self, worker: int, sequence: int) -> list[Instruction]:
         """A worker has removed a cancelled task from its queue."""
-        self._unassign(worker, sequence)
+        self._assignment.remove(worker, sequence)
         return self._assign_tasks([worker])
-
-    def answered(self, worker: int, sequence: int, seconds: float = 0.0, in_partial: bool = False) -> list[Instruction]:
-        """As `answered_all`, for one task: its verdict, and what follows."""
-        verdicts, more = self.answered_all(worker, [(sequence, seconds, in_partial)])
-        return [*verdicts, *more]
 
     def answered_all(
         self, worker: int, replies: Iterable[tuple[int, float, bool]]
@@ -175,27 +128,20 @@ class TaskScheduler:
     def _answered(
         self, worker: int, sequence: int, seconds: float, in_partial: bool, followed: list[Instruction]
     ) -> DeliverReply | DropReply:
-        was_assigned = self._unassign(worker, sequence)
-        task = self._tasks.get(sequence)
-        if task is None or worker not in task.workers or (in_partial and not was_assigned):
+        was_assigned = self._assignment.remove(worker, sequence)
+        task = self._queue.open.get(sequence)
+        counts = was_assigned or (task is not None and worker in task.local_workers and not in_partial)
+        if task is None or not counts:
             return DropReply(worker, sequence)
         if in_partial:
-            self._partials.setdefault(worker, []).append(sequence)
+            self._sums.add(worker, sequence)
         else:
-            del self._tasks[sequence]
-        if not was_assigned and sequence in self._queue:
-            self._queue.remove(sequence)
-        elif not was_assigned:
-            followed += [
-                CancelTask(other, sequence) for other, assigned in self._assigned.items() if sequence in assigned
-            ]
-        self._failed_over.pop(worker, None)
+            self._queue.close(sequence)
+        if not was_assigned and not self._queue.stop_waiting(sequence):
+            followed += [CancelTask(other, sequence) for other in self._assignment.holders(sequence)]
+        self._known.failed_over.pop(worker, None)
         if task.flops > 0.0:
-            self._flops += task.flops
-            self._seconds += seconds
-            if worker in self._capacities:
-                flops_before, seconds_before = self._paces.get(worker, (0.0, 0.0))
-                self._paces[worker] = flops_before + task.flops, seconds_before + seconds
+            self._paces.answered(task.flops, seconds, worker if worker in self._known.capacities else None)
         return DeliverReply(sequence)
 
     @property
@@ -203,78 +149,76 @@ class TaskScheduler:
         """Tasks that run at a time when all workers are ready; of remote ones, those that are."""
         return self._workers
 
+    def capacity(self, worker: int) -> int:
+        """Tasks that a worker runs at a time."""
+        return self._known.capacity(worker)
+
     def slot(self, worker: int) -> int:
         """The slot of a local worker, which its replacement takes over."""
-        place = self._places[worker]
+        place = self._known.place(worker)
         assert isinstance(place, int), place
         return place
 
     def running_task(self, worker: int) -> int | None:
         """The first task that a worker runs, perhaps a cancelled one; None if it is idle."""
-        return next(iter(self._assigned.get(worker, ())), None)
+        return self._assignment.first(worker)
 
-    def term(self, worker: int) -> tuple[int, float] | None:
-        """(task, `GETTING_READY` or `GIVING_SUMS`; term in seconds) of a remote worker; None if it is idle."""
-        if worker in self._starting:
-            return GETTING_READY, READY_SECONDS
-        sequence = self.running_task(worker)
-        if sequence is not None:
-            task = self._tasks.get(sequence)
-            return sequence, TERM_SECONDS if task is None else max(TERM_SECONDS, self._task_term(worker, task.flops))
-        return (GIVING_SUMS, self._sum_term(worker)) if worker in self._requested else None
+    def terms(self, worker: int) -> dict[int, float]:
+        """Each task that a remote worker runs, `GETTING_READY` or `GIVING_SUMS` -> its term in seconds.
+
+        A node agent runs as many of its first tasks as it has workers: a task that waits on its machine has no term.
+        """
+        if worker in self._known.starting:
+            return {GETTING_READY: READY_SECONDS}
+        running = islice(self._assigned.get(worker, ()), self._known.capacity(worker))
+        terms = {sequence: self._term(worker, sequence) for sequence in running}
+        if not terms and self._sums.is_requested(worker):
+            return {GIVING_SUMS: self._sum_term(worker)}
+        return terms
+
+    def _term(self, worker: int, sequence: int) -> float:
+        task = self._queue.open.get(sequence)
+        return self._paces.term(worker, None if task is None else task.flops)
 
     def _sum_term(self, worker: int) -> float:
         """Seconds for a partial sum, of which a node agent may do any part again, if it has lost workers of its own."""
-        flops = sum(self._tasks[sequence].flops for sequence in self._partials.get(worker, ()))
-        return max(TERM_SECONDS, self._task_term(worker, flops) / self._capacity(worker)) if flops else TERM_SECONDS
-
-    def _task_term(self, worker: int, flops: float) -> float:
-        """Seconds that a remote worker may take for so much work."""
-        own_flops, own_seconds = self._paces.get(worker, (0.0, 0.0))
-        if flops == 0.0:
-            return UNKNOWN_TERM_SECONDS
-        if own_flops:
-            return TERM_FACTOR * flops / own_flops * own_seconds
-        if self._flops:
-            return OTHERS_TERM_FACTOR * flops / self._flops * self._seconds
-        return flops / SLOWEST_FLOPS_PER_SECOND
+        flops = sum(self._queue.open[sequence].flops for sequence in self._sums.tasks(worker))
+        return self._paces.term(worker, flops or None, self._known.capacity(worker))
 
     def avoid_place(self, worker: int, sequence: int) -> None:
         """Let workers in other places try this task first."""
-        if sequence in self._tasks:
-            self._tasks[sequence].failed_at.add(self._places[worker])
+        task = self._queue.open.get(sequence)
+        if task is not None:
+            task.failed_at.add(self._known.place(worker))
 
     def has_failed_everywhere(self, sequence: int) -> bool:
         """Whether a task has failed in every place."""
-        return self._has_failed_everywhere(self._tasks[sequence])
+        return self._known.have_all_failed(self._queue.open[sequence].failed_at, set(self._assigned))
 
     def is_assigned(self, worker: int, sequence: int) -> bool:
         """Whether a task, perhaps a cancelled one, is assigned to a worker that has not answered or dropped it."""
-        return sequence in self._assigned.get(worker, ())
+        return self._assignment.has(worker, sequence)
 
     def requested_partial_sum(self, worker: int) -> tuple[int, ...] | None:
         """The open tasks in the requested partial sum of a worker; None if it was not requested."""
-        return tuple(self._partials.get(worker, ())) if worker in self._requested else None
+        return self._sums.tasks(worker) if self._sums.is_requested(worker) else None
 
     def doubted(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """A worker's reply to a task is unusable: another worker tries, and no failure is counted yet."""
-        if not self._unassign(worker, sequence):
+        if not self._assignment.remove(worker, sequence):
             return [DropReply(worker, sequence)]
         self.avoid_place(worker, sequence)
         return [*self._requeue(worker, sequence, reason), *self._assign_tasks(self._assigned)]
 
     def failed(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """A worker has failed a task. It lives on unless it fails every task, as on a GPU that is lost."""
-        if not self._unassign(worker, sequence):
+        if not self._assignment.remove(worker, sequence):
             return [DropReply(worker, sequence)]
-        if sequence not in self._tasks:  # cancelled: what it needs may be gone, which says nothing of the worker
+        if sequence not in self._queue.open:  # cancelled: what it needs may be gone, which says nothing of the worker
             return self._assign_tasks(self._assigned)
         self.avoid_place(worker, sequence)
         instructions = self._count_failure(worker, sequence, reason)
-        failed_over = self._failed_over.setdefault(worker, set())
-        failed_over.add(sequence)
-        if len(failed_over) >= TRIES and worker not in self._dismissed:
-            self._dismissed.add(worker)
+        if self._known.failed(worker, sequence) >= TRIES and self._known.dismiss(worker):
             instructions.append(ReplaceWorker(worker, f"it failed over {TRIES} tasks in a row; the last: {reason}"))
         return [*instructions, *self._assign_tasks(self._assigned)]
 
@@ -284,16 +228,16 @@ class TaskScheduler:
         All workers may run out of memory at once. So one retires at a time, and a failure of a task that was assigned
         before that worker had ended says nothing about the memory that is free now.
         """
-        if not self._unassign(worker, sequence):
+        if not self._assignment.remove(worker, sequence):
             return [DropReply(worker, sequence)]
         is_news = self._retiring is None and sequence not in self._before_retirement
         self._before_retirement.discard(sequence)
-        if is_news and self._workers == self._capacity(worker):
+        if is_news and self._workers == self._known.capacity(worker):
             return [*self._count_failure(worker, sequence, reason), *self._assign_tasks(self._assigned)]
         instructions = self._requeue(worker, sequence, reason)
         if is_news:
             self._retiring = worker
-            self._workers -= self._capacity(worker)
+            self._workers -= self._known.capacity(worker)
             instructions.append(RetireWorker(worker, reason))
         return [*instructions, *self._assign_tasks(self._assigned)]
 
@@ -303,32 +247,32 @@ class TaskScheduler:
         Of a remote worker only the connection is known to be lost, which is no failure of a task. ``is_blameless``: a
         local worker was ended from outside, which is no failure of a task or of its start.
         """
-        if worker in self._capacities:
+        if self._known.is_remote(worker):
             return self._remote_worker_left(worker, reason)
-        if worker in self._starting:
-            self._starting.remove(worker)
+        if worker in self._known.starting:
+            place = self._known.forget(worker)
             self._deaths_before_ready += not is_blameless
             if self._deaths_before_ready >= TRIES:
                 return [Abort(worker, f"{TRIES} workers in a row ended before they were ready; the last: {reason}")]
-            return [self._start(self._places.pop(worker))]
+            return [StartWorker(self._known.add(place))]
         if worker not in self._assigned:
             return []
         assigned, is_retiring = self._assigned.pop(worker), worker == self._retiring
-        was_dismissed = worker in self._dismissed
+        was_dismissed = self._known.is_dismissed(worker)
         place = self._forget(worker)
         lost: list[Instruction] = []
         if assigned and is_blameless:
-            lost += [Requeue(worker, sequence, reason) for sequence in assigned if sequence in self._tasks]
-            self._requeue_all(assigned)
+            lost += [Requeue(worker, sequence, reason) for sequence in assigned if sequence in self._queue.open]
+            self._queue.put_back(assigned)
         elif assigned and not is_retiring and not was_dismissed:
             lost += self._failed_of(worker, assigned, reason)
         else:
-            self._requeue_all(assigned)
+            self._queue.put_back(assigned)
         lost += self._invalidate_partial(worker, reason, is_blameless)
         if is_retiring:
             self._end_retirement()
         else:
-            lost.append(self._start(place))
+            lost.append(StartWorker(self._known.add(place)))
         return [*lost, *self._assign_tasks(self._assigned)]
 
     def _failed_of(self, worker: int, assigned: Collection[int], reason: str) -> list[Instruction]:
@@ -336,17 +280,15 @@ class TaskScheduler:
         first, *others = assigned
         if not others:
             return self._count_failure(worker, first, reason)
-        self._requeue_all(assigned)
-        for task in filter(None, map(self._tasks.get, assigned)):
+        self._queue.put_back(assigned)
+        for task in filter(None, map(self._queue.open.get, assigned)):
             task.is_suspect = True
-        return [Requeue(worker, first, reason)] if first in self._tasks else []
+        return [Requeue(worker, first, reason)] if first in self._queue.open else []
 
     def _forget(self, worker: int) -> int | str:
         """Remove a worker that has ended; returns its place."""
-        self._dismissed.discard(worker)
-        self._failed_over.pop(worker, None)
-        self._paces.pop(worker, None)
-        return self._places.pop(worker)
+        self._paces.forget(worker)
+        return self._known.forget(worker)
 
     def _end_retirement(self) -> None:
         self._retiring = None
@@ -354,17 +296,15 @@ class TaskScheduler:
 
     def _remote_worker_left(self, worker: int, reason: str) -> list[Instruction]:
         """A remote worker was lost: its tasks, and those in its partial sum, are requeued at the front."""
-        capacity = self._capacities.pop(worker)
-        self._starting.discard(worker)
+        capacity = self._known.capacity(worker)
         self._forget(worker)
         if worker == self._retiring:  # which is not counted any more
             self._end_retirement()
         else:
             self._workers -= capacity if worker in self._assigned else 0
-        assigned = [sequence for sequence in self._assigned.pop(worker, ()) if sequence in self._tasks]
-        in_partial = tuple(self._partials.pop(worker, ()))
-        self._requested.discard(worker)
-        self._queue.extendleft(reversed([*assigned, *in_partial]))
+        assigned = [sequence for sequence in self._assigned.pop(worker, ()) if sequence in self._queue.open]
+        in_partial, _ = self._sums.lose(worker, is_death=False)
+        self._queue.put_back([*assigned, *in_partial])
         lost: list[Instruction] = [Requeue(worker, sequence, reason) for sequence in assigned]
         if in_partial:
             lost.append(InvalidatePartial(worker, in_partial, reason))
@@ -372,32 +312,21 @@ class TaskScheduler:
 
     def collect(self, sequences: Iterable[int]) -> list[Instruction]:
         """Request the partial sums with these tasks in them, unless they have been requested."""
-        wanted = set(sequences)
-        workers = {
-            worker: in_partial[0]
-            for worker, in_partial in self._partials.items()
-            if worker not in self._requested and not wanted.isdisjoint(in_partial)
-        }
-        self._requested.update(workers)
-        return [RequestPartial(worker, sequence) for worker, sequence in workers.items()]
+        return [RequestPartial(worker, sequence) for worker, sequence in self._sums.request(sequences).items()]
 
     def collected(self, worker: int) -> list[Instruction]:
         """A worker has sent its partial sum; that of a dead worker does not count."""
-        if worker not in self._requested:
+        if not self._sums.is_requested(worker):
             return []
-        self._requested.remove(worker)
-        self._deaths_while_requested = 0
-        over = tuple(self._partials.pop(worker, ()))
+        over = self._sums.come(worker)
         for sequence in over:
-            del self._tasks[sequence]
+            self._queue.close(sequence)
         return [DeliverPartial(worker, over)]
 
     def cancelled(self, sequences: Iterable[int]) -> list[Instruction]:
         """These tasks are cancelled."""
-        over = {sequence for sequence in sequences if self._tasks.pop(sequence, None) is not None}
-        self._queue = deque(sequence for sequence in self._queue if sequence not in over)
-        for worker, in_partial in self._partials.items():
-            self._partials[worker] = [sequence for sequence in in_partial if sequence not in over]
+        over = self._queue.cancel(sequences)
+        self._sums.cancel(over)
         return [
             CancelTask(worker, sequence)
             for worker, assigned in self._assigned.items()
@@ -405,131 +334,32 @@ class TaskScheduler:
             if sequence in over
         ]
 
-    def _start(self, place: int | str) -> StartWorker:
-        return StartWorker(self._number(place))
-
-    def _number(self, place: int | str) -> int:
-        """Number a new worker, which is not ready yet."""
-        worker = self._started
-        self._places[worker] = place
-        self._started += 1
-        self._starting.add(worker)
-        return worker
-
     def _assign_tasks(self, workers: Iterable[int]) -> list[Instruction]:
-        """Assign tasks to these workers, to idle ones first."""
-        if self._retiring is not None:
-            return []
-        idle = ready = [worker for worker in workers if worker in self._assigned and worker not in self._dismissed]
-        sent: list[Instruction] = []
-        while idle:  # one task each at a time
-            idle = [worker for worker in idle if len(self._assigned[worker]) < self._capacity(worker)]
-            given = [
-                self._assign(worker, sequence) for worker in idle if (sequence := self._next_for(worker)) is not None
-            ]
-            sent += given
-            idle = [instruction.worker for instruction in given]
-        for worker in ready:
-            sent += self._prefetch(worker, self._assigned[worker])
-        return sent
-
-    def _next_for(self, worker: int, is_idle: bool = True) -> int | None:
-        """The first task that has not failed in this worker's place, or has failed in all places.
-
-        One that prefers another worker comes after all of the next that do not, and only if this one is idle.
-        """
-        allowed = (sequence for sequence in self._queue if self._may_try(worker, self._tasks[sequence], is_idle))
-        first = None
-        for sequence in islice(allowed, LOOK_AHEAD):
-            preferred = self._tasks[sequence].preferred
-            if preferred is None or preferred == worker or preferred not in self._assigned:
-                return sequence
-            first = sequence if first is None else first
-        return first if is_idle else None
-
-    def _may_try(self, worker: int, task: _ScheduledTask, is_idle: bool) -> bool:
-        if task.is_suspect and not is_idle:
-            return False
-        if not task.failed_at or self._places[worker] not in task.failed_at:
-            return True
-        return self._has_failed_everywhere(task)
-
-    def _has_failed_everywhere(self, task: _ScheduledTask) -> bool:
-        to_come = self._starting - self._capacities.keys()  # a remote worker may never be ready
-        return all(self._places[other] in task.failed_at for other in self._assigned.keys() | to_come)
-
-    def _prefetch(self, worker: int, assigned: Mapping[int, None]) -> list[Instruction]:
-        """Prefetch tasks for a worker that is not idle."""
-        sent: list[Instruction] = []
-        capacity = self._capacity(worker)
-        first = self._tasks.get(next(iter(assigned), 0))
-        if capacity == 1 and first is not None and first.is_suspect:
-            return []
-        seconds = sum(map(self._foreseen, assigned)) if self._may_prefetch(assigned, capacity) else math.inf
-        while self._may_prefetch(assigned, capacity) and (sequence := self._next_for(worker, False)) is not None:
-            seconds += self._foreseen(sequence)
-            if seconds > PREFETCH_SECONDS * capacity:
-                break
-            sent.append(self._assign(worker, sequence))
-        return sent
-
-    def _may_prefetch(self, assigned: Mapping[int, None], capacity: int) -> bool:
-        """Whether another short task may be prefetched."""
-        each = min(len(self._queue) // (2 * self._workers), MAX_PREFETCH - 1)
-        return capacity <= len(assigned) < capacity * (1 + each)
-
-    def _capacity(self, worker: int) -> int:
-        return self._capacities.get(worker, 1)
-
-    def _foreseen(self, sequence: int) -> float:
-        """Seconds that a task takes at the mean pace; inf if that is unknown, or the task cancelled."""
-        task = self._tasks.get(sequence)
-        if task is None or task.flops == 0.0 or self._flops == 0.0:
-            return math.inf
-        return task.flops / self._flops * self._seconds
-
-    def _assign(self, worker: int, sequence: int) -> SendTask:
-        self._queue.remove(sequence)  # among the first
-        self._assigned[worker][sequence] = None
-        self._tasks[sequence].workers.add(worker)
-        return SendTask(worker, sequence)
-
-    def _unassign(self, worker: int, sequence: int) -> bool:
-        """Remove a task from a worker's queue; whether it was assigned."""
-        assigned = self._assigned.get(worker, {})
-        was_assigned = sequence in assigned
-        assigned.pop(sequence, None)
-        return was_assigned
+        """Assign tasks to these workers, unless one retires."""
+        return [] if self._retiring is not None else [*self._assignment.assign(workers, self._workers)]
 
     def _requeue(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """Requeue a task at the front, unless it was cancelled."""
-        if sequence not in self._tasks:
+        if sequence not in self._queue.open:
             return []
-        self._queue.appendleft(sequence)
+        self._queue.put_back([sequence])
         return [Requeue(worker, sequence, reason)]
 
-    def _requeue_all(self, assigned: Collection[int]) -> None:
-        """Requeue assigned tasks at the front, except cancelled ones."""
-        self._queue.extendleft(sequence for sequence in reversed([*assigned]) if sequence in self._tasks)
-
     def _invalidate_partial(self, worker: int, reason: str, is_blameless: bool) -> list[Instruction]:
-        lost = self._partials.pop(worker, [])
-        self._queue.extendleft(reversed(lost))
-        instructions: list[Instruction] = [InvalidatePartial(worker, tuple(lost), reason)] if lost else []
-        if worker in self._requested:
-            self._requested.remove(worker)
-            self._deaths_while_requested += not is_blameless
-            if self._deaths_while_requested >= TRIES:
-                ended = f"{TRIES} workers in a row ended before they had sent their sums; the last: {reason}"
-                instructions.append(Abort(worker, ended))
+        lost, deaths = self._sums.lose(worker, is_death=not is_blameless)
+        self._queue.put_back(lost)
+        instructions: list[Instruction] = [InvalidatePartial(worker, lost, reason)] if lost else []
+        if deaths >= TRIES:
+            ended = f"{TRIES} workers in a row ended before they had sent their sums; the last: {reason}"
+            instructions.append(Abort(worker, ended))
         return instructions
 
     def _count_failure(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
-        task = self._tasks.get(sequence)
+        task = self._queue.open.get(sequence)
         if task is None:  # cancelled, or answered by a worker that was thought dead
             return []
         task.failures += 1
         if task.failures >= TRIES:
-            del self._tasks[sequence]
+            self._queue.close(sequence)
             return [Abort(worker, f"{task.name}: given up after {TRIES} workers; the last: {reason}", sequence)]
         return self._requeue(worker, sequence, reason)

@@ -46,11 +46,13 @@ ready. A part is in the header. It is followed by a ping, since the worker ignor
     described | [kept] update | updates | score | error   ->
                               <-   collect
     sums | error              ->
+    capacity                  ->
                               <-   cancel (with a task's sequence)
     pong (with the task's sequence: it is not queued any more)   ->
                               <-   bye
 
-A hello says how many tasks are done at a time: one, or as many as a node agent has workers. A hello and its welcome
+A hello says how many tasks are done at a time: one, or as many as a node agent has workers. If workers of the agent
+leave for lack of memory, a capacity says how many remain; it may only fall. A hello and its welcome
 have no run id (`edge.protocol.messages.NO_RUN`), since a worker learns the run from the job.
 
 A worker may be sent further tasks before it has answered the first. It does them in the order in which they came, and

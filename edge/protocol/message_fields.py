@@ -13,6 +13,7 @@ from edge.protocol import config
 from edge.protocol.config import Job
 from edge.protocol.messages import (
     Cancel,
+    Capacity,
     ClientState,
     Describe,
     Described,
@@ -40,7 +41,7 @@ from edge.protocol.messages import (
 )
 from edge.protocol.payload import VERSION_NBYTES, Layout
 
-PROTOCOL = 6
+PROTOCOL = 7
 MAX_COMPLAINT = 500
 """Characters of what is wrong with a record."""
 
@@ -215,6 +216,7 @@ _DESCRIPTION_FIELDS = {
 
 TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
     "hello": (Hello, {"workers": _INT}),
+    "capacity": (Capacity, {"workers": _INT}),
     "welcome": (Welcome, {"job": _JOB}),
     "ping": (Ping, {}),
     "pong": (Pong, {}),

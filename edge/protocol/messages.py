@@ -1,22 +1,33 @@
 """The messages between worker and coordinator, and the values that each may have. Never their encoding.
 
-Their order and encoding are in `edge.protocol.codec`.
+Those of visits are defined in `edge.protocol.visit_messages`, and named here, too. Order and encoding of all are in
+`edge.protocol.codec`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge.protocol.client_state import SEPARATOR
 from edge.protocol.config import SPLITS, EvalSplit, Job, ModelProfile
+from edge.protocol.message_checks import WireError as WireError
+from edge.protocol.message_checks import expect as expect
+from edge.protocol.message_checks import printable as printable
+from edge.protocol.message_checks import reject as reject
+from edge.protocol.message_checks import shown as shown
 from edge.protocol.payload import VERSION_NBYTES, Payload, Vector
+from edge.protocol.visit_messages import MAX_BATCH as MAX_BATCH
+from edge.protocol.visit_messages import MAX_BATCH_VECTORS as MAX_BATCH_VECTORS
+from edge.protocol.visit_messages import Train as Train
+from edge.protocol.visit_messages import Update as Update
+from edge.protocol.visit_messages import Updates as Updates
+from edge.protocol.visit_messages import Visits as Visits
 
 Totals = dict[str, dict[str, NDArray[np.int64]]]
 """slot -> key -> sum of clients' vectors, in the units of `edge.protocol.fixed_point`"""
@@ -46,8 +57,6 @@ LOCAL_MODEL = "local model"
 """The slot of a whole local model that is measured (`edge.training.measured_visit`)."""
 OWN_COMPONENT = "own component"
 """The option of that client side which names the method's."""
-Ints = NDArray[np.int64]
-Reals = NDArray[np.float64]
 
 MAX_WORKERS = 4096
 """Workers of one node agent."""
@@ -62,34 +71,6 @@ def further_values(job: Job) -> tuple[str, ...]:
     return tuple(f"{group}{SUBVALUE}{name}" for group in groups for name in (ACCURACY, LOSS))
 
 
-class WireError(ValueError):
-    """A message that does not follow the protocol; the text has the reason."""
-
-
-def reject(what: str, value: object) -> NoReturn:
-    """WireError that names the value."""
-    raise WireError(f"{what}: {shown(value)} does not fit")
-
-
-def shown(value: object) -> str:
-    """The beginning of a value from another machine, however deeply it is nested."""
-    try:
-        return repr(value)[:100]
-    except RecursionError:
-        return f"a nested {type(value).__name__}"
-
-
-def printable(text: str, most: int) -> str:
-    """At most ``most`` characters of a text from another machine, on one line and without control characters."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[:most])
-
-
-def expect(fits: bool, what: str, value: object) -> None:
-    """WireError that names the value, unless ``fits``."""
-    if not fits:
-        reject(what, value)
-
-
 @dataclass(frozen=True)
 class Hello:
     """A worker has connected, or a node agent."""
@@ -99,6 +80,17 @@ class Hello:
 
     def __post_init__(self) -> None:
         expect(0 < self.workers <= MAX_WORKERS, "hello: workers", self.workers)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """A node agent does fewer tasks at a time than it has said: workers of its machine have left for lack of memory."""
+
+    workers: int
+    """Those that are left."""
+
+    def __post_init__(self) -> None:
+        expect(0 < self.workers < MAX_WORKERS, "capacity: workers", self.workers)
 
 
 @dataclass(frozen=True)
@@ -171,137 +163,6 @@ class ClientState:
         expect(self.client >= 0, "kept: client", self.client)
         for slot in self.payload:
             expect(SEPARATOR not in slot, "kept: slot", slot)
-
-
-@dataclass(frozen=True)
-class Train:
-    """One visit of one client. Charged."""
-
-    client: int
-    round: int
-    lr: float
-    choice: Mapping[str, int]
-    """What the server chose for this visit, by name (FedBR: ``alpha``)."""
-    payload: Payload
-
-    def __post_init__(self) -> None:
-        expect(self.client >= 0, "train: client", self.client)
-        expect(self.round >= 0, "train: round", self.round)
-        expect(math.isfinite(self.lr) and self.lr >= 0, "train: lr", self.lr)
-
-
-@dataclass(frozen=True)
-class Update:
-    """The answer to `Train`. Charged as if its vectors came with it, also where the worker has added them up."""
-
-    client: int
-    round: int
-    numbers: Mapping[str, float]
-    """What the visit measured, by name (losses, samples, steps)."""
-    payload: Payload
-    """Empty if the worker has added the vectors to its partial sum."""
-    by: str = field(default="", compare=False)
-    """The remote worker that trained it; empty for a local one. It does not travel."""
-
-    def __post_init__(self) -> None:
-        expect(self.client >= 0, "update: client", self.client)
-        expect(self.round >= 0, "update: round", self.round)
-
-
-MAX_BATCH = 1024
-"""Visits of one `Visits`, and updates of one `Updates`."""
-MAX_BATCH_VECTORS = 1 << 16
-"""Vectors of one `Updates`: a short header can announce many empty ones for each update."""
-
-
-def _expect_columns(name: str, sequences: Ints, *columns: Sized) -> None:
-    """WireError unless the sequences are distinct task numbers, and all columns as long."""
-    count = len(sequences)
-    expect(0 < count <= MAX_BATCH, f"{name}: number", count)
-    expect({len(column) for column in columns} == {count}, f"{name}: lengths", [count, *map(len, columns)])
-    numbers = set(sequences.tolist())
-    expect(len(numbers) == count and min(numbers) > 0, f"{name}: tasks", sequences[:8].tolist())
-
-
-def _expect_each(name: str, column: Ints | Reals, fits: NDArray[np.bool_]) -> None:
-    """WireError with the first number of a column that does not fit."""
-    if not fits.all():
-        reject(name, column[~fits][0].item())
-
-
-@dataclass(frozen=True, eq=False)
-class Visits:
-    """Several visits that need the same vectors: columns with one item for each. Each is charged as a `Train`."""
-
-    sequences: Ints
-    """Numbers of the tasks"""
-    clients: Ints
-    rounds: Ints
-    lrs: Reals
-    weights: Reals
-    """Aggregation weights, as in the envelope of a `Train`"""
-    state_in: Sequence[str | None]
-    state_out: Sequence[str | None]
-    choice: Mapping[str, Ints]
-    payload: Payload
-
-    def __post_init__(self) -> None:
-        others = (self.clients, self.rounds, self.lrs, self.weights, self.state_in, self.state_out)
-        _expect_columns("visits", self.sequences, *others, *self.choice.values())
-        _expect_each("visits: clients", self.clients, self.clients >= 0)
-        _expect_each("visits: rounds", self.rounds, self.rounds >= 0)
-        _expect_each("visits: lrs", self.lrs, (self.lrs >= 0) & (self.lrs < math.inf))
-        _expect_each("visits: weights", self.weights, (self.weights >= 0) & (self.weights <= 1))
-
-    def tasks(self) -> Iterator[tuple[int, float, str | None, str | None, Train]]:
-        """(sequence, weight, state_in, state_out, visit) of each."""
-        names, chosen = list(self.choice), [column.tolist() for column in self.choice.values()]
-        choices = [dict(zip(names, values, strict=True)) for values in zip(*chosen, strict=True)]
-        visits = map(
-            Train,
-            self.clients.tolist(),
-            self.rounds.tolist(),
-            self.lrs.tolist(),
-            choices or [{} for _ in self.sequences],
-            [self.payload] * len(self.sequences),
-        )
-        columns = self.sequences.tolist(), self.weights.tolist(), self.state_in, self.state_out
-        yield from zip(*columns, visits, strict=True)
-
-
-@dataclass(frozen=True, eq=False)
-class Updates:
-    """Several updates that report the same numbers, in columns. Each is charged as an `Update`."""
-
-    sequences: Ints
-    """Numbers of the tasks"""
-    clients: Ints
-    rounds: Ints
-    seconds: Reals
-    """How long the worker took over each task"""
-    numbers: Mapping[str, Reals]
-    payloads: Sequence[Payload] = ()
-    """One for each, all of the same shapes; none if all have been added to the worker's partial sum"""
-
-    def __post_init__(self) -> None:
-        columns = [self.clients, self.rounds, self.seconds, *self.numbers.values()]
-        _expect_columns("updates", self.sequences, *columns, *([self.payloads] if self.payloads else []))
-        _expect_each("updates: clients", self.clients, self.clients >= 0)
-        _expect_each("updates: rounds", self.rounds, self.rounds >= 0)
-        _expect_each("updates: seconds", self.seconds, (self.seconds >= 0) & (self.seconds < math.inf))
-
-    def replies(self) -> Iterator[tuple[int, float, Update]]:
-        """(sequence, seconds, update) of each."""
-        names, reported = list(self.numbers), [column.tolist() for column in self.numbers.values()]
-        numbers = [dict(zip(names, values, strict=True)) for values in zip(*reported, strict=True)]
-        updates = map(
-            Update,
-            self.clients.tolist(),
-            self.rounds.tolist(),
-            numbers or [{} for _ in self.sequences],
-            self.payloads or [{} for _ in self.sequences],
-        )
-        yield from zip(self.sequences.tolist(), self.seconds.tolist(), updates, strict=True)
 
 
 @dataclass(frozen=True)
@@ -439,6 +300,7 @@ class Shutdown:
 
 Message = (
     Hello
+    | Capacity
     | Welcome
     | Ping
     | Pong

@@ -76,7 +76,7 @@ def read_pair(path: Path) -> KeyPair:
     if path.stat().st_mode & OTHERS:
         raise KeyFileError(f"{path}: others may read this secret key; to close it: chmod 600 {path}")
     if zmq.curve_public(found["secret"]) != found["public"]:
-        raise KeyFileError(f"{path}: its two halves are not a pair")
+        raise KeyFileError(f"{path}: its public key does not belong to its secret key")
     return KeyPair(found["public"], found["secret"])
 
 

@@ -154,7 +154,7 @@ def with_workers(
 
     Arguments and errors as of `scenarios.session.Session`.
     """
-    from coordinator.workers.pool import FIRST_REMOTE_WORKER_SECONDS
+    from coordinator.workers.monitor import FIRST_REMOTE_WORKER_SECONDS
     from scenarios.report.live import LiveTable
     from scenarios.session import Session
 

@@ -59,6 +59,7 @@ class TaskForwarder:
         """``telemetry``: lines for the record of the run, which go up with the next replies."""
         self._connection, self._pool, self._states, self._telemetry = connection, pool, states, telemetry
         self._replies = ReplyBatch(connection, 2 * WAITING_SECONDS)  # they have waited in workers
+        self._workers = pool.size  # as the coordinator knows it
         self._open: dict[int, ForwardedTask] = {}
         self._single: PoolTaskGroup | None = None  # of all tasks whose replies go up whole
         self._round = _Round(-1)
@@ -74,6 +75,9 @@ class TaskForwarder:
                 raise group.error
         if self._round.is_wanted:
             self._try_collect()
+        if self._pool.size < self._workers:  # some have retired: there was too little memory for so many
+            self._workers = self._pool.size
+            self._connection.send(messages.Capacity(self._workers))
         if len(self._open) < self._pool.size or self._replies.is_due():
             self._replies.send()
 

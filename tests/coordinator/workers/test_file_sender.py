@@ -199,7 +199,7 @@ def test_a_joining_worker_is_not_late_while_files_are_sent(host: Host) -> None:
             now = began + 10 * minute
             if minute <= 100:
                 host.pool._files.last_sent_at = now
-            host.pool._end_overdue(now)
+            host.pool._monitor._end_late(now)
             assert len(host.pool._registry.alive) == (minute <= 160), minute
 
 

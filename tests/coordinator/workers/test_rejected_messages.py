@@ -80,6 +80,7 @@ WRONG: list[tuple[Callable[[messages.Update, int], Said], str]] = [
     (lambda update, n: [(messages.Error("E", ""), 9)], "task 9 is not assigned to it"),
     (lambda update, n: [(messages.PartialSum(5, 1, {}), 0)], "sums that were not requested"),
     (lambda update, n: [(KEPT, n)], "a ClientState of a worker that reaches the files of the run"),
+    (lambda update, n: [(messages.Capacity(1), 0)], "a capacity of 1 tasks at a time after one of 1"),
     (lambda update, n: [(messages.Shutdown(), n)], "a coordinator has no use for a Shutdown"),
     (lambda update, n: [(messages.Hello(), n)], "run id (this is run-1): '' does not fit"),
 ]

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import zmq
 
-from coordinator.workers import pool as pools
+from coordinator.workers import monitor
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.sockets import Received
 from coordinator.workers.task import PoolError, PoolTask, Reply
-from edge.protocol import messages
+from edge.protocol import codec, messages
 from edge.protocol.payload import Vector
 from tests.pools import ALICE, AUTH, BOB, EVE, RUN, SECONDS, Host, Opener, Peer, answer, meanwhile, sums, visit
 
@@ -61,8 +61,8 @@ def test_what_a_lost_remote_worker_had_in_hand_is_done_by_others_and_nobody_is_t
 def test_a_pool_whose_remote_workers_have_gone_gives_up_soon_unless_its_first_could_not_serve(
     listening: Opener, monkeypatch: pytest.MonkeyPatch, declines: bool
 ) -> None:
-    monkeypatch.setattr(pools, "FIRST_REMOTE_WORKER_SECONDS", 1.5)
-    monkeypatch.setattr(pools, "NEXT_REMOTE_WORKER_SECONDS", 0.0 if declines else 0.5)
+    monkeypatch.setattr(monitor, "FIRST_REMOTE_WORKER_SECONDS", 1.5)
+    monkeypatch.setattr(monitor, "NEXT_REMOTE_WORKER_SECONDS", 0.0 if declines else 0.5)
     host, seconds = listening(0), 1.5 if declines else 0.5
     why = "JoinError: other last bits" if declines else "it could not be reached: Host unreachable"
 
@@ -334,3 +334,35 @@ def _is_open(connection: socket.socket) -> bool:
 
 def model_of(value: float) -> Any:
     return np.full(100_000, value, np.float32)
+
+
+def test_a_node_agents_workers_are_each_recorded_and_those_that_retire_are_not_counted(listening: Opener) -> None:
+    host, key = listening(1), ALICE[0].decode()
+    named = f"worker 1, a remote worker, key {key}"
+
+    def serve() -> None:
+        with Peer(host.endpoint, ALICE) as agent:
+            agent.join(workers=3)
+            for memory in ("worker 0 on cuda:0: 1 MiB", "worker 1 on cuda:0: 2 MiB", "", "worker 2 on cuda:0: 3 MiB"):
+                sequence, task = agent.hear()
+                encoded = codec.encode(answer(task), agent.run_id)
+                envelope = codec.Envelope(agent.name, sequence, telemetry=memory).pack()
+                agent.send([envelope, encoded.header, *encoded.frames])
+            for left in (2, 1, 1):
+                agent.say(messages.Capacity(left))
+            while not isinstance(message := agent.hear()[1], messages.Shutdown):
+                pass
+            assert message.why.endswith("a capacity of 1 tasks at a time after one of 1")
+
+    with meanwhile(serve):
+        host.until(lambda: host.pool.size == 4)
+        while len(host.of("worker_memory")) < 3:
+            sums(host.pool, [visit(client) for client in range(4)])
+        host.until(lambda: host.of("worker_died"))
+    assert host.of("worker_memory") == [f"worker 1: worker {n} on cuda:0: {n + 1} MiB" for n in range(3)]
+    assert host.of("worker_retired") == [
+        f"{named}: 2 tasks at a time instead of 3, for lack of memory",
+        f"{named}: 1 tasks at a time instead of 2, for lack of memory",
+    ]
+    assert host.pool.size == 1
+    assert len(host.pool._registry.alive) == len(host.pool._registry._by_number) == 1

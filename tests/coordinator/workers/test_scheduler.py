@@ -20,9 +20,18 @@ from coordinator.workers.instructions import (
 from coordinator.workers.scheduler import MAX_PREFETCH, TaskScheduler
 
 
-def registry(workers: int) -> TaskScheduler:
+class OneReplyScheduler(TaskScheduler):
+    """With an event for one reply."""
+
+    def answered(self, worker: int, sequence: int, seconds: float = 0.0, in_partial: bool = False) -> list[Instruction]:
+        """The reply's verdict, and what follows."""
+        verdicts, more = self.answered_all(worker, [(sequence, seconds, in_partial)])
+        return [*verdicts, *more]
+
+
+def registry(workers: int) -> OneReplyScheduler:
     """scheduler whose workers are all ready."""
-    scheduler = TaskScheduler(workers)
+    scheduler = OneReplyScheduler(workers)
     assert scheduler.begin() == [StartWorker(worker) for worker in range(workers)]
     for worker in range(workers):
         assert scheduler.ready(worker) == []
@@ -34,7 +43,7 @@ def submit(scheduler: TaskScheduler, *sequences: int, name: str = "task", flops:
     return scheduler.submitted([(sequence, name, flops) for sequence in sequences])
 
 
-def seasoned(workers: int, seconds: float = 0.04) -> TaskScheduler:
+def seasoned(workers: int, seconds: float = 0.04) -> OneReplyScheduler:
     """scheduler that have seen one task of 100 FLOPs, number 0, which took so long."""
     scheduler = registry(workers)
     submit(scheduler, 0, flops=100.0)
@@ -349,7 +358,7 @@ def test_cancelled_tasks_of_a_dead_workers_hand_are_forgotten() -> None:
 # --- updates that workers have added up -------------------------------------------------------------------------------
 
 
-def deposited(scheduler: TaskScheduler, worker: int, *sequences: int) -> None:
+def deposited(scheduler: OneReplyScheduler, worker: int, *sequences: int) -> None:
     """These tasks, which are in this worker's hand one after another, are answered as deposits."""
     for sequence in sequences:
         assert scheduler.answered(worker, sequence, in_partial=True)[0] == DeliverReply(sequence)
@@ -581,6 +590,35 @@ def test_a_remote_worker_that_lacks_memory_leaves_and_is_counted_out_once() -> N
     assert scheduler.answered(0, 1) == [DeliverReply(1), SendTask(0, 2)]
     # The one that is left is the last: it stays.
     assert scheduler.lacked_memory(0, 2, "no room") == [Requeue(0, 2, "no room"), SendTask(0, 2)]
+
+
+def test_each_task_that_a_node_agent_runs_has_a_term_and_those_that_wait_there_have_none() -> None:
+    scheduler = seasoned(1, seconds=1e-4)
+    agent = scheduler.joined("alice", 3)
+    scheduler.ready(agent)
+    submit(scheduler, *range(1, 41), flops=100.0)
+    assigned = [n for n in range(1, 41) if scheduler.is_assigned(agent, n)]
+    assert len(assigned) > 3
+    assert scheduler.terms(agent) == dict.fromkeys(assigned[:3], 120.0)
+    scheduler.answered(agent, assigned[1], 1e-4)
+    assert list(scheduler.terms(agent)) == [assigned[0], assigned[2], assigned[3]]
+
+
+def test_a_node_agent_whose_workers_retire_gets_fewer_tasks_at_a_time() -> None:
+    scheduler = registry(1)
+    agent, slow = scheduler.joined("alice", 4), scheduler.joined("bob", 4)
+    scheduler.shrank(slow, 2)
+    scheduler.ready(agent)
+    assert scheduler.workers == 5
+    submit(scheduler, *range(1, 11))
+    scheduler.shrank(agent, 2)
+    assert (scheduler.workers, scheduler.capacity(agent)) == (3, 2)
+    assert [len(scheduler.answered(agent, n)) - 1 for n in (2, 3, 4, 5)] == [0, 0, 1, 1]
+    assert scheduler.ready(slow) == [SendTask(slow, 8), SendTask(slow, 9)]
+    assert scheduler.workers == 5
+    scheduler.died(agent, "gone")
+    scheduler.died(slow, "gone")
+    assert scheduler.workers == 1
 
 
 def test_tasks_go_to_the_worker_that_has_what_they_need_unless_another_would_be_idle() -> None:

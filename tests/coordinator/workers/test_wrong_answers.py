@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.workers import paces
 from coordinator.workers import scheduler as scheduling
 from coordinator.workers.task import PoolTask, Reply
 from edge.protocol import codec, messages
@@ -92,7 +93,7 @@ def test_a_lone_remote_worker_is_asked_twice_and_cannot_buy_time_by_saying_how_l
         host.pool.submit([doubtful(3)], lambda task, reply: heard.append(reply)).wait()
         sums(host.pool, [visit(0, flops=1e6)])
     assert len(heard) == len(host.of("task_failed")) == 1
-    assert host.pool._scheduler._seconds < 60.0
+    assert host.pool._scheduler._paces.seconds < 60.0
 
 
 def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_elsewhere(listening: Opener) -> None:
@@ -119,9 +120,9 @@ def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_els
 def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term_is_over(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert scheduling.TERM_SECONDS == 120.0
-    monkeypatch.setattr(scheduling, "TERM_SECONDS", 1.0)
-    monkeypatch.setattr(scheduling, "UNKNOWN_TERM_SECONDS", 1.0)
+    assert paces.TERM_SECONDS == 120.0
+    monkeypatch.setattr(paces, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(paces, "UNKNOWN_TERM_SECONDS", 1.0)
     host, told = listening(1), []
 
     def squat() -> None:
@@ -143,7 +144,7 @@ def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term
 def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduling, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(paces, "TERM_SECONDS", 1.0)
     host = listening(0)
 
     def squat() -> None:
@@ -264,18 +265,18 @@ def at_work(flops: float, seasoned: float | None = None, own: float | None = Non
     found.ready(0)
     if seasoned is not None:
         found.submitted([(1, "task", 100.0)])
-        found.answered(0, 1, seasoned)
+        found.answered_all(0, [(1, seasoned, False)])
     found.submitted([(2, "task", 0.0)])  # keeps the worker of ours busy
     remote_worker = found.joined("key")
     found.ready(remote_worker)
     if own is not None:
         found.submitted([(3, "task", 100.0)])
-        found.answered(remote_worker, 3, own)
+        found.answered_all(remote_worker, [(3, own, False)])
     found.submitted([(4, "task", flops)])
     assert found.running_task(remote_worker) == 4
-    term = found.term(remote_worker)
-    assert term is not None and term[0] == 4
-    return term[1]
+    ((task, seconds),) = found.terms(remote_worker).items()
+    assert task == 4
+    return seconds
 
 
 def test_a_term_is_many_times_what_a_task_should_take_and_at_least_two_minutes() -> None:
@@ -286,11 +287,11 @@ def test_a_term_is_many_times_what_a_task_should_take_and_at_least_two_minutes()
     assert at_work(flops=0.0, seasoned=0.5) == 3600.0
     found = scheduling.TaskScheduler(0)
     remote_worker = found.joined("key")
-    assert found.term(remote_worker) == (scheduling.GETTING_READY, 600.0)
+    assert found.terms(remote_worker) == {scheduling.GETTING_READY: 600.0}
     found.ready(remote_worker)
-    assert found.term(remote_worker) is None
+    assert found.terms(remote_worker) == {}
     found.submitted([(1, "task", 1e10), (2, "task", 2e10)])
     for sequence in (1, 2):
-        found.answered(remote_worker, sequence, 10.0 * sequence, in_partial=True)
+        found.answered_all(remote_worker, [(sequence, 10.0 * sequence, True)])
     found.collect([1, 2])
-    assert found.term(remote_worker) == (scheduling.GIVING_SUMS, 600.0)  # a node agent may do both again, twenty times
+    assert found.terms(remote_worker) == {scheduling.GIVING_SUMS: 600.0}  # a node agent may do both again, twenty times

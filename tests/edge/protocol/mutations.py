@@ -61,6 +61,7 @@ def going_up() -> list[messages.Message]:
     """One of each type that a worker sends."""
     return [
         messages.Hello(),
+        messages.Capacity(1),
         messages.Pong(),
         messages.Described(DESCRIPTION, payload()),
         messages.Update(1, 5, {"loss": 0.5, "steps": 3.0}, payload()),

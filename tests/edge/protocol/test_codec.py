@@ -103,6 +103,7 @@ def refusal(
     "message",
     [
         messages.Hello(),
+        messages.Capacity(3),
         messages.Welcome(JOB),
         messages.Ping(),
         messages.Pong(),
@@ -293,6 +294,7 @@ BLOCKS = messages.Tensors(tuple(model()["model"].values()))
         (SCORE, put(3, "values", {"x" * 101: [bytes(8)] * 2}), "score: name of a value"),
         (SCORE, put(3, "values", {str(n): [bytes(8)] * 2 for n in range(2001)}), "score: number of values: 2001"),
         (messages.Evaluate(0, 4, 1, model()), put(3, "split", "tset"), "evaluate: split: 'tset' does not fit"),
+        (messages.Capacity(1), put(3, "workers", bytes(8)), "capacity: workers: 0 does not fit"),
         (messages.Welcome(JOB), put(3, "job", "seed", "one"), "welcome: job: 1 validation error"),
         (described(), put(3, "classes", (5).to_bytes(8, "big")), "described: histogram"),
         (described(), put(3, "layout", [["a", -1, 0, []]]), "described: layout: a: (-1, 0) does not fit"),

@@ -69,4 +69,4 @@ def test_other_files_are_named(tmp_path: Path) -> None:
         assert refused(read_public, public) == f"not a {half}", text
     mixed = [private.read_text().splitlines()[1], other.read_text().splitlines()[2]]
     private.write_text("\n".join(mixed))
-    assert refused(read_pair, private) == "its two halves are not a pair"
+    assert refused(read_pair, private) == "its public key does not belong to its secret key"

@@ -178,6 +178,9 @@ class Machine:
         self.tasks: list[PoolTask] = []
         self.size, self.socket = 1, None
 
+    def turn(self, seconds: float) -> None:
+        """Nothing happens."""
+
     def watch(self, socket: object, on_readable: Callable[[], None]) -> None:
         self.on_readable = on_readable
 
@@ -202,3 +205,13 @@ def test_a_visit_that_fails_when_it_is_done_again_for_a_lost_sum_ends_the_agent(
     forwarder._on_reply(task, messages.Update(2, 5, {}, {}))
     with pytest.raises(PoolError, match="a partial sum was lost, and a visit in it cannot be done again: given up"):
         task.on_failure(task, "given up after 3 workers")
+
+
+def test_the_run_is_told_once_of_workers_that_have_retired_here(tmp_path: Path) -> None:
+    machine: Any = Machine()
+    machine.size = 4
+    forwarder = TaskForwarder(machine, machine, StateFiles(tmp_path, 1), [])
+    for size in (4, 3, 3, 1, 1):
+        machine.size = size
+        forwarder.turn()
+    assert machine.sent == [messages.Capacity(3), messages.Capacity(1)]
