@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-TERM_SECONDS = 120.0
-"""Shortest term."""
+TERM_SECONDS = 180.0
+"""Shortest term: a node agent finds a worker of its own that hangs before that, and loses it alone
+(`coordinator.workers.monitor`)."""
 TERM_FACTOR = 20.0
 """Term of a task in foreseen times, by the remote worker's own pace."""
 OTHERS_TERM_FACTOR = 100.0

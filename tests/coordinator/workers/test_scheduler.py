@@ -599,7 +599,7 @@ def test_each_task_that_a_node_agent_runs_has_a_term_and_those_that_wait_there_h
     submit(scheduler, *range(1, 41), flops=100.0)
     assigned = [n for n in range(1, 41) if scheduler.is_assigned(agent, n)]
     assert len(assigned) > 3
-    assert scheduler.terms(agent) == dict.fromkeys(assigned[:3], 120.0)
+    assert scheduler.terms(agent) == dict.fromkeys(assigned[:3], 180.0)
     scheduler.answered(agent, assigned[1], 1e-4)
     assert list(scheduler.terms(agent)) == [assigned[0], assigned[2], assigned[3]]
 

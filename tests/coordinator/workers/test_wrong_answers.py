@@ -120,7 +120,7 @@ def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_els
 def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term_is_over(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert paces.TERM_SECONDS == 120.0
+    assert paces.TERM_SECONDS == 180.0
     monkeypatch.setattr(paces, "TERM_SECONDS", 1.0)
     monkeypatch.setattr(paces, "UNKNOWN_TERM_SECONDS", 1.0)
     host, told = listening(1), []
@@ -279,8 +279,8 @@ def at_work(flops: float, seasoned: float | None = None, own: float | None = Non
     return seconds
 
 
-def test_a_term_is_many_times_what_a_task_should_take_and_at_least_two_minutes() -> None:
-    assert at_work(flops=100.0, seasoned=0.5) == 120.0
+def test_a_term_is_many_times_what_a_task_should_take_and_at_least_three_minutes() -> None:
+    assert at_work(flops=100.0, seasoned=0.5) == 180.0
     assert at_work(flops=1000.0, seasoned=0.5) == 500.0  # ten times the work, 0.5 s each, and a hundred times that
     assert at_work(flops=1000.0, seasoned=0.5, own=3.0) == 600.0  # by its own pace, 30 s, and twenty times that
     assert at_work(flops=1e12) == 10_000.0  # at 100 MFLOP/s, while nobody knows better
