@@ -61,6 +61,7 @@ class PoolTrainer:
     ) -> None:
         self.job, self.method, self.description, self.server = job, method, description, server
         self.workers, self.folder, self.checks, self.states = workers, folder, checks, states
+        self._reaches: dict[tuple[float, int], Reach] = {}  # of visits with this step size and so many steps
 
     def reorder_buffer(self) -> ReorderBuffer:
         """A reorder buffer whose overflow goes to a file of the run folder."""
@@ -128,7 +129,11 @@ class PoolTrainer:
 
     def reach(self, visit: PlannedVisit) -> Reach:
         """How far this visit can move the model."""
-        return Reach(self._initial_norm, self._parameters, visit.lr * self.job.train.step_sum(visit.work.steps))
+        key = visit.lr, visit.work.steps
+        if key not in self._reaches:
+            moved = visit.lr * self.job.train.step_sum(visit.work.steps)
+            self._reaches[key] = Reach(self._initial_norm, self._parameters, moved)
+        return self._reaches[key]
 
     @cached_property
     def _state_shapes(self) -> Shapes | None:

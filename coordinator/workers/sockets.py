@@ -32,6 +32,7 @@ NO_LIMIT = 0
 """Of messages queued for a node agent: the scheduler bounds them, by the number of the agent's workers."""
 MAX_FRAME_NBYTES = 1 << 32
 """Largest frame of local workers, which are this user's processes."""
+READABLE = int(zmq.POLLIN)
 LAST_PART = zmq.NOBLOCK
 FURTHER_PART = zmq.NOBLOCK | zmq.SNDMORE
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -119,7 +120,7 @@ class RouterSocket:
 
     def receive(self) -> Received | None:
         """The next message, if there is one."""
-        if not int(self.router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # cheaper than an exception
+        if not int(self.router.getsockopt(zmq.EVENTS)) & READABLE:  # cheaper than an exception
             return None
         frames = [self.router.recv(zmq.NOBLOCK, copy=False)]
         while frames[-1].more:  # messages arrive whole or not at all

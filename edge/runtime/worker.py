@@ -82,6 +82,8 @@ class _PrefetchQueue:
     def receive(self, connection: CoordinatorConnection) -> bool:
         """Handle all messages that have come, and wait for a task if there is none; False after a `Shutdown`."""
         while True:
+            if self.tasks and not connection.is_readable():
+                return True
             try:
                 envelope, message = connection.receive(wait=not self.tasks)
             except zmq.Again:

@@ -85,8 +85,16 @@ class LocalBatches:
         self.loader, self.indices, self.config = loader, indices, train
         self.plan = train.plan(len(indices))
         self.key, self.purposes = key, purposes
-        seed, round, client = key
-        self.order, self.draws = (keyed_generator(seed, purpose, round, client) for purpose in purposes)
+        self.order = self._generator(purposes[0])
+
+    def _generator(self, purpose: str) -> np.random.Generator:
+        seed, round, client = self.key
+        return keyed_generator(seed, purpose, round, client)
+
+    @cached_property
+    def draws(self) -> np.random.Generator | None:
+        """The random stream of augmentation; None without any."""
+        return self._generator(self.purposes[1]) if self.loader.profile.varies else None
 
     def phase(self, purpose: str, epochs: int | None) -> LocalBatches:
         """The batches of a further phase, with random streams of its own (`VisitContext.phase`)."""
