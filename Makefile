@@ -37,7 +37,7 @@ fuzz: $(STAMP) ## malformed messages against both sides of the protocol: make fu
 test-network: $(STAMP) ## the clock against real links, and joining from another machine (root; about 20 minutes)
 	FEDBR_NETWORK=1 $(BIN)/python -m pytest -rs tests/network
 
-chaos: $(STAMP) ## kill and stop workers, node agents, nodes of a cluster and coordinators at random moments, and compare the results (half an hour)
+chaos: $(STAMP) ## kill and stop workers, node agents, nodes of a cluster and coordinators at random moments, and compare the results (a quarter of an hour)
 	$(BIN)/python benchmarks/chaos.py
 	$(BIN)/python benchmarks/chaos_cluster.py
 

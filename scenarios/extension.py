@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -22,10 +21,10 @@ from coordinator.records.round_record import EvalResult
 from coordinator.records.schema import HostEvent, RoundRow
 from coordinator.records.store import Ledger, has_rounds, read
 from coordinator.rounds.budget import CONVERGED, FLEET_RULES, ROUNDS, TARGET, USER, Budget
-from coordinator.rounds.run import RunFailed
 from edge.protocol.config import TrainConfig
 from edge.protocol.files import write_text
 from edge.protocol.messages import VALIDATION_ACCURACY
+from scenarios import run_errors
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
@@ -65,7 +64,7 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
     check_schedule(loaded.scenario.train, loaded.scenario.rounds.max, new.scenario.rounds.max)
     new = _spanned(loaded.scenario, new)
     check_budget(loaded.scenario, new.scenario)
-    with run_lock(folder), _in_words(folder):
+    with run_lock(folder), run_errors.named(folder):
         if not has_rounds(folder / LEDGER):
             reset_run_folder(folder)
             _write(new, folder)
@@ -111,14 +110,6 @@ def _ended_by(folder: Path) -> str | None:
     """The rule that ended the run, by its summary; None without one."""
     rows = read(folder / LEDGER, "SELECT value FROM meta WHERE key = 'summary'")
     return json.loads(rows[0]["value"]).get("stopped_by") if rows else None
-
-
-@contextlib.contextmanager
-def _in_words(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, sqlite3.Error) as error:
-        raise RunFailed(f"{error}\nrun folder: {folder}") from error
 
 
 def _write(new: Loaded, folder: Path) -> None:

@@ -99,6 +99,7 @@ class StopFlag:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            _computing.is_interruptible = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.is_set:
@@ -121,10 +122,12 @@ _computing = _Computing()
 def interruptible() -> Iterator[None]:
     """A body of pure computation, which the first signal of a `StopFlag` ends with Stopped.
 
-    A signal that comes just before is found by whoever asks the flag next. Without effect outside the main thread.
+    A signal that comes just before is found by whoever asks the flag next. One that comes while an object is finalised
+    is lost, and a second one ends the process. Without effect outside the main thread.
     """
-    before, _computing.is_interruptible = _computing.is_interruptible, True
+    before = _computing.is_interruptible
     try:
+        _computing.is_interruptible = True
         yield
     finally:
         _computing.is_interruptible = before

@@ -143,7 +143,8 @@ class Budget:
         self.spent = Cost()
         self._by_client: defaultdict[int, Cost] = defaultdict(Cost)
         self._is_limited = any(getattr(limits, rule) is not None for rule in FLEET_RULES)
-        self._limits_clients = limits.client != Limits()
+        self.limits_clients = limits.client != Limits()
+        """Whether clients have budgets of their own"""
         self._reservations: Counter[Cost] = Counter()
 
     def reserve(self, costs: Sequence[Cost]) -> tuple[list[bool], str | None]:
@@ -176,7 +177,7 @@ class Budget:
 
     def admits(self, client: int, cost: Cost) -> bool:
         """Whether the client's own budget can pay for the visit."""
-        if not self._limits_clients:
+        if not self.limits_clients:
             return True
         return _exceeded(self.limits.client, CLIENT_RULES, self._by_client[client] + cost) is None
 
@@ -184,7 +185,7 @@ class Budget:
         """Add the real costs of visits that have ended. ``costs``: by column of `Cost`, (visits,) each."""
         totals = zip(_COLUMNS, costs, strict=True)
         self.spent = Cost(*(reduce(operator.add, column, getattr(self.spent, name)) for name, column in totals))
-        if self._limits_clients:
+        if self.limits_clients:
             for client, *cost in zip(clients, *costs, strict=True):
                 self._by_client[client] += Cost(*cost)
 

@@ -41,6 +41,8 @@ INEXACT = 10.0
 """Largest factor between the FLOPs that a worker counts and those of a compute plan that is not exact"""
 SPARE_REPLIES = 2
 """Updates that a reorder buffer holds in memory, beyond one per worker"""
+MOST_REACHES = 1024
+"""Kinds of visits whose `Reach` is kept."""
 REORDER_NBYTES = 1 << 26
 """Bytes of short updates that it holds in memory in any case: workers send these in batches"""
 
@@ -131,6 +133,8 @@ class PoolTrainer:
         """How far this visit can move the model."""
         key = visit.lr, visit.work.steps
         if key not in self._reaches:
+            if len(self._reaches) >= MOST_REACHES:  # step sizes may be as many as rounds
+                self._reaches.clear()
             moved = visit.lr * self.job.train.step_sum(visit.work.steps)
             self._reaches[key] = Reach(self._initial_norm, self._parameters, moved)
         return self._reaches[key]

@@ -26,7 +26,7 @@ from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord
 from coordinator.records.schema import EVALUATE, LEFTOVER, EvaluationRow, RoundRow, VisitRow
 from coordinator.records.visit_columns import VisitColumns
-from coordinator.rounds.budget import Budget, Cost, Limits
+from coordinator.rounds.budget import Budget, Cost
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.ports import (
     Arrays,
@@ -171,12 +171,12 @@ class FederatedRun:
 
     def eligible(self, candidates: Sequence[int], round: int) -> list[int]:
         """Clients whose batteries and budgets can pay for a visit that starts after ``round`` server steps."""
-        if self.clock.fleet.battery_joules == math.inf and self.budget.limits.client == Limits():
+        if self.clock.fleet.battery_joules == math.inf and not self.budget.limits_clients:
             return list(candidates)
         return [client for client in candidates if self.clock.has_power(client) and self._affords(client, round)]
 
     def _affords(self, client: int, round: int) -> bool:
-        if self.budget.limits.client == Limits():
+        if not self.budget.limits_clients:
             return True
         visit = self.prepare(client, round, self.visits if self.is_asynchronous else None)
         return self.budget.admits(client, self.uncontended_cost(visit))

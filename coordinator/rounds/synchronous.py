@@ -77,7 +77,8 @@ def _open_and_commit(run: FederatedRun, following: _SynchronousRound, pending: P
     try:
         following.open()
     except Exception as error:
-        # The round that has ended is still committed, unless the workers that evaluate it have failed.
+        # The round that has ended is still committed, unless the workers that evaluate it have failed, or the user has
+        # stopped the run, who waits for no evaluation.
         if pending is not None and not isinstance(error, PoolError):
             run.commit_when_evaluated(pending)
         raise

@@ -1,7 +1,7 @@
 """How long tasks take: the seconds that are foreseen, and the terms of remote workers. Never a clock.
 
-The *pace* of workers is the FLOPs and the seconds of those of their tasks whose work was foreseen: of all workers, and
-of each remote worker. By the first the scheduler foresees how long a task takes.
+The *pace* of workers is the seconds per FLOP of those of their tasks whose work was foreseen: of all workers, and of
+each remote worker. By the first the scheduler foresees how long a task takes.
 
 A task that a remote worker runs has a *term*: many times its foreseen seconds, by the pace of that worker, or of all
 workers. Nothing else bounds a process on another machine.

@@ -59,7 +59,7 @@ NO_LIMIT = 0
 MAX_RECEIVED = 256
 GONE = "the coordinator is gone"
 NOT_LET_IN = "no handshake: the key of the run there is not the one named in --server, or it is no run to join"
-NOT_ALLOWED = "the run does not know this key: its public half must be named in --allow there"
+NOT_ALLOWED = "the run does not know this key: its public key must be named in --allow there"
 FAILED_HANDSHAKES = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | FAILED_HANDSHAKES
 

@@ -1,7 +1,8 @@
 """Tuning on validation examples: the settings of a grid under which each method's best round is the best.
 
 Every run evaluates clients' models on their validation examples and on nothing else, so that no choice can rest on
-test examples. A setting whose training diverges is a result, and is never chosen. One folder holds a study: a run
+test examples. A setting whose training diverges is a result, and is never chosen; if every run diverges the study
+fails. One folder holds a study: a run
 folder per setting and seed, ``study.json``, ``table.csv`` and ``report.html``.
 """
 
@@ -250,10 +251,16 @@ def tables(result: Mapping[str, Any]) -> list[PageTable]:
         for row in result["chosen"]
         if row["at_edge"]
     ]
+    settled = {row["method"] for row in result["chosen"]}
+    none = [
+        f"{method}: no setting is free of runs that diverged"
+        for method in dict.fromkeys(row["method"] for row in result["settings"])
+        if method not in settled
+    ]
     notes = [READ_AS, *missing_note(result), *([DIVERGED_NOTE] if "diverged" in result else [])]
     return [
         PageTable("all settings", header, every, notes),
-        PageTable("chosen on validation examples", header, chosen, edges),
+        PageTable("chosen on validation examples", header, chosen, [*edges, *none]),
     ]
 
 

@@ -106,7 +106,7 @@ def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_
         assert model_sha256(capsys, [*listening(folder, port, "remote_worker"), *asked, "--workers", "0"]) == alone
         status, said = ended(alice)
         assert (status, said[0][:11], said[1:]) == (0, "joined run ", ["the run has ended"])
-        why = "the run does not know this key: its public half must be named in --allow there"
+        why = "the run does not know this key: its public key must be named in --allow there"
         assert ended(eve) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
     runs = folder / "runs" / "digits"
     assert outcome(runs / "remote_worker") == outcome(runs / "alone")

@@ -130,6 +130,14 @@ def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
     assert not is_interrupted({**result, "runs": [{"stopped_by": "rounds"}] * 3}, planned.run_set)
 
 
+def test_a_method_without_a_setting_that_may_be_chosen_is_named() -> None:
+    planned = tune.plan("digits", [HELD_OUT], "fedavg", {"train.lr": ["10"]}, seeds=2)
+    ended = [{"name": "fedavg-lr-10-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
+    result = tune.read_off(planned, done({"fedavg-lr-10-seed1": "loss = inf (training diverged?)"}, ended))
+    assert result["chosen"] == []
+    assert tune.tables(result)[1].notes == ["fedavg: no setting is free of runs that diverged"]
+
+
 def test_a_run_that_fails_otherwise_is_still_missing() -> None:
     planned = tune.plan("digits", [HELD_OUT], "fedavg", {"train.lr": ["0.1", "1"]}, seeds=1)
     ended = [{"name": "fedavg-lr-0.1-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
