@@ -218,7 +218,7 @@ class NodeAgent:
             self._goodbye(connection, session),  # its tasks are done elsewhere while its workers end
         ):
             check_data(job, pool)
-            forwarder = TaskForwarder(connection, pool, state_files(folder), telemetry)
+            forwarder = TaskForwarder(connection, pool, state_files(folder), telemetry, self._workers)
             while connection.shutdown is None:
                 forwarder.turn()
         session.why = connection.shutdown.why
