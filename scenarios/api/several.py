@@ -173,7 +173,8 @@ def _made(
     planned, at_once = study.run_set, 1 if parallel is None else at_least_1("parallel", parallel)
     missing = run_set.pending(planned, out, choose_device(device))
     names = [run.name for run in missing]
-    cluster = None if on is None else _cluster(on, workers, parallel, write_note)
+    named = None if on is None else _cluster(on, workers, parallel, write_note)
+    cluster = named if missing else None
     beside, is_in_turn = parallel_display(names, progress), at_once == 1 and cluster is None
 
     def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
@@ -181,9 +182,9 @@ def _made(
             return make_runs(planned, host, launcher, stopped, at_once, beside.about, cluster)
 
     show = progress_display(names, progress) if is_in_turn else beside
-    preload = None if is_in_turn else ()  # its slots have fork servers of their own
+    preload = None if is_in_turn and missing else ()  # its slots have fork servers of their own
     loaded = [run.loaded for run in missing or planned.runs[:1]]
-    here = workers if cluster is None else 1
+    here = workers if named is None else 1
     done = session(out, None, here, device, show, write_note, preload).call(loaded, work)
     result = study.read_off(done)
     run_set.write(study, result, with_report=False)
@@ -192,7 +193,7 @@ def _made(
 
 
 def _cluster(on: str, workers: int | None, parallel: int | None, write_note: Callable[[str], None]) -> RayRuns:
-    """The cluster whose nodes make the runs. ScenarioError."""
+    """The cluster whose nodes make the runs; it is connected when it is entered. ScenarioError."""
     from scenarios.cluster.ray_slots import RayRuns
 
     if workers is not None:

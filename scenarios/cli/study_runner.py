@@ -57,7 +57,8 @@ def run_study(
         if not options.silent:
             show_estimate(expected, sys.stderr)
 
-    names, at_once, cluster = [run.name for run in missing], parallel or 1, _cluster(on, options, parallel)
+    names, at_once, named = [run.name for run in missing], parallel or 1, _cluster(on, options, parallel)
+    cluster = named if missing else None
     side_by_side = at_once > 1 or cluster is not None
     table = ParallelTable(names, quiet=options.silent)
     in_turn = None if parallel is None else LiveTable(names, quiet=options.silent)
@@ -74,7 +75,7 @@ def run_study(
         loaded,
         options.out,
         None,
-        options.workers if cluster is None else 1,
+        options.workers if named is None else 1,
         options.device,
         options.silent,
         work,
@@ -86,7 +87,7 @@ def run_study(
 
 
 def _cluster(on: str | None, options: StudyOptions, parallel: int | None) -> RayRuns | None:
-    """The cluster whose nodes make the runs, if one is named. ScenarioError."""
+    """The cluster whose nodes make the runs, if one is named; it is connected when it is entered. ScenarioError."""
     if on is None:
         return None
     from scenarios.cluster.ray_slots import RayRuns

@@ -64,14 +64,21 @@ class StopSignal:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note it at first, so that no message to the run breaks off; KeyboardInterrupt at the end of the context."""
+        """Note the first, so that no message to the run breaks off; KeyboardInterrupt at the end of the context.
+
+        The second raises it at once, for code that does not ask for `name`; all further ones are ignored.
+        """
         _set_handlers(self._note)
-        yield
-        _set_handlers(_on_signal)
+        try:
+            yield
+        finally:
+            _set_handlers(signal.SIG_IGN if self.name else _on_signal)
         if self.name:
             _on_signal(0, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.name:
+            _on_signal(number, frame)
         self.name = signal.Signals(number).name
 
 
@@ -218,7 +225,7 @@ class NodeAgent:
             self._goodbye(connection, session),  # its tasks are done elsewhere while its workers end
         ):
             check_data(job, pool)
-            forwarder = TaskForwarder(connection, pool, state_files(folder), telemetry)
+            forwarder = TaskForwarder(connection, pool, state_files(folder), telemetry, self._workers)
             while connection.shutdown is None:
                 forwarder.turn()
         session.why = connection.shutdown.why

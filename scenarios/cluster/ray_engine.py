@@ -1,4 +1,4 @@
-"""A Ray cluster as the engine of a run or sweep: this side of `scenarios.cluster.ray_driver`, in the run's own process.
+"""A Ray cluster as the engine of runs: this side of `scenarios.cluster.ray_driver`, in the process of the command.
 
 Ray places, restarts and scales. The run itself stays where the command was given, and exchanges tasks and replies with
 its node agents as with any remote workers: over ZeroMQ, with keys that are made for this run and handed over by Ray.
@@ -12,7 +12,6 @@ import json
 import logging
 import re
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -41,10 +40,7 @@ CONNECTING = f"connecting, for {CONNECT_SECONDS:g} s at most"
 LOG_LINE = re.compile(r"^\[[^\]]* (?P<level>[A-Z]) [^\]]*\] \S+:\d+: +(?:.*Check failed: )?(?P<text>.*)$", re.MULTILINE)
 FATAL = "C"
 """Level of what Ray says before it ends its process; a trace of calls follows."""
-REACH_SECONDS = 5.0
-"""For the head's port to accept a connection: Ray itself would try for two minutes."""
-REACH_PORT, MAX_PORT = 9, 65535
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MAX_PORT = 65535
 END_SECONDS = 20.0
 WAIT_SECONDS = 30.0
 """``--wait`` of an agent: for the run's first answer, or for the run to come back."""
@@ -62,7 +58,7 @@ _log = logging.getLogger("fedbr.ray")
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """What there is when a run or sweep begins."""
+    """What there is when it is connected."""
 
     nodes: int
     cpus: float
@@ -77,38 +73,17 @@ class ClusterSize:
 
 def check_address(option: str, address: str) -> str:
     """An address as Ray wants it; ScenarioError for none, and where Ray is not installed."""
-    match = ADDRESS.fullmatch(address)
-    if address not in (RAY, AUTO) and (match is None or int(match[2]) > MAX_PORT):
+    if address not in (RAY, AUTO) and not is_address(address):
         raise ScenarioError(f"{option} {address}: must be ray, auto, HOST:PORT or ray://HOST:PORT")
     if importlib.util.find_spec("ray") is None:
         raise ScenarioError(f"{option} {address}: Ray is not installed here; pip install 'fedbr-edge[ray]'")
     return LOCAL if address == RAY else address
 
 
-def why_unreachable(address: str, seconds: float = REACH_SECONDS) -> str:
-    """Why no connection to the head's port can be made; '' if one can, and for an address without a port.
-
-    Ray takes a loopback address for that of this machine's network, so both are tried.
-    """
-    match = ADDRESS.fullmatch(address)
-    if match is None:
-        return ""
-    host, port, why = match[1].strip("[]"), int(match[2]), ""
-    for each in (host, _network_address()) if host in LOOPBACK else (host,):
-        try:
-            socket.create_connection((each, port), seconds).close()
-            return ""
-        except OSError as error:
-            why = why or error.strerror or str(error)
-    return f"no cluster is there: {why}; `ray start --head` starts one"
-
-
-def _network_address() -> str:
-    """This machine's address in its network; that of loopback if it has none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect(("192.0.2.1", REACH_PORT))  # sends nothing
-        return str(probe.getsockname()[0])
-    return LOOPBACK[0]
+def is_address(text: str) -> bool:
+    """Whether a text is HOST:PORT or ray://HOST:PORT, with a port that there can be."""
+    match = ADDRESS.fullmatch(text)
+    return match is not None and int(match[2]) <= MAX_PORT
 
 
 class RayEngine:
@@ -142,8 +117,6 @@ class RayEngine:
     def __enter__(self) -> Self:
         """Connect to the cluster, or start one. ScenarioError if there is none at the address."""
         self.on_note(f"{self._named}: {'starting a cluster here' if self._address == LOCAL else CONNECTING}")
-        if why := why_unreachable(self._address):
-            raise ScenarioError(f"{self._named}: {why}")
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", DRIVER, self._address],

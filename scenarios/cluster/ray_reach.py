@@ -14,7 +14,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-AUTO = "auto"
+from scenarios.cluster.ray_engine import AUTO, is_address
+
 CLIENT = "ray://"
 CLIENT_METHOD = "/ray.rpc.RayletDriver/ClusterInfo"
 """Of the server for clients alone"""
@@ -22,8 +23,8 @@ NO_PROXY = (("grpc.enable_http_proxy", 0),)
 """As Ray has it, unless it is told otherwise"""
 PORT_SECONDS = 3.0
 """For a port to accept a connection."""
-PROTOCOL_SECONDS = 8.0
-"""For what listens there to speak gRPC, as every Ray cluster does: a busy head takes a second or two."""
+PROTOCOL_SECONDS = 20.0
+"""For what listens there to speak gRPC, as every Ray cluster does: on an idle machine at once, on a busy one later."""
 
 
 def check_reachable(address: str) -> None:
@@ -31,13 +32,26 @@ def check_reachable(address: str) -> None:
 
     Ray's own settings hold, as for its connection: a token, TLS.
     """
-    named = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
+    named = named_address(address)
     is_client = named.startswith(CLIENT)
     place = named.removeprefix(CLIENT) if is_client else _canonical(named)
+    if place == AUTO:
+        return  # Ray knows which it is
     _check_port(place)
     _check_protocol(place, is_client)
     if not is_client:
         _check_head(place)
+
+
+def named_address(address: str) -> str:
+    """The same, or what RAY_ADDRESS has in place of ``auto``; ConnectionError if that is no address of a cluster.
+
+    Ray would start a cluster of its own for ``local``.
+    """
+    named = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
+    if named != AUTO and not is_address(named):
+        raise ConnectionError(f"RAY_ADDRESS = {named}: must be HOST:PORT or ray://HOST:PORT")
+    return named
 
 
 def _canonical(named: str) -> str:

@@ -55,11 +55,14 @@ class _Round:
 class TaskForwarder:
     """Between the connection to a run's coordinator and a pool that does the run's tasks."""
 
-    def __init__(self, connection: CoordinatorConnection, pool: Pool, states: StateFiles, telemetry: list[str]) -> None:
-        """``telemetry``: lines for the record of the run, which go up with the next replies."""
+    def __init__(
+        self, connection: CoordinatorConnection, pool: Pool, states: StateFiles, telemetry: list[str], workers: int
+    ) -> None:
+        """``telemetry``: lines for the record of the run, which go up with the next replies; ``workers``: as the
+        coordinator was told at the hello, which may be more than the pool still has."""
         self._connection, self._pool, self._states, self._telemetry = connection, pool, states, telemetry
         self._replies = ReplyBatch(connection, 2 * WAITING_SECONDS)  # they have waited in workers
-        self._workers = pool.size  # as the coordinator knows it
+        self._workers = workers  # as the coordinator knows it
         self._open: dict[int, ForwardedTask] = {}
         self._single: PoolTaskGroup | None = None  # of all tasks whose replies go up whole
         self._round = _Round(-1)

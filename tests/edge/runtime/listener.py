@@ -68,7 +68,7 @@ def node_agent(argv: Sequence[str]) -> int:
         scratch() as folder,
         Pool(job, 1, launcher, folder, print, bool, f"{__name__}:KeepingSite") as pool,
     ):
-        forwarder = TaskForwarder(link, pool, state_files(folder), [])
+        forwarder = TaskForwarder(link, pool, state_files(folder), [], workers=1)
         while link.shutdown is None:
             forwarder.turn()
     return 0

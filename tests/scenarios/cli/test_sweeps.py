@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import fedbr
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
@@ -139,6 +140,18 @@ def test_a_file_finds_the_runs_of_the_command_line_and_a_terminal_has_room_for_t
     assert lines[1] == "accuracy"
     assert max(len(line) for line in lines[:-1]) <= 80
     assert lines[-1] == f"report: {swept.folder / 'report.html'}"
+
+
+def test_a_finished_sweep_is_shown_though_its_cluster_is_not_there_any_more(swept: Swept) -> None:
+    before = ledgers(swept.whole["folder"])
+    gone = ("--on", "127.0.0.1:1", "--out", str(swept.out))
+    again = printed("sweep", "digits", *GRID, "--target", "0.01", "--seeds", "2", *gone)
+    assert hashes(again) == hashes(swept.whole)
+    grid: dict[str, list[Any]] = {"method": ["fedavg", "fedprox"], "train.lr": [0.05, 0.1]}
+    short: dict[str, Any] = {"rounds": {"max": 1}, "train": {"local_steps": 2}}
+    called = fedbr.sweep("digits", grid, seeds=2, targets=[0.01], out=swept.out, on="127.0.0.1:1", **short)
+    assert hashes(called.result) == hashes(swept.whole)
+    assert ledgers(swept.whole["folder"]) == before
 
 
 def test_a_folder_made_of_another_base_is_refused_by_key(swept: Swept, capsys: pytest.CaptureFixture[str]) -> None:

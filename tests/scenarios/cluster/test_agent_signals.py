@@ -1,4 +1,4 @@
-"""A node agent that is stopped while it ends: it still ends its fork server, and has the exit code that it had."""
+"""A node agent that is stopped: while it is busy, and while it ends, when it keeps its exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import pytest
 
 from edge.runtime.connection import Credentials
 from edge.runtime.keys import KeyPair
-from scenarios.cluster.node_agent import FINISHED, STOPPED, NodeAgent, NodeOptions, ServedConnection, join_run
+from scenarios.cluster.node_agent import (
+    FINISHED,
+    STOPPED,
+    NodeAgent,
+    NodeOptions,
+    ServedConnection,
+    StopSignal,
+    join_run,
+)
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
 
@@ -43,3 +51,30 @@ def test_signals_do_not_interrupt_an_agent_that_ends(
     assert join_run("tcp://host:1", credentials, NodeOptions(1, "auto", None, "", 60.0)) == code
     assert ended == ["fork server"]
     assert capfd.readouterr().err == f"fedbr worker: {'the run has ended' if first is None else 'stopped'}\n"
+
+
+def test_a_second_signal_interrupts_an_agent_that_is_busy_and_a_third_does_not(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reached: list[str] = []
+
+    def serve(agent: NodeAgent, wait_seconds: float) -> ServedConnection:
+        agent._launchers.callback(reached.append, "fork server")
+        agent._launchers.callback(os.kill, os.getpid(), signal.SIGTERM)
+        for number in BOTH:
+            os.kill(os.getpid(), number)
+            reached.append(agent.stop_signal.name)
+        return ServedConnection()
+
+    monkeypatch.setattr(NodeAgent, "serve", serve)
+    credentials = Credentials(KeyPair(b"", b""), b"")
+    assert join_run("tcp://host:1", credentials, NodeOptions(1, "auto", None, "", 60.0)) == STOPPED
+    assert reached == ["SIGINT", "fork server"]
+    assert capfd.readouterr().err == "fedbr worker: stopped\n"
+
+
+def test_signals_interrupt_again_once_an_agent_has_failed() -> None:
+    with pytest.raises(OSError, match="disk"), StopSignal().noted():
+        raise OSError("disk")
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,20 @@ from edge.runtime.connection import Credentials
 from edge.runtime.keys import new_pair
 from scenarios.cluster import node_agent
 from scenarios.cluster.node_agent import NodeAgent, NodeOptions
-from scenarios.cluster.ray_engine import RayEngine, last_word, why_unreachable
+from scenarios.cluster.ray_engine import RayEngine, last_word
+from scenarios.cluster.ray_reach import named_address
 from scenarios.errors import ScenarioError
 from tests.scenarios.runs import refused
 
 
 def test_a_port_at_which_nobody_listens_is_named_before_ray_tries_it_for_minutes() -> None:
     notes: list[str] = []
-    engine = RayEngine("127.0.0.1:1")
+    engine = RayEngine("ray://127.0.0.1:1")
     engine.on_note = notes.append
-    why = "--on 127.0.0.1:1: no cluster is there: Connection refused; `ray start --head` starts one"
+    why = "--on ray://127.0.0.1:1: no cluster is at 127.0.0.1:1: Connection refused; `ray start --head` starts one"
     with pytest.raises(ScenarioError, match=why), engine:
         pass
-    assert notes == ["--on 127.0.0.1:1: connecting, for 120 s at most"]
+    assert notes == ["--on ray://127.0.0.1:1: connecting, for 120 s at most"]
 
 
 def test_a_port_that_no_machine_has_is_no_address() -> None:
@@ -39,10 +39,22 @@ def test_a_port_that_no_machine_has_is_no_address() -> None:
         RayEngine("host:65536")
 
 
-def test_a_port_at_which_somebody_listens_and_an_address_without_one_are_left_to_ray() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        assert why_unreachable(f"ray://127.0.0.1:{server.getsockname()[1]}") == ""
-    assert why_unreachable("auto") == ""
+def test_auto_is_what_ray_address_has_if_that_is_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"": "auto", "auto": "auto", "head:6379": "head:6379", "ray://[::1]:10001": "ray://[::1]:10001"}
+    for set_to, named in names.items():
+        monkeypatch.setenv("RAY_ADDRESS", set_to)
+        assert (named_address("auto"), named_address("host:2")) == (named, "host:2")
+    for wrong in ("head", "head:65536", "http://head:6379"):
+        monkeypatch.setenv("RAY_ADDRESS", wrong)
+        with pytest.raises(ConnectionError, match=f"^RAY_ADDRESS = {wrong}: must be HOST:PORT or ray://HOST:PORT$"):
+            named_address("auto")
+
+
+def test_a_ray_address_for_which_ray_would_start_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    why = "^--on auto: RAY_ADDRESS = local: must be HOST:PORT or ray://HOST:PORT$"
+    with pytest.raises(ScenarioError, match=why), RayEngine("auto"):
+        pass
 
 
 NO_CLUSTERS = """

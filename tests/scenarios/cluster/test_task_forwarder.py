@@ -199,7 +199,7 @@ class Machine:
 def test_a_visit_that_fails_when_it_is_done_again_for_a_lost_sum_ends_the_agent(tmp_path: Path) -> None:
     """Its update counts for the run, which must learn that the sum with it does not come."""
     machine: Any = Machine((codec.Envelope("agent", 7, weight=0.5), TASK))
-    forwarder = TaskForwarder(machine, machine, StateFiles(tmp_path, 1), [])
+    forwarder = TaskForwarder(machine, machine, StateFiles(tmp_path, 1), [], workers=1)
     machine.on_readable()
     (task,) = machine.tasks
     forwarder._on_reply(task, messages.Update(2, 5, {}, {}))
@@ -208,10 +208,11 @@ def test_a_visit_that_fails_when_it_is_done_again_for_a_lost_sum_ends_the_agent(
 
 
 def test_the_run_is_told_once_of_workers_that_have_retired_here(tmp_path: Path) -> None:
+    """Even of those that retired between the agent's hello, of four, and its first task."""
     machine: Any = Machine()
-    machine.size = 4
-    forwarder = TaskForwarder(machine, machine, StateFiles(tmp_path, 1), [])
-    for size in (4, 3, 3, 1, 1):
+    machine.size = 3
+    forwarder = TaskForwarder(machine, machine, StateFiles(tmp_path, 1), [], workers=4)
+    for size in (3, 3, 1, 1):
         machine.size = size
         forwarder.turn()
     assert machine.sent == [messages.Capacity(3), messages.Capacity(1)]
