@@ -248,10 +248,12 @@ def first_last(losses: list[Tensor], epoch_steps: int) -> tuple[float, float]:
 
 
 def _floats(losses: list[Tensor]) -> list[float]:
-    return [float(v) for v in torch.stack(losses).double().cpu().tolist()] if losses else []
+    if losses and losses[0].device.type != "cpu":
+        losses = list(torch.stack(losses).cpu())  # one copy instead of many
+    return [float(loss.item()) for loss in losses]
 
 
 def mean(losses: list[Tensor]) -> float:
     """Mean of the recorded losses; 0 for a visit without a step."""
     values = _floats(losses)
-    return float(np.mean(values)) if values else 0.0
+    return float(np.add.reduce(values)) / len(values) if values else 0.0

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edge.data.augment import fitted, profile_for
 from edge.data.decoded_cache import found_row, open_data
@@ -178,7 +179,11 @@ class LocalTrainer:
         return self.unvisited if state_in is None else client_state.read(state_in)
 
     def _flops(self) -> float:
-        return float((self.net.executed * np.array(self.job.flops)).sum()) + self.net.further_flops
+        return float((self.net.executed * self._flops_per_example).sum()) + self.net.further_flops
+
+    @cached_property
+    def _flops_per_example(self) -> NDArray[np.float64]:
+        return np.array(self.job.flops)
 
     def _visit(self, task: Train | Evaluate) -> VisitContext:
         indices, job = self.client_indices.train[task.client], self.job
