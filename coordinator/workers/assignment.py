@@ -1,9 +1,9 @@
 """Which of the tasks that wait a worker gets, and how many. Never an event, never a clock.
 
 A worker runs the first of the tasks that it is assigned; the others wait in its prefetch queue, so that short tasks do
-not cost a round trip each. An idle worker gets a task whenever one waits; further ones are prefetched up to a number of
-foreseen seconds, and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos and Kuck, IEEE
-Transactions on Computers C-36(12), 1987), so that no task waits for one worker while another is idle.
+not cost a round trip each. An idle worker gets a task whenever one waits; further ones are prefetched up to
+`PREFETCH_SECONDS` of foreseen work, and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos
+and Kuck, IEEE Transactions on Computers C-36(12), 1987), so that no task waits for one worker while another is idle.
 
 A task may *prefer* the worker that has its client's state. Another one takes it only rather than be idle. A task that
 has failed in the place of a worker is assigned to it only if it has failed in all places. One that is *suspect* is
@@ -24,6 +24,10 @@ from coordinator.workers.paces import Paces
 from coordinator.workers.scheduled_workers import ScheduledWorkers
 from coordinator.workers.task_queue import TaskQueue
 
+PREFETCH_SECONDS = 0.2
+"""Foreseen seconds of work up to which tasks are prefetched: many round trips, and short to do again."""
+MAX_PREFETCH = 256
+"""Most tasks assigned to one worker per task that it runs, however short they are."""
 LOOK_AHEAD = 64
 """Tasks among which one is chosen that does not prefer another worker."""
 
@@ -35,10 +39,6 @@ class TaskAssignment:
     queue: TaskQueue
     workers: ScheduledWorkers
     paces: Paces
-    prefetch_seconds: float
-    """Foreseen work up to which tasks are prefetched."""
-    max_prefetch: int
-    """Most tasks of one worker per task that it runs."""
     assigned: dict[int, dict[int, None]] = field(default_factory=dict, init=False)
     """Ready worker -> the tasks that it runs and those that it has prefetched, in order."""
 
@@ -108,7 +108,7 @@ class TaskAssignment:
 
         def may_prefetch() -> bool:
             """Whether another short task may be prefetched."""
-            each = min(len(self.queue.waiting) // (2 * all_capacity), self.max_prefetch - 1)
+            each = min(len(self.queue.waiting) // (2 * all_capacity), MAX_PREFETCH - 1)
             return capacity <= len(assigned) < capacity * (1 + each)
 
         if not may_prefetch():
@@ -116,7 +116,7 @@ class TaskAssignment:
         seconds = self._foreseen(assigned)
         while may_prefetch() and (sequence := self._next_for(worker, is_idle=False)) is not None:
             seconds += self.paces.foreseen(self.queue.open[sequence].flops)
-            if seconds > self.prefetch_seconds * capacity:
+            if seconds > PREFETCH_SECONDS * capacity:
                 break
             sent.append(self._assign(worker, sequence))
         return sent

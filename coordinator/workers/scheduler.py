@@ -51,10 +51,6 @@ from coordinator.workers.task_queue import ScheduledTask, TaskQueue
 TRIES = 3
 """Workers that may die or fail over one task, and workers in a row that may die before they are ready, or before they
 have sent a requested partial sum."""
-PREFETCH_SECONDS = 0.2
-"""Foreseen seconds of work up to which tasks are prefetched: many round trips, and short to do again."""
-MAX_PREFETCH = 256
-"""Most tasks assigned to one worker per task that it runs, however short they are."""
 GETTING_READY, GIVING_SUMS = 0, -1
 """In place of a task's number, which is positive: the start of a remote worker, and sending its partial sum."""
 
@@ -67,7 +63,7 @@ class TaskScheduler:
         self._known = ScheduledWorkers()
         self._paces = Paces()
         self._sums = PartialSumTracker()
-        self._assignment = TaskAssignment(self._queue, self._known, self._paces, PREFETCH_SECONDS, MAX_PREFETCH)
+        self._assignment = TaskAssignment(self._queue, self._known, self._paces)
         self._assigned = self._assignment.assigned
         self._retiring: int | None = None  # a worker that retires, and has not ended yet
         self._before_retirement: set[int] = set()  # tasks assigned before the last retirement had ended

@@ -21,11 +21,11 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from coordinator.workers import scheduler
+from coordinator.workers import assignment
 from coordinator.workers.listener import Listener
 from coordinator.workers.task import PoolError
 
-HIGH_WATER = 5 * scheduler.MAX_PREFETCH
+HIGH_WATER = 5 * assignment.MAX_PREFETCH
 """Messages queued per worker and direction: for each prefetched task its blocks, its client state, the task and its
 cancel, and some pings."""
 NO_LIMIT = 0

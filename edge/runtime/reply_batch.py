@@ -17,7 +17,7 @@ from edge.protocol import codec, messages
 from edge.protocol.payload import ITEM_NBYTES, Payload, Vector, nbytes, vectors
 
 BATCH_SECONDS = 0.1
-"""Half of the foreseen work that a coordinator prefetches (`coordinator.workers.scheduler`): more comes in time."""
+"""Half of the foreseen work that a coordinator prefetches (`coordinator.workers.assignment`): more comes in time."""
 MAX_COPY_NBYTES = 1 << 20
 """Longest upload that waits."""
 MAX_BATCH_NBYTES = 1 << 21

@@ -33,7 +33,7 @@ LOST = 75
 MIN_PREFETCHED = 2
 """Shortest prefetch queue with which replies wait: while its last task runs, more can come."""
 MAX_PREFETCHED = 1024
-"""Longest prefetch queue; a coordinator sends a quarter as many tasks (`coordinator.workers.scheduler`)."""
+"""Longest prefetch queue; a coordinator sends a quarter as many tasks (`coordinator.workers.assignment`)."""
 
 
 def _lost(why: str) -> NoReturn:

@@ -2,8 +2,7 @@
 
 Every run evaluates clients' models on their validation examples and on nothing else, so that no choice can rest on
 test examples. A setting whose training diverges is a result, and is never chosen; if every run diverges the study
-fails. One folder holds a study: a run
-folder per setting and seed, ``study.json``, ``table.csv`` and ``report.html``.
+fails. One folder holds a study: a run folder per setting and seed, ``study.json``, ``table.csv`` and ``report.html``.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
+from coordinator.workers.assignment import MAX_PREFETCH
 from coordinator.workers.pool import Pool
-from coordinator.workers.scheduler import MAX_PREFETCH
 from coordinator.workers.task import PoolTask
 from edge.protocol.messages import Train
 from edge.protocol.payload import Payload

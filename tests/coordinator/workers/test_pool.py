@@ -19,10 +19,10 @@ import zmq
 from coordinator.records.schema import HostEvent
 from coordinator.workers import launcher as launchers
 from coordinator.workers import monitor, registry, shared_blocks
+from coordinator.workers.assignment import MAX_PREFETCH
 from coordinator.workers.launcher import MALLOC, WorkerLauncher
 from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
 from coordinator.workers.pool import Pool
-from coordinator.workers.scheduler import MAX_PREFETCH
 from coordinator.workers.task import PoolError, PoolTask, Reply, Stopped, TaskGroup
 from edge.protocol import messages
 from edge.protocol.config import Job, TrainConfig

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from coordinator.workers.assignment import MAX_PREFETCH
 from coordinator.workers.instructions import (
     Abort,
     CancelTask,
@@ -17,7 +18,7 @@ from coordinator.workers.instructions import (
     SendTask,
     StartWorker,
 )
-from coordinator.workers.scheduler import MAX_PREFETCH, TaskScheduler
+from coordinator.workers.scheduler import TaskScheduler
 
 
 class OneReplyScheduler(TaskScheduler):
