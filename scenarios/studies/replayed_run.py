@@ -2,7 +2,8 @@
 
 The rounds are those of `coordinator.rounds.synchronous`, and the method's server side decides who takes part and what
 is sent; both receive the recorded losses and evaluations. A replay that would train other visits than the run did is
-refused. Where a budget alone decides how long a run lasts, a replay may end before the record does, or with it. Nothing is written, no worker is started, and the only model is one of zeros.
+refused. Where a budget alone decides how long a run lasts, a replay may end before the record does, or with it. Nothing
+is written, no worker is started, and the only model is one of zeros.
 """
 
 from __future__ import annotations
@@ -43,7 +44,6 @@ from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
 from scenarios.studies.typical_visits import server_of_zeros
-
 
 BUDGETS = (*FLEET_RULES, SECONDS)
 """Rules whose budgets decide how long a run lasts, and nothing else"""

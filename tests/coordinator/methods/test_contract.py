@@ -17,8 +17,7 @@ from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, resolve
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import resume_checkpoint
 from coordinator.rounds.budget import Limits, RunLimits
-from coordinator.rounds.policy import RoundPolicy
-from coordinator.rounds.policy import POLICIES, PolicyName
+from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.rounds.synchronous import run_rounds, run_synchronous
 from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers

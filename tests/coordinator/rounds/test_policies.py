@@ -16,7 +16,18 @@ import numpy as np
 import pytest
 
 from coordinator.rounds import selection
-from coordinator.rounds.budget import BYTES, BYTES_DOWN, BYTES_UP, CLIENTS, JOULES, ROUNDS, SECONDS, TARGET, Limits, RunLimits
+from coordinator.rounds.budget import (
+    BYTES,
+    BYTES_DOWN,
+    BYTES_UP,
+    CLIENTS,
+    JOULES,
+    ROUNDS,
+    SECONDS,
+    TARGET,
+    Limits,
+    RunLimits,
+)
 from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import FederatedRun
