@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -103,6 +104,16 @@ def found(loaded: Loaded, rounds: int, visits: Mapping[str, int], stopped_by: st
         how = ", ".join(f"{number} {kind}" for kind, number in tried.items())
         return [f"no visit has counted ({how}), so that the model is the one that the run began with"]
     return []
+
+
+def of_cut_round(cut: Mapping[str, Any] | None) -> list[str]:
+    """The mark of a run whose last step was made by fewer clients, since a budget left no more."""
+    if cut is None:
+        return []
+    rule = cut["cut_by"] if cut["cut_by"] == CLIENTS else f"budget.{cut['cut_by']}"
+    who = "1 client has" if cut["participants"] == 1 else f"{cut['participants']} clients have"
+    accuracy = "" if cut["accuracy"] is None else f", and gave {100 * cut['accuracy']:.2f} %"
+    return [f"{rule} cut round {cut['round']}, the last: {who} made it (rounds.min_fraction){accuracy}"]
 
 
 def _too_small(loaded: Loaded, rule: str) -> str:

@@ -246,6 +246,7 @@ def _run(
         result["warnings"] = [
             *foreseen,
             *run_warnings.found(loaded, run.committed.rounds, result["visits"], stopped_by),
+            *run_warnings.of_cut_round(result["cut_round"]),
         ]
         ledger.finish(result)
         return result

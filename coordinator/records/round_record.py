@@ -6,7 +6,7 @@ All round policies write their rows here, so that columns mean the same for each
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,6 +63,12 @@ def validation_accuracy(values: Iterable[tuple[str, float | None]]) -> float | N
 NOT_EVALUATED = EvalResult(None, None)
 
 
+DISCARDED = {
+    "kind": "cut", "nominal_bytes": 0.0, "nominal_flops": 0.0, "loss": None, "down_payload": "", "up_payload": ""
+}  # fmt: skip
+"""Values of a visit that has ended, but does not count"""
+
+
 @dataclass
 class RoundRecord:
     """The rows of one round, collected while it runs."""
@@ -82,6 +88,8 @@ class RoundRecord:
     critical: int | None = None
     """The client of the visit that ended last"""
     bottleneck: str = ""
+    cut_by: str = ""
+    """The rule whose budget left out or interrupted visits of this round"""
 
     def set_critical_path(
         self,
@@ -102,6 +110,12 @@ class RoundRecord:
         last = int(np.argmax(ends))
         self.critical = visits[last].client
         self.bottleneck = bottleneck(timeline, last, float(ends[last]), waited)
+
+    def discard(self, numbers: Collection[int]) -> None:
+        """Make these visits ones that the end of the run has cut: the updates that they sent are of no use."""
+        for i in [i for i, number in enumerate(self.visits["visit"]) if number in numbers]:
+            for column, value in DISCARDED.items():
+                self.visits[column][i] = value
 
     def add(
         self,
@@ -195,6 +209,7 @@ class RoundRecord:
             critical=self.critical,
             bottleneck=self.bottleneck,
             model_sha256=model_sha256,
+            cut_by=self.cut_by,
         )
 
 

@@ -48,6 +48,8 @@ class RoundRow(NamedTuple):
     bottleneck: str
     """The largest part of that visit and of the wait for it, one of `BOTTLENECKS`; '' without visits"""
     model_sha256: str
+    cut_by: str = ""
+    """The rule whose budget left out or interrupted visits of this round, the run's last; '' for a whole round"""
 
 
 OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", "waiting"

@@ -92,8 +92,8 @@ class _AsynchronousRun:
         """By client"""
         self.reorder_buffer = run.trainer.reorder_buffer()
         """Updates of trained visits in flight"""
-        self.arrived = 0
-        """Updates accumulated since the last server step"""
+        self.arrived: list[int] = []
+        """Visits whose updates were accumulated since the last server step"""
         self.version = 0
         """Server steps so far"""
         self.retry_at = math.inf
@@ -206,8 +206,8 @@ class _AsynchronousRun:
         learned = run.server.feedback(flight.visit.round, outcomes([flight.visit], [reply], ended.timeline))
         self.record.method_rows += [row._replace(round=self.record.round) for row in learned]
         run.server.accumulate(self._rebase(flight, reply))
-        self.arrived += 1
-        if self.arrived == self.rules.updates_per_step:
+        self.arrived.append(flight.visit.number)
+        if len(self.arrived) == self.rules.updates_per_step:
             self._step()
         return self._close_round() if self.steps == self.rules.steps_per_round else None
 
@@ -267,7 +267,7 @@ class _AsynchronousRun:
     def _step(self) -> None:
         """The server's step, with all updates since the last one."""
         self.run.step()
-        self.arrived = 0
+        self.arrived = []
         self.version += 1
         self.steps += 1
 
@@ -324,10 +324,13 @@ class _AsynchronousRun:
         return stopped_by
 
     def _finish(self, stopped_by: str) -> str:
-        """End the run: updates that have arrived count, visits in flight do not."""
-        if self.arrived:
+        """End the run: visits in flight do not count, nor do updates that are too few for a step of the server."""
+        if self.rules.is_cut_short(len(self.arrived), self.rules.updates_per_step):
+            self.record.discard(self.arrived)
+        else:
             self._step()
         if self.steps:
+            self.record.cut_by = stopped_by
             return self._close_round(stopped_by) or stopped_by
         self._interrupt_visits()
         if self.record.visits or not self.run.evaluated:

@@ -35,7 +35,8 @@ def visit_for_evaluation(run: FederatedRun, record: RoundRecord) -> list[int] | 
         return None
     with_examples = [int(client) for client in np.flatnonzero(run.charged_examples)]
     planned = [run.prepare_evaluation(client) for client in _present(run, with_examples)]
-    visits, _ = run.within_budgets(planned, lambda visits: _costs(run, record.round, visits))
+    affordable, _ = run.within_budgets(planned, lambda visits: _costs(run, record.round, visits))
+    visits = run.numbered(affordable)
     if not visits:
         return []
     conditions, timeline = _timed(run, record.round, visits)

@@ -133,7 +133,7 @@ class Deadline(SynchronousPolicy):
         end = min(float(timeline.end.max()), start + rules.deadline)
         counts, trains = timeline.up_end <= end, _trains(visits)
         # A quotient, since 0.55 * 100 > 55 in floating point.
-        if trains.any() and (counts & trains).sum() / trains.sum() < rules.min_fraction:
+        if trains.any() and (counts & trains).sum() / trains.sum() < (rules.min_fraction or 0.0):
             counts &= ~trains
         return counts, end
 
@@ -250,8 +250,11 @@ class RoundPolicy(Section):
     """over_select: factor on ``participants``; this many visits start, and the first ``participants`` count."""
     deadline: Annotated[Seconds, Also("timeout")] = 270.0
     """deadline: from the start of the visits until they are interrupted."""
-    min_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """deadline: a round with a smaller fraction of visits in time changes nothing."""
+    min_fraction: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Smallest share of a round's training visits with which the server makes a step. Of those that started
+    (``deadline``): a smaller round changes nothing; 0 by default, since stragglers are meant to be left out. Of those
+    that would have counted without a budget (all policies): a smaller round does not start, and the run ends; 1 by
+    default, since the average of those that still fit is no round."""
     on_late: Literal["stop", "finish"] = "stop"
     """over_select, deadline: whether a message that a late client sends or receives when the round ends stops there, or
     goes on beside the messages of the next rounds, until it ends or its client is selected again. In both cases its
@@ -297,6 +300,11 @@ class RoundPolicy(Section):
     def is_asynchronous(self) -> bool:
         """Whether visits begin and end one by one."""
         return isinstance(self.rule, AsynchronousPolicy)
+
+    def is_cut_short(self, counted: int, foreseen: int) -> bool:
+        """Whether a budget leaves too few of the updates that a server step was to have (``min_fraction``)."""
+        least = 1.0 if self.min_fraction is None else self.min_fraction
+        return counted == 0 or counted / foreseen < least
 
     @property
     def updates_per_step(self) -> int:

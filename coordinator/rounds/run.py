@@ -227,7 +227,7 @@ class FederatedRun:
     def within_budgets(
         self, visits: Sequence[PlannedVisit], costs_of: Callable[[Sequence[PlannedVisit]], Sequence[Cost]]
     ) -> tuple[list[PlannedVisit], str | None]:
-        """The visits within the budgets, numbered, and the rule that refused the first of the others, if any.
+        """The visits within the budgets, and the rule that refused the first of the others, if any; changes nothing.
 
         The cost of a visit depends on the others that share its links, so after each refusal ``costs_of`` is called for
         the rest. Messages of late visits, which are also ``visits``, are admitted beside others alone.
@@ -248,9 +248,22 @@ class FederatedRun:
             if all(fits):
                 break
             visits = list(compress(visits, fits))
-        visits = visits if begins(visits) else []
+        return list(visits) if begins(visits) else [], refused_by
+
+    def numbered(self, visits: Sequence[PlannedVisit]) -> list[PlannedVisit]:
+        """These visits, which begin now, with the next numbers."""
         first, self.visits = self.visits, self.visits + len(visits)
-        return [visit.numbered(first + i) for i, visit in enumerate(visits)], refused_by
+        return [visit.numbered(first + i) for i, visit in enumerate(visits)]
+
+    def kept_out(self, cohort: Sequence[int]) -> int:
+        """Clients that this cohort would also have if clients had no budgets of their own."""
+        missing = self.rules.cohort - len(cohort)
+        if not self.budget.limits_clients or missing <= 0:
+            return 0
+        clock, is_there = self.clock, self.clock.is_there
+        others = set(self.candidates).difference(cohort)
+        there = sum(clock.has_power(client) and (is_there is None or is_there(client)) for client in others)
+        return min(missing, there)
 
     @cached_property
     def up_shapes(self) -> Shapes:

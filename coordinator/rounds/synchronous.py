@@ -4,6 +4,9 @@
 ``deadline`` uses those that end in time. A visit that does not count is charged until it is interrupted, and never
 trained.
 
+A budget that cannot pay for the whole cohort ends the run before the round, and one of virtual seconds interrupts it;
+with ``rounds.min_fraction`` the rest of the cohort may still make a step, in a round that is marked as cut.
+
 Clients learn from the next model that a round is over: late clients continue, and are charged, while the server
 aggregates. A visit that ends before the aggregation does is still late.
 
@@ -171,14 +174,17 @@ class _SynchronousRound:
         run = self.run
         _, timeline = self._timed(self.visits)
         self.counts, end = accepted(run.rules, self.visits, timeline, run.clock.now)
-        self.expected = self.counts
         self.end_time = end + self._aggregation_seconds(self.visits, self.counts)
-        if self.end_time <= run.budget.ends_at:
-            run.server.started(self.number, [visit.dispatch for visit in self.visits])
-            trained = [visit for visit in self._counted if visit.kind == "train"]
-            self.training = CohortTraining(run.trainer, run.server, trained)
-        else:
-            self.stopped_by = SECONDS
+        if self.end_time > run.budget.ends_at:
+            self.stopped_by = self.record.cut_by = SECONDS
+            in_time = self.counts & (timeline.up_end + (self.end_time - end) <= run.budget.ends_at)
+            if run.rules.is_cut_short(_trained(self.visits, in_time), _trained(self.visits, self.counts)):
+                return
+            self.counts, self.end_time = in_time, run.budget.ends_at
+        self.expected = self.counts
+        run.server.started(self.number, [visit.dispatch for visit in self.visits])
+        trained = [visit for visit in self._counted if visit.kind == "train"]
+        self.training = CohortTraining(run.trainer, run.server, trained)
 
     @property
     def steps(self) -> bool:
@@ -206,7 +212,10 @@ class _SynchronousRound:
     # --- cohort and costs -----------------------------------------------------------------------------------------
 
     def _admitted(self, eligible: Sequence[int]) -> tuple[list[PlannedVisit], str | None]:
-        """Visits within the budgets, in client order, and the rule that refused the first of the others, if any."""
+        """Visits within the budgets, in client order, and the rule that refused the first of the others, if any.
+
+        No visits if budgets leave too few of those that would have counted (``rounds.min_fraction``).
+        """
         run = self.run
         cohort = run.select(eligible)
         visits = [run.prepare(client, self.number) for client in cohort]
@@ -218,9 +227,26 @@ class _SynchronousRound:
         ]
         self.selected = frozenset(visit.client for visit in visits)
         planned = self._leftovers() + sorted(visits, key=lambda visit: visit.client)
-        planned, refused_by = run.within_budgets(planned, self._costs)
-        self.going_on = [visit for visit in planned if visit.kind == LEFTOVER]
-        return begins(planned), refused_by
+        affordable, refused_by = run.within_budgets(planned, self._costs)
+        kept_out = run.kept_out(cohort)
+        if kept_out or len(begins(affordable)) < len(begins(planned)):
+            foreseen, counted = self._foreseen(planned) + kept_out, self._foreseen(affordable)
+            if counted < foreseen:
+                if run.rules.is_cut_short(counted, foreseen):
+                    return [], refused_by
+                self.record.cut_by = refused_by or CLIENTS
+        affordable = run.numbered(affordable)
+        self.going_on = [visit for visit in affordable if visit.kind == LEFTOVER]
+        return begins(affordable), refused_by
+
+    def _foreseen(self, planned: Sequence[PlannedVisit]) -> int:
+        """Training visits that would count if these visits began."""
+        visits, going_on = begins(planned), [visit for visit in planned if visit.kind == LEFTOVER]
+        if not visits:
+            return 0
+        timeline = self._solved(visits, going_on).solution.timeline
+        counts, _ = accepted(self.run.rules, visits, timeline, self.run.clock.now)
+        return _trained(visits, counts)
 
     def _leftovers(self) -> list[PlannedVisit]:
         """The messages of late visits that flow in this round, before its visits begin or beside them."""
@@ -297,7 +323,7 @@ class _SynchronousRound:
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
         changed = bool(replies) or (self.stopped_by is not None and not run.evaluated)
-        self._account(replies, solved)
+        self._account(replies, solved, interrupted="cut" if self.record.cut_by == SECONDS else "late")
         evaluation = run.evaluate_if_due(self.stopped_by is not None, self._evaluation_visits) if changed else None
         return run.close_round(self.record, evaluation, self.stopped_by)
 
@@ -340,8 +366,7 @@ class _SynchronousRound:
         if run.rules.on_late == "finish":
             self._account_leftovers(solved)
             run.clock.leave(solved.solution.in_flight([visit.work for visit in visits], conditions))
-        trains = sum(visit.kind == "train" for visit in compress(self.visits, self.expected))
-        waited_for_all = run.rules.synchronous.waits_for_all(run.rules, trains)
+        waited_for_all = run.rules.synchronous.waits_for_all(run.rules, _trained(visits, self.expected))
         expected = self.expected if replies and not waited_for_all else None
         self.record.set_critical_path(
             visits, timeline, now, expected, waited=float(timeline.start.min()) - self.record.start
@@ -356,6 +381,11 @@ class _SynchronousRound:
             kinds = [LEFTOVER] * len(visits)
             run.charge(self.record.add(visits, run.clock.fleet, timeline.only(flowed), kinds, now, up={}))
         run.clock.went_on(solved.leftovers, solved.solution)
+
+
+def _trained(visits: Sequence[PlannedVisit], counts: Mask) -> int:
+    """Training visits among those that count."""
+    return sum(visit.kind == "train" for visit in compress(visits, counts))
 
 
 def _upper_bounds(

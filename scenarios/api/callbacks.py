@@ -178,7 +178,7 @@ def _committed(progress: RoundFinished) -> CommittedRound:
     is_after = row.round == progress.rounds and not row.busy_s
     return CommittedRound(
         round=row.round if is_after else row.round + 1,
-        is_whole=row.round < progress.rounds,
+        is_whole=row.round < progress.rounds and not row.cut_by,
         accuracy=row.accuracy,
         test_loss=row.test_loss,
         train_loss=row.train_loss,

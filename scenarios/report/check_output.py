@@ -27,7 +27,8 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
     console.print(BLOCK_NOTES, highlight=False, style="dim")
     _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, map(_alpha, result["alphas"]))
     console.print(ALPHA_NOTES, highlight=False, style="dim")
-    _print_columns(console, "estimate, if the run lasts all its rounds", (), estimate_rows(result["estimate"]))
+    until = "a budget ends the run" if result["estimate"]["ended_by"] else "the run lasts all its rounds"
+    _print_columns(console, f"estimate, if {until}", (), estimate_rows(result["estimate"]))
     if keys:
         console.print(f"\n{scenario_text(result['scenario'])}", markup=False, highlight=False, soft_wrap=True)
 
@@ -109,13 +110,17 @@ def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator
     yield "virtual time", shown(each, format_seconds, UNKNOWN), shown(total, format_seconds, UNKNOWN)
     yield "bytes", _span(costs["bytes_per_round"]), _span(estimate["bytes"])
     if estimate["joules"] is not None:
-        yield "energy", format_joules(estimate["joules"] / costs["rounds"]), format_joules(estimate["joules"])
+        yield "energy", format_joules(estimate["per_round"]["joules"][1]), format_joules(estimate["joules"])
     each, total = costs["wall_seconds_per_round"], costs["wall_seconds"]
     yield "wall time here", shown(each, format_seconds, UNKNOWN), shown(total, format_seconds, UNKNOWN)
 
 
 def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[str]:
-    """The basis of times, and what a run takes of this machine."""
+    """The budget that ends the run, the basis of times, and what a run takes of this machine."""
+    if estimate["ended_by"]:
+        fewest, most = estimate["rounds"]
+        after = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        yield f"budget: budget.{estimate['ended_by']} ends the run after about {after} rounds"
     if estimate["virtual_seconds"] is None:
         yield f"virtual time: {UNKNOWN} {estimate['untimed'] or 'without the data set'}"
     if costs["wall_seconds"] is None:

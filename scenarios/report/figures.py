@@ -38,7 +38,7 @@ from scenarios.report import (
 )
 from scenarios.report.groups import RunGroup, by_label, grouped, has_seeds
 from scenarios.report.plot_style import INK, MUTED
-from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
+from scenarios.report.run_reader import NO_BLOCKS, RecordedRun, is_cut_step
 
 DOWN, COMPUTING, UP, NOBODY = theme.DOWN, theme.COMPUTING, theme.UP, theme.NOBODY
 BLAMED = {OWN_LINK: DOWN, SERVER_LINK: theme.SHARED, COMPUTE: COMPUTING, WAITING: NOBODY}
@@ -125,6 +125,8 @@ def curves(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
         for axes, x in zip(panels, x_axes, strict=True):
             marker = "o" if len(scored) < 3 else ""
             axes.plot(x, 100 * accuracy, label=run.label, marker=marker, **styles[run.label])
+            if is_cut_step(run.rounds[-1]):
+                axes.plot(x[-1:], 100 * accuracy[-1:], marker="o", markerfacecolor="none", **styles[run.label])
     for axes, title, unit in zip(
         panels,
         ("Against rounds", "Against virtual time", "Against bytes moved"),

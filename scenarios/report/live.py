@@ -194,9 +194,10 @@ class ParallelTable(LiveTable):
 def _is_cut(progress: RoundFinished) -> bool:
     """Whether this row is a round that was cut, or an evaluation after the last round.
 
-    Rounds are numbered from 0, and counted when they are whole. A round in which no visit counted is whole.
+    Rounds are numbered from 0, and counted when the server has made its step. A round in which no visit counted is
+    whole.
     """
-    return progress.row.round == progress.rounds
+    return bool(progress.row.cut_by) or progress.row.round == progress.rounds
 
 
 def _number(progress: RoundFinished) -> str:

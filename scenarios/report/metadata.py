@@ -7,7 +7,7 @@ import os
 import platform
 import sqlite3
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -33,6 +33,7 @@ from scenarios.plugin_sources import SourceFile, change, roots
 from scenarios.report import bottlenecks, client_values, progress, time_basis
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
+from scenarios.report.run_reader import is_cut_step
 
 
 def environment(
@@ -222,8 +223,8 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
     clients), ``worst_decile`` (mean of the worst tenth, at least one client) and ``spread`` (standard deviation over
     clients); and ``values`` of whole models (`client_values.whole_values`); None without such values.
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
-    `BestRound`, or None before the first evaluation. ``method_notes``: sentences on the method and this model, of which
-    there may be none. ``seconds_by_basis``: `time_basis.seconds_by_basis`.
+    `BestRound`, or None before the first evaluation. ``cut_round``: as of `cut_round`. ``method_notes``: sentences on
+    the method and this model, of which there may be none. ``seconds_by_basis``: `time_basis.seconds_by_basis`.
     """
     query = partial(read, folder / "ledger.sqlite")
     rows = [RoundRow._make(row) for row in query(progress.ROUNDS)]
@@ -256,8 +257,25 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
         # A row after the last round is a round that was cut, or a score that came late.
         "rounds_to_target": reached and min(reached.rounds, run.committed.rounds),
         "stopped_by": stopped_by,
+        "cut_round": cut_round(rows),
         "wall_seconds": wall_seconds,
         "model_sha256": run.committed.model_sha256,
+    }
+
+
+def cut_round(rows: Sequence[RoundRow]) -> dict[str, Any] | None:
+    """The last round, from 1, with its participants and accuracy, if a budget cut it and its clients still made a step.
+
+    The accuracy of such a model is that of fewer clients than in the rounds before (``rounds.min_fraction``).
+    """
+    last = rows[-1] if rows else None
+    if last is None or not is_cut_step(last):
+        return None
+    return {
+        "round": last.round + 1,
+        "participants": last.participants,
+        "accuracy": last.accuracy,
+        "cut_by": last.cut_by,
     }
 
 

@@ -28,13 +28,15 @@ from scenarios.report import labels, progress
 
 PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
 UNFINISHED = "unfinished"
+CUT = ", last round cut"
+"""Ending of the label of a run whose last step was made by fewer clients; it marks all figures and tables"""
 NO_BLOCKS = ("header", "cut")
 """Keys of the table ``transfers`` that name no block."""
 _STOPS = {
     "target": "target reached",
     "converged": "converged",
     "rounds": "round limit",
-    "clients": "no clients left",
+    "clients": "too few clients left",
     "user": "stopped by user",
 }
 
@@ -192,16 +194,24 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
     if not folders:
         raise ReportError("there is no run to report")
     parts = [read_parts(folder) for folder in folders]
+    rounds = [[RoundRow._make(row) for row in _query(folder, progress.ROUNDS)] for folder in folders]
     groups = _groups(folders, parts)
+    cut = {group for group, rows in zip(groups, rounds, strict=True) if rows and is_cut_step(rows[-1])}
+    groups = [f"{group}{CUT}" if group in cut else group for group in groups]
     runs = []
-    for folder, (text, scenario, environment), group, label in zip(
-        folders, parts, groups, _run_labels(folders, groups, [scenario for _, scenario, _ in parts]), strict=True
+    labelled = _run_labels(folders, groups, [scenario for _, scenario, _ in parts])
+    for folder, (text, scenario, environment), rows, group, label in zip(
+        folders, parts, rounds, groups, labelled, strict=True
     ):
         summary = _query(folder, "SELECT value FROM meta WHERE key = 'summary'")
         ended = json.loads(summary[0]["value"]) if summary else None
-        rounds = [RoundRow._make(row) for row in _query(folder, progress.ROUNDS)]
-        runs.append(RecordedRun(folder, label, scenario, text, environment, ended, rounds, group))
+        runs.append(RecordedRun(folder, label, scenario, text, environment, ended, rows, group))
     return runs
+
+
+def is_cut_step(row: RoundRow) -> bool:
+    """Whether a budget cut this round, and the clients that were left still made a step (``rounds.min_fraction``)."""
+    return bool(row.cut_by) and row.participants > 0
 
 
 def settings(folder: Path, text: str, scenario: Mapping[str, Any]) -> Mapping[str, Any]:

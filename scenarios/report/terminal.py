@@ -157,10 +157,11 @@ def _print_group(console: Console, group: Sequence[Summary], comparison: Mapping
 
 
 def method_name(run: Summary) -> str:
-    """The method, with the server optimizer on a line of its own unless that is plain."""
+    """The method, with lines of their own for a server optimizer that is not plain, and for a last round cut short."""
     file = Path(run["run_dir"]) / "scenario.toml"
     server = tomllib.loads(file.read_text(encoding="utf-8")).get(labels.SERVER) if file.is_file() else None
-    return str(run["method"]) + (f"\nserver={server}" if server not in (None, labels.PLAIN) else "")
+    name = str(run["method"]) + (f"\nserver={server}" if server not in (None, labels.PLAIN) else "")
+    return name + (f"\nround {run['cut_round']['round']} cut" if run.get("cut_round") else "")
 
 
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coordinator.rounds.budget import BYTES, BYTES_DOWN, BYTES_UP, FLEET_RULES, SECONDS
 from coordinator.rounds.visit import VisitPrice
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.clock import Clock
@@ -39,6 +41,7 @@ from scenarios.host import StopFlag, choose_device, logging_to, time_limit
 from scenarios.studies import run_costs
 from scenarios.studies.typical_visits import DEVICE, EvaluationVisits, PricedVisit, TypicalVisits, payload_nbytes
 
+BYTE_RULES = (BYTES, BYTES_DOWN, BYTES_UP)
 PATIENCE_SECONDS = 5.0
 """Limit of the computation of one round's virtual time, which takes hours for fleets that are large enough, or whose
 clients leave and return often enough."""
@@ -221,7 +224,10 @@ def alphas(loaded: Loaded, description: ModelProfile) -> list[dict[str, Any]]:
 
 
 def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
-    """The costs of a run of ``rounds.max`` rounds: real bytes, FLOPs, virtual seconds, joules, disk.
+    """The costs of a run of ``rounds.max`` rounds, or until its budgets end it: bytes, FLOPs, virtual seconds, joules.
+
+    ``rounds`` are the (fewest, most) of them, and ``ended_by`` is the rule of the budget that ends or may end the run
+    before ``rounds.max``, or None; ``per_round`` has the costs of a typical round.
 
     A pair is for the (cheapest, most expensive) visit, for methods that choose per visit; all else is for the most
     expensive, and for rounds in which all clients that may only download do so. FLOPs, seconds and joules are those of
@@ -258,7 +264,53 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
                 result |= _timed(visits, drawn, dearest.price, evaluation)
         except TimeoutError:
             result["untimed"] = f"not computed within {PATIENCE_SECONDS:g} s: a round has too many events"
-    return result
+    return result | _within_budgets(visits, result)
+
+
+SCALED = (*BYTE_RULES, "nominal_bytes", "flops", "virtual_seconds", "joules")
+"""Amounts of an estimate that grow with the rounds"""
+
+
+def _within_budgets(visits: TypicalVisits, totals: Mapping[str, Any]) -> dict[str, Any]:
+    """What budgets change in the totals of ``rounds.max`` rounds that cost the same.
+
+    Clients with budgets of their own end the run after ``fewest`` rounds if one of them takes part in every round, and
+    after ``highest`` if they take turns.
+    """
+    scenario, limit = visits.loaded.scenario, visits.loaded.scenario.rounds.max
+    per_round = {name: _pair(totals[name], limit) for name in SCALED if totals[name] is not None}
+    spans: dict[str, tuple[float, float]] = {}
+    for rule in (SECONDS, *FLEET_RULES):
+        least, most = per_round.get(rule, (0.0, 0.0))
+        budget, own = (getattr(limits, rule) for limits in (scenario.budget, scenario.budget.client))
+        if budget is not None and least:
+            spans[rule] = budget / most, budget / least
+        if own is not None and least:
+            # A visit takes a round's seconds at most, and its share of the other amounts.
+            clients = 1 if rule == SECONDS else visits.per_round
+            turns = scenario.data.clients / visits.per_round
+            spans[f"client.{rule}"] = own * clients / most, own * clients / least * turns
+    fewest, highest = (min([limit, *(math.floor(span[side] + 1e-9) for span in spans.values())]) for side in (0, 1))
+    ended_by = min(spans, key=lambda rule: spans[rule][0]) if fewest < limit else None
+    found: dict[str, Any] = {
+        "rounds": [fewest, highest],
+        "ended_by": ended_by,
+        "per_round": {name: list(amounts) for name, amounts in per_round.items()},
+    }
+    if ended_by is None:
+        return found
+    cut = 1 if ended_by == SECONDS else 0  # it is charged up to the cut
+    for name, (least, most) in per_round.items():
+        budget = getattr(scenario.budget, name, None) or math.inf
+        ends = [min(amount, budget) for amount in (least * (highest + cut), most * (fewest + cut))]
+        found[name] = sorted(map(round, ends)) if name in BYTE_RULES else min(most * (highest + cut), budget)
+    return found
+
+
+def _pair(total: Any, rounds: int) -> tuple[float, float]:
+    """(least, most) a round."""
+    least, most = total if isinstance(total, list) else (total, total)
+    return least / rounds, most / rounds
 
 
 def _bytes(
@@ -268,18 +320,25 @@ def _bytes(
     clients, rounds = visits.per_round, visits.loaded.scenario.rounds.max
     low, high, download = cheapest.price, dearest.price, visits.download_only.price
     downloads = len(visits.download_only.clients)
-    least, most = (price.work.bytes_down + price.work.bytes_up for price in (low, high))
+    evaluations = len(evaluation.clients) * evaluation.evaluations
+    down = [
+        low.work.bytes_down * clients * rounds + evaluation.bytes_down_later * evaluations,
+        (high.work.bytes_down * clients + download.work.bytes_down * downloads) * rounds
+        + high.work.bytes_down * visits.cut_at_end
+        + evaluation.work.bytes_down * evaluations,
+    ]
+    up = [
+        price.work.bytes_up * (clients * rounds + cut) + evaluation.work.bytes_up * evaluations
+        for price, cut in ((low, 0), (high, visits.cut_at_end))
+    ]
     return {
         "message_down_nbytes": [low.work.bytes_down, high.work.bytes_down],
         "message_up_nbytes": high.work.bytes_up,
         "payload_down_nbytes": [cheapest.payload_down, dearest.payload_down],
         "payload_up_nbytes": dearest.payload_up,
-        "bytes": [
-            least * clients * rounds + evaluation.least_nbytes,
-            (most * clients + download.work.bytes_down * downloads) * rounds
-            + most * visits.cut_at_end
-            + evaluation.nbytes,
-        ],
+        "bytes": [sum(ends) for ends in zip(down, up, strict=True)],
+        "bytes_down": down,
+        "bytes_up": up,
         "nominal_bytes": (high.nominal_bytes * clients + download.nominal_bytes * downloads) * rounds,
     }
 

@@ -42,7 +42,7 @@ from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.report.metadata import search_sources
 from scenarios.report.progress import accumulated, to_target
 from scenarios.report.run_reader import open_runs
-from scenarios.studies.replayed_run import RecordedRounds, RetimedRun
+from scenarios.studies.replayed_run import OtherVisits, RecordedRounds, RetimedRun
 
 TABLES = ("fleet", "budget")
 KEYS = (
@@ -61,19 +61,25 @@ POLICY_OPTIONS = "rounds.policy_options"
 def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The result of ``replay --json``; pairs are (recorded, replayed).
 
-    ScenarioError for overrides of other keys, and, with the round, for those with which other visits would have been
-    trained. ReportError for a folder without a run.
+    If a budget makes the replay longer or shorter than the record, both are compared over the rounds that they share,
+    and ``other_end`` says so. ScenarioError for overrides of other keys, and, with the round, for those with which
+    other visits would have been trained, or before whose first round's end a budget would end the run. ReportError for
+    a folder without a run.
     """
     new = replayed(folder, overrides)
-    before, after = new.record.rounds, new.rounds_done
+    after = new.rounds_done
+    before = new.record.rounds if new.other_end is None else new.record.rounds[: len(after)]
+    if not (before and after):
+        raise OtherVisits(str(new.other_end), new.fresh)
     target = new.loaded.scenario.stop.target_accuracy
-    pairs = list(zip(before, after, strict=False))  # a cut last round may be missing on one side
+    pairs = list(zip(before, after, strict=True))
     return {
         "run_dir": str(folder),
         "method": new.loaded.scenario.method,
         "seed": new.loaded.scenario.seed,
         "overrides": list(overrides),
         "rounds": new.run.rounds,
+        "other_end": new.other_end,
         "target_accuracy": target,
         "virtual_seconds": [rows[-1].end_s for rows in (before, after)],
         "time_to_target_s": [time_to(target, rows) for rows in (before, after)],
@@ -105,20 +111,26 @@ class PreparedReplay:
     fresh: str
     """The command that trains anew"""
 
-    def play(self, fleet: Fleet) -> RetimedRun:
-        """The run, replayed to its end on a fleet; `OtherVisits` if other visits would have been trained on it."""
+    def play(self, fleet: Fleet, may_end_elsewhere: bool = False) -> RetimedRun:
+        """The run, replayed to its end on a fleet.
+
+        `OtherVisits` if other visits would have been trained on it, or more or fewer rounds unless that
+        ``may_end_elsewhere``.
+        """
         with plugin_errors.named(self.loaded.scenario.model_dump(), ScenarioError, self.loaded.name):
             new = RetimedRun(
                 self.record, self.loaded, self.target, self.description, Clock(fleet), self.refused, self.fresh
             )
             new.play()
+        if new.other_end and not may_end_elsewhere:
+            raise OtherVisits(new.other_end, self.fresh)
         return new
 
 
 def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
     """The run, replayed to its end. Errors as of `replay`."""
     ready = prepared(folder, overrides)
-    return ready.play(ready.fleet)
+    return ready.play(ready.fleet, may_end_elsewhere=True)
 
 
 def prepared(folder: Path, overrides: Sequence[str] = ()) -> PreparedReplay:
@@ -245,6 +257,8 @@ def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
     console.print()
     console.print(table)
+    if result["other_end"]:
+        console.print(f"\nof the rounds that both have; {result['other_end']}", soft_wrap=True)
     console.print()
 
 

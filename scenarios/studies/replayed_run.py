@@ -2,13 +2,14 @@
 
 The rounds are those of `coordinator.rounds.synchronous`, and the method's server side decides who takes part and what
 is sent; both receive the recorded losses and evaluations. A replay that would train other visits than the run did is
-refused. Nothing is written, no worker is started, and the only model is one of zeros.
+refused. Where a budget alone decides how long a run lasts, a replay may end before the record does, or with it. Nothing
+is written, no worker is started, and the only model is one of zeros.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,7 +29,7 @@ from coordinator.records.schema import (
     RoundRow,
     VisitRow,
 )
-from coordinator.rounds.budget import CLIENTS, CONVERGED, ROUNDS, TARGET, USER, Budget
+from coordinator.rounds.budget import CLIENTS, CONVERGED, FLEET_RULES, ROUNDS, SECONDS, TARGET, USER, Budget
 from coordinator.rounds.ports import PendingCommit, PendingEvaluation, RunMemory, Snapshot
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import FederatedRun
@@ -43,6 +44,9 @@ from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
 from scenarios.studies.typical_visits import server_of_zeros
+
+BUDGETS = (*FLEET_RULES, SECONDS)
+"""Rules whose budgets decide how long a run lasts, and nothing else"""
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,8 @@ class RecordedRounds:
 
     @property
     def completed(self) -> int:
-        """The number of rounds that were not cut."""
-        return sum(_is_complete(self.visits.get(row.round, {}).values()) for row in self.rounds)
+        """The number of whole rounds."""
+        return sum(not row.cut_by and row.round in self.visits for row in self.rounds)
 
 
 class OtherVisits(ScenarioError):  # noqa: N818 - named by what happened
@@ -98,8 +102,8 @@ class OtherVisits(ScenarioError):  # noqa: N818 - named by what happened
         self.reason = reason
 
 
-class _Unfinished(Exception):  # noqa: N818 - no error, but the end of an unfinished run's ledger
-    """The ledger of an unfinished run has no further round."""
+class _EndOfRecord(Exception):  # noqa: N818 - no error, but the end of the ledger
+    """The ledger has no further round, but the run would go on: it was unfinished, or a budget ended it."""
 
 
 class RetimedServer(DecisionOnlyServer):
@@ -135,6 +139,8 @@ class RetimedRun:
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
         self.evaluations_done: list[EvaluationRow] = []
+        self.other_end: str | None = None
+        """The difference, if a budget ends the replay before the record's end, or does not end it there"""
         server_side = server_of_zeros(loaded, description)
         if not server_side.decides_without_updates:
             raise ScenarioError(
@@ -168,19 +174,22 @@ class RetimedRun:
         """Replay all recorded rounds. `OtherVisits`, with the round, if other visits would have been trained."""
         try:
             stopped_by = run_synchronous(self.run)
-        except _Unfinished:
+        except _EndOfRecord:
             return
         if self.run.rounds < self.record.completed:
             reason = "no client could take part" if stopped_by == CLIENTS else f"{_rule(stopped_by)} would end the run"
-            self._refuse(f"{reason}, which lasted to round {self.record.completed}", self.run.rounds)
+            reason += f", which lasted to round {self.record.completed}"
+            if stopped_by not in BUDGETS:
+                self._refuse(reason, self.run.rounds)
+            self.other_end = f"round {self.run.rounds + 1}: {reason}"
 
     def _refuse(self, reason: str, round: int) -> NoReturn:
         raise OtherVisits(f"round {round + 1}: {reason}", self.fresh)
 
     def _is_stopped(self) -> bool:
-        """Never; raises _Unfinished at the end of an unfinished run's ledger."""
+        """Never; raises _EndOfRecord at the end of an unfinished run's ledger."""
         if self.run.rounds == len(self.record.rounds) and self.record.stopped_by in (None, USER):
-            raise _Unfinished
+            raise _EndOfRecord
         return False
 
     # --- in place of workers and ledger -------------------------------------------------------------------------------
@@ -217,10 +226,14 @@ class RetimedRun:
     def _updates(self, visits: Sequence[PlannedVisit]) -> list[Update]:
         number = self.run.rounds
         recorded = self.record.of_kinds(number, (TRAIN, *FAULTY))
-        if number >= self.record.completed:
-            assert self.record.stopped_by is not None, number
-            self._refuse(f"the run ended here ({_rule(self.record.stopped_by)}), but would continue", number)
         differing = set(recorded).symmetric_difference(visit.client for visit in visits)
+        if number >= self.record.completed and (differing or not recorded):
+            assert self.record.stopped_by is not None, number
+            reason = f"the run ended here ({_rule(self.record.stopped_by)}), but would continue"
+            if self.record.stopped_by not in BUDGETS:
+                self._refuse(reason, number)
+            self.other_end = f"round {number + 1}: {reason}"
+            raise _EndOfRecord
         if differing:
             self._refuse(self._difference(min(differing), number), number)
         return [self._update(visit, recorded[visit.client], number) for visit in visits]
@@ -288,12 +301,14 @@ class RetimedRun:
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
         """The recorded hash of the model; `OtherVisits` if other clients would have downloaded only."""
-        if _is_complete(record.visits):
+        if record.visits and not record.cut_by:
             downloaded = {visit.client for visit in record.visits if visit.kind == DOWNLOAD_ONLY}
             differing = downloaded.symmetric_difference(self.record.of_kinds(record.round, (DOWNLOAD_ONLY,)))
             if differing:
                 self._refuse(self._difference(min(differing), record.round), record.round)
         index = len(self.rounds_done)
+        if index and not any(kind in TRAINED for kind in record.visits["kind"]):  # no step: a budget may have cut it
+            return Snapshot(self.rounds_done[-1].model_sha256)
         return Snapshot(self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else "")
 
     def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
@@ -301,12 +316,6 @@ class RetimedRun:
         self.rounds_done.append(row)
         self.visits_done += pending.record.visits
         self.evaluations_done += pending.record.evaluations
-
-
-def _is_complete(visits: Iterable[VisitRow]) -> bool:
-    """Whether a round with these visits was neither cut, nor added to evaluate the last model."""
-    kinds = {row.kind for row in visits}
-    return bool(kinds) and "cut" not in kinds
 
 
 def _rule(rule: str) -> str:

@@ -62,15 +62,15 @@ def costs(
 
     Wall times are those of an earlier run in ``out``, or None.
     """
-    rounds, device = loaded.scenario.rounds.max, choose_device("auto")
+    (_, rounds), device = estimate["rounds"], choose_device("auto")
     earlier = earlier_runs.newest(loaded, out, device)
     seconds = None if earlier is None else earlier.seconds_per_round
     workers = default_workers() if earlier is None else earlier.workers
-    virtual = estimate["virtual_seconds"]
+    each = estimate["per_round"]
     return {
         "rounds": rounds,
-        "virtual_seconds_per_round": None if virtual is None else virtual / rounds,
-        "bytes_per_round": [nbytes / rounds for nbytes in estimate["bytes"]],
+        "virtual_seconds_per_round": each["virtual_seconds"][1] if "virtual_seconds" in each else None,
+        "bytes_per_round": each["bytes"],
         "wall_seconds_per_round": seconds,
         "wall_seconds": None if seconds is None else seconds * rounds,
         "wall_from": None if earlier is None else earlier.folder,

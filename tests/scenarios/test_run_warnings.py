@@ -14,6 +14,8 @@ from edge.protocol.config import ModelProfile
 from scenarios import run_warnings, runner
 from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host
+from scenarios.report import terminal
+from scenarios.report.run_reader import open_runs
 from tests.scenarios.in_this_process import SMALL, pool_in_this_process
 
 __all__ = ["pool_in_this_process"]
@@ -51,6 +53,23 @@ def test_a_run_without_any_exchange_says_so_before_and_after(tmp_path: Path) -> 
 )  # fmt: skip
 def test_a_run_without_a_round_names_the_budget(overrides: list[str], rule: str, warning: str) -> None:
     assert run_warnings.found(load("digits", overrides), 0, NO_VISITS, rule) == [warning]
+
+
+def test_a_last_round_that_a_budget_has_cut_is_marked_in_warning_summary_labels_and_table(tmp_path: Path) -> None:
+    # A round of five visits moves 617,230 B: two of them fit in what the first round leaves.
+    words = ("rounds.max=9", "budget.bytes=900 kB", "rounds.participants=5")
+    whole = ended(tmp_path, *words)
+    assert (whole["stopped_by"], whole["rounds"], whole["cut_round"], whole["warnings"]) == ("bytes", 1, None, [])
+    cut = ended(tmp_path, *words, "rounds.min_fraction=0.4")
+    accuracy = cut["accuracy"]
+    assert cut["cut_round"] == {"round": 2, "participants": 2, "accuracy": accuracy, "cut_by": "bytes"}
+    assert cut["warnings"] == [
+        f"budget.bytes cut round 2, the last: 2 clients have made it (rounds.min_fraction), and gave "
+        f"{100 * accuracy:.2f} %"
+    ]
+    assert terminal.method_name(cut) == "fedavg\nround 2 cut"
+    labels = [run.label for run in open_runs([Path(whole["run_dir"]), Path(cut["run_dir"])])]
+    assert [label.endswith(", last round cut") for label in labels] == [False, True]
 
 
 def test_a_run_that_was_stopped_by_its_user_or_has_learned_is_not_warned_about() -> None:

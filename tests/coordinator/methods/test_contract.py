@@ -17,7 +17,7 @@ from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, resolve
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import resume_checkpoint
 from coordinator.rounds.budget import Limits, RunLimits
-from coordinator.rounds.policy import POLICIES, PolicyName
+from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.rounds.synchronous import run_rounds, run_synchronous
 from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
@@ -423,7 +423,7 @@ def test_a_run_that_a_budget_has_ended_stays_ended(tmp_path: Path) -> None:
     ((spent,),) = play(tmp_path / "whole", "fedbr", **how, rounds=1).rows(
         "SELECT SUM(bytes_down + bytes_up) FROM visits"
     )
-    how |= {"rounds": 9, "limits": RunLimits(bytes=int(2.4 * spent))}
+    how |= {"rounds": 9, "limits": RunLimits(bytes=int(2.4 * spent)), "rules": RoundPolicy(min_fraction=0.0)}
     assert play(tmp_path / "ended", "fedbr", **how).stopped_by == "bytes"
     # Killed after the last commit, before it was summed up: smaller visits might fit in what is left.
     again = federation(tmp_path / "ended", "fedbr", **how, again=True)

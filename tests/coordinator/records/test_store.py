@@ -68,7 +68,8 @@ def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledge
     ledger.commit(done(states={7: ("7-0", "aa")}, wall_seconds=0.5))
     row = read(path, "SELECT * FROM rounds")[0]
     assert tuple(row)[:-2] == (
-        0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12"
+        0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12",
+        "",
     )  # fmt: skip
     assert [tuple(r) for r in read(path, "SELECT * FROM states WHERE client = ?", (7,))] == [(7, 0, "7-0", "aa")]
     assert [tuple(r) for r in read(path, "SELECT * FROM transfers ORDER BY direction, slot")] == [
@@ -140,7 +141,8 @@ def test_the_chain_by_hand(ledger: Ledger, path: Path) -> None:
         done(visits=VisitColumns.of([later, VISIT]), wall_seconds=123.0, states={7: ("7-0", "aa"), 3: ("3-0", "bb")})
     )
     rows = [
-        [0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12"],
+        [0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12",
+         ""],
         [0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 32, 1,
          2.0, "d0", "u0"],
         [1, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, 100, 80, 400.0, 1e6, 2e6, 4.0, 32, 1,

@@ -262,13 +262,40 @@ def test_a_buffer_of_all_who_begin_together_is_a_round_of_fedavg(tmp_path: Path)
     assert np.allclose(run.model, np.mean(replies, axis=0), rtol=0, atol=1e-6)
 
 
-def test_what_is_left_in_the_buffer_at_the_end_is_used(tmp_path: Path) -> None:
+END_OF_BUFFER = "SELECT end_s, participants, wasted_bytes, accuracy IS NULL, cut_by FROM rounds"
+
+
+def test_a_buffer_that_is_not_full_at_the_end_makes_no_step_and_its_updates_are_wasted(tmp_path: Path) -> None:
     rules = RoundPolicy("fedbuff", buffer=3)
     run = ran(tmp_path, rules, rounds=99, limits=RunLimits(virtual_seconds=10.0))
     assert run.stopped_by == SECONDS
     # Three by 8 s, two more at 8 s, and the next would come at 12 s.
-    assert run.rows("SELECT end_s, participants, accuracy IS NULL FROM rounds") == [(8, 3, 0), (10, 2, 0)]
-    assert np.allclose(run.model, buffered(run, rules), rtol=0, atol=2e-6)
+    (whole, cut) = run.rows(END_OF_BUFFER)
+    assert (whole, cut[:2], cut[3:]) == ((8, 3, 0, 0, ""), (10, 0), (1, ""))
+    discarded = "SELECT client, kind, loss, nominal_bytes, down_payload, up_payload FROM visits WHERE round = 1"
+    assert run.rows(f"{discarded} AND up_end_s = 8 ORDER BY client") == [
+        (1, "cut", None, 0, "", ""), (2, "cut", None, 0, "", "")
+    ]  # fmt: skip
+    one = ran(tmp_path / "one", rules, rounds=1)
+    assert np.array_equal(run.model, one.model)
+
+
+@pytest.mark.parametrize(("least", "is_made"), [(2 / 3, True), (0.7, False)])
+def test_a_part_of_the_buffer_makes_a_last_step_if_the_scenario_says_so_and_is_marked(
+    least: float, is_made: bool, tmp_path: Path
+) -> None:
+    rules = RoundPolicy("fedbuff", buffer=3, min_fraction=least)
+    run = ran(tmp_path, rules, rounds=99, limits=RunLimits(virtual_seconds=10.0))
+    cut = run.rows(END_OF_BUFFER)[1]
+    assert (cut[1], cut[3], cut[4]) == ((2, 0, SECONDS) if is_made else (0, 1, ""))
+    if is_made:
+        assert np.allclose(run.model, buffered(run, rules), rtol=0, atol=2e-6)
+
+
+def test_a_last_round_of_single_updates_is_marked_if_it_has_fewer_than_the_others(tmp_path: Path) -> None:
+    run = ran(tmp_path, RoundPolicy("fedasync"), rounds=99, limits=RunLimits(virtual_seconds=10.0))
+    # Four by 8 s; the fifth came then, too.
+    assert run.rows("SELECT participants, cut_by FROM rounds") == [(4, ""), (1, SECONDS)]
 
 
 # --- budgets ----------------------------------------------------------------------------------------------------------
@@ -277,7 +304,8 @@ def test_what_is_left_in_the_buffer_at_the_end_is_used(tmp_path: Path) -> None:
 @both
 def test_a_visit_is_paid_for_when_it_begins(policy: PolicyName, tmp_path: Path) -> None:
     visit = 5344 + 5398
-    run = ran(tmp_path, RoundPolicy(policy, buffer=4), rounds=99, limits=RunLimits(bytes=int(5.5 * visit)))
+    rules = RoundPolicy(policy, buffer=4, min_fraction=0.25)
+    run = ran(tmp_path, rules, rounds=99, limits=RunLimits(bytes=int(5.5 * visit)))
     assert run.stopped_by == BYTES
     # Client 0 begins for the second time at 4 s; client 1, who comes back then, too, no more.
     ended = run.rows("SELECT client, kind, up_end_s FROM visits ORDER BY up_end_s, client")
@@ -489,7 +517,8 @@ def test_training_that_goes_wrong_ends_the_run_only_where_it_is_used(policy: Pol
     how: dict[str, Any] = {"train": BRIEF, "partition": IID, "seconds": five, "behaviour": behaviour, "clients": 5}
     for spoilt in ((3, 4), (2,)):
         limits = RunLimits(virtual_seconds=10.0)
-        run = federation(tmp_path / str(spoilt), rules=RoundPolicy(policy, buffer=2), limits=limits, rounds=99, **how)
+        rules = RoundPolicy(policy, buffer=2, min_fraction=0.0)
+        run = federation(tmp_path / str(spoilt), rules=rules, limits=limits, rounds=99, **how)
         set_workers(run, Spoilt(direct(run), spoilt))
         try:
             if spoilt == (3, 4):

@@ -22,6 +22,7 @@ from coordinator.rounds.budget import (
     Limits,
     RunLimits,
 )
+from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.synchronous import _SynchronousRound
 from edge.protocol.config import PartitionConfig, TrainConfig
 from tests.toy import Run, committed_states, federation, model_sha256, play
@@ -96,11 +97,14 @@ def test_rounds_end_a_run_and_the_last_is_scored_whatever_the_rhythm(tmp_path: P
 
 
 @pytest.mark.parametrize(("rule", "column"), [(BYTES, 0), (FLOPS, 1), (JOULES, 2), (BYTES_DOWN, 3), (BYTES_UP, 4)])
-def test_a_budget_is_used_up_but_never_overspent(rule: str, column: int, tmp_path: Path) -> None:
+def test_a_budget_is_never_overspent_and_may_be_used_up(rule: str, column: int, tmp_path: Path) -> None:
     whole = play(tmp_path / "whole", rounds=3, train=BRIEF, partition=IID)
     first, second, third = (row[column] for row in whole.rows(f"{TOTALS} GROUP BY round"))
     limit = type(first)(first + second + 0.6 * third)  # bytes are whole
-    run = play(tmp_path / "run", rounds=99, limits=RunLimits(**{rule: limit}), train=BRIEF, partition=IID)
+    how: dict[str, Any] = {"rounds": 99, "limits": RunLimits(**{rule: limit}), "train": BRIEF, "partition": IID}
+    run = play(tmp_path / "rounds", **how)
+    assert (run.stopped_by, run.rows(TOTALS)[0][column]) == (rule, first + second)
+    run = play(tmp_path / "visits", **how, rules=RoundPolicy(min_fraction=0.5))
     assert run.stopped_by == rule
     assert run.rows(TOTALS)[0][column] <= limit
     # Two of the four visits of the third round: a third one would not have fitted.
@@ -182,6 +186,7 @@ def test_joules_hold_on_a_contended_link_too(share: float, tmp_path: Path) -> No
     # Whoever is left when visits are refused uses the link at other times, and may spend more than was foreseen.
     how: dict[str, Any] = {"train": BRIEF, "partition": IID, "clients": 6, "server_link": 2e6}
     whole = play(tmp_path / "whole", rounds=1, **how).rows(TOTALS)[0][2]
+    how["rules"] = RoundPolicy(min_fraction=0.0)
     run = play(tmp_path / "run", rounds=1, limits=RunLimits(joules=share * whole), **how)
     spent = run.rows(TOTALS)[0][2]
     assert 0 < spent <= share * whole
@@ -193,7 +198,7 @@ def test_whoever_is_left_is_priced_again(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         _SynchronousRound, "_costs", lambda self, visits: [Cost(1, 0, 1.0, joules[len(visits)])] * len(visits)
     )
-    run = federation(tmp_path, rounds=1, limits=RunLimits(joules=3.2))
+    run = federation(tmp_path, rounds=1, limits=RunLimits(joules=3.2), rules=RoundPolicy(min_fraction=0.5))
     admitted, refused_by = _SynchronousRound(run, 0)._admitted(run.candidates)
     assert ([visit.client for visit in admitted], refused_by) == ([0, 1], JOULES)
 

@@ -16,7 +16,18 @@ import numpy as np
 import pytest
 
 from coordinator.rounds import selection
-from coordinator.rounds.budget import BYTES, BYTES_UP, CLIENTS, JOULES, ROUNDS, SECONDS, TARGET, Limits, RunLimits
+from coordinator.rounds.budget import (
+    BYTES,
+    BYTES_DOWN,
+    BYTES_UP,
+    CLIENTS,
+    JOULES,
+    ROUNDS,
+    SECONDS,
+    TARGET,
+    Limits,
+    RunLimits,
+)
 from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import FederatedRun
@@ -42,6 +53,7 @@ EVER = (0.0, 1e6)
 DOWN_NBYTES, UP_NBYTES = 5344, 5398
 
 each_policy = pytest.mark.parametrize("policy", POLICIES)
+each_synchronous = pytest.mark.parametrize("policy", ["sync", "over_select", "deadline"])
 
 
 def ran(
@@ -94,7 +106,8 @@ def test_the_round_lasts_until_the_server_has_added_the_updates_up(tmp_path: Pat
     # Two updates at one a second, and both clients wait: 18 J for the visit and 2 J.
     assert run.rows("SELECT end_s, joules FROM rounds") == [(6, 40)]
     # What the wait will cost is foreseen: 39 J are not enough for both.
-    run = ran(tmp_path / "two", seconds=equal, links=slow, rounds=1, limits=RunLimits(joules=39.0))
+    part = RoundPolicy(min_fraction=0.5)
+    run = ran(tmp_path / "two", part, equal, links=slow, rounds=1, limits=RunLimits(joules=39.0))
     assert (run.stopped_by, run.rows("SELECT end_s, joules, participants FROM rounds")) == (ROUNDS, [(5, 19, 1)])
 
 
@@ -267,7 +280,9 @@ def test_a_run_ends_when_nobody_will_ever_be_there_again(policy: PolicyName, tmp
     run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=99, behaviour=gone)
     assert run.stopped_by == CLIENTS
     assert run.rows("SELECT MAX(up_end_s) FROM visits") == [(10,)]
-    assert run.rows("SELECT DISTINCT kind FROM visits ORDER BY kind") == [("lost",), ("train",)]
+    # A buffer that was not full has made no step.
+    kinds = ["cut", "lost", "train"] if policy == "fedbuff" else ["lost", "train"]
+    assert [kind for (kind,) in run.rows("SELECT DISTINCT kind FROM visits ORDER BY kind")] == kinds
 
 
 def test_a_client_that_is_lost_at_the_very_end_of_the_round_is_lost(tmp_path: Path) -> None:
@@ -382,15 +397,31 @@ def visits_of(run: Run, clients: int = 4) -> list[int]:
 def test_a_client_that_has_spent_its_own_budget_takes_part_no_more(
     policy: PolicyName, limit: dict[str, Any], visits: list[int], tmp_path: Path
 ) -> None:
-    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
+    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2, min_fraction=0.0)
     run = ran(tmp_path, rules, rounds=99, limits=RunLimits(client=Limits(**limit)))
     assert (run.stopped_by, visits_of(run)) == (CLIENTS, visits)
+
+
+@each_synchronous
+def test_a_run_ends_before_the_first_round_that_lacks_a_client_without_budget(
+    policy: PolicyName, tmp_path: Path
+) -> None:
+    # Visits of 4, 4, 8 and 16 s: clients 2 and 3 have spent 9 s before the others.
+    how: dict[str, Any] = {"rounds": 99, "limits": RunLimits(client=Limits(virtual_seconds=20.0))}
+    whole = RoundPolicy(policy, over_select=1.0, deadline=100.0)
+    run = ran(tmp_path / "whole", whole, **how)
+    assert (run.stopped_by, visits_of(run)) == (CLIENTS, [1, 1, 1, 1])
+    part = RoundPolicy(policy, over_select=1.0, deadline=100.0, min_fraction=0.75)
+    run = ran(tmp_path / "part", part, **how)
+    assert (run.stopped_by, visits_of(run)) == (CLIENTS, [2, 2, 2, 1])
+    assert run.rows("SELECT participants, cut_by FROM rounds") == [(4, ""), (3, CLIENTS)]
 
 
 def test_joules_of_a_client_are_refused_with_what_it_waits(tmp_path: Path) -> None:
     # 18 J for each visit of client 0 alone, and 12 J for waiting for client 1, who needs 72 J.
     clients = Limits(joules=80.0)
-    run = ran(tmp_path, seconds=[FOUR[0], FOUR[3]], rounds=99, limits=RunLimits(client=clients))
+    part = RoundPolicy(min_fraction=0.5)
+    run = ran(tmp_path, part, [FOUR[0], FOUR[3]], rounds=99, limits=RunLimits(client=clients))
     # 30 J are spent after the first round; the others are without client 1.
     assert visits_of(run, 2) == [3, 1]
     assert run.rows("SELECT joules FROM visits WHERE client = 0") == [(30,), (18,), (18,)]
@@ -400,7 +431,8 @@ def test_clients_that_can_pay_only_alone_take_turns(tmp_path: Path) -> None:
     # An upload takes 8 s on the server's link, or 16 s if both send: 10 or 18 s in all.
     narrow = Links(up=float(wire_bits(UP_NBYTES)) / 8)
     own = Limits(virtual_seconds=12.0)
-    run = ran(tmp_path, seconds=[(1.0, 1.0, 1.0)] * 2, links=narrow, rounds=99, limits=RunLimits(client=own))
+    part = RoundPolicy(min_fraction=0.5)
+    run = ran(tmp_path, part, [(1.0, 1.0, 1.0)] * 2, links=narrow, rounds=99, limits=RunLimits(client=own))
     assert run.stopped_by == CLIENTS
     assert run.rows("SELECT round, client, up_end_s - start_s FROM visits") == [(0, 0, 10), (1, 1, 10)]
 
@@ -412,13 +444,67 @@ def test_clients_that_can_pay_only_alone_take_turns(tmp_path: Path) -> None:
 def test_bytes_are_never_overspent_and_nothing_that_was_paid_for_is_broken_off(
     policy: PolicyName, rule: str, limit: int, tmp_path: Path
 ) -> None:
-    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
+    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2, min_fraction=0.5)
     budget: dict[str, Any] = {rule: limit}
     run = ran(tmp_path, rules, rounds=99, limits=RunLimits(**budget))
     assert (run.stopped_by, run.rows("SELECT COUNT(*), MIN(kind), MAX(kind) FROM visits")) == (
         rule,
         [(6, "train", "train")],
     )
+
+
+@each_synchronous
+@pytest.mark.parametrize(
+    ("rule", "limit"),
+    [
+        # Each of four visits: 5,344 B down and 5,398 B up; with 18, 22, 36 and 72 J, and 12, 12 and 8 J of waiting.
+        (BYTES, 6 * (DOWN_NBYTES + UP_NBYTES)),
+        (BYTES_DOWN, 6 * DOWN_NBYTES),
+        (BYTES_UP, 6 * UP_NBYTES),
+        (JOULES, 180.0 + 72.0),
+    ],
+)
+def test_a_budget_ends_a_run_before_the_round_that_it_cannot_pay_for_whole(
+    policy: PolicyName, rule: str, limit: float, tmp_path: Path
+) -> None:
+    budget: dict[str, Any] = {rule: limit}
+    how: dict[str, Any] = {"rounds": 99, "limits": RunLimits(**budget)}
+    one = ran(tmp_path / "one")
+    run = ran(tmp_path / "whole", RoundPolicy(policy, over_select=1.0, deadline=100.0), **how)
+    assert (run.stopped_by, run.rows("SELECT participants, cut_by FROM rounds")) == (rule, [(4, "")])
+    assert np.array_equal(run.model, one.model)
+    # The rest is left, not spent, and a share of clients makes a round if that is enough.
+    assert run.federation.budget.spent.bytes == 4 * (DOWN_NBYTES + UP_NBYTES)
+    part = RoundPolicy(policy, over_select=1.0, deadline=100.0, min_fraction=0.5)
+    run = ran(tmp_path / "part", part, **how)
+    assert (run.stopped_by, run.rows("SELECT participants, cut_by FROM rounds")) == (rule, [(4, ""), (2, rule)])
+    assert not np.array_equal(run.model, one.model)
+
+
+def test_clients_that_would_not_count_anyway_are_no_loss(tmp_path: Path) -> None:
+    # Two of four count, the first ones; a budget for six visits leaves the slowest out of the second round.
+    how: dict[str, Any] = {"participants": 2, "rounds": 99}
+    rules = RoundPolicy("over_select", over_select=2.0)
+    limits = RunLimits(bytes_down=7 * DOWN_NBYTES)
+    run = ran(tmp_path, rules, **how, limits=limits)
+    assert (run.stopped_by, run.rows("SELECT participants, cut_by FROM rounds")) == (BYTES_DOWN, [(2, ""), (2, "")])
+    assert kinds(run, 1) == "0 train, 1 train, 2 late"
+
+
+@each_synchronous
+def test_the_visits_that_end_in_time_make_a_last_round_if_the_scenario_says_so(
+    policy: PolicyName, tmp_path: Path
+) -> None:
+    # Visits of 4, 4, 8 and 16 s; the first round ends at 16 s, and the second is interrupted at 25 s.
+    how: dict[str, Any] = {"rounds": 99, "limits": RunLimits(virtual_seconds=25.0)}
+    shares = {None: [(4, 16, ""), (0, 25, SECONDS)], 0.75: [(4, 16, ""), (3, 25, SECONDS)]}
+    for share, rounds in shares.items():
+        rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, min_fraction=share)
+        run = ran(tmp_path / str(share), rules, **how)
+        assert (run.stopped_by, run.federation.clock.now) == (SECONDS, 25.0)
+        assert run.rows("SELECT participants, end_s, cut_by FROM rounds") == rounds
+    assert kinds(run, 1) == "0 train, 1 train, 2 train, 3 cut"
+    assert run.federation.rounds == 2
 
 
 # --- the end of time, and the goal ------------------------------------------------------------------------------------

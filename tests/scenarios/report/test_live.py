@@ -46,6 +46,13 @@ def begun(rounds: int = 3, label: str = "fedbr", method: str = "fedbr") -> tuple
     return show, stream
 
 
+def test_a_cut_round_that_makes_a_step_is_shown_as_cut_too() -> None:
+    show, stream = begun()
+    last = progress(2, 0.5)
+    show.on_round(replace(last, row=last.row._replace(cut_by="bytes")))
+    assert stream.getvalue().splitlines()[-1].startswith("fedbr 2/3 cut  accuracy 50.00 %")
+
+
 def test_of_many_runs_those_around_the_current_one_are_shown() -> None:
     show = LiveTable([f"run{number}" for number in range(40)], stream=io.StringIO(), quiet=True)
     for _ in range(21):

@@ -152,6 +152,47 @@ def test_visits_in_flight_at_the_end_of_an_asynchronous_run_are_in_its_upper_bou
     assert found["nominal_bytes"] == counted * 2 * 1600
 
 
+# A round of five visits: 5 x (1,811 + 1,865) B, and 5 x 2 x 32 x 2,600 FLOPs.
+@pytest.mark.parametrize(
+    ("budget", "rounds", "amount"),
+    [
+        ("bytes=40 kB", 2, [2 * 5 * 3676] * 2),
+        ("bytes_up=28 kB", 3, [3 * 5 * 1865] * 2),
+        ("bytes_down=36.22 kB", 4, [4 * 5 * 1811] * 2),
+        ("flops=2 MFLOP", 2, 2 * 5 * 2 * 32 * 2600),
+    ],
+)
+def test_a_budget_ends_the_run_that_is_estimated_after_its_last_whole_round(
+    budget: str, rounds: int, amount: float
+) -> None:
+    settings = ["method=fedavg", "method_options={}", "rounds.participants=5", f"budget.{budget}"]
+    found = check.estimate(load("digits", settings), described(samples=32))
+
+    rule = budget.partition("=")[0]
+    assert (found["rounds"], found["ended_by"], found[rule]) == ([rounds, rounds], rule, amount)
+    assert found["per_round"]["bytes"] == [5 * 3676] * 2
+    costs = {"wall_seconds": None, "disk_nbytes": 1, "coordinator_nbytes": 1, "worker_nbytes": 1, "workers": 1}
+    notes = check_output.cost_notes(costs, found | {"untimed": None})
+    assert next(notes) == f"budget: budget.{rule} ends the run after about {rounds} rounds"
+
+
+def test_seconds_and_joules_end_an_estimate_too_and_a_client_after_its_own_visits() -> None:
+    settings = ["method=fedavg", "method_options={}", "rounds.participants=5", "data.clients=10", "rounds.max=40"]
+    endless = check.estimate(load("digits", settings), described(samples=32))
+    assert (endless["rounds"], endless["ended_by"]) == ([40, 40], None)
+    seconds, joules = (endless["per_round"][name][1] for name in ("virtual_seconds", "joules"))
+    # The third round is interrupted, and paid for until then.
+    limit = f"budget.virtual_seconds={2.5 * seconds} s"
+    timed = check.estimate(load("digits", [*settings, limit]), described(samples=32))
+    assert (timed["rounds"], timed["ended_by"], timed["virtual_seconds"]) == ([2, 2], "virtual_seconds", 2.5 * seconds)
+    assert timed["bytes"] == [3 * 5 * 3676] * 2
+    spent = check.estimate(load("digits", [*settings, f"budget.joules={2.5 * joules} J"]), described(samples=32))
+    assert (spent["rounds"], spent["ended_by"], spent["joules"]) == ([2, 2], "joules", pytest.approx(2 * joules))
+    # Three visits each: three rounds with the same five clients, six if the ten take turns.
+    own = check.estimate(load("digits", [*settings, "budget.client.bytes=12 kB"]), described(samples=32))
+    assert (own["rounds"], own["ended_by"]) == ([3, 6], "client.bytes")
+
+
 def test_evaluations_that_are_charged_are_in_the_estimate() -> None:
     settings = ["method=fedavg", "method_options={}", "rounds.max=5", "eval.on=both", "eval.every=2"]
     description = replace(described(samples=32), test_samples=np.array([8] * 9 + [0]))

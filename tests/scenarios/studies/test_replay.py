@@ -98,6 +98,8 @@ def refusal(folder: Path, *overrides: str) -> str:
         ("fleet.battery=6 J", "budget.client.bytes=900 kB"),
         ("budget.virtual_seconds=1 s", "eval.every=5"),
         ("budget.bytes=1.5 MB", "eval.every=5"),
+        ("budget.bytes=1.5 MB", "rounds.min_fraction=0.4"),
+        ("budget.virtual_seconds=1.1 s", "rounds.min_fraction=0"),
         ("stop.target_accuracy=0.05",),
         ("eval.on=both", "eval.every=3", 'eval.metrics=["class-accuracy"]'),
         ("stop.patience=1", "train.lr=0", "eval.on=clients", "eval.select=validation", "data.validation=0.2"),
@@ -224,8 +226,10 @@ def test_what_would_change_the_training_unknown_keys_and_policies_without_rounds
         (("rounds.policy=over_select",), "round 1: client 1 would take part, but was not selected"),
         (("fleet.crashes_per_hour=1000000",), "round 1: client 2 took part, but its visit would be lost"),
         (DROPOUTS[:3], "round 1: client 2 took part, but would not be available at 0 s"),
-        (("budget.virtual_seconds=1 s",), "round 3: budget.virtual_seconds would end the run, which lasted to round 4"),
-        (("budget.bytes=1 MB",), "round 2: client 8 took part, but its visit would not be within the budget"),
+        (
+            ("budget.bytes=1 MB", "rounds.min_fraction=0.5"),
+            "round 2: client 8 took part, but its visit would not be within the budget",
+        ),
         (("budget.bytes=1 kB",), "round 1: budget.bytes would end the run, which lasted to round 4"),
     ],
 )
@@ -245,11 +249,46 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_that_a_budget_ended_cannot_go_on_and_choices_that_depend_on_updates_are_refused(tmp_path: Path) -> None:
-    folder = run(tmp_path / "cut", "budget.virtual_seconds=1 s")
-    assert refusal(folder, "fleet.networks={broadband=1.0}", "fleet.transport.slow_start=false") == (
-        "round 3: the run ended here (budget.virtual_seconds), but would continue"
+@pytest.mark.parametrize(
+    ("budget", "rounds"),
+    [("budget.virtual_seconds=1 s", 2), ("budget.bytes=1.5 MB", 2), ("budget.joules=18 J", 2)],
+)
+def test_a_budget_may_end_a_replay_before_the_record(plain: Path, budget: str, rounds: int, tmp_path: Path) -> None:
+    """It is then, to the bit, the run with that budget, and both are compared over the rounds that both have."""
+    fresh, result = run(tmp_path, budget), replay(plain, [budget])
+    assert_same(fresh, replayed(plain, [budget]))
+    rule = budget.partition("=")[0]
+    assert (result["rounds"], result["other_end"]) == (
+        rounds,
+        f"round {rounds + 1}: {rule} would end the run, which lasted to round 4",
     )
+    assert len(result["per_round"]) == len(rows(fresh, "rounds", "round"))
+    stream = io.StringIO()
+    study.show(result, stream)
+    assert f"of the rounds that both have; round {rounds + 1}: {rule} would end" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("budget", "overrides", "rounds"),
+    [
+        ("budget.virtual_seconds=1 s", ("fleet.networks={broadband=1.0}", "fleet.transport.slow_start=false"), 2),
+        ("budget.joules=18 J", ("fleet.networks={broadband=1.0}",), 2),
+        ("budget.bytes=1.5 MB", ("budget.bytes=2 MB",), 2),
+    ],
+)
+def test_a_run_that_a_budget_ended_is_replayed_to_its_end_on_a_fleet_that_needs_less(
+    budget: str, overrides: tuple[str, ...], rounds: int, tmp_path: Path
+) -> None:
+    folder = run(tmp_path, budget)
+    fresh = run(tmp_path / "fresh", *overrides, f"rounds.max={rounds}", *([budget] if "bytes" not in budget else []))
+    again, result = replayed(folder, overrides), replay(folder, overrides)
+    rule = budget.partition("=")[0]
+    assert result["other_end"] == f"round {rounds + 1}: the run ended here ({rule}), but would continue"
+    assert [tuple(row) for row in again.rounds_done] == rows(fresh, "rounds", "round")
+    assert (result["rounds"], len(result["per_round"])) == (rounds, rounds)
+
+
+def test_choices_that_depend_on_updates_are_refused(tmp_path: Path) -> None:
     folder = run(tmp_path / "chosen", "method=fedbr", "method_options.deviation=model", "rounds.max=1")
     assert refusal(folder) == (
         "fedbr: its downloads may depend on the updates themselves, which a ledger does not keep, so it cannot be "

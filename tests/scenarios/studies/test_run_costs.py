@@ -34,6 +34,7 @@ ESTIMATE: dict[str, Any] = {
     "bytes": [40_000, 80_000],
     "joules": None,
     "untimed": None,
+    "ended_by": None,
     "data": {"found": "here", "warning": None},
     "refused_clients": [],
 }
