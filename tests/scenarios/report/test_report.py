@@ -137,7 +137,8 @@ def visit(
     spent = {"bytes_down": nbytes, "bytes_up": 1650, "nominal_bytes": 3200.0, "flops": 5e8, "nominal_flops": 5e8}
     rest = {"staleness": 0, "shared_s": 0.0, "paused_s": 0.0, "joules": 25.0, "samples": 25, "steps": 1, "loss": 1.5}
     payloads = {"kind": "train", "down_payload": down, "up_payload": "whole", "start_s": start_s}
-    return VisitRow(**{**known, **times, **spent, **rest, **payloads})
+    energy = {"idle_joules": 5.0, "compute_joules": 12.0, "receive_joules": 2.0, "send_joules": 6.0}
+    return VisitRow(**{**known, **times, **spent, **rest, **payloads, **energy})
 
 
 def fedavg_rounds() -> list[Commit]:
