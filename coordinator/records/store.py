@@ -214,7 +214,8 @@ class Ledger:
         """The first round with a visit whose joules its parts do not add up to; the hash chain has no parts."""
         numbers = " OR ".join(f"typeof({name}) != 'real'" for name in ENERGY)
         differ = f"NOT ABS({' + '.join(ENERGY)} - joules) <= {ROUNDING} * joules"
-        return self._db.execute(f"SELECT MIN(round) FROM visits WHERE {numbers} OR {differ}").fetchone()[0]
+        (round,) = self._db.execute(f"SELECT MIN(round) FROM visits WHERE {numbers} OR {differ}").fetchone()
+        return None if round is None else int(round)
 
     def checkpoints(self) -> list[tuple[int, str, str]]:
         """(round, file name, sha256) of the stored checkpoints, newest first."""

@@ -49,8 +49,8 @@ class BlockTraffic:
 
     name: str
     """The block, its buffers counted with it, or ``header``."""
-    down: int
-    up: int
+    down: float
+    up: float
     nominal_down: float
     """The same at the nominal size of a block, 1/M of the model; 0 for headers."""
     nominal_up: float

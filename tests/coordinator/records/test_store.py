@@ -91,9 +91,10 @@ def test_a_ledger_of_another_format_is_refused_by_its_number(ledger: Ledger, pat
 
 
 def test_the_chain_has_the_joules_of_a_visit_without_their_parts(ledger: Ledger) -> None:
-    parts = {"idle_joules": 3.5, "compute_joules": 0.0, "receive_joules": 0.0, "send_joules": 0.0}
+    idle: dict[str, Any] = {"idle_joules": 3.5, "compute_joules": 0.0, "receive_joules": 0.0, "send_joules": 0.0}
+    less: dict[str, Any] = {"joules": 3.25}
     chains = []
-    for change in ({}, parts, {"joules": 3.25}):
+    for change in ({}, idle, less):
         ledger.commit(done(0))
         ledger.commit(done(1, visits=VisitColumns.of([VISIT._replace(visit=1, round=1, **change)])))
         chains.append(ledger.chain)

@@ -89,10 +89,10 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group_with_the_interval_of
     ]
     table = groups.table(by_group, 0.8)
     cells = {group.label: dict(zip(table.names, row, strict=True)) for group, row in table.rows}
-    assert cells["fedavg"]["accuracy, final"] == "70.00 ± 127.06 %"
+    assert cells["fedavg"]["accuracy, final"] == "70 ± 127 %"
     assert cells["fedavg"]["time to 80 %"] == "1 of 2"
-    assert (cells["fedprox"]["accuracy, final"], cells["fedprox"]["time to 80 %"]) == ("70.00 ± 0.00 %", "not reached")
-    assert (cells["fedprox"]["virtual time"], cells["fedprox"]["bytes, real"]) == ("20 ± 0 s", "2 kB ± 0 B")
+    assert (cells["fedprox"]["accuracy, final"], cells["fedprox"]["time to 80 %"]) == ("70 ± 0 %", "not reached")
+    assert (cells["fedprox"]["virtual time"], cells["fedprox"]["bytes, real"]) == ("20 ± 0 s", "2 ± 0 kB")
 
 
 def test_one_page_holds_two_methods_with_two_seeds_each_and_tables_beside_it(
@@ -104,7 +104,7 @@ def test_one_page_holds_two_methods_with_two_seeds_each_and_tables_beside_it(
     assert "<h1>4 runs: fedavg, fedprox</h1>" in text
     assert re.findall(r"</svg>(fed\w+)</th><td>2</td>", text) == ["fedavg", "fedprox"]
     assert all(f"{method}, seed {seed}" in text for method, seed in ACCURACIES)
-    assert "<td>70.00 ±\u00a0127.06\u00a0%</td>" in text  # broken before an interval alone, where a line has no room
+    assert "<td>70 ±\u00a0127\u00a0%</td>" in text  # broken before an interval alone, where a line has no room
     assert "foreign is not a run folder" in text
     assert "warning: left out:" in capsys.readouterr().err
     assert len((study / "rounds.csv").read_text().splitlines()) == 1 + 8
