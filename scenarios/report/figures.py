@@ -72,6 +72,7 @@ def draw(runs: Sequence[RecordedRun], target: float | None, groups: Sequence[Run
         "timing": lambda: timing(started),
         "round_timeline": lambda: round_timeline.draw(started),
         "energy": lambda: energy_figures.energy(known, styles),
+        "energy_parts": lambda: energy_figures.parts(known),
         "participation": lambda: participation.visits(started, colours(runs)),
         "staleness": lambda: staleness(started),
         "client_staleness": lambda: participation.staleness(started, colours(runs)),

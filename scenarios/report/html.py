@@ -20,6 +20,7 @@ from scenarios.report import (
     bottlenecks,
     client_values,
     drawn_times,
+    energy_parts,
     groups,
     labels,
     method_style,
@@ -166,6 +167,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
         **_group_tables(by_group, target),
         **_results(opened, by_group, headline_columns(target, comparison, nominal)),
         **_visit_tables(shown, nominal),
+        **_energy_tables(by_group),
         **_origins(opened, shown),
         **_drawings(by_group, target),
     }
@@ -210,6 +212,16 @@ def _visit_tables(shown: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]
         "costs": costs(shown, nominal),
         "traffic": [(run.label, run.traffic()) for run in shown],
         "participation": (participation.COLUMNS, participation.table(shown)),
+    }
+
+
+def _energy_tables(by_group: Sequence[groups.RunGroup]) -> dict[str, Any]:
+    """What energy went into, by group and by client."""
+    return {
+        "energy_header": energy_parts.HEADER,
+        "energy_rows": energy_parts.group_table(by_group),
+        "energy_clients": energy_parts.client_tables([group.first for group in by_group]),
+        "most_energy_clients": energy_parts.MOST_CLIENTS,
     }
 
 

@@ -30,7 +30,7 @@ from scenarios import builder, evaluated_clients, search_path
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import PACKAGES, Host, default_workers
 from scenarios.plugin_sources import SourceFile, change, roots
-from scenarios.report import bottlenecks, client_values, progress, time_basis
+from scenarios.report import bottlenecks, client_values, energy_parts, progress, time_basis
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
 
@@ -223,7 +223,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
     clients); and ``values`` of whole models (`client_values.whole_values`); None without such values.
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
     `BestRound`, or None before the first evaluation. ``method_notes``: sentences on the method and this model, of which
-    there may be none. ``seconds_by_basis``: `time_basis.seconds_by_basis`.
+    there may be none. ``joules_by_part``: `energy_parts.totals`. ``seconds_by_basis``: `time_basis.seconds_by_basis`.
     """
     query = partial(read, folder / "ledger.sqlite")
     rows = [RoundRow._make(row) for row in query(progress.ROUNDS)]
@@ -246,6 +246,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
         "best_round": None if best is None else asdict(best),
         "virtual_seconds": run.committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
+        "joules_by_part": energy_parts.totals(query),
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in bottlenecks.bottlenecks(query).items()},
         "visits": bottlenecks.visits(query),

@@ -216,7 +216,7 @@ def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_wh
     sections += "partition blocks scenario"
     assert " ".join(name for name in page.ids if name in sections.split()) == sections
     captions = ["curves", "losses", "pareto", "to_target", "choices", "bottlenecks", "timing", "round_timeline"]
-    captions += ["energy", "participation", "blocks", "partition"]
+    captions += ["energy", "energy_parts", "participation", "blocks", "partition"]
     assert [name for name in page.ids if name.endswith("-caption")] == [f"{name}-caption" for name in captions]
 
 
