@@ -272,7 +272,7 @@ def waste(runs: Sequence[Summary]) -> Iterator[str]:
 
 
 def energy_shares(run: Summary) -> str:
-    """``compute 61 %, idle 30 %, send 9 %``: parts of the clients' energy, the largest first; older summaries lack them."""
+    """``compute 61 %, idle 30 %, send 9 %``: parts of the energy, the largest first; older summaries lack them."""
     joules = sorted((run.get("joules_by_part") or {}).items(), key=lambda part: -float(part[1]))
     return ", ".join(f"{name} {100 * amount / run['joules']:.0f} %" for name, amount in joules if amount) or UNKNOWN
 
