@@ -27,6 +27,7 @@ from coordinator.workers.task import Stopped
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import write_text
+from edge.protocol.home import shared
 from edge.protocol.payload import Payload
 from edge.runtime.numerics import fingerprint
 from scenarios import (
@@ -247,7 +248,7 @@ def _run(
             *foreseen,
             *run_warnings.found(loaded, run.committed.rounds, result["visits"], stopped_by),
         ]
-        ledger.finish(result)
+        ledger.finish(shared(result))
         return result
 
 

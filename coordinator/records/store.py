@@ -36,6 +36,7 @@ from coordinator.records.schema import (
     payload_rows,
 )
 from coordinator.records.visit_columns import VisitColumns
+from edge.protocol.home import abbreviated
 from edge.protocol.payload import Shapes
 
 
@@ -271,7 +272,7 @@ class Ledger:
     def event(self, event: HostEvent) -> None:
         """Record a host event at once."""
         with self._transaction():
-            self._insert("host_events", [event])
+            self._insert("host_events", [event._replace(detail=abbreviated(event.detail))])
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Record how the run ended."""

@@ -22,6 +22,7 @@ from coordinator.records.schema import EvaluationRow, RoundRow
 from coordinator.records.store import evaluations, has_rounds, read
 from coordinator.rounds.run import FederatedRun
 from edge.protocol.config import ModelProfile
+from edge.protocol.home import abbreviated
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
 from edge.protocol.portable import NATIVE, PORTABLE, Instructions, numpy_instructions, numpy_is_portable
@@ -88,7 +89,7 @@ def _data(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
         "data": {
             "name": loaded.dataset.name,
             "sha256": description.data_sha256,
-            "source": description.data_source,
+            "source": abbreviated(description.data_source),
             "test_examples": description.test_count,
         },
         "partition": {
@@ -236,7 +237,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
         "run_dir": str(folder),
         "method": loaded.scenario.method,
         "seed": loaded.scenario.seed,
-        "data": run.description.data_source,
+        "data": abbreviated(run.description.data_source),
         "rounds": run.committed.rounds,
         "accuracy": progress.final(trail),
         "best_accuracy": progress.best(trail),
