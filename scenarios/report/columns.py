@@ -51,23 +51,28 @@ class Column:
 
     @classmethod
     def of(
-        cls, quantity: Quantity, values: Iterable[float | None], halves: Iterable[float | None] = (), fewest: int = 0
+        cls,
+        quantity: Quantity,
+        values: Iterable[float | None],
+        halves: Iterable[float | None] = (),
+        parts: Iterable[float | None] = (),
     ) -> Column:
         """The column of these SI amounts, of which some may be missing, and of the half widths of their intervals.
 
-        ``fewest``: decimals at least.
+        ``parts``: of these amounts, which stand in other columns with the same unit and decimals.
         """
         known, widths = _sizes(values), _sizes(halves)
         unit, scale = _unit(quantity.units, known)
+        known += _sizes(parts)
         sizes = [size / scale for size in widths or known]
         if not sizes or (quantity.decimals is not None and not widths):
-            return cls(unit, scale, max(quantity.decimals or 0, fewest))
+            return cls(unit, scale, quantity.decimals or 0)
         digits = DIGITS_OF_INTERVAL if widths else DIGITS
         decimals = max(_decimals(statistics.median_low(sizes), digits), _decimals(min(sizes), 1), 0)
         decimals = min(decimals, MOST_DECIMALS)
         while decimals and quantity.decimals is None and _needs_fewer([*known, *widths], scale, decimals):
             decimals -= 1
-        return cls(unit, scale, max(decimals, fewest))
+        return cls(unit, scale, decimals)
 
     def number(self, value: float, sign: str = "") -> str:
         """An amount without its unit; ``sign``: "+" shows that of an amount above 0 as well."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 
 from coordinator.records.schema import ENERGY
 from scenarios.report.bottlenecks import Query
-from scenarios.report.columns import COUNT, JOULES, cells
+from scenarios.report.columns import COUNT, JOULES, Column, cells
 from scenarios.report.groups import RunGroup
 from scenarios.report.progress import with_interval
 from scenarios.report.run_reader import RecordedRun
@@ -34,12 +33,16 @@ def by_device(query: Query) -> dict[str, dict[str, float]]:
 def group_table(groups: Sequence[RunGroup]) -> list[tuple[RunGroup, list[str]]]:
     """A row per group under `HEADER`: the joules of all clients and their parts, means over seeds with intervals."""
     found = [[totals(run.query) for run in group.runs] for group in groups]
-    columns = []
-    for name in HEADER:
-        values = [[each.get(name, sum(each.values())) for each in own] for own in found]
-        means = [with_interval(own) for own in values]
-        columns.append(cells(JOULES, [each["mean"] for each in means], [each["half_width"] for each in means]))
-    return [(group, list(row)) for group, row in zip(groups, zip(*columns, strict=True), strict=True)]
+    rows = [[with_interval([each.get(name, sum(each.values())) for each in own]) for name in HEADER] for own in found]
+    every = [each for row in rows for each in row]
+    column = Column.of(
+        JOULES,
+        (energy["mean"] for energy, *_ in rows),
+        (each["half_width"] for each in every),
+        (each["mean"] for each in every),
+    )
+    texts = [[column.text(each["mean"], each["half_width"]) for each in row] for row in rows]
+    return list(zip(groups, texts, strict=True))
 
 
 def client_tables(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, list[list[str]]]]:
@@ -52,11 +55,10 @@ def _clients(query: Query) -> list[list[str]]:
         f"SELECT client, MIN(device) AS device, MIN(network) AS network, COUNT(*) AS visits, TOTAL(joules) AS energy, "
         f"{SUMS} FROM visits GROUP BY client ORDER BY energy DESC, client LIMIT {MOST_CLIENTS}"
     )
-    joules = [cells(JOULES, _column(rows, name)) for name in HEADER]
-    heads = [[f"client {row['client']}", str(row["device"]), str(row["network"])] for row in rows]
-    visits = cells(COUNT, _column(rows, "visits"))
-    return [[*head, *row] for head, row in zip(heads, zip(visits, *joules, strict=True), strict=True)]
-
-
-def _column(rows: Sequence[sqlite3.Row], name: str) -> list[float]:
-    return [float(row[name]) for row in rows]
+    column = Column.of(JOULES, (row["energy"] for row in rows), parts=(row[name] for row in rows for name in NAMES))
+    visits = cells(COUNT, [row["visits"] for row in rows])
+    return [
+        [f"client {row['client']}", str(row["device"]), str(row["network"]), count]
+        + [column.text(row[name]) for name in HEADER]
+        for row, count in zip(rows, visits, strict=True)
+    ]

@@ -152,7 +152,10 @@ def to_target(groups: Sequence[RunGroup], target: float | None) -> Figure | None
     if not any(point for of_group in points for point in of_group):
         return None
     means = {
-        field: [progress.with_interval([point and float(getattr(point, field)) for point in own]) for own in points]
+        field: [
+            progress.with_interval([None if point is None else float(getattr(point, field)) for point in own])
+            for own in points
+        ]
         for field in ("virtual_seconds", "nbytes", "nominal_nbytes")
     }
     labels = reflow.wide_ticks([group.label for group in groups])
@@ -179,7 +182,7 @@ def to_target(groups: Sequence[RunGroup], target: float | None) -> Figure | None
     panels[0].set_yticks(range(len(groups)), labels)
     panels[0].set_ylim(len(groups) - 0.5, -0.5)
     for axes in panels:
-        axes.set_xlim(0, 1.25 * axes.dataLim.x1)
+        axes.set_xlim(0, 1.25 * axes.dataLim.x1 if axes.patches else 1)
         plot_style.bars(axes)
     return figure
 
