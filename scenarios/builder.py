@@ -38,7 +38,8 @@ from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
-from edge.protocol.config import CPU, ComponentConfig, Job, ModelProfile
+from edge.protocol.config import CPU, ComponentConfig, DataConfig, Job, ModelProfile
+from edge.protocol.home import expanded
 from edge.protocol.payload import BUFFERS, Layout, Payload
 from edge.protocol.portable import PORTABLE
 from scenarios import fleet_builder
@@ -119,8 +120,8 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         scenario["method_options"].pop("preset", None)  # the options that it stands for are written out
     data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
     file = data["partition"]["file"]
-    if file is not None and Path(file).is_file():
-        data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", Path(file), MOST_NBYTES)}
+    if file is not None and (path := expanded(file)).is_file():
+        data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", path, MOST_NBYTES)}
     files = file_hashes(loaded.scenario)
     scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
     user_rows = [_own_row(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
@@ -159,6 +160,12 @@ def _sha256(key: str, path: Path, most_nbytes: int) -> str:
         raise ScenarioError(f"{key}: {error}") from None
 
 
+def _expanded(data: DataConfig) -> DataConfig:
+    """With the paths of this machine's user, since workers may be another's."""
+    root, file = (None if path is None else str(expanded(path)) for path in (data.root, data.partition.file))
+    return replace(data, root=root, partition=replace(data.partition, file=file))
+
+
 def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) -> Job:
     """The job of every worker; without a profile (before describe), it names no blocks that are sent or kept."""
     loaded = _settled(loaded, device)
@@ -178,7 +185,7 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         device=device,
         cache=str(cache),
         model=scenario.model,
-        data=scenario.data,
+        data=_expanded(scenario.data),
         train=scenario.train,
         objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
         wrap_model=method.objective.wrap_model(loaded.options),

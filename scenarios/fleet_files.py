@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge.data.locate import is_file, search_paths
+from edge.protocol.home import expanded
 from scenarios.cache import cache_folder
 from scenarios.config import schema
 from scenarios.errors import ScenarioError
@@ -21,7 +22,7 @@ T = TypeVar("T")
 def find(scenario: schema.Scenario, key: str, name: str) -> Path:
     """The path of a file that the scenario names; ScenarioError naming the key if there is none."""
     try:
-        as_named = Path(name).expanduser()
+        as_named = expanded(name)
     except RuntimeError as error:
         raise ScenarioError(f"{key} = {name!r}: {error}") from None
     if is_file(as_named):

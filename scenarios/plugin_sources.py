@@ -22,6 +22,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from edge.protocol.files import write_bytes
+from edge.protocol.home import abbreviated, expanded
 from edge.protocol.plugins import load
 from scenarios.config.load import Loaded
 from scenarios.config.plugin_keys import own_names
@@ -110,7 +111,9 @@ def keep(sources: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
         copy = _copy(folder, module, source.file)
         write_bytes(copy, source.content)
         copy.chmod(MODE)
-    return {module: SourceFile(str(source.file), source.sha256) for module, source in sorted(sources.items())}
+    return {
+        module: SourceFile(abbreviated(str(source.file)), source.sha256) for module, source in sorted(sources.items())
+    }
 
 
 def copies(folder: Path) -> list[Path]:
@@ -141,7 +144,8 @@ def roots(recorded: Mapping[str, SourceFile], folder: Path) -> list[Path]:
     """
     found = []
     for module, source in recorded.items():
-        file, depth = Path(source.file), module.count(".") + (Path(source.file).stem == "__init__")
+        file = expanded(source.file)
+        depth = module.count(".") + (file.stem == "__init__")
         is_inside = file.resolve().is_relative_to(folder.resolve())
         if file.is_absolute() and not is_inside and len(file.parents) > depth and not INSTALLED & set(file.parts):
             found.append(file.parents[depth])
@@ -159,7 +163,7 @@ def change(before: Mapping[str, SourceFile], folder: Path) -> str:
         if module not in before:
             differences.append(f"{now[module].file} is new")
             continue
-        file = Path(before[module].file)
+        file = expanded(before[module].file)
         if module not in now:
             differences.append(f"{file} is missing (its copy: {_copy(folder, module, file)})")
         elif now[module].sha256 != before[module].sha256:

@@ -27,6 +27,7 @@ from coordinator.workers.task import Stopped
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import write_text
+from edge.protocol.home import shared
 from edge.protocol.payload import Payload
 from edge.runtime.numerics import fingerprint
 from scenarios import (
@@ -248,7 +249,7 @@ def _run(
             *run_warnings.found(loaded, run.committed.rounds, result["visits"], stopped_by),
             *run_warnings.of_cut_round(result["cut_round"]),
         ]
-        ledger.finish(result)
+        ledger.finish(shared(result))
         return result
 
 

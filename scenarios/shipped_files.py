@@ -16,6 +16,7 @@ from edge.data.json_partition import content
 from edge.data.registry import DataError
 from edge.protocol.config import MAX_FILE_NAME, Job, ShippedFile
 from edge.protocol.files import opened
+from edge.protocol.home import expanded
 from scenarios import plugin_sources
 from scenarios.errors import ScenarioError
 
@@ -55,7 +56,7 @@ def _data(job: Job) -> Iterator[tuple[ShippedFile, Path]]:
 
 def _partition(job: Job) -> Iterator[tuple[ShippedFile, Path]]:
     if job.data.partition.file is not None:
-        path = Path(job.data.partition.file).resolve()
+        path = expanded(job.data.partition.file).resolve()
         raw = content(path)
         yield ShippedFile("partition", "partition.json", hashlib.sha256(raw).hexdigest(), len(raw)), path
 

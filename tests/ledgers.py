@@ -29,7 +29,7 @@ def visit_row(number: int, round: int, client: int, *times: float, kind: str = "
     start, down_end, compute_end, up_end = times
     return VisitRow(
         number, round, client, "pi", "lte", kind, staleness, start, down_end, compute_end, up_end,
-        0.0, 0.0, 500, 500, 1000.0, 1e6, 1e6, 5.0, 8, 1, 1.5, "", "",
+        0.0, 0.0, 500, 500, 1000.0, 1e6, 1e6, 5.0, 8, 1, 1.5, "", "", 0.5, 3.0, 0.25, 1.25,
     )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """The hash chain of a ledger, over all virtual facts, round by round.
 
 The first hash is of the resolved scenario and the data's hash. Each next one is of the previous hash, the round's
-virtual rows, which include the model's hash, and the hashes of the files committed with the round. The chain can be
-recomputed from a ledger (`coordinator.records.resume`).
+virtual rows, which include the model's hash, and the hashes of the files committed with the round. Of visits it has the
+joules, but not their parts (`coordinator.records.schema.CHAINED`). The chain can be recomputed from a ledger
+(`coordinator.records.resume`).
 """
 
 from __future__ import annotations

@@ -164,6 +164,8 @@ def audit(ledger: Ledger, check_stop: Callable[[], None] = lambda: None) -> None
     """
     chain, states, vectors = ledger.genesis, StateFiles(), dict[tuple[int, str], tuple[str, str]]()
     needed = {round: (name, digest) for round, name, digest in ledger.checkpoints()}
+    if (undivided := ledger.undivided()) is not None:
+        raise _broken(ledger, undivided, "the parts of a visit's joules are")
     for stored in ledger.stored():
         check_stop()
         try:

@@ -160,6 +160,10 @@ class RoundRecord:
             loss=[None] * count if losses is None else losses,
             down_payload=down_payloads,
             up_payload=up_payloads,
+            idle_joules=timeline.idle_joules + waiting_joules,
+            compute_joules=timeline.compute_joules,
+            receive_joules=timeline.receive_joules,
+            send_joules=timeline.send_joules,
         )
         self.visits.extend(added)
         return added

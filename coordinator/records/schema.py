@@ -109,6 +109,20 @@ class VisitRow(NamedTuple):
     """Shapes of the download, by their name in `PayloadShapeRow`; '' if the visit did not count"""
     up_payload: str
     """Shapes of the upload; '' if there was none, or the visit did not count"""
+    idle_joules: float
+    """Of ``joules``: while the client was away, or waited for the round's end. These four add up to ``joules``, but for
+    rounding; each is the whole device's, its baseline included. The hash chain has ``joules`` and leaves them out."""
+    compute_joules: float
+    receive_joules: float
+    """While the client downloaded, also behind others on a shared link, and its radio woke up before and after that"""
+    send_joules: float
+    """The same of the upload"""
+
+
+ENERGY = {"idle_joules": "idle", "compute_joules": "compute", "receive_joules": "receive", "send_joules": "send"}
+"""Columns of ``visits`` that divide its joules, the last ones -> what the client did"""
+CHAINED = len(VisitRow._fields) - len(ENERGY)
+"""Columns of a visit that the hash chain covers, the first ones"""
 
 
 class PayloadShapeRow(NamedTuple):
@@ -207,6 +221,8 @@ TRANSFERS = """CREATE VIEW transfers AS
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
 for all bytes of a visit that did not count."""
 
+FORMAT = 1
+"""The format of a ledger, raised with its tables and kept as ``user_version``: another one is refused"""
 CLIENT_VECTORS = (
     "CREATE TABLE IF NOT EXISTS client_vectors "
     "(client INTEGER, slot TEXT, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, slot, round))"

@@ -20,8 +20,11 @@ from typing import Any, NamedTuple, TypeVar
 from coordinator.records.chain import committed_files, next_hash, stored_rows
 from coordinator.records.kept_checkpoints import BEST, CheckpointRules
 from coordinator.records.schema import (
+    CHAINED,
     CLIENT_VECTORS,
+    ENERGY,
     EVALUATIONS,
+    FORMAT,
     SCHEMA,
     EvaluationRow,
     HostEvent,
@@ -33,6 +36,7 @@ from coordinator.records.schema import (
     payload_rows,
 )
 from coordinator.records.visit_columns import VisitColumns
+from edge.protocol.home import abbreviated
 from edge.protocol.payload import Shapes
 
 
@@ -76,6 +80,8 @@ BY_ROUND = ("rounds", "visits", "payload_shapes", "states", "client_vectors", "c
 TRUST_NOTHING = "PRAGMA trusted_schema=OFF"
 """A ledger may come from others, so its schema must not run functions with side effects."""
 FILES = "SELECT file FROM states UNION SELECT file FROM client_vectors UNION SELECT file FROM checkpoints"
+ROUNDING = 1e-9
+"""Share of a visit's joules by which their parts may miss them"""
 KEPT_CHECKPOINTS = 2
 """The newest, and the one before in case it is damaged"""
 
@@ -114,10 +120,12 @@ class Ledger:
             with self._transaction():
                 for statement in SCHEMA:
                     self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {FORMAT}")
                 if self._method_table is not None:
                     self._db.execute(create(self._method_table.name, self._method_table.row))
                 self._set("genesis", genesis)
         else:
+            _check_format(self._db)
             self._db.execute(CLIENT_VECTORS)
 
     def commit(self, commit: Commit) -> list[str]:
@@ -126,7 +134,8 @@ class Ledger:
         shapes = self._new_payloads(commit)
         visits = commit.visits.rows()
         others = [*stored_rows(shapes), *stored_rows(commit.method_rows), *stored_rows(commit.evaluations)]
-        chain = next_hash(self.chain, [*stored_rows([commit.row]), *visits, *others], files)
+        chained = [row[:CHAINED] for row in visits]
+        chain = next_hash(self.chain, [*stored_rows([commit.row]), *chained, *others], files)
         with self._transaction():
             self._insert("rounds", [(*commit.row, chain, files)])
             self._insert("visits", visits)
@@ -188,7 +197,7 @@ class Ledger:
         Each table is read once.
         """
         tables = [
-            _ByRound(self._scan("visits", VisitRow, "round, visit"), VisitRow),
+            _ByRound((row[:CHAINED] for row in self._scan("visits", VisitRow, "round, visit")), VisitRow),
             _ByRound(self._scan("payload_shapes", PayloadShapeRow, "rowid"), PayloadShapeRow),
         ]
         if (method := self._method_table) is not None:
@@ -201,6 +210,13 @@ class Ledger:
         for table in tables:
             if table.next_round is not None:
                 yield Stored(table.next_round, [], "", "")
+
+    def undivided(self) -> int | None:
+        """The first round with a visit whose joules its parts do not add up to; the hash chain has no parts."""
+        numbers = " OR ".join(f"typeof({name}) != 'real'" for name in ENERGY)
+        differ = f"NOT ABS({' + '.join(ENERGY)} - joules) <= {ROUNDING} * joules"
+        (round,) = self._db.execute(f"SELECT MIN(round) FROM visits WHERE {numbers} OR {differ}").fetchone()
+        return None if round is None else int(round)
 
     def checkpoints(self) -> list[tuple[int, str, str]]:
         """(round, file name, sha256) of the stored checkpoints, newest first."""
@@ -256,7 +272,7 @@ class Ledger:
     def event(self, event: HostEvent) -> None:
         """Record a host event at once."""
         with self._transaction():
-            self._insert("host_events", [event])
+            self._insert("host_events", [event._replace(detail=abbreviated(event.detail))])
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Record how the run ended."""
@@ -388,6 +404,15 @@ class _ByRound:
         self.next_round, self._rows = next(self._groups, (None, iter(())))
 
 
+def _check_format(db: sqlite3.Connection) -> None:
+    """sqlite3.DatabaseError for tables of another version; one whose creation was interrupted has none."""
+    (found,) = db.execute("PRAGMA user_version").fetchone()
+    if found != FORMAT and db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise sqlite3.DatabaseError(
+            f"its format is {found}, and this version of fedbr knows {FORMAT} alone: use the version that wrote it"
+        )
+
+
 def has_rounds(path: Path) -> bool:
     """Whether the ledger exists and has a committed round; sqlite3.Error if it cannot be read."""
     if not path.exists():
@@ -413,6 +438,7 @@ def read(path: Path, query: str, arguments: Sequence[Any] = ()) -> list[sqlite3.
     db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     try:
         db.execute(TRUST_NOTHING)
+        _check_format(db)
         db.row_factory = sqlite3.Row
         return db.execute(query, arguments).fetchall()
     finally:

@@ -41,6 +41,12 @@ class Timeline:
     flops: Doubles
     joules_spent: Doubles
     """Joules of the visit: of computing, of the radio, and the device's baseline at all times of it."""
+    idle_joules: Doubles
+    """These of its pauses. The four parts add up to ``joules_spent``, but for rounding."""
+    compute_joules: Doubles
+    receive_joules: Doubles
+    """Of the download, with the radio's promotion before it and its tail after it"""
+    send_joules: Doubles
     contention_seconds: Doubles
     """Seconds lost to other transfers over the same links."""
     paused_seconds: Doubles
@@ -149,7 +155,7 @@ def account_visits(
         bytes_down=whole_bytes(works.bytes_down, down),
         bytes_up=whole_bytes(works.bytes_up, up),
         flops=np.where(done, works.flops, np.where(begun, works.flops * fraction, 0.0)),
-        joules_spent=_joules(down, up, intervals, computed, paused, works, conditions),
+        **_joules(down, up, intervals, computed, paused, works, conditions),
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
         computed=computed,
@@ -181,7 +187,7 @@ def _account_of_done(
         bytes_down=works.bytes_down,
         bytes_up=works.bytes_up,
         flops=works.flops,
-        joules_spent=_joules(down, up, intervals, seconds, paused, works, conditions),
+        **_joules(down, up, intervals, seconds, paused, works, conditions),
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
         computed=seconds,
@@ -212,8 +218,8 @@ def _joules(
     paused: Doubles,
     works: Works,
     conditions: Conditions,
-) -> Doubles:
-    """Joules of both messages, of computing, of pauses and of the radio's tails; ``intervals``: seconds of each part.
+) -> dict[str, Doubles]:
+    """The columns of `Timeline` with joules, (visits,) each; ``intervals``: seconds of each part.
 
     The device draws its baseline at all times; computing and radio add to it. So with a worse link a visit never takes
     fewer joules, the waiting after it included: each second of waiting less is one of a transfer more.
@@ -228,10 +234,17 @@ def _joules(
     after_up = np.where(np.isfinite(up.end) & (works.bytes_up > 0), conditions.tail_seconds, 0.0)
     transfers = ((DOWN, down, intervals[0]), (UP, up, intervals[2]))
     messages = [_radio_joules(direction, transfer, interval, conditions) for direction, transfer, interval in transfers]
-    tails = conditions.tail_watts * (after_down + after_up)
-    joules: Doubles = messages[0] + conditions.train_watts * computed + messages[1]
-    joules += conditions.idle_watts * paused + tails
-    return joules
+    computing, pauses = conditions.train_watts * computed, conditions.idle_watts * paused
+    joules: Doubles = messages[0] + computing + messages[1]
+    # Ledgers and their hashes hold these bits: the parts below are not added up for them.
+    joules += pauses + conditions.tail_watts * (after_down + after_up)
+    return {
+        "joules_spent": joules,
+        "idle_joules": np.maximum(pauses, 0.0),  # rounding may leave a pause of less than nothing
+        "compute_joules": computing,
+        "receive_joules": messages[0] + conditions.tail_watts * after_down,
+        "send_joules": messages[1] + conditions.tail_watts * after_up,
+    }
 
 
 def _until_cut(

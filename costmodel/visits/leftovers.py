@@ -109,6 +109,7 @@ class Leftovers:
         Bytes are those that have not been charged before. ``lost``: cut before ``until``, with nothing left to send.
         """
         nothing, is_up = np.zeros(len(self)), self.direction == UP
+        pauses = self.conditions.idle_watts * times.paused
         sent = Transfer(
             self.begin, cut, times.finish, self.bits, times.sent, nothing, times.paused, times.threshold, nothing
         )
@@ -127,7 +128,11 @@ class Leftovers:
             bytes_down=np.where(is_up, 0, nbytes),
             bytes_up=np.where(is_up, nbytes, 0),
             flops=nothing,
-            joules_spent=np.where(is_up, radio[UP], radio[DOWN]) + self.conditions.idle_watts * times.paused + tails,
+            joules_spent=np.where(is_up, radio[UP], radio[DOWN]) + pauses + tails,
+            idle_joules=pauses,
+            compute_joules=nothing,
+            receive_joules=np.where(is_up, 0.0, radio[DOWN] + tails),
+            send_joules=np.where(is_up, radio[UP] + tails, 0.0),
             contention_seconds=times.contention_seconds,
             paused_seconds=times.paused,
             computed=nothing,

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from edge.data.registry import DataError, DataSet, dataset
+from edge.protocol.home import expanded
 
 ENVIRONMENT = "FEDBR_DATA"
 OURS = "edge."
@@ -61,7 +62,7 @@ def search_paths(root: str | None, cache: Path | None) -> list[SearchPath]:
 
 def _expanded(label: str, folder: str) -> SearchPath:
     try:
-        return SearchPath(label, Path(folder).expanduser())
+        return SearchPath(label, expanded(folder))
     except RuntimeError as error:
         raise DataError(f"{label} = {folder!r}: {error}") from None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from edge.data.locate import is_file
 from edge.data.partition import Indices
 from edge.data.registry import DataSet, PartitionError, Split
 from edge.protocol.config import DataConfig, PartitionConfig
+from edge.protocol.home import expanded
 from edge.protocol.plugins import find
 from edge.protocol.rng import keyed_generator
 
@@ -201,7 +201,7 @@ def _check_natural(config: DataConfig, data: DataSet) -> None:
 def _file(
     labels: Indices, ids: Ids, clients: int, classes: int, rng: np.random.Generator, options: Options
 ) -> list[Indices]:
-    return read_indices(Path(options["file"]), clients, len(labels))
+    return read_indices(expanded(options["file"]), clients, len(labels))
 
 
 def _no_tests(
@@ -214,7 +214,7 @@ def _check_file(config: DataConfig, data: DataSet) -> None:
     file = config.partition.file
     if file is None:
         raise PartitionError("data.partition.kind = file needs data.partition.file")
-    if not is_file(Path(file)):
+    if not is_file(expanded(file)):
         raise PartitionError(f"data.partition.file = {file!r}: no such file")
 
 

@@ -23,6 +23,7 @@ from edge.data.partition import Indices
 from edge.data.partition_registry import PARTITIONS, PartitionRow, partition_row
 from edge.data.registry import Data, DataError, DataSet, PartitionError, Split
 from edge.protocol.config import DataConfig
+from edge.protocol.home import expanded
 from edge.protocol.plugins import is_own
 from edge.protocol.rng import keyed_generator
 
@@ -212,7 +213,7 @@ def _key(config: DataConfig, data: Data) -> str:
     if "classes_per_client" not in partition_row(config.partition.kind).keys:
         del rule["classes_per_client"]
     if config.partition.kind == "file" and config.partition.file is not None:
-        rule["file"] = hashlib.sha256(content(Path(config.partition.file))).hexdigest()
+        rule["file"] = hashlib.sha256(content(expanded(config.partition.file))).hexdigest()
     # A distribution's stream may differ between versions of numpy; a partition must not depend on the cache's age.
     facts = [data.sha256, config.clients, rule, np.__version__]
     # Without either, the key is that of the versions that had neither.

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from edge.protocol.home import FilePath
 from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
 from edge.protocol.payload import Layout
 from edge.protocol.plugins import PluginOptions
@@ -80,7 +81,7 @@ class PartitionConfig(Section):
     """dirichlet-unbalanced: draws before giving up with an error; fewer where there are very many clients."""
     classes_per_client: Annotated[int, Field(ge=1)] = 2
     """classes and class-shares: the distinct classes of each client; pFedMB has 2 of 10, and 20 of 100."""
-    file: str | None = None
+    file: FilePath | None = None
     """JSON {client: [indices]} for kind = "file"."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the partition alone, so that runs with different seeds can share one."""
@@ -94,7 +95,7 @@ class DataConfig(Section):
 
     name: Annotated[str, Also("dataset")] = "digits"
     """Data set (``fedbr list datasets``), or ``module:ROW``."""
-    root: str | None = None
+    root: FilePath | None = None
     """Folder searched first; if it is named and lacks the set, that is an error."""
     clients: Annotated[int, Field(ge=1, le=1_000_000), Also("num_clients", "n_clients")] = 10
     """How many clients there are."""

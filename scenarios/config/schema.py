@@ -22,6 +22,7 @@ from coordinator.rounds.budget import Joules, RunLimits, Seconds
 from coordinator.rounds.policy import RoundPolicy
 from costmodel import units
 from edge.protocol.config import Also, DataConfig, EvalSplit, ModelConfig, Section, SelectionSplit, TrainConfig
+from edge.protocol.home import FilePath
 
 Rate = Annotated[float, AllowInfNan(True), BeforeValidator(units.bits_per_second), Field(ge=1)]
 """Bit/s; inf is a link that is never a bottleneck."""
@@ -134,10 +135,10 @@ class BandwidthSection(Section):
     """Time in which a deviation decays to 1/e (assumed: 30 s on Wi-Fi, 10 s in cellular networks)."""
     step: Annotated[Seconds, Field(ge=1e-3)] = 10.0
     """Time between changes of the rate; at least a thousandth of tau."""
-    file: str | None = None
+    file: FilePath | None = None
     """trace: CSV with columns seconds, factor or bits_per_second, and optionally client; or a packet series in
     Mahimahi's format. A factor or rate of 0 is an outage. Rates replace those of the networks."""
-    up_file: str | None = None
+    up_file: FilePath | None = None
     """trace: the same for uploads, with the same clients; by default uploads follow ``file``."""
     outages: bool = False
     """Whether clients' links fail for a time, as often and for as long as their networks' rows say."""
@@ -168,7 +169,7 @@ class AvailabilitySection(Section):
     """diurnal: standard deviation of the hour over the days of one client."""
     start_hour: Annotated[float, Field(ge=0, lt=24)] = 0.0
     """diurnal, trace: time of day at which the run begins; recordings of clients begin so many hours later."""
-    file: str | None = None
+    file: FilePath | None = None
     """trace: CSV with columns device, start_s, end_s."""
     repeat: bool = True
     """trace, recorded days: whether the recording is repeated after its end, or its clients are gone for good."""
@@ -215,7 +216,7 @@ class FleetSection(Section):
     """Sigma of such a factor on its uplink rate; ``network``: that of its network's row."""
     rates: tuple[Rate, Rate] | None = None
     """Lowest and highest rate that a speed test would measure: both directions are uniform in between."""
-    trace: str | None = None
+    trace: FilePath | None = None
     """CSV of devices or links: FedScale's capacities, FLASH's users, FLHetBench's cases, or columns client,
     flops_per_second, down_bits_per_second, up_bits_per_second. Seconds per sample are read as relative speeds: the
     median row computes like ``devices``. With a column seconds, the rows are recorded days: each is the state of its
@@ -225,9 +226,9 @@ class FleetSection(Section):
     its own, series from random times on; ``by_client``: row k is client k's, all from the recording's beginning on."""
     trace_case: int = 1
     """Number of the case, for a file with several."""
-    device_file: str | None = None
+    device_file: FilePath | None = None
     """TOML with devices of your own, in the format of those that ship."""
-    network_file: str | None = None
+    network_file: FilePath | None = None
     """TOML with networks of your own."""
     redraw: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """A factor for each round on speed and rates, uniform in 1 - redraw .. 1 + redraw."""

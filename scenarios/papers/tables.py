@@ -29,7 +29,7 @@ from scenarios.papers.spec import (
     PaperSetting,
 )
 from scenarios.report import bands as curves
-from scenarios.report import terminal
+from scenarios.report import columns, terminal
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable, write_study
 from scenarios.report.run_reader import open_runs
@@ -46,6 +46,7 @@ NOT_MEASURED = "not measured"
 """An amount that no run folder has"""
 BYTES, TIME, ROUNDS = "bytes", "time", "rounds"
 SHOW: dict[str, Callable[[float], str]] = {"time": format_seconds, "bytes": format_bytes, "rounds": "{:g}".format}
+QUANTITIES = {"time": columns.SECONDS, "bytes": columns.BYTES, "rounds": columns.COUNT}
 PRINTED: dict[str, Callable[[float], str]] = {
     "time": "{:,g} s".format,
     "bytes": lambda nbytes: f"{nbytes / 1e9:g} GB",
@@ -70,7 +71,7 @@ def _setting_table(
     plan: ReproductionPlan, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]
 ) -> PageTable:
     """A row per row of the paper; for each measure the printed value, and ours with its marks."""
-    columns = [
+    headings = [
         (panel, heading, text)
         for panel in panels
         for heading, text in (
@@ -78,8 +79,8 @@ def _setting_table(
             ("ours", _ours),
         )
     ]
-    header = ["", *(f"{heading}, {_column(plan, panel, heading)}" for panel, heading, _ in columns)]
-    rows = [[row, *(text(cells[panel.name, row]) for panel, _, text in columns)] for row in plan.rows]
+    header = ["", *(f"{heading}, {_column(plan, panel, heading)}" for panel, heading, _ in headings)]
+    rows = [[row, *(text(cells[panel.name, row]) for panel, _, text in headings)] for row in plan.rows]
     shown = [cells[panel.name, row] for panel in panels for row in plan.rows]
     return PageTable(panels[0].title, header, rows, [*_legend(shown), *_differences(shown), *notes])
 
@@ -101,7 +102,8 @@ def _panel_table(plan: ReproductionPlan, panel: PaperPanel, cells: Places, notes
     kinds = ["ours", "nominal"] if shown[0]["nominal"] is not None else ["ours"]
     names = {"ours": "ours" if plan.scale == PAPER else "ours, scaled", "nominal": "by nominal"}
     header = ["method", "published", *(names[kind] for kind in kinds), "bytes", "nominal", "time"]
-    rows = [[cell["row"], _published(cell), *(_text(cell, kind) for kind in kinds), *_amounts(cell)] for cell in shown]
+    ours = [*(_texts(shown, kind) for kind in kinds), *_amounts(shown)]
+    rows = [[cell["row"], _published(cell), *row] for cell, row in zip(shown, zip(*ours, strict=True), strict=True)]
     limit = plan.limit(panel)
     here = "" if limit == panel.limit else f"; here {limit_text(panel.measure, limit)}"
     notes = [f"changed: {shown[0]['changed']}", *notes]
@@ -110,9 +112,10 @@ def _panel_table(plan: ReproductionPlan, panel: PaperPanel, cells: Places, notes
     return PageTable(f"{panel.name}: {panel.title}{here}", header, rows, notes)
 
 
-def _amounts(cell: Cell) -> list[str]:
-    shows = (("bytes", format_bytes), ("nominal_bytes", format_bytes), ("virtual_seconds", format_seconds))
-    return ["-" if cell[key] is None else show_amount(cell[key]) for key, show_amount in shows]
+def _amounts(found: Sequence[Cell]) -> list[list[str]]:
+    """The columns of what had been spent."""
+    quantities = {"bytes": columns.BYTES, "nominal_bytes": columns.BYTES, "virtual_seconds": columns.SECONDS}
+    return [columns.cells(of, [cell[key] for cell in found], missing="-") for key, of in quantities.items()]
 
 
 def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[PageTable]:
@@ -366,16 +369,19 @@ def _missing(cell: Mapping[str, Any]) -> str:
     return LOST if cell["published_is_lost"] else NOT_PRINTED
 
 
-def _text(cell: Mapping[str, Any], key: str) -> str:
-    values, measure = cell[key], cell["measure"]
-    mean, deviation = values["mean"], values["deviation"]
-    star = "" if all(cell["complete"]) or key != "ours" else "*"
-    if measure in ACCURACY_AT:
-        return terminal.mean_text(mean, deviation) + star
-    if mean is None:
-        return f"{sum(cell['complete'])} of {len(cell['complete'])} runs"
-    shown = SHOW[TO_ACCURACY[measure]]
-    return shown(mean) if deviation is None else f"{shown(mean)} ± {100 * deviation / mean:.0f} %"
+def _texts(found: Sequence[Cell], key: str) -> list[str]:
+    """A column of means with their deviations over seeds, all of one measure."""
+    measure = found[0]["measure"]
+    quantity = columns.PERCENT if measure in ACCURACY_AT else QUANTITIES[TO_ACCURACY[measure]]
+    means, deviations = ([cell[key][part] for cell in found] for part in ("mean", "deviation"))
+    column = columns.Column.of(quantity, means, deviations)
+    texts = []
+    for cell, mean, deviation in zip(found, means, deviations, strict=True):
+        known = cell["complete"]
+        missing = "-" if measure in ACCURACY_AT else f"{sum(known)} of {len(known)} runs"
+        star = "*" if measure in ACCURACY_AT and key == "ours" and not all(known) else ""
+        texts.append(column.text(mean, deviation, missing) + star)
+    return texts
 
 
 def show_catalogue(rows: Sequence[Cell]) -> None:

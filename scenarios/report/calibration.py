@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from costmodel.fleet.devices import own_devices
-from costmodel.units import format_flops, format_seconds
 from scenarios import fleet_builder
 from scenarios.config.schema import Scenario
+from scenarios.report.columns import FLOPS, SECONDS, cells
 
 COLUMNS = ("model", "batch", "work", "CPU time", "predicted", "error")
 TITLES = (
@@ -21,23 +21,32 @@ TITLES = (
 
 def comments(measurements: list[dict[str, Any]]) -> str:
     """The comments above a calibrated device's row: its measurements as an aligned table."""
-    lines = [COLUMNS, *map(cells, measurements)]
+    lines = [COLUMNS, *rows(measurements)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines]
     return "".join(f"# {line}".rstrip() + "\n" for line in (*TITLES, "", *padded))
 
 
-def cells(measurement: Mapping[str, Any]) -> tuple[str, ...]:
-    """One measurement under `COLUMNS`."""
-    fitted, width, batch = measurement["fitted"], measurement["width"], measurement["batch"]
-    return (
-        measurement["model"] + ("" if fitted or width is None else f", width {width}"),
-        str(batch),
-        format_flops(measurement["flops"] * batch),
-        format_seconds(measurement["seconds"]),
-        format_seconds(measurement["predicted_seconds"]),
-        f"{measurement['relative_error']:+.1%}",
+def rows(measurements: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The measurements under `COLUMNS`; both columns of seconds have one unit."""
+    seconds = [each[key] for key in ("seconds", "predicted_seconds") for each in measurements]
+    times = cells(SECONDS, seconds)
+    return list(
+        zip(
+            map(_model, measurements),
+            (str(each["batch"]) for each in measurements),
+            cells(FLOPS, [each["flops"] * each["batch"] for each in measurements]),
+            times[: len(measurements)],
+            times[len(measurements) :],
+            (f"{each['relative_error']:+.1%}" for each in measurements),
+            strict=True,
+        )
     )
+
+
+def _model(measurement: Mapping[str, Any]) -> str:
+    fitted, width = measurement["fitted"], measurement["width"]
+    return str(measurement["model"]) + ("" if fitted or width is None else f", width {width}")
 
 
 def calibration_of(path: Path) -> list[list[str]]:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from scenarios.config.quantities import scenario_text
+from scenarios.report.columns import FLOPS, Column
 from scenarios.report.narrow import column_groups, widths
 from scenarios.report.progress import percent
 from scenarios.report.terminal import GAP, UNKNOWN, aligned, console_on, shown
@@ -23,7 +24,7 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
     if "costs" in result:
         _print_costs(console, result["costs"], result["estimate"])
     _print_warnings(console, result["estimate"])
-    _print_columns(console, "blocks", BLOCK_COLUMNS, map(_block, result["blocks"]))
+    _print_columns(console, "blocks", BLOCK_COLUMNS, _blocks(result["blocks"]))
     console.print(BLOCK_NOTES, highlight=False, style="dim")
     _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, map(_alpha, result["alphas"]))
     console.print(ALPHA_NOTES, highlight=False, style="dim")
@@ -82,13 +83,13 @@ def _print_columns(console: Console, title: str, columns: Sequence[str], rows: I
         console.print(aligned(header, chosen, fits=fits, **style))
 
 
-def _block(row: Mapping[str, Any]) -> list[str]:
-    flops = [
-        format_flops(row[f"flops_{kind}"]).removesuffix("FLOP")
-        for kind in ("forward", "weight_gradient", "input_gradient")
-    ]
-    counts = [f"{row[name]:,}" for name in ("params", "buffers", "nbytes")]
-    return [row["name"], *counts, percent(row["share"]), *flops]
+def _blocks(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    passes = ("flops_forward", "flops_weight_gradient", "flops_input_gradient")
+    column = Column.of(FLOPS, (row[key] for row in rows for key in passes))
+    for row in rows:
+        counts = [f"{row[name]:,}" for name in ("params", "buffers", "nbytes")]
+        flops = [column.text(row[key]).removesuffix("FLOP") for key in passes]
+        yield [row["name"], *counts, percent(row["share"]), *flops]
 
 
 def _alpha(row: Mapping[str, Any]) -> list[str]:

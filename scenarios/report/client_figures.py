@@ -12,6 +12,8 @@ from costmodel.units import BYTES
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURACY
 from scenarios.report import client_values, plot_style
 from scenarios.report.best_round import of_run
+from scenarios.report.groups import RunGroup
+from scenarios.report.progress import with_interval
 from scenarios.report.run_reader import RecordedRun
 
 Lines = Mapping[str, Mapping[str, Any]]
@@ -118,17 +120,24 @@ def traffic(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
     return figure
 
 
-def classes(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
-    """Accuracy of each class at the last evaluation: a bar per class and run."""
-    found = [(run, accuracies) for run in runs if (accuracies := client_values.class_accuracy(run.evaluations))]
+def classes(groups: Sequence[RunGroup], lines: Lines) -> Figure | None:
+    """Accuracy of each class at the last evaluation: a bar per class and group, with the 95 % interval over seeds.
+
+    A group has a bar for the classes whose accuracy all of its seeds have.
+    """
+    found = [(group, accuracies) for group in groups if (accuracies := _class_means(group))]
     if not found:
         return None
     figure, (axes,) = plot_style.panels(1, 1, 240)
     width = BAR_WIDTH / len(found)
-    for index, (run, accuracies) in enumerate(found):
+    for index, (group, accuracies) in enumerate(found):
         places = np.array(list(accuracies)) + (index - (len(found) - 1) / 2) * width
-        heights = [100 * accuracy for accuracy in accuracies.values()]
-        axes.bar(places, heights, 0.92 * width, color=lines[run.label]["color"], label=run.label)
+        means, halves = (
+            100 * np.array([each[key] or 0.0 for each in accuracies.values()]) for key in ("mean", "half_width")
+        )
+        axes.bar(places, means, 0.92 * width, color=lines[group.label]["color"], label=group.label)
+        if halves.any():
+            axes.vlines(places, np.clip(means - halves, 0, 100), np.clip(means + halves, 0, 100), color=plot_style.INK)
     axes.set(xlabel="class", ylabel="accuracy (%)", ylim=(0, 102))
     labels = sorted({label for _, accuracies in found for label in accuracies})
     if len(labels) <= MOST_NAMED:  # a class without a bar has 0 %
@@ -138,6 +147,13 @@ def classes(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
     axes.grid(False, axis="x")
     plot_style.legend(figure, axes)
     return figure
+
+
+def _class_means(group: RunGroup) -> dict[int, Mapping[str, Any]]:
+    """Class -> its accuracy over the seeds of a group, where all have it."""
+    every = [client_values.class_accuracy(run.evaluations) for run in group.runs]
+    common = sorted(set.intersection(*(set(own) for own in every)))
+    return {label: with_interval([own[label] for own in every]) for label in common}
 
 
 def metrics(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:

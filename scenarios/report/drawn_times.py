@@ -14,8 +14,8 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from costmodel.units import SECONDS, format_seconds
 from edge.protocol.files import opened, write_text
+from scenarios.report.columns import MISSING, SECONDS, Column
 from scenarios.report.run_reader import RecordedRun, ReportError
 
 FILE = "uncertainty.json"
@@ -150,13 +150,16 @@ def chances(runs: Sequence[DrawnTimes]) -> dict[tuple[int, int], Chance]:
     return {places: found for places, found in pairs.items() if found is not None}
 
 
-def with_interval(seconds: float, around: Interval | None) -> str:
-    """``12.3 min (10.1 to 15)``: a time, and the ends of its interval in the same unit."""
-    text = format_seconds(seconds)
-    if around is None:
-        return text
-    scale = float(SECONDS[text.split()[1]])
-    return f"{text} ({around.low / scale:.3g} to {around.high / scale:.3g})"
+def with_intervals(
+    seconds: Sequence[float | None], around: Sequence[Interval | None], missing: str = MISSING
+) -> list[str]:
+    """A column of times, each with the ends of its interval if it has one: ``12.3 min (10.1 to 15.0)``."""
+    column = Column.of(SECONDS, [*seconds, *(end for ends in around if ends for end in (ends.low, ends.high))])
+    return [
+        column.text(time, missing=missing)
+        + ("" if ends is None or time is None else f" ({column.number(ends.low)} to {column.number(ends.high)})")
+        for time, ends in zip(seconds, around, strict=True)
+    ]
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coordinator.records.schema import COMPUTE, OWN_LINK, SERVER_LINK, WAITING
-from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
+from costmodel import units
 from scenarios.report import bottlenecks as blame
 from scenarios.report import (
     client_figures,
@@ -36,9 +37,10 @@ from scenarios.report import (
     round_timeline,
     theme,
 )
+from scenarios.report.columns import BYTES, SECONDS, Column, Quantity
 from scenarios.report.groups import RunGroup, by_label, grouped, has_seeds
 from scenarios.report.plot_style import INK, MUTED
-from scenarios.report.run_reader import NO_BLOCKS, RecordedRun, is_cut_step
+from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic, RecordedRun, is_cut_step
 
 DOWN, COMPUTING, UP, NOBODY = theme.DOWN, theme.COMPUTING, theme.UP, theme.NOBODY
 BLAMED = {OWN_LINK: DOWN, SERVER_LINK: theme.SHARED, COMPUTE: COMPUTING, WAITING: NOBODY}
@@ -62,19 +64,20 @@ def draw(runs: Sequence[RecordedRun], target: float | None, groups: Sequence[Run
         "client_values": lambda: client_figures.clients(started, lines(runs)),
         "adaptation": lambda: client_figures.adaptation(started, lines(runs)),
         "client_bytes": lambda: client_figures.traffic(started, lines(runs)),
-        "class_accuracy": lambda: client_figures.classes(started, lines(runs)),
+        "class_accuracy": lambda: client_figures.classes(known, styles),
         "metrics": lambda: client_figures.metrics(started, lines(runs)),
-        "to_target": lambda: to_target(started, target),
+        "to_target": lambda: to_target(known, target),
         "uncertainty": lambda: draw_figures.intervals(started, colours(runs)),
-        "bottlenecks": lambda: bottlenecks(started),
+        "bottlenecks": lambda: bottlenecks(known),
         "timing": lambda: timing(started),
         "round_timeline": lambda: round_timeline.draw(started),
         "energy": lambda: energy_figures.energy(known, styles),
+        "energy_parts": lambda: energy_figures.parts(known),
         "participation": lambda: participation.visits(started, colours(runs)),
         "staleness": lambda: staleness(started),
         "client_staleness": lambda: participation.staleness(started, colours(runs)),
         "recorded_link": lambda: link_figures.recorded_link(started),
-        "blocks": lambda: blocks(started),
+        "blocks": lambda: blocks(known),
         "partition": lambda: partition_figures.partition(runs),
     }
     return _inline(sources) | of_methods(started)
@@ -111,8 +114,8 @@ def curves(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
         return None
     figure, panels = plot_style.panels(3, 3, 380, sharey=True)
     ends = [run.trail[-1] for run in runs]
-    seconds, second_unit = plot_style.unit([np.array([end.virtual_seconds for end in ends])], SECONDS)
-    nbytes, byte_unit = plot_style.unit([np.array([float(end.nbytes) for end in ends])], BYTES)
+    seconds, second_unit = plot_style.unit([np.array([end.virtual_seconds for end in ends])], units.SECONDS)
+    nbytes, byte_unit = plot_style.unit([np.array([float(end.nbytes) for end in ends])], units.BYTES)
     styles = lines(runs)
     for run in runs:
         scored = [point for point in run.trail if point.accuracy is not None]
@@ -142,62 +145,90 @@ def curves(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
     return figure
 
 
-def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
-    """Virtual time and bytes until the target as bars; None if no run reached it."""
-    # (runs, 3): virtual seconds, real and nominal bytes; NaN where the target was not reached.
-    reached = [progress.to_target(run.trail, target) for run in runs]
-    needed = np.array(
-        [(point.virtual_seconds, point.nbytes, point.nominal_nbytes) if point else [np.nan] * 3 for point in reached],
-        float,
-    )
-    if not np.isfinite(needed).any():
+def to_target(groups: Sequence[RunGroup], target: float | None) -> Figure | None:
+    """Virtual time and bytes until the target as bars, of groups with several seeds the means and their 95 % intervals.
+
+    None if no run reached it; of a group in which not every seed did, how many did.
+    """
+    points = [[progress.to_target(run.trail, target) for run in group.runs] for group in groups]
+    if not any(point for of_group in points for point in of_group):
         return None
-    names = reflow.wide_ticks([run.label for run in runs])
-    figure, panels = plot_style.panels(2, 2, 90 + reflow.row_pixels(names, 44) * len(runs), sharey=True)
-    has_nominal = nominal_cost.is_shown(run.method for run in runs)
-    seconds, second_unit = plot_style.unit([needed[:, 0]], SECONDS)
-    nbytes, byte_unit = plot_style.unit([needed[:, 1:] if has_nominal else needed[:, 1]], BYTES)
-    for place, (run, (time, real, nominal)) in enumerate(zip(runs, needed, strict=True)):
-        colour = colours(runs)[run.method]
-        if np.isnan(time):
-            best = run.best()
-            note = "not reached" + (f", best {100 * best:.1f} %" if best is not None else "")
+    means = {
+        field: [
+            progress.with_interval([None if point is None else float(getattr(point, field)) for point in own])
+            for own in points
+        ]
+        for field in ("virtual_seconds", "nbytes", "nominal_nbytes")
+    }
+    labels = reflow.wide_ticks([group.label for group in groups])
+    figure, panels = plot_style.panels(2, 2, 90 + reflow.row_pixels(labels, 44) * len(groups), sharey=True)
+    has_nominal = nominal_cost.is_shown(group.first.method for group in groups)
+    offset, height = (-0.15, 0.32) if has_nominal else (0.0, 0.56)
+    looks = colours([group.first for group in groups])
+    times, real = (_of_column(means[name], of) for name, of in (("virtual_seconds", SECONDS), ("nbytes", BYTES)))
+    for place, (group, own) in enumerate(zip(groups, points, strict=True)):
+        colour = looks[group.first.method]
+        if not all(own):
             for axes in panels:
-                axes.text(0.015, place, note, transform=axes.get_yaxis_transform(), va="center", color=MUTED)
+                text = _not_reached(group, sum(point is not None for point in own))
+                axes.text(0.015, place, text, transform=axes.get_yaxis_transform(), va="center", color=MUTED)
             continue
-        panels[0].barh(place, time / seconds, 0.56, color=colour)
-        plot_style.note(panels[0], time / seconds, place, format_seconds(time))
-        offset = -0.15 if has_nominal else 0.0
-        panels[1].barh(place + offset, real / nbytes, 0.32 if has_nominal else 0.56, color=colour)
+        _bar(panels[0], place, 0.56, colour, means["virtual_seconds"][place], times)
+        _bar(panels[1], place + offset, height, colour, means["nbytes"][place], real)
         if has_nominal:
-            panels[1].barh(place + 0.2, nominal / nbytes, 0.2, color=colour, alpha=0.4, label="_nominal")
-        plot_style.note(panels[1], real / nbytes, place + offset, format_bytes(real))
-    panels[0].set(title="Virtual time to the target", xlabel=f"virtual time ({second_unit})")
+            nominal = means["nominal_nbytes"][place]["mean"] / real.scale
+            panels[1].barh(place + 0.2, nominal, 0.2, color=colour, alpha=0.4, label="_nominal")
+    panels[0].set(title="Virtual time to the target", xlabel=f"virtual time ({times.unit})")
     title = "Bytes to the target" + (": real, and nominal (pale)" if has_nominal else "")
-    panels[1].set(title=title, xlabel=f"bytes down and up ({byte_unit})")
-    panels[0].set_yticks(range(len(runs)), names)
-    panels[0].set_ylim(len(runs) - 0.5, -0.5)
+    panels[1].set(title=title, xlabel=f"bytes down and up ({real.unit})")
+    panels[0].set_yticks(range(len(groups)), labels)
+    panels[0].set_ylim(len(groups) - 0.5, -0.5)
     for axes in panels:
-        axes.set_xlim(0, 1.18 * axes.dataLim.x1)
+        axes.set_xlim(0, 1.25 * axes.dataLim.x1 if axes.patches else 1)
         plot_style.bars(axes)
     return figure
 
 
-def bottlenecks(runs: Sequence[RecordedRun]) -> Figure | None:
-    """Rounds and virtual time by bottleneck: one stacked bar per run."""
-    counts = [(run, blame.bottlenecks(run.query)) for run in runs]
-    counts = [(run, by_name) for run, by_name in counts if any(count.rounds for count in by_name.values())]
+def _of_column(found: Sequence[Mapping[str, Any]], quantity: Quantity) -> Column:
+    return Column.of(quantity, (each["mean"] for each in found), (each["half_width"] for each in found))
+
+
+def _bar(axes: Axes, place: float, height: float, colour: str, found: Mapping[str, Any], column: Column) -> None:
+    """A bar of a mean, its interval if it has one, and both in words."""
+    mean, half = found["mean"] / column.scale, (found["half_width"] or 0.0) / column.scale
+    axes.barh(place, mean, height, color=colour)
+    if half:
+        axes.hlines(place, max(mean - half, 0.0), mean + half, color=INK, linewidth=1.6)
+    plot_style.note(axes, mean + half, place, column.text(found["mean"], found["half_width"]))
+
+
+def _not_reached(group: RunGroup, reached: int) -> str:
+    if reached:
+        return f"reached by {reached} of {len(group.runs)} seeds"
+    best = [run.best() for run in group.runs]
+    known = [accuracy for accuracy in best if accuracy is not None]
+    return "not reached" + (f", best {100 * max(known):.1f} %" if known else "")
+
+
+def bottlenecks(groups: Sequence[RunGroup]) -> Figure | None:
+    """Rounds and virtual time by bottleneck: one stacked bar per group, of means over its seeds."""
+    counts = [(group, [blame.bottlenecks(run.query) for run in group.runs]) for group in groups]
+    counts = [(group, own) for group, own in counts if any(count.rounds for each in own for count in each.values())]
     if not counts:
         return None
-    labels = reflow.wide_ticks([run.label for run, _ in counts])
+    labels = reflow.wide_ticks([group.label for group, _ in counts])
     figure, panels = plot_style.panels(2, 2, 110 + reflow.row_pixels(labels, 34) * len(counts), sharey=True)
+    means = [
+        {name: np.mean([[each[name].rounds, each[name].seconds] for each in own], axis=0) for name in BLAMED}
+        for _, own in counts
+    ]
     scale, unit = plot_style.unit(
-        (np.array([sum(count.seconds for count in by_name.values())]) for _, by_name in counts), SECONDS
+        (np.array([sum(amounts[1] for amounts in own.values())]) for own in means), units.SECONDS
     )
-    for place, (_, by_name) in enumerate(counts):
+    for place, own in enumerate(means):
         floors = [0.0, 0.0]
-        for name, count in by_name.items():
-            for which, amount in enumerate((count.rounds, count.seconds / scale)):
+        for name, (rounds, seconds) in own.items():
+            for which, amount in enumerate((rounds, seconds / scale)):
                 panels[which].barh(place, amount, 0.56, floors[which], color=BLAMED[name], label="_" * place + name)
                 floors[which] += amount
     panels[0].set(title="Rounds by bottleneck", xlabel="rounds")
@@ -219,7 +250,7 @@ def timing(runs: Sequence[RecordedRun]) -> Figure | None:
     columns = min(2, len(found))
     figure, panels = plot_style.panels(len(found), columns, 270, sharey=True)
     lengths = (np.array([row.end_s - row.start_s for row in run.rounds]) for run, _ in found)
-    scale, unit = plot_style.unit(lengths, SECONDS)
+    scale, unit = plot_style.unit(lengths, units.SECONDS)
     keys = ("round_start_s", "start_s", "down_end_s", "compute_end_s", "up_end_s")
     has_waits = any(row["start_s"] > row["round_start_s"] for _, rows in found for row in rows)
     for (run, rows), axes in zip(found, panels, strict=False):
@@ -266,17 +297,18 @@ def staleness(runs: Sequence[RecordedRun]) -> Figure | None:
     return figure
 
 
-def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
-    """Bytes of each block, down and up; where nominal costs are shown, that of 1/M of the model is marked."""
-    traffic = [(run, [row for row in run.traffic() if row.name not in NO_BLOCKS]) for run in runs]
-    found = [(run, rows) for run, rows in traffic if rows]
+def blocks(groups: Sequence[RunGroup]) -> Figure | None:
+    """Bytes of each block, down and up, means over seeds; where nominal costs are shown, 1/M of the model is marked."""
+    found = [(group, rows) for group in groups if (rows := _mean_traffic(group))]
     if not found:
         return None
-    columns, has_nominal = min(2, len(found)), nominal_cost.is_shown(run.method for run in runs)
+    columns, has_nominal = min(2, len(found)), nominal_cost.is_shown(group.first.method for group in groups)
     most = max(len(rows) for _, rows in found)
     figure, panels = plot_style.panels(len(found), columns, 90 + 32 * most, sharex=True)
-    scale, unit = plot_style.unit((np.array([[row.down, row.up] for row in rows], float) for _, rows in found), BYTES)
-    for (run, rows), axes in zip(found, panels, strict=False):
+    scale, unit = plot_style.unit(
+        (np.array([[row.down, row.up] for row in rows], float) for _, rows in found), units.BYTES
+    )
+    for (group, rows), axes in zip(found, panels, strict=False):
         place = np.arange(len(rows))
         for offset, colour, name, real, nominal in (
             (-0.19, DOWN, "down", [row.down for row in rows], [row.nominal_down for row in rows]),
@@ -286,13 +318,25 @@ def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
             x, y = np.divide(nominal, scale), place + offset
             if has_nominal:
                 axes.vlines(x, y - 0.19, y + 0.19, color=INK, linewidth=1.6)
-        axes.set(title=reflow.wide_title(run.label, columns), xlabel=f"bytes ({unit})", ylim=(len(rows) - 0.4, -0.6))
+        axes.set(title=reflow.wide_title(group.label, columns), xlabel=f"bytes ({unit})", ylim=(len(rows) - 0.4, -0.6))
         axes.set_yticks(place, [row.name for row in rows])
         axes.tick_params(labelbottom=True)
         plot_style.bars(axes)
     panels[0].set_xlim(left=0)
     plot_style.legend(figure, panels[0])
     return figure
+
+
+def _mean_traffic(group: RunGroup) -> list[BlockTraffic]:
+    """The bytes of each block, as means over the seeds of a group; a block that a seed never sent counts 0 there."""
+    sums: dict[str, list[float]] = {}
+    for run in group.runs:
+        for row in run.traffic():
+            if row.name not in NO_BLOCKS:
+                own = sums.setdefault(row.name, [0.0] * 4)
+                for index, nbytes in enumerate((row.down, row.up, row.nominal_down, row.nominal_up)):
+                    own[index] += nbytes / len(group.runs)
+    return [BlockTraffic(name, *means) for name, means in sums.items()]
 
 
 # Per round: the critical visit, and how long the others that counted had waited by the end of the round.

@@ -5,20 +5,16 @@ A mean is shown only where every seed has the value; otherwise the cell says how
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.units import format_bytes, format_joules, format_seconds
 from scenarios.report import client_values, labels
-from scenarios.report.progress import percent, spread, t_quantile, to_target
+from scenarios.report.columns import BYTES, COUNT, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
+from scenarios.report.progress import to_target, with_interval
 from scenarios.report.run_reader import RecordedRun
 
 Value = Callable[[RecordedRun], float | None]
-Show = Callable[[float], str]
-
 
 MOST_UNNAMED = 6
 """Keys of a notice"""
@@ -78,39 +74,22 @@ def table(groups: Sequence[RunGroup], target: float | None) -> GroupTable:
     """Means over seeds with half of their 95 % intervals."""
     columns = [*_RESULTS, *(_reaching(target) if target is not None else []), *_AMOUNTS]
     if any(client_values.last(run.evaluations) for group in groups for run in group.runs):
-        columns.insert(2, ("worst decile", _worst_decile, percent))
-    rows = [
-        (
-            group,
-            [
-                str(len(group.runs)),
-                *(mean_cell(map(value, group.runs), show, _missing(name)) for name, value, show in columns),
-            ],
-        )
-        for group in groups
-    ]
+        columns.insert(2, ("worst decile", _worst_decile, PERCENT))
+    cells = [_mean_cells(groups, *column) for column in columns]
+    rows = [(group, [str(len(group.runs)), *row]) for group, row in zip(groups, zip(*cells, strict=True), strict=True)]
     return GroupTable(["seeds", *(name for name, _, _ in columns)], rows)
 
 
-def mean_cell(values: Iterable[float | None], show: Show, missing: str = "–") -> str:
-    """``mean ± half width`` of a 95 % interval (Student's t); without an interval for one value.
-
-    Values that only some runs have are counted instead: ``2 of 3``.
-    """
-    given = list(values)
-    known = [value for value in given if value is not None]
-    if len(known) < len(given):
-        return f"{len(known)} of {len(given)}" if known else missing
-    mean, deviation = show(statistics.fmean(known)), spread(known)["deviation"]
-    if deviation is None:
-        return mean
-    half = show(t_quantile(len(known)) * deviation / math.sqrt(len(known)))
-    unit = f" {half.rpartition(' ')[2]}"
-    return f"{mean.removesuffix(unit) if ' ' in half else mean} ± {half}"
-
-
-def _missing(column: str) -> str:
-    return "not reached" if " to " in column else "–"
+def _mean_cells(groups: Sequence[RunGroup], name: str, value: Value, quantity: Quantity) -> list[str]:
+    """One column: ``mean ± half width``; values that only some seeds have are counted instead: ``2 of 3``."""
+    found = [with_interval([value(run) for run in group.runs]) for group in groups]
+    column = Column.of(quantity, (each["mean"] for each in found), (each["half_width"] for each in found))
+    texts = []
+    for each in found:
+        known = sum(value is not None for value in each["values"])
+        missing = f"{known} of {len(each['values'])}" if known else "not reached" if " to " in name else MISSING
+        texts.append(column.text(each["mean"], each["half_width"], missing))
+    return texts
 
 
 def differences(groups: Sequence[RunGroup]) -> list[tuple[str, list[str]]]:
@@ -176,7 +155,7 @@ def _at_end(name: str) -> Value:
     return lambda run: float(getattr(run.trail[-1], name)) if run.trail else None
 
 
-def _reaching(target: float) -> list[tuple[str, Value, Show]]:
+def _reaching(target: float) -> list[tuple[str, Value, Quantity]]:
     """The columns of the first round that reached the target."""
 
     def until(name: str) -> Value:
@@ -187,23 +166,23 @@ def _reaching(target: float) -> list[tuple[str, Value, Show]]:
         return amount
 
     return [
-        (f"time to {100 * target:g} %", until("virtual_seconds"), format_seconds),
-        (f"bytes to {100 * target:g} %", until("nbytes"), format_bytes),
-        (f"joules to {100 * target:g} %", until("joules"), format_joules),
+        (f"time to {100 * target:g} %", until("virtual_seconds"), SECONDS),
+        (f"bytes to {100 * target:g} %", until("nbytes"), BYTES),
+        (f"joules to {100 * target:g} %", until("joules"), JOULES),
     ]
 
 
-_RESULTS: tuple[tuple[str, Value, Show], ...] = (
-    ("accuracy, final", RecordedRun.final, percent),
-    ("accuracy, best", RecordedRun.best, percent),
+_RESULTS: tuple[tuple[str, Value, Quantity], ...] = (
+    ("accuracy, final", RecordedRun.final, PERCENT),
+    ("accuracy, best", RecordedRun.best, PERCENT),
 )
-_AMOUNTS: tuple[tuple[str, Value, Show], ...] = (
-    ("rounds", lambda run: run.completed, "{:.4g}".format),
-    ("virtual time", _at_end("virtual_seconds"), format_seconds),
-    ("bytes, real", _at_end("nbytes"), format_bytes),
-    ("energy", _at_end("joules"), format_joules),
+_AMOUNTS: tuple[tuple[str, Value, Quantity], ...] = (
+    ("rounds", lambda run: run.completed, COUNT),
+    ("virtual time", _at_end("virtual_seconds"), SECONDS),
+    ("bytes, real", _at_end("nbytes"), BYTES),
+    ("energy", _at_end("joules"), JOULES),
 )
-"""(column, value of a run, how it is shown)"""
+"""(column, value of a run, what it is)"""
 
 
 def by_label(groups: Sequence[RunGroup], lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

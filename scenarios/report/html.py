@@ -9,23 +9,25 @@ from __future__ import annotations
 import math
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coordinator.records.schema import FAULTY, NO_TRAINING
-from costmodel.units import format_bytes, format_flops, format_seconds
 from edge.protocol.files import write_text
 from scenarios.report import (
     bottlenecks,
     client_values,
     drawn_times,
+    energy_parts,
     groups,
     labels,
     method_style,
     nominal_cost,
     time_basis,
 )
+from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
 from scenarios.report.pages import render
 from scenarios.report.progress import percent, to_target
 from scenarios.report.result_tables import (
@@ -165,6 +167,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
         **_group_tables(by_group, target),
         **_results(opened, by_group, headline_columns(target, comparison, nominal)),
         **_visit_tables(shown, nominal),
+        **_energy_tables(by_group),
         **_origins(opened, shown),
         **_drawings(by_group, target),
     }
@@ -203,12 +206,22 @@ def _visit_tables(shown: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]
         "critical": [(run, bottlenecks.critical_clients(run.query, most_critical)) for run in shown],
         "most_critical": most_critical,
         "kinds": _kinds(shown),
-        "waste": [(run, bottlenecks.visits(run.query), waste(run)) for run in shown],
+        "waste": [(run, bottlenecks.visits(run.query), row) for run, row in zip(shown, waste(shown), strict=True)],
         "bases": [(run, _time_shares(run)) for run in shown],
         "faulty": [(run.label, row) for run in shown for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
         "costs": costs(shown, nominal),
         "traffic": [(run.label, run.traffic()) for run in shown],
         "participation": (participation.COLUMNS, participation.table(shown)),
+    }
+
+
+def _energy_tables(by_group: Sequence[groups.RunGroup]) -> dict[str, Any]:
+    """What energy went into, by group and by client."""
+    return {
+        "energy_header": energy_parts.HEADER,
+        "energy_rows": energy_parts.group_table(by_group),
+        "energy_clients": energy_parts.client_tables([group.first for group in by_group]),
+        "most_energy_clients": energy_parts.MOST_CLIENTS,
     }
 
 
@@ -242,17 +255,22 @@ def _drawn(opened: Sequence[RecordedRun]) -> dict[str, Any] | None:
         return None
     pairs = drawn_times.chances([times for _, times in found])
     return {
-        "rows": [(run, times, *_drawn_cells(run, times)) for run, times in found],
+        "rows": [(run, times, *row) for (run, times), row in zip(found, _drawn_cells(found), strict=True)],
         "pairs": [(found[i][0], found[j][0], chance) for (i, j), chance in pairs.items()],
         "sigmas": _distinct((run, times.sigmas) for run, times in found),
     }
 
 
-def _drawn_cells(run: RecordedRun, times: drawn_times.DrawnTimes) -> list[str]:
-    """(time to the target, virtual time) as recorded, each with its interval."""
-    point = to_target(run.trail, times.target_accuracy)
-    reached = "not reached" if point is None else drawn_times.with_interval(point.virtual_seconds, times.to_target)
-    return [reached, drawn_times.with_interval(run.rounds[-1].end_s, times.to_end)]
+def _drawn_cells(found: Sequence[tuple[RecordedRun, drawn_times.DrawnTimes]]) -> Iterator[tuple[str, str]]:
+    """(time to the target, virtual time) of each run as recorded, each with its interval."""
+    points = [to_target(run.trail, times.target_accuracy) for run, times in found]
+    reached = [None if point is None else point.virtual_seconds for point in points]
+    ends = [run.rounds[-1].end_s for run, _ in found]
+    return zip(
+        drawn_times.with_intervals(reached, [times.to_target for _, times in found], "not reached"),
+        drawn_times.with_intervals(ends, [times.to_end for _, times in found]),
+        strict=True,
+    )
 
 
 def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
@@ -350,12 +368,12 @@ def _breakable(text: str) -> str:
     return text.replace(" ", NO_BREAK).replace(f"{NO_BREAK}±", " ±")
 
 
-FILTERS: dict[str, Callable[..., str]] = {
-    "bytes": _shown(format_bytes),
-    "flops": _shown(format_flops),
+FILTERS: dict[str, Callable[..., Any]] = {
+    "bytes": partial(Column.of, BYTES),
+    "flops": partial(Column.of, FLOPS),
     "breakable": _breakable,
     "percent": _shown(percent),
-    "seconds": _shown(format_seconds),
+    "seconds": partial(Column.of, SECONDS),
     "counted": bottlenecks.counted,
 }
-"""Name in the template -> what it shows."""
+"""Name in the template -> the text of a value, or of all amounts of a column their `Column`."""

@@ -22,6 +22,7 @@ from coordinator.records.schema import EvaluationRow, RoundRow
 from coordinator.records.store import evaluations, has_rounds, read
 from coordinator.rounds.run import FederatedRun
 from edge.protocol.config import ModelProfile
+from edge.protocol.home import abbreviated
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
 from edge.protocol.portable import NATIVE, PORTABLE, Instructions, numpy_instructions, numpy_is_portable
@@ -30,7 +31,7 @@ from scenarios import builder, evaluated_clients, search_path
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import PACKAGES, Host, default_workers
 from scenarios.plugin_sources import SourceFile, change, roots
-from scenarios.report import bottlenecks, client_values, progress, time_basis
+from scenarios.report import bottlenecks, client_values, energy_parts, progress, time_basis
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
 from scenarios.report.run_reader import is_cut_step
@@ -89,7 +90,7 @@ def _data(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
         "data": {
             "name": loaded.dataset.name,
             "sha256": description.data_sha256,
-            "source": description.data_source,
+            "source": abbreviated(description.data_source),
             "test_examples": description.test_count,
         },
         "partition": {
@@ -224,7 +225,8 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
     clients); and ``values`` of whole models (`client_values.whole_values`); None without such values.
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
     `BestRound`, or None before the first evaluation. ``cut_round``: as of `cut_round`. ``method_notes``: sentences on
-    the method and this model, of which there may be none. ``seconds_by_basis``: `time_basis.seconds_by_basis`.
+    the method and this model, of which there may be none. ``joules_by_part``: `energy_parts.totals`.
+    ``seconds_by_basis``: `time_basis.seconds_by_basis`.
     """
     query = partial(read, folder / "ledger.sqlite")
     rows = [RoundRow._make(row) for row in query(progress.ROUNDS)]
@@ -237,7 +239,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
         "run_dir": str(folder),
         "method": loaded.scenario.method,
         "seed": loaded.scenario.seed,
-        "data": run.description.data_source,
+        "data": abbreviated(run.description.data_source),
         "rounds": run.committed.rounds,
         "accuracy": progress.final(trail),
         "best_accuracy": progress.best(trail),
@@ -247,6 +249,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
         "best_round": None if best is None else asdict(best),
         "virtual_seconds": run.committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
+        "joules_by_part": energy_parts.totals(query),
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in bottlenecks.bottlenecks(query).items()},
         "visits": bottlenecks.visits(query),

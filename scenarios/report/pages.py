@@ -23,7 +23,7 @@ class PageTable:
     notes: Sequence[str] = ()
 
 
-def render(template: str, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any) -> str:
+def render(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
     """A template of this package with these values; everything but figures is escaped."""
     import jinja2
 

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from coordinator.records.schema import DOWNLOAD_ONLY, NO_TRAINING, TRAIN, TRAINED
 from costmodel.units import SECONDS
 from scenarios.report import plot_style, reflow, theme
+from scenarios.report.columns import COUNT, cells
 from scenarios.report.run_reader import RecordedRun
 
 MOST_BARS = 40
@@ -71,17 +72,19 @@ def participation(run: RecordedRun) -> Participation:
 
 def table(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, list[str]]]:
     """A row per run: clients, clients without a visit, visits that counted per client, the busiest tenth, wasted."""
-    return [(run, _cells(participation(run))) for run in runs]
+    every = [participation(run) for run in runs]
+    columns = [cells(COUNT, column) for column in zip(*map(_numbers, every), strict=True)]
+    shares = ["–" if (share := each.busiest_share()) is None else f"{100 * share:.1f} %" for each in every]
+    wasted = [f"{sum(each.wasted.values()):,}" for each in every]
+    return [(run, list(row)) for run, row in zip(runs, zip(*columns, shares, wasted, strict=True), strict=True)]
 
 
 COLUMNS = ("clients", "never visited", "fewest", "median", "most", "share of the busiest tenth", "visits wasted")
 
 
-def _cells(found: Participation) -> list[str]:
-    every, share = found.per_client() or [0], found.busiest_share()
-    numbers = (found.clients, found.never, every[0], statistics.median(every), every[-1])
-    busiest = "–" if share is None else f"{100 * share:.1f} %"
-    return [*(f"{number:,g}" for number in numbers), busiest, f"{sum(found.wasted.values()):,}"]
+def _numbers(found: Participation) -> tuple[float, ...]:
+    every = found.per_client() or [0]
+    return found.clients, found.never, every[0], statistics.median(every), every[-1]
 
 
 def visits(runs: Sequence[RecordedRun], colours: Mapping[str, str]) -> Figure | None:

@@ -150,3 +150,11 @@ def spread(values: Sequence[float | None]) -> dict[str, Any]:
         "deviation": statistics.stdev(known) if whole and len(known) > 1 else None,
         "values": list(values),
     }
+
+
+def with_interval(values: Sequence[float | None]) -> dict[str, Any]:
+    """`spread` with ``half_width``, half the 95 % interval of the mean; None where `spread` has no deviation."""
+    found, count = spread(values), len(values)
+    deviation = found["deviation"]
+    half_width = None if deviation is None else t_quantile(count) * deviation / math.sqrt(count)
+    return {**found, "half_width": half_width}

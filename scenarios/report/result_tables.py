@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
+from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.report import client_values
 from scenarios.report.best_round import of_run
-from scenarios.report.progress import AMOUNTS, percent, to_target
+from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity, cells
+from scenarios.report.progress import AMOUNTS, to_target
 from scenarios.report.run_reader import RecordedRun
 
 
@@ -22,10 +23,10 @@ class ReportColumn:
     group: str
     name: str
     value: Callable[[RecordedRun], float | None]
-    show: Callable[[float], str]
+    quantity: Quantity
     best: Callable[[Iterable[float]], float] | None = None
     """The value to set in bold: ``max``, ``min``, or None if runs of different length cannot be compared."""
-    missing: str = "–"
+    missing: str = MISSING
 
 
 def _last(run: RecordedRun) -> client_values.OverClients:
@@ -36,10 +37,10 @@ def _last(run: RecordedRun) -> client_values.OverClients:
 
 
 CLIENTS = (
-    ReportColumn("Last evaluation", "clients", lambda run: len(_last(run).values), "{:,.0f}".format),
-    ReportColumn("Last evaluation", "mean", lambda run: _last(run).mean, percent, max),
-    ReportColumn("Last evaluation", "worst decile", lambda run: _last(run).worst_decile, percent, max),
-    ReportColumn("Last evaluation", "spread", lambda run: _last(run).spread, percent, min),
+    ReportColumn("Last evaluation", "clients", lambda run: len(_last(run).values), COUNT),
+    ReportColumn("Last evaluation", "mean", lambda run: _last(run).mean, PERCENT, max),
+    ReportColumn("Last evaluation", "worst decile", lambda run: _last(run).worst_decile, PERCENT, max),
+    ReportColumn("Last evaluation", "spread", lambda run: _last(run).spread, PERCENT, min),
 )
 
 
@@ -53,42 +54,42 @@ def best_rounds(opened: Sequence[RecordedRun]) -> dict[str, Any] | None:
         return lambda run: getattr(found[run.label], name)
 
     columns = [
-        ReportColumn("", name, at_best(key), show, choose)
-        for name, key, show, choose in _BEST_ROUND
+        ReportColumn("", name, at_best(key), quantity, choose)
+        for name, key, quantity, choose in _BEST_ROUND
         if any(getattr(best, key) is not None for best in found.values())
     ]
     return headline([run for run in opened if run.label in found], columns)
 
 
-_BEST_ROUND: tuple[tuple[str, str, Callable[[float], str], Callable[[Iterable[float]], float] | None], ...] = (
-    ("round", "rounds", "{:.0f}".format, None),
-    ("virtual time", "virtual_seconds", format_seconds, None),
-    ("bytes, real", "bytes", format_bytes, None),
-    ("validation", "validation_accuracy", percent, max),
-    ("mean", "clients_accuracy", percent, max),
-    ("mean before adaptation", "before_accuracy", percent, max),
-    ("worst decile", "worst_decile", percent, max),
-    ("spread", "spread", percent, min),
+_BEST_ROUND: tuple[tuple[str, str, Quantity, Callable[[Iterable[float]], float] | None], ...] = (
+    ("round", "rounds", COUNT, None),
+    ("virtual time", "virtual_seconds", SECONDS, None),
+    ("bytes, real", "bytes", BYTES, None),
+    ("validation", "validation_accuracy", PERCENT, max),
+    ("mean", "clients_accuracy", PERCENT, max),
+    ("mean before adaptation", "before_accuracy", PERCENT, max),
+    ("worst decile", "worst_decile", PERCENT, max),
+    ("spread", "spread", PERCENT, min),
 )
-"""(column, field of `BestRound`, how it is shown, which one is best)"""
+"""(column, field of `BestRound`, what it holds, which one is best)"""
 
 
 def headline_columns(target: float | None, comparison: Mapping[str, Any], nominal: bool) -> list[ReportColumn]:
     """The columns of the table of results, those of nominal costs only if they are asked for."""
     reaching = f"To {100 * target:g} %" if target is not None else "To the target"
     columns = [
-        ReportColumn("Accuracy", "final", RecordedRun.final, percent, max),
-        ReportColumn("Accuracy", "best", RecordedRun.best, percent, max),
-        ReportColumn("Length", "rounds", lambda run: run.completed, "{:.0f}".format),
+        ReportColumn("Accuracy", "final", RecordedRun.final, PERCENT, max),
+        ReportColumn("Accuracy", "best", RecordedRun.best, PERCENT, max),
+        ReportColumn("Length", "rounds", lambda run: run.completed, COUNT),
     ]
     if target is not None:
         never = "not reached"
         columns += [
-            ReportColumn(reaching, "virtual time", _until("time", target), format_seconds, min, never),
-            ReportColumn(reaching, "bytes, real", _until("bytes", target), format_bytes, min, never),
+            ReportColumn(reaching, "virtual time", _until("time", target), SECONDS, min, never),
+            ReportColumn(reaching, "bytes, real", _until("bytes", target), BYTES, min, never),
         ]
         if nominal:
-            columns.append(ReportColumn(reaching, "nominal", _until("nominal", target), format_bytes, min, never))
+            columns.append(ReportColumn(reaching, "nominal", _until("nominal", target), BYTES, min, never))
     for key, amount, show in (
         ("at_common_bytes", "bytes", format_bytes),
         ("at_common_seconds", "seconds", format_seconds),
@@ -96,14 +97,14 @@ def headline_columns(target: float | None, comparison: Mapping[str, Any], nomina
         common = comparison.get(key)
         if common and common.get(amount) is not None:
             reached = dict(common["accuracy"])
-            columns.append(ReportColumn("Accuracy at", show(common[amount]), _lookup(reached), percent, max))
-    work = ReportColumn("Device work", "real", lambda run: run.total("flops"), format_flops)
-    charged = ReportColumn("Device work", "nominal", lambda run: run.total("nominal_flops"), format_flops)
+            columns.append(ReportColumn("Accuracy at", show(common[amount]), _lookup(reached), PERCENT, max))
+    work = ReportColumn("Device work", "real", lambda run: run.total("flops"), FLOPS)
+    charged = ReportColumn("Device work", "nominal", lambda run: run.total("nominal_flops"), FLOPS)
     return [
         *columns,
         *([work, charged] if nominal else [replace(work, name="FLOPs")]),
-        ReportColumn("Energy", "joules", lambda run: run.total("joules"), format_joules),
-        ReportColumn("This machine", "wall time", RecordedRun.wall_seconds, format_seconds),
+        ReportColumn("Energy", "joules", lambda run: run.total("joules"), JOULES),
+        ReportColumn("This machine", "wall time", RecordedRun.wall_seconds, SECONDS),
     ]
 
 
@@ -123,46 +124,65 @@ def _lookup(by_method: Mapping[str, float | None]) -> Callable[[RecordedRun], fl
 
 def headline(runs: Sequence[RecordedRun], columns: Sequence[ReportColumn]) -> dict[str, Any]:
     """Groups with their widths, column names, and one row of (text, is best) cells per run."""
-    cells: list[list[tuple[str, bool]]] = [[] for _ in runs]
+    rows: list[list[tuple[str, bool]]] = [[] for _ in runs]
     for column in columns:
         values = [column.value(run) for run in runs]
         known = [value for value in values if value is not None]
         best = column.best(known) if column.best and len(runs) > 1 and known else None
-        for row, value in zip(cells, values, strict=True):
-            row.append((column.missing, False) if value is None else (column.show(value), value == best))
+        texts = cells(column.quantity, values, missing=column.missing)
+        for row, text, value in zip(rows, texts, values, strict=True):
+            row.append((text, best is not None and value == best))
     groups = Counter(column.group for column in columns)
     return {
         "groups": list(groups.items()),
         "names": [column.name for column in columns],
-        "rows": [(run, row, run.stopped_by()) for run, row in zip(runs, cells, strict=True)],
+        "rows": [(run, row, run.stopped_by()) for run, row in zip(runs, rows, strict=True)],
     }
 
 
 def costs(runs: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]:
     """Totals per run, and per round against FedAvg's where it is among several runs; nominal ones if they are shown."""
-    kinds = (("bytes", format_bytes), ("flops", format_flops))
+    kinds = {kind: Column.of(each, _amounts(runs, kind, nominal)) for kind, each in _COSTS.items()}
     base = next((run for run in runs if run.method == "fedavg" and run.completed and len(runs) > 1), None)
     table = []
     for run in runs:
-        cells = []
-        for kind, show in kinds:
+        row = []
+        for kind, column in kinds.items():
             real, charged = _cost(run, kind)
-            ratio = f"{real / charged:.3f}" if charged else "–"
-            cells += [show(real), show(charged), ratio] if nominal else [show(real)]
+            ratio = f"{real / charged:.3f}" if charged else MISSING
+            row += [column.text(real), column.text(charged), ratio] if nominal else [column.text(real)]
         if base is not None:
-            cells += [_against(run, base, kind, part) for kind, _ in kinds for part in ((0, 1) if nominal else (0,))]
-        table.append((run, cells))
+            row += [_against(run, base, kind, part) for kind in kinds for part in ((0, 1) if nominal else (0,))]
+        table.append((run, row))
     return {"rows": table, "base": base}
 
 
-def waste(run: RecordedRun) -> list[tuple[str, str, float]]:
-    """(wasted, total, wasted share in [0, 1]) of seconds of visits, bytes and joules."""
-    amounts = (
-        (run.total("wasted_s"), run.total("busy_s"), format_seconds),
-        (run.total("wasted_bytes"), run.total("bytes_down") + run.total("bytes_up"), format_bytes),
-        (run.total("wasted_joules"), run.total("joules"), format_joules),
-    )
-    return [(show(wasted), show(spent), wasted / spent if spent else 0.0) for wasted, spent, show in amounts]
+_COSTS = {"bytes": BYTES, "flops": FLOPS}
+
+
+def _amounts(runs: Sequence[RecordedRun], kind: str, nominal: bool) -> list[float]:
+    """The real costs of one kind, with the nominal ones if they are shown."""
+    return [amount for run in runs for amount in _cost(run, kind)[: 2 if nominal else 1]]
+
+
+def waste(runs: Sequence[RecordedRun]) -> list[list[tuple[str, str, float]]]:
+    """For each run (wasted, total, wasted share in [0, 1]) of seconds of visits, bytes and joules."""
+    columns = []
+    for quantity, part, whole in _WASTE:
+        pairs = [(run.total(part), sum(map(run.total, whole))) for run in runs]
+        column = Column.of(quantity, [spent for _, spent in pairs])
+        columns.append(
+            [(column.text(wasted), column.text(spent), wasted / spent if spent else 0.0) for wasted, spent in pairs]
+        )
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+_WASTE = (
+    (SECONDS, "wasted_s", ("busy_s",)),
+    (BYTES, "wasted_bytes", ("bytes_down", "bytes_up")),
+    (JOULES, "wasted_joules", ("joules",)),
+)
+"""(what it is, what is wasted of it, columns of ``rounds`` that add up to all of it)"""
 
 
 def _cost(run: RecordedRun, kind: str) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from coordinator.records.schema import EvaluationRow, RoundRow
 from coordinator.records.store import evaluations, read
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from edge.protocol.config import EvalSplit
+from edge.protocol.home import expanded
 from edge.protocol.payload import BUFFERS
 from edge.protocol.portable import PORTABLE
 from scenarios.config.load import ScenarioError, load
@@ -51,8 +52,8 @@ class BlockTraffic:
 
     name: str
     """The block, its buffers counted with it, or ``header``."""
-    down: int
-    up: int
+    down: float
+    up: float
     nominal_down: float
     """The same at the nominal size of a block, 1/M of the model; 0 for headers."""
     nominal_up: float
@@ -266,7 +267,7 @@ def find(folder: Path) -> tuple[list[Path], Mapping[str, Any] | None]:
         return [folder], None
     try:
         comparison = json.loads(file.read_text(encoding="utf-8"))
-        named = [Path(run["run_dir"]) for run in comparison["runs"]]
+        named = [expanded(run["run_dir"]) for run in comparison["runs"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ReportError(
             f"{file} does not name the runs that were compared: {error!r}; make the comparison again with --run-id "

@@ -11,10 +11,11 @@ from typing import IO, Any
 from rich.console import Console
 from rich.table import Table
 
-from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
+from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, labels, nominal_cost, time_basis
 from scenarios.report.bottlenecks import counted
+from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Column, Quantity, cells
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.narrow import column_groups, widths
 from scenarios.report.pages import PageTable
@@ -100,14 +101,6 @@ def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]], fits: bool = 
     return table
 
 
-def mean_text(mean: float | None, half: float | None, digits: int = 1) -> str:
-    """A share with what is on either side of it: ``93.1 ± 0.4 %``; a dash without a mean."""
-    if mean is None:
-        return "-"
-    beside = "" if half is None else f" ± {100 * half:.{digits}f}"
-    return f"{100 * mean:.{digits}f}{beside} %"
-
-
 def print_location(page: Path, stream: IO[str] | None = None) -> None:
     """Print where a study's report is, or its folder where there is no report."""
     _print_path(console_on(stream), "report" if page.suffix == ".html" else "folder", page)
@@ -150,8 +143,8 @@ def _print_group(console: Console, group: Sequence[Summary], comparison: Mapping
     table.add_column("method", no_wrap=True)
     for name in names:
         table.add_column(name, justify="right")
-    for name, cells in rows:
-        table.add_row(name, *cells)
+    for name, texts in rows:
+        table.add_row(name, *texts)
     console.print()
     console.print(table)
 
@@ -169,9 +162,9 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
     target, drawn = runs[0]["target_accuracy"], _drawn(runs)
     has_nominal = nominal_cost.is_shown(str(run["method"]) for run in runs)
     rows: list[Row] = [
-        ("accuracy, final", _cells(runs, "accuracy", percent)),
-        ("accuracy, best", _cells(runs, "best_accuracy", percent)),
-        ("rounds", _cells(runs, "rounds", str)),
+        ("accuracy, final", _cells(runs, "accuracy", PERCENT)),
+        ("accuracy, best", _cells(runs, "best_accuracy", PERCENT)),
+        ("rounds", _cells(runs, "rounds", COUNT)),
         *client_rows(runs),
         *best_round_rows(runs),
     ]
@@ -179,31 +172,32 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         rows += [
             (f"virtual time to {100 * target:g} %", _times(runs, drawn, "time_to_target_s", NOT_REACHED)),
             *_chances(runs, drawn),
-            ("bytes to it, real", _cells(runs, "bytes_to_target", format_bytes, NOT_REACHED)),
+            ("bytes to it, real", _cells(runs, "bytes_to_target", BYTES, NOT_REACHED)),
         ]
         if has_nominal:
             nominal = [nominal_to_target(run) for run in runs]
-            rows.append(("bytes to it, nominal", [NOT_REACHED if n is None else format_bytes(n) for n in nominal]))
+            rows.append(("bytes to it, nominal", cells(BYTES, nominal, missing=NOT_REACHED)))
     for key, amount, show in (
         ("at_common_bytes", "bytes", format_bytes),
         ("at_common_seconds", "seconds", format_seconds),
     ):
         if key in comparison:
             common = comparison[key]
-            cells = [shown(common["accuracy"][run["method"]], percent, "-") for run in runs]
-            rows.append((f"accuracy at {show(common[amount])}", cells))
+            accuracies = [common["accuracy"][run["method"]] for run in runs]
+            rows.append((f"accuracy at {show(common[amount])}", cells(PERCENT, accuracies, missing="-")))
     return [
         *rows,
         ("virtual time", _times(runs, drawn, "virtual_seconds", "-")),
-        ("bytes, real", [format_bytes(run["bytes_down"] + run["bytes_up"]) for run in runs]),
-        *([("bytes, nominal", _cells(runs, "nominal_bytes", format_bytes))] if has_nominal else []),
-        ("FLOPs, real", _cells(runs, "flops", format_flops)),
-        *([("FLOPs, nominal", _cells(runs, "nominal_flops", format_flops))] if has_nominal else []),
-        ("energy", _cells(runs, "joules", format_joules)),
-        ("waste", _listed(map(waste, runs))),
+        ("bytes, real", cells(BYTES, [run["bytes_down"] + run["bytes_up"] for run in runs])),
+        *([("bytes, nominal", _cells(runs, "nominal_bytes", BYTES))] if has_nominal else []),
+        ("FLOPs, real", _cells(runs, "flops", FLOPS)),
+        *([("FLOPs, nominal", _cells(runs, "nominal_flops", FLOPS))] if has_nominal else []),
+        ("energy", _cells(runs, "joules", JOULES)),
+        ("energy went into", _listed(map(energy_shares, runs))),
+        ("waste", _listed(waste(runs))),
         ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),
         ("time on assumed figures", [assumed_share(run) for run in runs]),
-        ("wall time", _cells(runs, "wall_seconds", format_seconds)),
+        ("wall time", _cells(runs, "wall_seconds", SECONDS)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
 
@@ -213,26 +207,26 @@ def client_rows(runs: Sequence[Summary]) -> Iterator[Row]:
     found = [run.get("evaluation") or {} for run in runs]
     for name, key in (("clients, mean", "clients_accuracy"), ("clients, worst decile", "worst_decile")):
         if any(key in values for values in found):
-            yield name, [shown(values.get(key), percent, "-") for values in found]
+            yield name, cells(PERCENT, [values.get(key) for values in found], missing="-")
 
 
 def best_round_rows(runs: Sequence[Summary]) -> Iterator[Row]:
     """What runs had at their best rounds, for values that any of them has; summaries of earlier versions lack them."""
     best = [run.get("best_round") or {} for run in runs]
-    for name, key, show in BEST_ROUND:
+    for name, key, quantity in BEST_ROUND:
         values = [of_run.get(key) if of_run.get("selected_by") == VALIDATION else None for of_run in best]
         if any(value is not None for value in values):
-            yield name, [shown(value, show, "-") for value in values]
+            yield name, cells(quantity, values, missing="-")
 
 
-BEST_ROUND: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("best validation round", "rounds", str),
-    ("accuracy then, validation", "validation_accuracy", percent),
-    ("accuracy then, clients", "clients_accuracy", percent),
-    ("before adaptation", "before_accuracy", percent),
-    ("worst decile", "worst_decile", percent),
+BEST_ROUND: tuple[tuple[str, str, Quantity], ...] = (
+    ("best validation round", "rounds", COUNT),
+    ("accuracy then, validation", "validation_accuracy", PERCENT),
+    ("accuracy then, clients", "clients_accuracy", PERCENT),
+    ("before adaptation", "before_accuracy", PERCENT),
+    ("worst decile", "worst_decile", PERCENT),
 )
-"""Name of a row -> key of ``best_round``, how it is shown."""
+"""Name of a row -> key of ``best_round``, what it holds."""
 
 
 def _drawn(runs: Sequence[Summary]) -> list[DrawnTimes | None]:
@@ -249,12 +243,12 @@ def _drawn(runs: Sequence[Summary]) -> list[DrawnTimes | None]:
 
 def _times(runs: Sequence[Summary], drawn: Sequence[DrawnTimes | None], key: str, missing: str) -> list[str]:
     """Virtual times, with their intervals where there are draws; of several runs on a line of their own."""
-    cells = []
-    for run, times in zip(runs, drawn, strict=True):
-        around = None if times is None else times.around(key, run["target_accuracy"])
-        text = missing if run[key] is None else drawn_times.with_interval(run[key], around)
-        cells.append(text if len(runs) == 1 else text.replace(" (", "\n("))
-    return cells
+    around = [
+        None if times is None else times.around(key, run["target_accuracy"])
+        for run, times in zip(runs, drawn, strict=True)
+    ]
+    texts = drawn_times.with_intervals([run[key] for run in runs], around, missing)
+    return texts if len(runs) == 1 else [text.replace(" (", "\n(") for text in texts]
 
 
 def _chances(runs: Sequence[Summary], drawn: Sequence[DrawnTimes | None]) -> Iterator[Row]:
@@ -269,11 +263,19 @@ def _chances(runs: Sequence[Summary], drawn: Sequence[DrawnTimes | None]) -> Ite
         yield f"P({runs[first]['method']} is faster)", cells
 
 
-def waste(run: Summary) -> str:
-    """Wasted bytes and their share."""
-    spent = run["bytes_down"] + run["bytes_up"]
-    share = f", {percent(run['wasted_bytes'] / spent)}" if run["wasted_bytes"] else ""
-    return format_bytes(run["wasted_bytes"]) + share
+def waste(runs: Sequence[Summary]) -> Iterator[str]:
+    """The wasted bytes of each run and their share."""
+    column = Column.of(BYTES, (run["wasted_bytes"] for run in runs))
+    for run in runs:
+        spent = run["bytes_down"] + run["bytes_up"]
+        share = f", {percent(run['wasted_bytes'] / spent)}" if run["wasted_bytes"] else ""
+        yield column.text(run["wasted_bytes"]) + share
+
+
+def energy_shares(run: Summary) -> str:
+    """``compute 61 %, idle 30 %, send 9 %``: parts of the energy, the largest first; older summaries lack them."""
+    joules = sorted((run.get("joules_by_part") or {}).items(), key=lambda part: -float(part[1]))
+    return ", ".join(f"{name} {100 * amount / run['joules']:.0f} %" for name, amount in joules if amount) or UNKNOWN
 
 
 def assumed_share(run: Summary) -> str:
@@ -288,8 +290,8 @@ def nominal_to_target(run: Summary) -> float | None:
     return None if point is None else point.nominal_nbytes
 
 
-def _cells(runs: Sequence[Summary], key: str, show: Callable[[Any], str], missing: str = "-") -> list[str]:
-    return [shown(run[key], show, missing) for run in runs]
+def _cells(runs: Sequence[Summary], key: str, quantity: Quantity, missing: str = "-") -> list[str]:
+    return cells(quantity, [run[key] for run in runs], missing=missing)
 
 
 def _listed(cells: Iterable[str]) -> list[str]:

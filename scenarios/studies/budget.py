@@ -16,6 +16,7 @@ from costmodel import units
 from scenarios.config.load import ScenarioError
 from scenarios.report import bands as curves
 from scenarios.report import terminal
+from scenarios.report.columns import PERCENT, cells
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable, write_study
 from scenarios.report.progress import Trail, at_budget, spread, trail
@@ -172,10 +173,10 @@ def show(result: Mapping[str, Any], page: Path) -> None:
 
 def _table(result: Mapping[str, Any], kind: str) -> PageTable:
     methods = [method for method in result["methods"] if method in result[kind][0]["accuracy"]]
-    rows = [
-        [curves.SHOWN[kind](row["budget"]), *(cell_text(row["accuracy"][method]) for method in methods)]
-        for row in result[kind]
-    ]
+    # They name the rows, so each is written as a user writes it, in its own unit.
+    budgets = [curves.SHOWN[kind](row["budget"]) for row in result[kind]]
+    columns = [accuracy_cells([row["accuracy"][method] for row in result[kind]]) for method in methods]
+    rows = [list(row) for row in zip(budgets, *columns, strict=True)]
     short = any(not all(row["accuracy"][method]["used_up"]) for row in result[kind] for method in methods)
     ends = sorted({str(run["stopped_by"]).replace("_", " ") for run in result["runs"]} - {"budgets"})
     note = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
@@ -194,7 +195,10 @@ def _seeds(result: Mapping[str, Any]) -> str:
     return f"{count} seed{'s' if count > 1 else ''}"
 
 
-def cell_text(cell: Mapping[str, Any]) -> str:
+def accuracy_cells(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """``93.1 ± 0.4 %``, with a star where a run ended before the budget; a dash before the first evaluation."""
-    is_short = cell["mean"] is not None and not all(cell["used_up"])
-    return terminal.mean_text(cell["mean"], cell["deviation"]) + (" *" if is_short else "")
+    means, deviations = ([each[key] for each in found] for key in ("mean", "deviation"))
+    return [
+        text + ("" if each["mean"] is None or all(each["used_up"]) else " *")
+        for text, each in zip(cells(PERCENT, means, deviations, "-"), found, strict=True)
+    ]

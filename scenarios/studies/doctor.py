@@ -271,9 +271,9 @@ def _processor() -> str:
 
 def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
     """`calibrate` for people: the models that were not fitted, and how far the predictions are off."""
-    cells = [calibration.cells(one) for one in result["measurements"] if not one["fitted"]]
+    rows = calibration.rows([one for one in result["measurements"] if not one["fitted"]])
     console = Console(file=stream or sys.stdout, highlight=False, markup=False, soft_wrap=True)
-    console.print(terminal.aligned(calibration.COLUMNS, cells, pad_edge=False, padding=(0, 2, 0, 0)))
+    console.print(terminal.aligned(calibration.COLUMNS, rows, pad_edge=False, padding=(0, 2, 0, 0)))
     found = result["not_fitted"]
     if found["count"]:
         console.print(

@@ -29,6 +29,7 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, TaskGroup
 from edge.protocol.config import ComponentConfig, EvalSplit, Job
 from edge.protocol.files import write_text
+from edge.protocol.home import shared
 from edge.protocol.messages import GLOBAL, LOCAL_MODEL, OWN_COMPONENT, SUBVALUE, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
@@ -266,7 +267,7 @@ def _by_client(found: EvalResult) -> dict[int, Values]:
 def write(found: Mapping[str, Any], path: Path) -> None:
     """Write the result as JSON; the file is whole or absent. ScenarioError if it cannot be written."""
     try:
-        write_text(path, json.dumps(found, indent=1, allow_nan=False))
+        write_text(path, json.dumps(shared(found), indent=1, allow_nan=False))
     except OSError as error:
         raise ScenarioError(f"--out: cannot write {path}: {error.strerror}") from None
 

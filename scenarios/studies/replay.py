@@ -23,7 +23,6 @@ from rich.table import Table
 from coordinator.records.schema import BOTTLENECKS, RoundRow
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
-from costmodel.units import format_bytes, format_joules, format_seconds
 from edge.protocol.config import ModelProfile
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import (
@@ -39,6 +38,7 @@ from edge.protocol.payload import (
 from scenarios import builder, plugin_errors
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
+from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.metadata import search_sources
 from scenarios.report.progress import accumulated, to_target
 from scenarios.report.run_reader import open_runs
@@ -252,8 +252,8 @@ def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
     table.add_column(f"{result['method']}, {result['rounds']} rounds", no_wrap=True)
     for name in ("recorded", "replayed"):
         table.add_column(name, justify="right")
-    for name, cells in rows_of(result):
-        table.add_row(name, *cells)
+    for name, texts in rows_of(result):
+        table.add_row(name, *texts)
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
     console.print()
     console.print(table)
@@ -265,22 +265,22 @@ def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
 def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """(name, [recorded, replayed]) for the table."""
 
-    def pair(key: str, show: Any) -> list[str]:
-        return ["not reached" if value is None else show(value) for value in result[key]]
+    def pair(key: str, quantity: Quantity) -> list[str]:
+        return cells(quantity, result[key], missing="not reached")
 
-    yield "virtual time", pair("virtual_seconds", format_seconds)
+    yield "virtual time", pair("virtual_seconds", SECONDS)
     if result["target_accuracy"] is not None:
-        yield f"virtual time to {100 * result['target_accuracy']:g} %", pair("time_to_target_s", format_seconds)
-    yield "energy", pair("joules", format_joules)
-    for name, key, unit in (
-        ("time", "wasted_s", format_seconds),
-        ("bytes", "wasted_bytes", format_bytes),
-        ("energy", "wasted_joules", format_joules),
+        yield f"virtual time to {100 * result['target_accuracy']:g} %", pair("time_to_target_s", SECONDS)
+    yield "energy", pair("joules", JOULES)
+    for name, key, quantity in (
+        ("time", "wasted_s", SECONDS),
+        ("bytes", "wasted_bytes", BYTES),
+        ("energy", "wasted_joules", JOULES),
     ):
         if any(result[key]):
-            yield f"{name}, wasted", pair(key, unit)
-    slowest = zip(result["slowest_round"], result["slowest_round_s"], strict=True)
-    yield "slowest round", [f"{number + 1}: {format_seconds(seconds)}" for number, seconds in slowest]
+            yield f"{name}, wasted", pair(key, quantity)
+    slowest = zip(result["slowest_round"], pair("slowest_round_s", SECONDS), strict=True)
+    yield "slowest round", [f"{number + 1}: {seconds}" for number, seconds in slowest]
     before, after = (result["bottlenecks"][side] for side in ("before", "after"))
     for name in BOTTLENECKS:
         if before[name] or after[name]:

@@ -22,6 +22,7 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
+from edge.protocol.home import shared
 from scenarios import builder, run_folder, runner
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.quantities import scenario_text
@@ -89,7 +90,7 @@ def write(study: Study, result: Mapping[str, Any], with_report: bool) -> Path:
     folder = folder_of(result)
     write_text(
         folder / (study.result_file or study.run_set.mark),
-        json.dumps({"study": study.run_set.kind, **result}, indent=1),
+        json.dumps(shared({"study": study.run_set.kind, **result}), indent=1),
     )
     study.write_tables(result, folder)
     return study.draw(result, folder) if with_report else folder

@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy import stats
 
-from scenarios.report.progress import LEVEL, spread, t_quantile
+from scenarios.report.progress import LEVEL, t_quantile, with_interval
 
 POWER = 0.8
 """Probability with which `seeds_needed` finds a difference."""
@@ -23,14 +23,6 @@ ROUNDING = 1e-12
 """A deviation below this share of the mean difference stems from the rounding of floats."""
 BySeed = Mapping[int, float]
 """Seed -> a value of its run; seeds without a value are missing."""
-
-
-def with_interval(values: Sequence[float | None]) -> dict[str, Any]:
-    """`spread` with ``half_width``, half the 95 % interval of the mean; None where `spread` has no deviation."""
-    found, count = spread(values), len(values)
-    deviation = found["deviation"]
-    half_width = None if deviation is None else t_quantile(count) * deviation / math.sqrt(count)
-    return {**found, "half_width": half_width}
 
 
 def paired(values: BySeed, reference: BySeed) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from edge.protocol.fixed_point import DIVERGED
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import parse
 from scenarios.report import terminal
+from scenarios.report.columns import PERCENT, cells
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable, write_study
 from scenarios.report.progress import spread
@@ -243,8 +244,7 @@ def _words(overrides: Sequence[str], row: Mapping[str, Any]) -> list[str]:
 def tables(result: Mapping[str, Any]) -> list[PageTable]:
     """All settings; then the best of each method."""
     header = ["method", "settings", "validation accuracy", "best round"]
-    every = [[row["method"], _text(row["settings"]), *_cells(row)] for row in result["settings"]]
-    chosen = [[row["method"], _text(row["settings"]), *_cells(row)] for row in result["chosen"]]
+    every, chosen = (_rows(result[key]) for key in ("settings", "chosen"))
     edges = [
         f"{row['method']}: {', '.join(row['at_edge'])} is chosen at the edge of its grid: a better value may lie beyond"
         for row in result["chosen"]
@@ -267,9 +267,13 @@ def _text(settings: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    accuracy, diverged, seeds = row["validation"], len(row["diverged"]), len(row["seeds"])
-    shown = terminal.mean_text(accuracy["mean"], accuracy["deviation"])
-    if diverged:
-        shown = "diverged" if diverged == seeds else f"diverged with {diverged} of {seeds} seeds"
-    return [shown, ", ".join("-" if round is None else str(round) for round in row["rounds"])]
+def _rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    means, deviations = ([row["validation"][key] for row in found] for key in ("mean", "deviation"))
+    rows = []
+    for row, accuracy in zip(found, cells(PERCENT, means, deviations, "-"), strict=True):
+        diverged, seeds = len(row["diverged"]), len(row["seeds"])
+        partly = f"diverged with {diverged} of {seeds} seeds" if diverged else accuracy
+        rounds = ", ".join("-" if round is None else str(round) for round in row["rounds"])
+        shown = "diverged" if diverged == seeds else partly
+        rows.append([row["method"], _text(row["settings"]), shown, rounds])
+    return rows

@@ -9,7 +9,7 @@ that clients share are exact, and nothing is trained.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
 from scenarios.errors import ScenarioError, one_paragraph
 from scenarios.report import drawn_times, terminal
-from scenarios.report.drawn_times import MOST_DRAWS, DrawnTimes, Interval, with_interval
+from scenarios.report.drawn_times import MOST_DRAWS, DrawnTimes, Interval, with_intervals
 from scenarios.report.pages import PageTable
 from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.studies.replay import PreparedReplay, prepared, time_to
@@ -255,7 +255,10 @@ def show(result: Mapping[str, Any], kept: Sequence[Path]) -> None:
 
 def _table(result: Mapping[str, Any]) -> PageTable:
     target, runs = result["target_accuracy"], result["runs"]
-    rows = [[name, *(cell(run) for run in runs)] for name, cell in _rows(target)]
+    rows = [["virtual time", *_medians(run["virtual_seconds"] for run in runs)]]
+    if target is not None:
+        rows.append([f"to {100 * target:g} %", *_medians(run["time_to_target_s"] for run in runs)])
+        rows.append(["reached in", *(f"{100 * run['reached']:.0f} % of draws" for run in runs)])
     notes = [
         f"{run['label']}: {run['left_out']} of {result['draws']} draws would have trained other visits and are left "
         f"out (first reason: {run['reason']})"
@@ -267,16 +270,9 @@ def _table(result: Mapping[str, Any]) -> PageTable:
     return PageTable(title, ["", *(run["label"] for run in runs)], rows, notes)
 
 
-def _rows(target: float | None) -> Iterator[tuple[str, Callable[[Mapping[str, Any]], str]]]:
-    """(name, cell of a run) for the table."""
-    yield "virtual time", lambda run: _median(run["virtual_seconds"])
-    if target is not None:
-        yield f"to {100 * target:g} %", lambda run: _median(run["time_to_target_s"])
-        yield "reached in", lambda run: f"{100 * run['reached']:.0f} % of draws"
-
-
-def _median(found: Mapping[str, float] | None) -> str:
-    return terminal.NOT_REACHED if found is None else with_interval(found["median"], Interval(**found))
+def _medians(found: Iterable[Mapping[str, float] | None]) -> list[str]:
+    around = [None if each is None else Interval(**each) for each in found]
+    return with_intervals([None if each is None else each.median for each in around], around, terminal.NOT_REACHED)
 
 
 def _pairs(result: Mapping[str, Any]) -> PageTable:

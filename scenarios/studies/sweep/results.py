@@ -9,8 +9,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from scenarios.report.progress import Trail, best, final, to_target, trail
-from scenarios.studies.statistics import BySeed, holm, paired, tested, with_interval
+from scenarios.report.progress import Trail, best, final, to_target, trail, with_interval
+from scenarios.studies.statistics import BySeed, holm, paired, tested
 
 SPENT = {"virtual_seconds": "virtual_seconds", "bytes": "nbytes", "joules": "joules", "rounds": "rounds"}
 """Key of a result -> the field of `ProgressPoint`."""

@@ -6,15 +6,15 @@ Cells are numbered in their order; pairs are named by these numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from coordinator.rounds.budget import USER
-from costmodel.units import format_bytes, format_joules, format_seconds
+from scenarios.report.columns import BYTES, COUNT, JOULES, PERCENT, POINTS, SECONDS, Quantity, cells
 from scenarios.report.narrow import fitting, widths
 from scenarios.report.pages import PageTable
-from scenarios.report.terminal import GAP, mean_text
+from scenarios.report.terminal import GAP
 from scenarios.studies.run_set import missing_note
 from scenarios.studies.statistics import MOST_SEEDS
 from scenarios.studies.sweep.results import SPENT
@@ -29,13 +29,13 @@ PAIRED = (
     "and below b; p: paired t-test, two-sided; "
     "Holm: p corrected for all pairs of the table; seeds needed: to find this difference with power 0.8 at 5 %"
 )
-AMOUNTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "virtual_seconds": ("virtual time", format_seconds),
-    "bytes": ("bytes", format_bytes),
-    "joules": ("energy", format_joules),
-    "rounds": ("rounds", lambda number: f"{number:.4g}"),
+AMOUNTS: Mapping[str, tuple[str, Quantity]] = {
+    "virtual_seconds": ("virtual time", SECONDS),
+    "bytes": ("bytes", BYTES),
+    "joules": ("energy", JOULES),
+    "rounds": ("rounds", COUNT),
 }
-"""Key of a row -> its name and how it is written."""
+"""Key of a row -> its name and what it holds."""
 ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -114,25 +114,32 @@ def _notes(result: Result, *notes: str) -> list[str]:
 
 
 def _accuracies(result: Result) -> PageTable:
-    rows = [
-        [label, *(text for key in ACCURACIES for text in _accuracy(row[key])), str(len(row["seeds"]))]
-        for label, row in zip(labels(result["rows"]), result["rows"], strict=True)
-    ]
+    values = [[row[key] for row in result["rows"]] for key in ACCURACIES]
+    columns = [column for of in values for column in (_means(of, PERCENT), _deviations(of))]
+    seeds = [str(len(row["seeds"])) for row in result["rows"]]
+    rows = [list(row) for row in zip(labels(result["rows"]), *columns, seeds, strict=True)]
     header = ["", *(name for title in ACCURACIES.values() for name in (title, "sd")), "seeds"]
     return PageTable("accuracy", header, rows, _notes(result, INTERVAL))
 
 
-def _accuracy(value: Result) -> tuple[str, str]:
-    deviation = "-" if value["deviation"] is None else f"{100 * value['deviation']:.2f} %"
-    return mean_text(value["mean"], value["half_width"], 2), deviation
+def _means(values: Sequence[Result], quantity: Quantity) -> list[str]:
+    """A column of means with their intervals."""
+    return cells(quantity, [value["mean"] for value in values], [value["half_width"] for value in values], "-")
+
+
+def _deviations(accuracies: Sequence[Result]) -> list[str]:
+    return cells(PERCENT, [value["deviation"] for value in accuracies], missing="-")
+
+
+def _spent(rows: Sequence[Result]) -> Iterator[list[str]]:
+    """A column for each of `AMOUNTS`."""
+    return (_means([row[key] for row in rows], quantity) for key, (_, quantity) in AMOUNTS.items())
 
 
 def _to_target(result: Result, index: int) -> PageTable:
     found = [row["to_target"][index] for row in result["rows"]]
-    rows = [
-        [label, f"{row['reached']} of {row['runs']}", *(_amount(row[key], key) for key in AMOUNTS)]
-        for label, row in zip(labels(result["rows"]), found, strict=True)
-    ]
+    reached = [f"{row['reached']} of {row['runs']}" for row in found]
+    rows = [list(row) for row in zip(labels(result["rows"]), reached, *_spent(found), strict=True)]
     short = any(row["reached"] < row["runs"] for row in found)
     note = ["-: a run of these seeds did not reach it, so that there is no mean"] if short else []
     title = f"until accuracy {100 * result['targets'][index]:g} %"
@@ -141,20 +148,9 @@ def _to_target(result: Result, index: int) -> PageTable:
 
 
 def _totals(result: Result) -> PageTable:
-    rows = [
-        [label, *(_amount(row[key], key) for key in AMOUNTS)]
-        for label, row in zip(labels(result["rows"]), result["rows"], strict=True)
-    ]
+    rows = [list(row) for row in zip(labels(result["rows"]), *_spent(result["rows"]), strict=True)]
     header = ["", *(name for name, _ in AMOUNTS.values())]
     return PageTable("whole runs", header, rows, _notes(result, INTERVAL))
-
-
-def _amount(value: Result, key: str) -> str:
-    if value["mean"] is None:
-        return "-"
-    text = AMOUNTS[key][1]
-    beside = "" if value["half_width"] is None else f" ± {text(value['half_width'])}"
-    return f"{text(value['mean'])}{beside}"
 
 
 # --- pairs --------------------------------------------------------------------------------------------------------
@@ -164,7 +160,11 @@ def _pairs(result: Result, group: Result) -> PageTable:
     numbers = {row["name"]: number for number, row in enumerate(result["rows"], start=1)}
     known = [pair for pair in group["pairs"] if pair["p"] is not None]
     shown = known if len(known) <= MOST_PAIRS else sorted(known, key=lambda pair: float(pair["p"]))[:MOST_PAIRS]
-    rows = [[f"{numbers[pair['a']]} - {numbers[pair['b']]}", *_pair(pair, group["measure"])] for pair in shown]
+    quantity = POINTS if group["measure"] in ACCURACIES else AMOUNTS[group["measure"]][1]
+    rows = [
+        [f"{numbers[pair['a']]} - {numbers[pair['b']]}", difference, *_test(pair)]
+        for pair, difference in zip(shown, _means(shown, quantity), strict=True)
+    ]
     header = ["a - b", "difference", "seeds", "+ / -", "p", "Holm", "seeds needed"]
     left = [f"the {len(shown)} of {len(known)} pairs with the smallest p; all are in pairs.csv"]
     without = len(group["pairs"]) - len(known)
@@ -180,25 +180,15 @@ def measure_name(group: Result) -> str:
     return f"{AMOUNTS[group['measure']][0]} until accuracy {100 * group['target']:g} %"
 
 
-def _pair(pair: Result, measure: str) -> list[str]:
+def _test(pair: Result) -> list[str]:
     needed = f"{pair['seeds_needed']}" if pair["seeds_needed"] is not None else f"> {MOST_SEEDS:,}"
     return [
-        _points(pair) if measure in ACCURACIES else _signed(pair, measure),
         str(len(pair["seeds"])),
         f"{pair['higher']} / {pair['lower']}",
         _probability(pair["p"]),
         _probability(pair["p_holm"]),
         needed,
     ]
-
-
-def _points(pair: Result) -> str:
-    return mean_text(pair["mean"], pair["half_width"], 2).replace("%", "pp")
-
-
-def _signed(pair: Result, measure: str) -> str:
-    text = AMOUNTS[measure][1]
-    return f"{'-' if pair['mean'] < 0 else ''}{text(abs(pair['mean']))} ± {text(pair['half_width'])}"
 
 
 def _probability(value: float) -> str:

@@ -13,12 +13,12 @@ import numpy as np
 
 from coordinator.records.store import read
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import AMOUNTS, Trail, at_budget
-from scenarios.studies.statistics import paired, with_interval
+from scenarios.report.progress import AMOUNTS, Trail, at_budget, with_interval
+from scenarios.studies.statistics import paired
 from scenarios.studies.trial.addition import Figures, Say, TrialAddition
 from scenarios.studies.trial.plan import TrialPlan
 from scenarios.studies.trial.results import Trails, trails
-from scenarios.studies.trial.tables import READ_AS, percent, points
+from scenarios.studies.trial.tables import READ_AS, compared
 
 GMBS = "fedbr"
 FIXED = "fedbr-alpha-"
@@ -123,13 +123,11 @@ def tables(result: Mapping[str, Any]) -> list[PageTable]:
         PageTable(
             f"accuracy at {label} (fedbr: GMBS)",
             ["", "accuracy", "GMBS minus it"],
-            [
-                [name, percent(cell), points(cell["gmbs_minus"])]
-                for name, cell in found["at_common"][kind]["variants"].items()
-            ],
+            compared(list(cells), list(cells.values()), [cell["gmbs_minus"] for cell in cells.values()]),
             notes,
         )
         for kind, label in SHARED.items()
+        for cells in [found["at_common"][kind]["variants"]]
     ]
 
 

@@ -16,7 +16,7 @@ from scenarios.studies.run_set import recorded_keys
 from scenarios.studies.trial.addition import Say, TrialAddition
 from scenarios.studies.trial.plan import TrialPlan
 from scenarios.studies.trial.results import difference
-from scenarios.studies.trial.tables import READ_AS, percent, points
+from scenarios.studies.trial.tables import READ_AS, compared
 from scenarios.studies.trial.variants import CALIBRATED
 
 
@@ -51,7 +51,7 @@ def is_twin(calibrated: Path, plain: Path) -> bool:
 
 def tables(result: Mapping[str, Any]) -> list[PageTable]:
     """One table, if there are twins."""
-    rows = [[row["name"], percent(row["accuracy"]), points(row["difference"])] for row in result["calibration"]]
+    rows = compared(*([row[key] for row in result["calibration"]] for key in ("name", "accuracy", "difference")))
     title = "calibrated logits: difference from the same variant without"
     return [PageTable(title, ["", "accuracy", "difference"], rows, [READ_AS])] if rows else []
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.report.progress import Trail, final, spread, to_target, trail
-from scenarios.studies.statistics import paired, with_interval
+from scenarios.report.progress import Trail, final, spread, to_target, trail, with_interval
+from scenarios.studies.statistics import paired
 from scenarios.studies.trial.plan import TrialCell, TrialPlan
 
 SPENT = {

@@ -17,11 +17,10 @@ import numpy as np
 
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import to_target
+from scenarios.report.progress import to_target, with_interval
 from scenarios.studies.replay import PreparedReplay, prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits
 from scenarios.studies.run_set import is_interrupted
-from scenarios.studies.statistics import with_interval
 from scenarios.studies.trial.addition import Figures, Say, TrialAddition
 from scenarios.studies.trial.plan import TrialCell, TrialPlan
 from scenarios.studies.trial.results import Trails, trails

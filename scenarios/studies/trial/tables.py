@@ -6,21 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel.units import format_bytes, format_joules, format_seconds
-from scenarios.report import terminal
+from scenarios.report.columns import BYTES, JOULES, PERCENT, POINTS, SECONDS, Quantity, cells
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable
 from scenarios.studies.run_set import missing_note
 from scenarios.studies.trial.results import SPENT
 
 Row = Mapping[str, Any]
-SHOWN = {
-    "virtual_seconds": ("time", format_seconds),
-    "bytes": ("bytes", format_bytes),
-    "nominal_bytes": ("nominal", format_bytes),
-    "joules": ("energy", format_joules),
+SHOWN: Mapping[str, tuple[str, Quantity]] = {
+    "virtual_seconds": ("time", SECONDS),
+    "bytes": ("bytes", BYTES),
+    "nominal_bytes": ("nominal", BYTES),
+    "joules": ("energy", JOULES),
 }
-"""Key of a result -> (heading, text)."""
+"""Key of a result -> (heading, what it holds)."""
 READ_AS = "mean ± half the 95 % interval (Student's t over seeds); differences are paired over seeds, in points"
 COMPARED = "from FedAvg: of the same norm, and calibrated where the variant is"
 
@@ -39,32 +38,35 @@ def by_skew(result: Row) -> dict[str, list[Row]]:
 
 
 def _accuracy_table(result: Row, skew: str, rows: Sequence[Row]) -> PageTable:
-    cells = [[row["variant"], percent(row["accuracy"]), points(row["difference"])] for row in rows]
+    names = [row["variant"] for row in rows]
+    found = [row["accuracy"] for row in rows], [row["difference"] for row in rows]
     notes = [READ_AS, COMPARED, *_left_out(result), *missing_note(result)]
     seeds = ", ".join(map(str, result["seeds"]))
-    return PageTable(f"{skew}: final accuracy, seeds {seeds}", ["", "accuracy", "from FedAvg"], cells, notes)
+    return PageTable(
+        f"{skew}: final accuracy, seeds {seeds}", ["", "accuracy", "from FedAvg"], compared(names, *found), notes
+    )
 
 
 def _left_out(result: Row) -> list[str]:
     return [f"left out: {name}: {reason}" for name, reason in result["left_out"].items()]
 
 
-def percent(found: Row) -> str:
-    """``41.9 ± 1.2 %``; a dash without a mean."""
-    return terminal.mean_text(found["mean"], found["half_width"])
+def compared(
+    names: Sequence[str], accuracies: Sequence[Row], differences: Sequence[Row | None]
+) -> list[tuple[str, str, str]]:
+    """Rows of a name, its accuracy, as ``41.9 ± 1.2 %``, and its difference, as ``-3.1 ± 0.8 pp``, if it has one."""
+    texts = _means(PERCENT, accuracies, "-"), _means(POINTS, differences, "", "+")
+    return list(zip(names, *texts, strict=True))
+
+
+def _means(quantity: Quantity, found: Sequence[Row | None], missing: str, sign: str = "") -> list[str]:
+    means, halves = ([None if each is None else each[key] for each in found] for key in ("mean", "half_width"))
+    return cells(quantity, means, halves, missing, sign)
 
 
 def percent_of(share: float) -> str:
     """``30 %``."""
     return f"{100 * share:g} %"
-
-
-def points(found: Row | None) -> str:
-    """``-3.1 ± 0.8``, in percentage points; empty without a difference."""
-    if found is None or found["mean"] is None:
-        return ""
-    interval = "" if found["half_width"] is None else f" ± {100 * found['half_width']:.1f}"
-    return f"{100 * found['mean']:+.1f}{interval}"
 
 
 def to_targets(result: Row, targets: Sequence[float]) -> Iterator[PageTable]:
@@ -74,20 +76,26 @@ def to_targets(result: Row, targets: Sequence[float]) -> Iterator[PageTable]:
             spent = {row["variant"]: _at(row, target) for row in rows}
             if not any(found["reached"] for found in spent.values()):
                 continue
-            cells = [[name, *_amounts(found)] for name, found in spent.items()]
             header = ["", *(heading for heading, _ in SHOWN.values())]
-            yield PageTable(f"{skew}: until {100 * target:g} % were reached, mean over seeds", header, cells)
+            title = f"{skew}: until {100 * target:g} % were reached, mean over seeds"
+            yield PageTable(title, header, [[name, *row] for name, row in zip(spent, _amounts(spent), strict=True)])
 
 
 def _at(row: Row, target: float) -> Row:
     return next(dict(found) for found in row["to_target"] if found["target"] == target)
 
 
-def _amounts(found: Row) -> list[str]:
-    count = len(found["values"]["bytes"])
-    if found["reached"] < count:
-        return [f"{found['reached']} of {count} seeds", *([""] * (len(SHOWN) - 1))]
-    return [text(found[key]) for key, (_, text) in SHOWN.items()]
+def _amounts(spent: Mapping[str, Row]) -> Iterator[Sequence[str]]:
+    """Of each variant what it spent, or how many of its seeds reached the target."""
+    counts = {name: len(found["values"]["bytes"]) for name, found in spent.items()}
+    means = {
+        key: [found[key] if found["reached"] == counts[name] else None for name, found in spent.items()]
+        for key in SHOWN
+    }
+    texts = zip(*(cells(quantity, means[key], missing="") for key, (_, quantity) in SHOWN.items()), strict=True)
+    for (name, found), row in zip(spent.items(), texts, strict=True):
+        short = f"{found['reached']} of {counts[name]} seeds", *([""] * (len(SHOWN) - 1))
+        yield row if found["reached"] == counts[name] else short
 
 
 def write_tables(result: Row, folder: Path) -> None:

@@ -103,6 +103,17 @@ def test_the_first_round_that_was_changed_is_named(
     assert why_not(folder, policy) == ROWS.format(round + 1)
 
 
+@pytest.mark.parametrize("value", ["send_joules + 0.001", "9e999", "NULL", "'much'", "x'00'"])
+def test_parts_of_joules_that_do_not_add_up_are_named_though_the_chain_has_the_joules_alone(
+    value: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(made["sync"], tmp_path / "run"))
+    edited(folder, f"UPDATE visits SET send_joules = {value} WHERE round = 2")
+    assert why_not(folder) == (
+        "ledger.sqlite: round 3: the parts of a visit's joules are not what was committed, so the run is not resumed"
+    )
+
+
 def test_a_row_that_is_changed_together_with_its_checkpoint_is_named(made: dict[str, Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(made["sync"], tmp_path / "run"))
     digest = swapped(folder, lambda arrays: {name: array + array.dtype.type(1) for name, array in arrays.items()})

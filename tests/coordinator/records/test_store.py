@@ -31,7 +31,8 @@ BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 AMOUNTS = (100, 80, 400.0, 1e6, 2e6, 3.5)
 ROUND = RoundRow(0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, *AMOUNTS, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12")
 VISIT = VisitRow(
-    0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, *AMOUNTS, 32, 1, 2.0, "d0", "u0"
+    *(0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, *AMOUNTS, 32, 1, 2.0, "d0", "u0"),
+    *(0.5, 2.0, 0.25, 0.75),
 )
 PAYLOADS = {"d0": {"model": {"head": 20}}, "u0": {"model": {"head": 15}}}
 CHOICE = ChoiceRow(0, 7, 2, 1, 0.0, 0.5, 0.25, 1.0, 1.0, 0.0169)
@@ -77,6 +78,29 @@ def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledge
         (0, 0, 7, "up", "", "header", 20), (0, 0, 7, "up", "model", "head", 60),
     ]  # fmt: skip
     assert counts(path) == [1, 1, 4, 1, 1, 1, 1]
+    ledger.close()
+
+
+def test_a_ledger_of_another_format_is_refused_by_its_number(ledger: Ledger, path: Path) -> None:
+    ledger._db.execute("PRAGMA user_version = 0")
+    ledger.close()
+    why = "its format is 0, and this version of fedbr knows 1 alone: use the version that wrote it"
+    with pytest.raises(sqlite3.DatabaseError, match=why):
+        read(path, "SELECT * FROM rounds")
+    with pytest.raises(sqlite3.DatabaseError, match=why):
+        Ledger(path, None, CHOICES)
+
+
+def test_the_chain_has_the_joules_of_a_visit_without_their_parts(ledger: Ledger) -> None:
+    idle: dict[str, Any] = {"idle_joules": 3.5, "compute_joules": 0.0, "receive_joules": 0.0, "send_joules": 0.0}
+    less: dict[str, Any] = {"joules": 3.25}
+    chains = []
+    for change in ({}, idle, less):
+        ledger.commit(done(0))
+        ledger.commit(done(1, visits=VisitColumns.of([VISIT._replace(visit=1, round=1, **change)])))
+        chains.append(ledger.chain)
+        ledger.truncate_after(-1)
+    assert chains[0] == chains[1] != chains[2]
     ledger.close()
 
 

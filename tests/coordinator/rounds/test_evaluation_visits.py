@@ -83,8 +83,9 @@ def test_an_evaluation_visit_by_hand(tmp_path: Path) -> None:
     up = 4 * (UP_NBYTES + VALUES_NBYTES)
     assert found == (0, pytest.approx(end), 4, 3, 8 * DOWN_NBYTES, up, 4 * (TRAINED + EVALUATED), 0)
     received, computed, sent = ends(0)
-    joules = 2 * 1 + 8 * (computed - received) + 4 * (sent - computed) + 1 * (end - sent)
-    assert run.rows("SELECT joules FROM visits WHERE visit = 4") == [(pytest.approx(joules),)]
+    parts = [end - sent, 8 * (computed - received), 2 * 1, 4 * (sent - computed)]
+    query = "SELECT idle_joules, compute_joules, receive_joules, send_joules, joules FROM visits WHERE visit = 4"
+    assert [list(row) for row in run.rows(query)] == [pytest.approx([*parts, sum(parts)])]
     spent = run.federation.budget.spent
     assert (spent.bytes, spent.flops) == (8 * DOWN_NBYTES + up, 4 * (TRAINED + EVALUATED))
     transfers = "SELECT SUM(nbytes) FROM transfers WHERE visit = 4 GROUP BY direction ORDER BY direction"
@@ -138,8 +139,11 @@ def test_clients_that_are_away_are_not_visited_and_those_that_leave_not_evaluate
     found = accuracies(run)
     assert list(found) == [0, 3]
     assert run.rows("SELECT accuracy, participants FROM rounds") == [(np.mean(list(found.values())), 4)]
-    query = "SELECT bytes_down, bytes_up, flops, joules, up_end_s, down_payload FROM visits WHERE kind = 'unscored'"
-    assert run.rows(query) == [(DOWN_NBYTES // 2, 0, 0, 1, 16.5, "")]
+    query = (
+        "SELECT bytes_down, bytes_up, flops, joules, receive_joules, up_end_s, down_payload FROM visits "
+        "WHERE kind = 'unscored'"
+    )
+    assert run.rows(query) == [(DOWN_NBYTES // 2, 0, 0, 1, 1, 16.5, "")]
     assert run.rows("SELECT wasted_bytes, wasted_s, wasted_joules FROM rounds") == [(DOWN_NBYTES // 2, 0.5, 1)]
 
 

@@ -69,7 +69,7 @@ def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
     beside = dict(terminal.run_rows([wasteful, thrifty], {}))
     # A summary of an earlier version does not say what its times rest on.
     assert beside["time on assumed figures"] == ["37.50 %", "unknown"]
-    assert beside["waste"] == ["1 MB,\n12.50 %", "0 B"]
+    assert beside["waste"] == ["1 MB,\n12.50 %", "0 MB"]
     assert beside["bottleneck"] == ["own link 12,\ncompute 2", "none"]
 
 

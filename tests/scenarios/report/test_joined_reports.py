@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -12,9 +13,9 @@ from scenarios.cli import main
 from scenarios.cli.recorded import with_default_paths
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
-from scenarios.report import groups, html, run_finder
+from scenarios.report import energy_parts, groups, html, run_finder
 from scenarios.report.run_reader import ReportError, open_runs
-from tests.ledgers import made_run
+from tests.ledgers import made_run, visit_row
 
 HEAD = 'method = "{method}"\nserver = "plain"\nseed = {seed}\n[data]\nname = "{data}"\nclients = 4\n'
 ACCURACIES = {
@@ -89,10 +90,10 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group_with_the_interval_of
     ]
     table = groups.table(by_group, 0.8)
     cells = {group.label: dict(zip(table.names, row, strict=True)) for group, row in table.rows}
-    assert cells["fedavg"]["accuracy, final"] == "70.00 ± 127.06 %"
+    assert cells["fedavg"]["accuracy, final"] == "70 ± 127 %"
     assert cells["fedavg"]["time to 80 %"] == "1 of 2"
-    assert (cells["fedprox"]["accuracy, final"], cells["fedprox"]["time to 80 %"]) == ("70.00 ± 0.00 %", "not reached")
-    assert (cells["fedprox"]["virtual time"], cells["fedprox"]["bytes, real"]) == ("20 ± 0 s", "2 kB ± 0 B")
+    assert (cells["fedprox"]["accuracy, final"], cells["fedprox"]["time to 80 %"]) == ("70 ± 0 %", "not reached")
+    assert (cells["fedprox"]["virtual time"], cells["fedprox"]["bytes, real"]) == ("20 ± 0 s", "2 ± 0 kB")
 
 
 def test_one_page_holds_two_methods_with_two_seeds_each_and_tables_beside_it(
@@ -104,7 +105,7 @@ def test_one_page_holds_two_methods_with_two_seeds_each_and_tables_beside_it(
     assert "<h1>4 runs: fedavg, fedprox</h1>" in text
     assert re.findall(r"</svg>(fed\w+)</th><td>2</td>", text) == ["fedavg", "fedprox"]
     assert all(f"{method}, seed {seed}" in text for method, seed in ACCURACIES)
-    assert "<td>70.00 ±\u00a0127.06\u00a0%</td>" in text  # broken before an interval alone, where a line has no room
+    assert "<td>70 ±\u00a0127\u00a0%</td>" in text  # broken before an interval alone, where a line has no room
     assert "foreign is not a run folder" in text
     assert "warning: left out:" in capsys.readouterr().err
     assert len((study / "rounds.csv").read_text().splitlines()) == 1 + 8
@@ -171,3 +172,49 @@ def test_a_scenario_that_cannot_be_resolved_any_more_is_compared_as_it_is_writte
     runs = open_runs([made_run(tmp_path / str(number), (0.5,), each) for number, each in enumerate((text, gone))])
     assert runs[1].settings["method"] == "no_such_module:SPEC"
     assert [key for key, _ in groups.differences(groups.grouped(runs))] == ["method"]
+
+
+def bars(page: Path, figure: str, panel: int) -> dict[str, float]:
+    """Name of a bar -> its length, in a panel of a page's figure."""
+    scripts = re.findall(r'<script type="application/json">(.*?)</script>', page.read_text())
+    (chart,) = (chart for chart in map(json.loads, scripts) if chart["name"] == figure)
+    lengths: dict[str, float] = {}
+    for series in chart["panels"][panel]["series"]:
+        for name, length in zip(series["names"], series["x"], strict=True):
+            lengths[name] = lengths.get(name, 0.0) + length
+    return lengths
+
+
+def test_bars_show_the_means_of_the_table_above_them_with_their_intervals(tmp_path: Path) -> None:
+    # The target is reached after 10 and after 20 s: 15 s, and 12.706 x 7.07 / sqrt(2) = 63.5 s around it.
+    accuracies = {("fedavg", 1): (0.8, 0.8), ("fedavg", 2): (0.4, 0.8), ("fedprox", 1): (0.5, 0.7)}
+    for (method, seed), values in accuracies.items():
+        scenario = HEAD.format(method=method, seed=seed, data="digits") + "[stop]\ntarget_accuracy = 0.8\n"
+        visits = [visit_row(seed, 0, 0, 0.0, 1.0, 2.0, 3.0 + seed)]
+        made_run(tmp_path / f"{method}-{seed}", values, scenario, visits)
+    page = html.from_folders([tmp_path])
+    cells = dict(re.findall(r"</svg>(fed\w+)</th><td>\d</td>(.*?)</tr>", page.read_text()))
+    assert "<td>15 ±\u00a064\u00a0s</td>" in cells["fedavg"]
+    assert bars(page, "to_target", 0) == {"fedavg": 15.0}
+    assert "15 ± 64 s" in page.read_text() and "not reached, best 70.0 %" in page.read_text()
+    assert bars(page, "energy_parts", 0) == {"fedavg": 5.0, "fedprox": 5.0}  # 0.5 + 3 + 0.25 + 1.25 J in each seed
+
+
+def test_the_energy_of_groups_is_divided_by_what_their_clients_did_and_by_client(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        pi, phone = (visit_row(client - 3, 0, client, 0.0, 1.0, 2.0, 4.0) for client in (3, 4))
+        phone = phone._replace(device="phone", compute_joules=3.0 + seed, joules=5.0 + seed)
+        made_run(tmp_path / str(seed), (0.5,), HEAD.format(method="fedavg", seed=seed, data="digits"), [pi, phone])
+    (group,) = groups.grouped(open_runs([tmp_path / "1", tmp_path / "2"]))
+    assert energy_parts.HEADER == ("energy", "idle", "compute", "receive", "send")
+    # 11 and 12 J in all, of which 7 and 8 J computing: a half width of 12.706 x 0.707 / sqrt(2) = 6.4 J.
+    (row,) = energy_parts.group_table([group])
+    assert row[1] == ["11.5 ± 6.4 J", "1.0 ± 0.0 J", "7.5 ± 6.4 J", "0.5 ± 0.0 J", "2.5 ± 0.0 J"]
+    ((_, clients), _) = energy_parts.client_tables(group.runs)
+    assert clients == [
+        ["client 4", "phone", "lte", "1", "6.00 J", "0.50 J", "4.00 J", "0.25 J", "1.25 J"],
+        ["client 3", "pi", "lte", "1", "5.00 J", "0.50 J", "3.00 J", "0.25 J", "1.25 J"],
+    ]
+    page = html.from_folders([tmp_path])
+    assert bars(page, "energy_parts", 0) == {"fedavg, phone": 6.5, "fedavg, pi": 5.0}
+    assert page.read_text().count("<summary>Energy of clients") == 1

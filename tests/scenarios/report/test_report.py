@@ -137,7 +137,8 @@ def visit(
     spent = {"bytes_down": nbytes, "bytes_up": 1650, "nominal_bytes": 3200.0, "flops": 5e8, "nominal_flops": 5e8}
     rest = {"staleness": 0, "shared_s": 0.0, "paused_s": 0.0, "joules": 25.0, "samples": 25, "steps": 1, "loss": 1.5}
     payloads = {"kind": "train", "down_payload": down, "up_payload": "whole", "start_s": start_s}
-    return VisitRow(**{**known, **times, **spent, **rest, **payloads})
+    energy = {"idle_joules": 5.0, "compute_joules": 12.0, "receive_joules": 2.0, "send_joules": 6.0}
+    return VisitRow(**{**known, **times, **spent, **rest, **payloads, **energy})
 
 
 def fedavg_rounds() -> list[Commit]:
@@ -202,12 +203,12 @@ def page(reported: Reported) -> Page:
 
 def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_what_is_unfinished(page: Page) -> None:
     outcome = ["80.00 %", "80.00 %", "3", "20 s", "8 MB", "8 MB", "40.00 %", "40.00 %"]
-    assert page.row("fedavg") == ["fedavg", *outcome, "3 GFLOP", "3 GFLOP", "150 J", "7 s", "round limit"]
+    assert page.row("fedavg") == ["fedavg", *outcome, "3 GFLOP", "3.0 GFLOP", "150 J", "7 s", "round limit"]
     outcome = ["45.00 %", "45.00 %", "2", "not reached", "not reached", "not reached", "45.00 %", "–"]
     assert page.row("fedbr") == ["fedbr", *outcome, "3 GFLOP", "2.4 GFLOP", "100 J", "3 s", "unfinished"]
     assert "Unfinished: fedbr." in page.text
     assert "not reached, best 45.0 %" in page.text
-    totals = ["6 MB", "7 MB", "0.857", "3 GFLOP", "2.4 GFLOP", "1.250"]
+    totals = ["6 MB", "7 MB", "0.857", "3.0 GFLOP", "2.4 GFLOP", "1.250"]
     assert page.row("fedbr", -1) == ["fedbr", *totals, "−25.0 %", "−12.5 %", "+50.0 %", "+20.0 %"]
     sections = (
         "results accuracy losses front target choices blame timing timeline energy participation waste bytes cost "
@@ -215,7 +216,7 @@ def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_wh
     sections += "partition blocks scenario"
     assert " ".join(name for name in page.ids if name in sections.split()) == sections
     captions = ["curves", "losses", "pareto", "to_target", "choices", "bottlenecks", "timing", "round_timeline"]
-    captions += ["energy", "participation", "blocks", "partition"]
+    captions += ["energy", "energy_parts", "participation", "blocks", "partition"]
     assert [name for name in page.ids if name.endswith("-caption")] == [f"{name}-caption" for name in captions]
 
 

@@ -14,10 +14,10 @@ def test_an_interval_is_students_t_over_seeds_and_one_seed_has_none() -> None:
     assert progress.t_quantile(3) == pytest.approx(4.303, abs=5e-4)
     assert progress.t_quantile(2) == pytest.approx(12.706, abs=5e-4)
     # The deviation of 1, 2, 3 is 1: half the interval is 4.303 / sqrt(3).
-    found = statistics.with_interval([1.0, 2.0, 3.0])
+    found = progress.with_interval([1.0, 2.0, 3.0])
     assert (found["mean"], found["deviation"], found["half_width"]) == (2.0, 1.0, pytest.approx(2.484, abs=5e-4))
-    assert statistics.with_interval([0.5])["half_width"] is None
-    assert statistics.with_interval([0.5, None])["mean"] is None
+    assert progress.with_interval([0.5])["half_width"] is None
+    assert progress.with_interval([0.5, None])["mean"] is None
 
 
 def test_a_difference_is_paired_over_the_seeds_that_both_have() -> None:

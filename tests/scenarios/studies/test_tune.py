@@ -122,7 +122,7 @@ def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
     assert [row["settings"] for row in result["chosen"]] == [{"train.lr": "0.1"}]
     settings, _ = tune.tables(result)
     assert [row[2:] for row in settings.rows] == [
-        ["75.0 ± 0.0 %", "3, 3"],
+        ["75.00 ± 0.00 %", "3, 3"],
         ["diverged with 1 of 2 seeds", "-, 4"],
         ["diverged", "-, -"],
     ]

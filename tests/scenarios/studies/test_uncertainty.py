@@ -17,7 +17,7 @@ from edge.protocol.rng import keyed_generator
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.report import drawn_times, html, terminal
-from scenarios.report.drawn_times import DrawnTimes, Interval, chance, interval, with_interval
+from scenarios.report.drawn_times import DrawnTimes, Interval, chance, interval, with_intervals
 from scenarios.report.run_reader import ReportError
 from scenarios.studies.uncertainty import DrawnRuns, Draws, replay_in_draws, sigmas
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -170,7 +170,7 @@ def test_the_command_keeps_the_times_for_reports_and_tables(
     summary = json.loads(read(alone / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")[0][0])
     times = drawn_times.read(alone, summary["model_sha256"])
     assert times is not None and times == found.times[0]
-    text = with_interval(summary["virtual_seconds"], times.to_end)
+    (text,) = with_intervals([summary["virtual_seconds"]], [times.to_end])
     assert dict(terminal.run_rows([summary], {}))["virtual time"] == [text]
     page = html.build([alone], tmp_path / "page.html", "title").read_text()
     assert f"<td>{text}</td>" in page and "uncertainty-caption" in page
@@ -192,18 +192,18 @@ def test_tables_of_several_runs_have_intervals_and_the_probability_that_the_fast
         runs.append(summary | changed | {"target_accuracy": 0.8, "virtual_seconds": 180.0})
     rows = dict(terminal.run_rows(runs, {}))
     assert rows["P(fedmlb is faster)"] == ["67 %", "-"]
-    assert rows["virtual time to 80 %"] == ["2 min\n(2.02 to 2.62)", "1.5 min\n(1.52 to 2.12)"]
+    assert rows["virtual time to 80 %"] == ["2.00 min\n(2.02 to 2.62)", "1.50 min\n(1.52 to 2.12)"]
     assert rows["virtual time"][0] == "3 min\n(3 to 3)"
     (tmp_path / "fedavg" / "uncertainty.json").write_text("{")
     rows = dict(terminal.run_rows(runs, {}))
     assert "P(fedmlb is faster)" not in rows
-    assert rows["virtual time to 80 %"][0] == "2 min"
+    assert rows["virtual time to 80 %"][0] == "2.00 min"
     assert "fedavg/uncertainty.json is damaged" in capsys.readouterr().err
 
 
 def test_a_time_and_its_interval_have_one_unit_and_a_target_that_no_draw_reached_has_none() -> None:
-    assert with_interval(738.0, Interval(606.0, 740.0, 900.0)) == "12.3 min (10.1 to 15)"
-    assert with_interval(738.0, None) == "12.3 min"
+    around = [Interval(606.0, 740.0, 900.0), None]
+    assert with_intervals([738.0, 36.0], around) == ["12.3 min (10.1 to 15.0)", "0.6 min"]
     assert interval([None, None]) is None
 
 

@@ -1,0 +1,92 @@
+"""The joules of a visit by what its client did, by hand: waiting, computing, receiving and sending; whole and cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.clock import Clock
+from costmodel.fleet.availability import RecordedIntervals
+from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.dynamics import PAUSE, ClientDynamics
+from costmodel.network.bandwidth import DOWN, UP
+from costmodel.network.links import Links
+from costmodel.network.tcp import Transport
+from costmodel.visits.leftovers import Leftover, Leftovers
+from costmodel.visits.timeline import Timeline, solve, solve_beside
+from costmodel.visits.work import Works
+from tests.costmodel.worlds import DOWN_RATE, INF, SEEDS, UP_RATE, VISIT, connected, random_world
+
+# A visit receives for 1.1 s at 2 W, computes for 3.2 s at 10 W and sends for 1.1 s at 3 W; idle, a device draws 1 W.
+TAILS: dict[str, Any] = {"tail_watts": 0.5, "tail_seconds": 2.0}
+BY_BIT: dict[str, Any] = {"receive_joules_per_bit": 1e-3, "transmit_joules_per_bit": 2e-3}
+PARTS = ("idle_joules", "compute_joules", "receive_joules", "send_joules")
+
+
+def _parts(timeline: Timeline) -> list[float]:
+    return [float(getattr(timeline, name)[0]) for name in PARTS]
+
+
+def _solve(who: Conditions, until: float = INF, behaviour: ClientDynamics | None = None) -> Timeline:
+    return solve([0.0], Works.of([VISIT]), who, Links(), behaviour, until)
+
+
+@pytest.mark.parametrize(
+    ("figures", "until", "idle", "compute", "receive", "send"),
+    [
+        ({}, INF, 0.0, 32.0, 2.2, 3.3),
+        # 12 112 bits down and 6056 up
+        (BY_BIT, INF, 0.0, 32.0, 2.2 + 12.112, 3.3 + 12.112),
+        # The radio is awake for two of the 3.2 s between its messages, and for two after them.
+        (TAILS, INF, 0.0, 32.0, 2.2 + 1.0, 3.3 + 1.0),
+        ({}, 0.5, 0.0, 0.0, 1.0, 0.0),
+        ({}, 2.1, 0.0, 10.0, 2.2, 0.0),
+        ({}, 4.8, 0.0, 32.0, 2.2, 1.5),
+        # 32 J are left to compute with when the battery has paid for the download.
+        ({"charge": 12.2}, INF, 0.0, 10.0, 2.2, 0.0),
+    ],
+)
+def test_the_joules_of_a_visit_are_those_of_its_phases(
+    figures: dict[str, Any], until: float, idle: float, compute: float, receive: float, send: float
+) -> None:
+    timeline = _solve(connected(**figures), until)
+    assert _parts(timeline) == pytest.approx([idle, compute, receive, send])
+    assert timeline.joules_spent[0] == pytest.approx(idle + compute + receive + send)
+
+
+def test_a_client_that_goes_away_and_comes_back_is_idle_meanwhile_and_after_its_visit() -> None:
+    away = ClientDynamics(RecordedIntervals([[(-1.0, 2.0), (5.0, 100.0)]], None), PAUSE)
+    timeline = _solve(connected(), behaviour=away)
+    assert _parts(timeline) == pytest.approx([3.0, 32.0, 2.2, 3.3])
+    # The visit ends after 8.4 s; a round of 10 s takes 1.6 J more.
+    assert timeline.waiting_joules(10.0, connected())[0] == pytest.approx(1.6)
+
+
+def test_an_idle_radio_that_connects_first_takes_its_joules_of_the_message() -> None:
+    asleep = connected(promotion_seconds=0.26, promotion_watts=2.21, awake_seconds=0.0)
+    links = Links(transport=Transport(promotion=True))
+    timeline = solve([0.0], Works.of([VISIT]), asleep, links, None, INF)
+    assert _parts(timeline) == pytest.approx([0.0, 32.0, 2.2 + 0.26 * 2.21, 3.3 + 0.26 * 2.21])
+
+
+@pytest.mark.parametrize(("direction", "rate"), [(DOWN, DOWN_RATE), (UP, UP_RATE)])
+def test_the_rest_of_a_late_message_is_received_or_sent(direction: int, rate: float) -> None:
+    pausing = ClientDynamics(RecordedIntervals([[(0.0, 2.0), (5.0, 100.0)]], None), PAUSE)
+    rest = Leftovers.of([Leftover(direction, 6 * rate, 6 * rate, 4344, 0, rate)], connected(1, **TAILS), 0.0, [INF])
+    timeline = solve_beside(rest, [0.0], Works.of([VISIT]), connected(), Links(), pausing).leftovers
+    assert timeline is not None
+    # 6 s of the message, 3 s at the baseline of 1 W while the client is away, and 1 J of the tail.
+    received, sent = (6 * 2 + 1.0, 0.0) if direction == DOWN else (0.0, 6 * 3 + 1.0)
+    assert _parts(timeline) == pytest.approx([3.0, 0.0, received, sent])
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_whatever_happens_to_visits_the_four_parts_are_their_joules(seed: int) -> None:
+    world = random_world(seed)
+    clock = Clock(world.fleet)
+    timeline = clock.solve(world.starts, world.works, clock.conditions(range(len(world.fleet)), 0), 20.0)
+    parts = np.stack([getattr(timeline, name) for name in PARTS])
+    assert (parts >= 0).all()
+    assert parts.sum(axis=0) == pytest.approx(timeline.joules_spent, rel=1e-12, abs=1e-12)
