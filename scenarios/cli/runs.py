@@ -15,6 +15,7 @@ from scenarios.cli.options import (
     STOPPED,
     USAGE,
     Json,
+    Limits,
     Out,
     Overrides,
     RunId,
@@ -76,9 +77,7 @@ def run(
 @with_options(RunOptions)
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="other limits, for example rounds.max=200")
-    ] = None,
+    overrides: Limits = None,
     *,
     options: RunOptions,
 ) -> None:
@@ -132,7 +131,11 @@ def _is_younger(page: Path, ledger: Path) -> bool:
 
 
 def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
-    return [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+    from scenarios.config.toml_source import parse, refuse_repeated
+
+    both = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+    refuse_repeated(map(parse, both))
+    return both
 
 
 def check(
