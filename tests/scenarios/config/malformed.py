@@ -114,6 +114,8 @@ def _numbers(kind: type, bounds: list[Any]) -> st.SearchStrategy[Any]:
     near = st.integers(math.ceil(low), int(min(high, low + 20)))
     numbers = st.one_of(near, plain, st.just(low), st.just(high)).filter(lambda number: number not in out)
     for each in bounds:
+        if isinstance(each, BeforeValidator) and each.func is fraction:
+            return st.one_of(numbers, st.integers(1, 100).map("{} %".format))
         if isinstance(each, BeforeValidator):
             written = numbers.map(partial(_in_units, each.func))
             return st.one_of(written, st.integers(1, 1000).map(partial(_quantity, UNITS[each.func])))  # type: ignore[index]
