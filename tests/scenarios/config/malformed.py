@@ -114,7 +114,7 @@ def _numbers(kind: type, bounds: list[Any]) -> st.SearchStrategy[Any]:
     near = st.integers(math.ceil(low), int(min(high, low + 20)))
     numbers = st.one_of(near, plain, st.just(low), st.just(high)).filter(lambda number: number not in out)
     for each in bounds:
-        if isinstance(each, BeforeValidator) and each.func is fraction:
+        if isinstance(each, BeforeValidator) and each.func is schema.fraction:
             return st.one_of(numbers, st.integers(1, 100).map("{} %".format))
         if isinstance(each, BeforeValidator):
             written = numbers.map(partial(_in_units, each.func))
