@@ -28,7 +28,7 @@ def make_module(row: ModelRow, classes: int, inputs: int, width: int | None) -> 
     try:
         factory = load(row.stages)
     except ValueError as error:
-        raise ValueError(f"model.name = {row.name!r}: {error}") from None
+        raise _error(row, str(error).removeprefix(f"cannot load {row.stages!r}: ")) from None
     if isinstance(factory, nn.Module) or not callable(factory):
         raise _error(row, "must be a class or function that makes the module, not a module: each run initialises it")
     offered = {"classes": classes, INPUTS[row.kind]: inputs}

@@ -109,11 +109,12 @@ def resume(
 
 def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoReturn:
     """Print the summary of a run, draw its report if one is wanted and not there, and exit with its code."""
+    from coordinator.rounds.budget import EARLY
     from scenarios.report import html, terminal
 
-    stopped, folder = result["stopped_by"] == "user", Path(result["run_dir"])
+    stopped, folder = result["stopped_by"] in EARLY, Path(result["run_dir"])
     page: Path | None = folder / "report.html"
-    if stopped:  # a user who stops a run does not wait for a report; `fedbr report` draws it later
+    if stopped:  # whoever stops a run does not wait for a report; `fedbr report` draws it later
         page = None
     elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
         server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""

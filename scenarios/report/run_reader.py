@@ -36,6 +36,7 @@ _STOPS = {
     "rounds": "round limit",
     "clients": "no clients left",
     "user": "stopped by user",
+    "time_limit": "stopped at its time limit",
 }
 
 

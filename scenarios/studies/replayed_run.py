@@ -28,7 +28,7 @@ from coordinator.records.schema import (
     RoundRow,
     VisitRow,
 )
-from coordinator.rounds.budget import CLIENTS, CONVERGED, ROUNDS, TARGET, USER, Budget
+from coordinator.rounds.budget import CLIENTS, CONVERGED, EARLY, ROUNDS, TARGET, Budget
 from coordinator.rounds.ports import PendingCommit, PendingEvaluation, RunMemory, Snapshot
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import FederatedRun
@@ -179,7 +179,7 @@ class RetimedRun:
 
     def _is_stopped(self) -> bool:
         """Never; raises _Unfinished at the end of an unfinished run's ledger."""
-        if self.run.rounds == len(self.record.rounds) and self.record.stopped_by in (None, USER):
+        if self.run.rounds == len(self.record.rounds) and self.record.stopped_by in (None, *EARLY):
             raise _Unfinished
         return False
 
