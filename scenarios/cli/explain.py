@@ -128,8 +128,8 @@ def _nearest(name: str) -> str:
 
 def _with_word(word: str) -> list[str]:
     """The keys, options and rows whose meaning or title has a word that begins so."""
-    entries = (*catalogue.scenario_keys(), *catalogue.key_tables(), *catalogue.all_options())
-    meanings = [(entry.key, entry.meaning) for entry in entries]
+    meanings = [(entry.key, entry.meaning) for entry in (*catalogue.scenario_keys(), *catalogue.all_options())]
+    meanings += [(table.key, table.meaning) for table in catalogue.key_tables()]
     meanings += [(name, row.title) for rows in catalogue.PLUGIN_TABLES.values() for name, row in rows.items()]
     begins = re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE)
     return list(dict.fromkeys(key for key, meaning in meanings if len(word) > 2 and begins.search(meaning)))

@@ -117,9 +117,10 @@ def run_all(run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Call
     """Make the runs that are not finished; returns ``folder``, ``runs``, ``warnings``, and ``failed`` and ``missing``
     if any are.
 
-    ``runs`` are summaries with the run's ``name``, and ``warnings`` theirs with the ``runs`` that have it; ``stopped_by`` is "budgets" where a run met its needs. A run that
-    fails does not end the others; RunFailed if none of them has a summary, but the first ScenarioError if all of them
-    failed with one. If the user stops the run set, the result covers the runs so far; `Stopped` if there are none.
+    ``runs`` are summaries with the run's ``name``, and ``warnings`` theirs, each with the ``runs`` that have it;
+    ``stopped_by`` is "budgets" where a run met its needs. A run that fails does not end the others;
+    RunFailed if none of them has a summary, but the first ScenarioError if all of them failed with one. If the user
+    stops the run set, the result covers the runs so far; `Stopped` if there are none.
     """
     with locked(run_set, host) as folder:
         return _run_missing(run_set, folder, host, launcher, stopped)

@@ -97,8 +97,10 @@ def test_warnings_of_runs_are_told_once_with_the_runs_that_have_them(
     assert f"<strong>Warning:</strong> fedavg-policy-deadline-seed0, fedavg-policy-deadline-seed1: {late}." in (
         page.read_text(encoding="utf-8")
     )
-    swept = fedbr.sweep("digits", {"rounds.policy": ["sync"]}, seeds=1, out=tmp_path / "py", progress=False,
-                        **{"rounds.max": 1, "train.local_steps": 2})  # fmt: skip
+    swept = fedbr.sweep(
+        "digits", {"rounds.policy": ["sync"]}, seeds=1, out=tmp_path / "py", progress=False,
+        rounds={"max": 1}, train={"local_steps": 2},
+    )  # fmt: skip
     assert swept.result["warnings"] == []
 
 

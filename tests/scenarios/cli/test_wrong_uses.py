@@ -1,4 +1,4 @@
-"""Command lines as users of other tools write them: each refusal names the key, the option or the command that is meant."""
+"""Command lines as users of other tools write them: each refusal names the key, option or command that is meant."""
 
 from __future__ import annotations
 
