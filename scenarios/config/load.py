@@ -173,9 +173,9 @@ def _refuse_several(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
 
 @cache
 def _keys_of_one_value() -> frozenset[str]:
-    """The keys of numbers, flags, words and names of rows: none of their values has a comma."""
+    """The keys of plain numbers, flags, words and names of rows: none of their values has a comma."""
     kinds = {key: type_text(field.annotation, tuple(field.metadata)) for key, field in all_fields()}
-    one = {key for key, kind in kinds.items() if not re.search(r"\b(list|table)\b|\btext$", kind)}
+    one = {key for key, kind in kinds.items() if not re.search(r"\b(list|table|text)\b", kind)}
     return frozenset(one | {key for key in PLUGIN_KEYS if "list" not in kinds[key]})
 
 

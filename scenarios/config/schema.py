@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field
@@ -36,11 +36,14 @@ Names = Annotated[list[str], Field(fail_fast=True)]
 
 
 def fraction(value: object) -> object:
-    """A fraction as it is, or one that is written in percent: "90 %" -> 0.9. ValueError for a number above 1."""
+    """A fraction as it is, or one that is written in percent: "90 %" -> 0.9.
+
+    ValueError for text with % that is no number, and for a number of 2 to 100, which was meant in percent.
+    """
     if isinstance(value, str) and value.rstrip().endswith("%"):
         try:
             return float(Decimal(value.rstrip().removesuffix("%").strip()) / 100)
-        except InvalidOperation:
+        except ArithmeticError:  # no number, or one beyond all exponents
             raise ValueError(f"{value!r} is no number of percent, such as '90 %'") from None
     if isinstance(value, int | float) and 2 <= value <= 100:
         raise ValueError(f"is above 1; say {value / 100:g} or '{value:g} %'")

@@ -133,6 +133,11 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
             "stop.target_accuracy=101 %",
             "stop.target_accuracy = '101 %': input should be less than or equal to 1",
         ),
+        (
+            "budget.bytes=1,5 MB",
+            "budget.bytes = '1,5 MB': '1,5 MB' is not bytes: write a number and a unit of B, kB, MB, GB, TB, PB, KiB, "
+            "MiB, GiB, TiB",
+        ),
         ("train.batch=true", "train.batch = true: must not be true or false"),
         ("train.lr.x=3", "train.lr.x: lr is a value, not a table"),
         ("seed=-1", "seed = -1: input should be greater than or equal to 0"),
