@@ -253,10 +253,10 @@ def fleet(loaded: Loaded) -> Fleet:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 
 
-def trace_notes(loaded: Loaded) -> list[str]:
-    """How rows of recordings meet clients, where there are not as many of both."""
+def fleet_notes(loaded: Loaded) -> list[str]:
+    """How shares that look like counts, and rows of recordings, meet clients, where there are not as many of both."""
     try:
-        return fleet_builder.trace_notes(loaded.scenario)
+        return fleet_builder.fleet_notes(loaded.scenario)
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 

@@ -20,7 +20,7 @@ from typing import Any
 from coordinator.records.round_record import EvalResult
 from coordinator.records.schema import HostEvent, RoundRow
 from coordinator.records.store import Ledger, has_rounds, read
-from coordinator.rounds.budget import CONVERGED, FLEET_RULES, ROUNDS, TARGET, USER, Budget
+from coordinator.rounds.budget import CONVERGED, EARLY, FLEET_RULES, ROUNDS, TARGET, Budget
 from edge.protocol.config import TrainConfig
 from edge.protocol.files import write_text
 from edge.protocol.messages import VALIDATION_ACCURACY
@@ -75,7 +75,7 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
         with contextlib.closing(Ledger(folder / LEDGER, None, loaded.method.objective.table)) as ledger:
             rows = ledger.rounds()
             ended_by = _ended_by(folder) or ledger.stopped_by(rows[-1].round)  # killed before it wrote its summary
-            kept = rows[:-1] if ended_by not in (None, USER) else rows
+            kept = rows[:-1] if ended_by not in (None, *EARLY) else rows
             _check_kept(loaded, ledger, len(kept), ended_by)
             try:
                 check_passed(new.scenario, kept, _selecting(new.scenario, ledger, kept), stops_at_target(folder))

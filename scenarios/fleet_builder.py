@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from costmodel.fleet.devices import Device, Network, devices, own_devices, own_n
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.fleet.model_speed import Operations
 from costmodel.fleet.recordings import RateSeries, RecordedDays
+from costmodel.fleet.variation import counts
 from costmodel.network.links import Links
 from costmodel.network.tcp import Transport
 from costmodel.units import HOUR_SECONDS
@@ -204,9 +205,10 @@ def _check_drawn(key: str, drawn: Fleet) -> None:
             raise ScenarioError(f"{key}: client {client} {text.format(values[client])}")
 
 
-def trace_notes(scenario: schema.Scenario) -> list[str]:
-    """How rows of recordings meet clients, where there are not as many of both."""
+def fleet_notes(scenario: schema.Scenario) -> list[str]:
+    """How shares that look like counts, and rows of recordings, meet clients, where there are not as many of both."""
     section, clients, notes = scenario.fleet, scenario.data.clients, []
+    notes += [_share_note(f"fleet.{name}", getattr(section, name), clients) for name in ("devices", "networks")]
     trace = _of_links(section, read(scenario, "fleet.trace", section.trace, traces.read))
     if trace is not None:
         notes.append(note("fleet.trace", traces.row_count(trace, section.trace_case), clients))
@@ -218,6 +220,13 @@ def trace_notes(scenario: schema.Scenario) -> list[str]:
         if isinstance(windows, traces.WindowTrace):
             notes.append(note("fleet.availability.file", len(windows.devices), clients))
     return [text for text in notes if text]
+
+
+def _share_note(key: str, chosen: Mapping[str, float] | Sequence[str], clients: int) -> str:
+    if not isinstance(chosen, Mapping) or max(chosen.values()) <= 1 or sum(chosen.values()) in (clients, 100):
+        return ""
+    numbers = ", ".join(f"{name} {number}" for name, number in zip(chosen, counts(chosen, clients), strict=True))
+    return f"{key}: shares are normalised, and data.clients = {clients}: {numbers}"
 
 
 def _series_note(series: int, clients: int, assign: str) -> str:

@@ -21,6 +21,7 @@ from types import FrameType
 
 from coordinator.records.schema import HostEvent
 from coordinator.records.store import read
+from coordinator.rounds.budget import TIME_LIMIT, USER
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import Stopped
@@ -55,6 +56,8 @@ class Host:
     """Told once, before training, what the scenario's author should know of its data and method."""
     on_event: Callable[[HostEvent], None] = lambda event: None
     """Told of workers that come and go."""
+    stopped_by: Callable[[], str] = lambda: USER
+    """The word for what has set the stop flag."""
 
 
 def default_workers() -> int:
@@ -149,6 +152,10 @@ class Piece:
     def __call__(self) -> bool:
         """Whether the user has asked to stop, or the piece is over."""
         return self._is_over or self._stopped()
+
+    def stopped_by(self) -> str:
+        """The word for what has set it: the end of the piece, or the user."""
+        return TIME_LIMIT if self._is_over else USER
 
     def after(self, on_round: Callable[[RoundFinished], None]) -> Callable[[RoundFinished], None]:
         """``on_round``, and the end of the piece if a round is committed so late."""

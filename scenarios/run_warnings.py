@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.records.schema import NO_TRAINING
-from coordinator.rounds.budget import CLIENTS, FLEET_RULES, SECONDS, USER
+from coordinator.rounds.budget import CLIENTS, EARLY, FLEET_RULES, SECONDS
 from costmodel import units
 from edge.protocol.config import ModelProfile
 from edge.protocol.portable import PORTABLE, numpy_is_portable
@@ -98,7 +98,7 @@ def partition_notes(description: ModelProfile) -> list[str]:
 def found(loaded: Loaded, rounds: int, visits: Mapping[str, int], stopped_by: str) -> list[str]:
     """Warnings of a run that has ended after so many rounds. ``visits``: their number by kind."""
     tried = {kind: number for kind, number in visits.items() if kind not in NO_TRAINING and number}
-    if rounds == 0 and stopped_by != USER:
+    if rounds == 0 and stopped_by not in EARLY:
         return [f"no round has ended: {_too_small(loaded, stopped_by)}"]
     if tried and not tried.get("train"):
         how = ", ".join(f"{number} {kind}" for kind, number in tried.items())

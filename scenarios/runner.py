@@ -18,7 +18,7 @@ from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.schema import HostEvent
 from coordinator.records.store import Ledger, has_rounds, read
-from coordinator.rounds.budget import USER
+from coordinator.rounds.budget import EARLY, USER
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
@@ -159,11 +159,11 @@ def _check_device(folder: Path, device: str) -> None:
 
 
 def _outcome(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
-    """The summary of a run that has ended; None for a run that its user stopped, or that is unfinished."""
+    """The summary of a run that has ended; None for a run that was stopped early, or that is unfinished."""
     path = folder / "ledger.sqlite"
     meta = _meta(path)
     result: dict[str, Any] = json.loads(meta.get("summary", "{}"))
-    if result.get("stopped_by", USER) == USER:
+    if result.get("stopped_by", USER) in EARLY:
         if has_rounds(path) and (change := source_change(folder)):
             raise ScenarioError(f"{folder}: {change}; to resume this run, restore the files, or start a new run")
         return None
@@ -241,7 +241,7 @@ def _run(
             )
             wall_before = ledger.wall_seconds()
             with plugin_errors.named(loaded.scenario.model_dump(), RunFailed):
-                stopped_by = _rounds(run, store, resumed)
+                stopped_by = _rounds(run, store, resumed) or host.stopped_by()
         store.remove_orphans()
         result = summary(folder, loaded, run, stopped_by, wall_before + time.monotonic() - wall_started)
         result["warnings"] = [
@@ -353,10 +353,10 @@ def _job(loaded: Loaded, profile: ModelProfile, host: Host) -> Job:
     return replace(job, fingerprint=numerics, visit_nbytes=builder.training_nbytes(loaded, profile))
 
 
-def _rounds(run: FederatedRun, store: CheckpointStore, resumed: bool) -> str:
-    """All rounds, or those after the last checkpoint; returns the rule that stopped the run."""
+def _rounds(run: FederatedRun, store: CheckpointStore, resumed: bool) -> str | None:
+    """All rounds, or those after the last checkpoint; returns the rule that ended the run, None if it was stopped."""
     stopped_by = resume_checkpoint(run, store) if resumed else None
     try:
         return stopped_by or run_rounds(run)
     except Stopped:
-        return USER
+        return None

@@ -98,6 +98,7 @@ class Session:
             self.remote_access,
             self.on_note,
             self._on_event,
+            stopped.stopped_by,
         )
         if self.out is not None:
             check_folder(runs[0].name, host)

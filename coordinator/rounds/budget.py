@@ -30,7 +30,7 @@ Flops = Annotated[float, BeforeValidator(units.flops), Field(gt=0)]
 Joules = Annotated[float, BeforeValidator(units.joules), Field(gt=0)]
 
 
-TARGET, CONVERGED, ROUNDS, SECONDS, BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES, CLIENTS, USER = (
+TARGET, CONVERGED, ROUNDS, SECONDS, BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES, CLIENTS, USER, TIME_LIMIT = (
     "target",
     "converged",
     "rounds",
@@ -42,7 +42,10 @@ TARGET, CONVERGED, ROUNDS, SECONDS, BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES, 
     "joules",
     "clients",
     "user",
+    "time_limit",
 )
+EARLY = (USER, TIME_LIMIT)
+"""What stops a run before its end: the user, or the end of the piece that was asked for; it can be resumed"""
 
 
 @dataclass(frozen=True)

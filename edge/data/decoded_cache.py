@@ -202,10 +202,14 @@ def _check(row: DataSet, what: str, split: Split) -> None:
     types = {"image": ("uint8",), "features": ("float32",), "tokens": ("int32", "int64")}[row.kind]
     if not len(y):
         raise DataError(f"{what}: there are none")
+    if x.ndim and len(x) != len(y):
+        raise DataError(f"{what}: y has {len(y)} examples, x {len(x)}")
     if x.shape != (len(y), *row.stored) or x.dtype.name not in types:
         raise DataError(f"{what}: x is {x.dtype} of shape {x.shape}, not {types[0]} of {(len(y), *row.stored)}")
     if y.dtype != np.int64 or y.ndim != 1 or not (y.min() >= 0 and y.max() < row.classes):
-        raise DataError(f"{what}: y must hold int64 classes 0 .. {row.classes - 1}")
+        held = f"{y.min()} .. {y.max()}" if y.ndim == 1 and y.dtype.kind in "iuf" else f"shape {y.shape}"
+        kind = "" if y.dtype == np.int64 else f", {y.dtype}"
+        raise DataError(f"{what}: y must hold int64 classes 0 .. {row.classes - 1}; it holds {held}{kind}")
     if row.kind == "features" and not np.isfinite(x).all():
         raise DataError(f"{what}: example {np.flatnonzero(~np.isfinite(x).all(axis=1))[0]} has NaN or infinite numbers")
     if row.vocabulary is not None and x.size and not (x.min() >= 0 and x.max() < row.vocabulary):

@@ -25,7 +25,10 @@ RELATIVE, ABSOLUTE = 1e-4, 1e-5
 
 def make_module(row: ModelRow, classes: int, inputs: int, width: int | None) -> nn.Module:
     """The module of a row, initialised by torch's defaults from its current random state; ValueError if it fails."""
-    factory = load(row.stages)
+    try:
+        factory = load(row.stages)
+    except ValueError as error:
+        raise _error(row, str(error).removeprefix(f"cannot load {row.stages!r}: ")) from None
     if isinstance(factory, nn.Module) or not callable(factory):
         raise _error(row, "must be a class or function that makes the module, not a module: each run initialises it")
     offered = {"classes": classes, INPUTS[row.kind]: inputs}

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from edge.protocol.spelling import nearest
+from edge.protocol.spelling import closest, nearest
 
 T = TypeVar("T")
 
@@ -46,8 +46,15 @@ def is_own(name: str) -> bool:
 def load(name: str) -> Any:
     """The object that ``module:NAME`` names; ValueError with the reason if it cannot be loaded."""
     module, _, attribute = name.partition(":")
+    if module.endswith(".py"):
+        as_module = module.removesuffix(".py").strip("./").replace("/", ".")
+        raise ValueError(f"cannot load {name!r}: is a file; write MODULE:NAME, {as_module}:{attribute}")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        loaded = importlib.import_module(module)
+        if hasattr(loaded, attribute):
+            return getattr(loaded, attribute)
+        near = closest(attribute, [each for each in vars(loaded) if not each.startswith("_")])
+        raise AttributeError(f"{module} has no {attribute!r}{'' if near is None else f'; did you mean {near!r}?'}")
     except Exception as error:  # a user's module may raise anything
         is_absent = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         searched = f"; searched {', '.join(own_folders())}" if is_absent else ""

@@ -64,7 +64,7 @@ def run(
         loaded = load(name, values.overrides(overrides))
         if on is not None:
             note_on_sums(loaded, write_note)
-        for note in builder.trace_notes(loaded):
+        for note in builder.fleet_notes(loaded):
             write_note(note)
 
         def start(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
+from coordinator.rounds.budget import EARLY
 from scenarios.api.callbacks import Callback, CommittedRound
 from scenarios.report.run_reader import flat
 
@@ -55,6 +56,6 @@ class MLflow(Callback):
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
         """End the run of MLflow: finished, killed by the user, or failed; a later one does not touch it again."""
         if self._run:
-            status = "FAILED" if summary is None else "KILLED" if summary["stopped_by"] == "user" else "FINISHED"
+            status = "FAILED" if summary is None else "KILLED" if summary["stopped_by"] in EARLY else "FINISHED"
             self._client.set_terminated(self._run, status)
             self._run = ""

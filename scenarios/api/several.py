@@ -186,7 +186,9 @@ def _made(
     loaded = [run.loaded for run in missing or planned.runs[:1]]
     here = workers if named is None else 1
     done = session(out, None, here, device, show, write_note, preload).call(loaded, work)
-    result = study.read_off(done)
+    result = study.read_off(done) | {"warnings": done["warnings"]}
+    for line in run_set.warning_lines(result):
+        write_note(line)
     run_set.write(study, result, with_report=False)
     notes = {key: done[key] for key in ("failed", "missing") if key in done}
     return RunCollection(run_set.folder_of(result), [Run(run["run_dir"]) for run in result["runs"]], result | notes)

@@ -17,7 +17,8 @@ import numpy as np
 
 from edge.protocol.files import write_text
 from edge.protocol.scratch import scratch
-from scenarios.config.toml_source import WHOLE, find, set_key
+from scenarios.config.error_messages import FOREIGN
+from scenarios.config.toml_source import WHOLE, find, refuse_repeated, set_key
 from scenarios.config.toml_writer import toml_text, toml_value
 from scenarios.errors import ScenarioError
 
@@ -34,7 +35,9 @@ def overrides(given: Mapping[str, Any]) -> list[str]:
     A mapping changes the keys that it names, and replaces the tables of `WHOLE`. ScenarioError for keys and values that
     no scenario has, such as None.
     """
-    return [f"{key}={toml_value(value)}" for key, value in _flat(given)]
+    flat = list(_flat(given))
+    refuse_repeated(flat)
+    return [f"{key}={toml_value(value)}" for key, value in flat]
 
 
 def _flat(tables: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
@@ -63,6 +66,8 @@ def plain(key: str, value: Any) -> Any:
         return {str(name): plain(f"{key}.{name}", item) for name, item in value.items()}
     if value is None:
         raise ScenarioError(f"{key} = None: no scenario has such a value; leave the key out for its default")
+    if key in FOREIGN:
+        raise ScenarioError(f"{key} = {value!r}: {FOREIGN[key]}")
     raise ScenarioError(f"{key} = {value!r}: a {type(value).__name__} is no value of a scenario; use text or numbers")
 
 

@@ -5,6 +5,7 @@ All of it comes from `scenarios.config.catalogue` and from the rows of ``fedbr l
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
+from costmodel.fleet.devices import devices, networks
 from edge.protocol.plugins import is_own
 from edge.protocol.spelling import closest
 from scenarios.cli import listing, listing_text
@@ -19,12 +21,13 @@ from scenarios.config import catalogue
 from scenarios.config.catalogue import OPTION_TABLES, ScenarioKey
 from scenarios.config.error_messages import known_keys
 from scenarios.config.schema import Scenario
+from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_value
 from scenarios.errors import ScenarioError
 
 Explanation = dict[str, Any]
 MOST_VALUES = 6
-"""Shipped scenarios whose values are shown"""
+"""Shipped scenarios whose values, and keys whose meanings are shown"""
 EXAMPLE = "digits"
 """The scenario of an example, if none that ships sets the key"""
 
@@ -106,13 +109,30 @@ def _of_row(name: str) -> Explanation:
 
 
 def _nearest(name: str) -> str:
+    """The key or row of a similar name, those whose meaning has the word, or that there is none."""
     keys = known_keys(Scenario) | {table.key: table.key for table in catalogue.key_tables()}
     keys |= {entry.key: entry.key for entry in catalogue.all_options()}
-    known = keys | {row: row for rows in catalogue.PLUGIN_TABLES.values() for row in rows}
+    rows = [row for rows in catalogue.PLUGIN_TABLES.values() for row in rows]
+    known = keys | {row: row for row in (*rows, *devices(), *networks(), *shipped())}
     by_last = {key.rpartition(".")[2]: full for key, full in reversed(keys.items())}  # the first of the schema wins
     near = by_last.get(name) or known.get(closest(name, known, cutoff=0.75) or "")
-    near = near or by_last.get(closest(name, by_last) or "")
-    return "neither a key nor a name; see fedbr list keys" if near is None else f"did you mean {near!r}?"
+    near = near or by_last.get(closest(name, by_last, cutoff=0.75) or "")
+    if near is not None:
+        return f"did you mean {near!r}?"
+    named = _with_word(name)
+    others = f" and {len(named) - MOST_VALUES} more" if len(named) > MOST_VALUES else ""
+    if named:
+        return f"neither a key nor a name, but a word of {', '.join(named[:MOST_VALUES])}{others}"
+    return "neither a key nor a name; see fedbr list keys"
+
+
+def _with_word(word: str) -> list[str]:
+    """The keys, options and rows whose meaning or title has a word that begins so."""
+    meanings = [(entry.key, entry.meaning) for entry in (*catalogue.scenario_keys(), *catalogue.all_options())]
+    meanings += [(table.key, table.meaning) for table in catalogue.key_tables()]
+    meanings += [(name, row.title) for rows in catalogue.PLUGIN_TABLES.values() for name, row in rows.items()]
+    begins = re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE)
+    return list(dict.fromkeys(key for key, meaning in meanings if len(word) > 2 and begins.search(meaning)))
 
 
 def show(found: Explanation, stream: IO[str] | None = None) -> None:

@@ -1,16 +1,86 @@
-"""The help of ``fedbr``: commands under headings, no line cut; and its version."""
+"""The help of ``fedbr``: commands under headings, no line cut, words for what is to be written; and its version."""
 
 from __future__ import annotations
 
 import platform
+import re
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 OTHERS = "Commands"
 """Heading of commands that are registered without one"""
+WORDS = {"int": "N", "int range": "N", "float": "X", "float range": "X", "path": "PATH"}
+"""Type of an option, as typer writes it -> the word for its value; TEXT for any other"""
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help has words in place of types, and that knows the keys of a scenario, given as options."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """``[OPTIONS] SCENARIO [KEY=VALUE]...``"""
+        arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *map(_in_usage, arguments)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write what each argument and option means."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for each in self.get_params(ctx):
+            is_argument, record = each.param_type_name == "argument", each.get_help_record(ctx)
+            if record is not None:
+                name = _argument(each) if is_argument else re.sub("<(.*)>", _word, record[0])
+                sections["Arguments" if is_argument else "Options"].append((name, record[1]))
+        for heading, rows in sections.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments; the error about an unknown option says how the key of that name is written."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = getattr(error, "option_name", None)
+            near = getattr(error, "possibilities", None) or ()
+            takes_keys = any("KEY=" in (each.metavar or "") for each in self.get_params(ctx))
+            if option is not None and takes_keys and f"{option}s" not in near and (key := _key_of(option)):
+                error.message += f"; keys of a scenario are written {key}={_value_of(option, words)}"  # type: ignore[attr-defined]
+                error.possibilities = None  # type: ignore[attr-defined]  # as click's NoSuchOption has it
+            raise
+
+
+def _argument(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
+
+
+def _in_usage(argument: Any) -> str:
+    name = _argument(argument)
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
+def _word(kind: re.Match[str]) -> str:
+    return WORDS.get(kind[1], "TEXT")
+
+
+def _key_of(option: str) -> str | None:
+    """The key of a scenario that an option's name means; None if it is no key's."""
+    from scenarios.config.error_messages import known_keys, named_like
+    from scenarios.config.schema import Scenario
+
+    return named_like(option.lstrip("-").replace("-", "_"), known_keys(Scenario))
+
+
+def _value_of(option: str, words: Sequence[str]) -> str:
+    """The value that an unknown option was given, or ``..``."""
+    for word, following in zip(words, [*words[1:], "-"], strict=True):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else ".." if following.startswith("-") else following
+    return ".."
 
 
 class GroupedCommands(TyperGroup):

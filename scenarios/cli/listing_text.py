@@ -37,8 +37,9 @@ def show(kind: str, listed: Sequence[Row], stream: IO[str] | None = None, *, ass
     for row in listed:
         console.print(Text.assemble((row["name"], "bold"), *(["  ", row["title"]] if "title" in row else [])))
         for text in details(row):
-            for piece in textwrap.wrap(text, console.width - 4, subsequent_indent="  "):
-                console.print(f"    {piece}")
+            is_indented = text.startswith(" ")  # a command or a table, whose columns stay
+            for piece in [text] if is_indented else textwrap.wrap(text, console.width - 4, subsequent_indent="  "):
+                console.print(f"    {piece}", soft_wrap=is_indented)
     for text in legend:
         for piece in textwrap.wrap(text, console.width, initial_indent="  ", subsequent_indent="  "):
             console.print(piece, style="dim")
@@ -214,6 +215,17 @@ def _key_details(row: Row) -> list[str]:
     return [f"{row['type']}; by default {row['default']}", row["meaning"].partition(". ")[0].rstrip(".")]
 
 
+def _paragraphs(row: Row) -> list[str]:
+    """The head of a scenario's file: each paragraph as one text, indented lines as they are."""
+    texts = [""]
+    for line in row["head"]:
+        if not line or line.startswith(" ") or texts[-1].startswith(" "):
+            texts.append(line)
+        else:
+            texts[-1] = f"{texts[-1]} {line}" if texts[-1] else line
+    return [text for text in texts if text]
+
+
 def _options(row: Row) -> list[str]:
     return [", ".join(row["options"])] if row["options"] else []
 
@@ -230,6 +242,6 @@ DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
     "metrics": _metric_details,
     "devices": _device_details,
     "networks": _network_details,
-    "scenarios": lambda row: list(row["head"]),
+    "scenarios": _paragraphs,
     "keys": _key_details,
 }

@@ -15,7 +15,7 @@ import typer
 
 from scenarios import search_path
 from scenarios.cli import lookup, new, own_numpy, recorded, remote, runs, studies, sweeps, verbosity
-from scenarios.cli.help_page import GroupedCommands, show_version
+from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 
 app = typer.Typer(
@@ -151,10 +151,10 @@ CLASSES = {"report": recorded.ReportCommand}
 
 for heading, commands in COMMANDS.items():
     for name, command in commands.items():
-        app.command(name, cls=CLASSES.get(name), rich_help_panel=heading)(verbosity.with_verbose(command))
+        app.command(name, cls=CLASSES.get(name, PlainCommand), rich_help_panel=heading)(verbosity.with_verbose(command))
 for study in studies.several.registered_commands:
     assert study.callback is not None
-    study.callback = verbosity.with_verbose(study.callback)
+    study.callback, study.cls = verbosity.with_verbose(study.callback), PlainCommand
 app.add_typer(studies.several, name="study", cls=GroupedCommands, rich_help_panel="Studies")
 
 

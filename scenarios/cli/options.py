@@ -30,21 +30,40 @@ if TYPE_CHECKING:
 
 FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
 
+
+def each_once(ctx: typer.Context, words: list[str] | None) -> list[str] | None:
+    """KEY=VALUE words as they are; ScenarioError for a key that two of them set."""
+    if words and not ctx.resilient_parsing:  # while a shell completes, they are not whole
+        from scenarios.config.toml_source import parse, refuse_repeated
+
+        refuse_repeated(map(parse, words))
+    return words
+
+
 ScenarioName = Annotated[
     str,
     typer.Argument(help="a shipped scenario (fedbr list scenarios) or a TOML file", autocompletion=complete_scenarios),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="for example train.lr=0.05", autocompletion=complete_overrides),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="for example train.lr=0.05",
+        autocompletion=complete_overrides,
+        callback=each_once,
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="other limits, for example rounds.max=200", callback=each_once),
 ]
 Out = Annotated[Path, typer.Option("--out", help="folder for run folders")]
-RunId = Annotated[str | None, typer.Option("--run-id", help="name of the run folder")]
+RunId = Annotated[str | None, typer.Option("--run-id", metavar="NAME", help="name of the run folder")]
 Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help="worker processes; by default one per core, on GPUs by memory")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda (all GPUs), cuda:N or auto")]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda (all GPUs), cuda:N or auto")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else; implies --quiet")]
 Parallel = Annotated[
     int | None,
@@ -52,7 +71,9 @@ Parallel = Annotated[
 ]
 For = Annotated[
     str | None,
-    typer.Option("--for", help='stop at a round\'s end after so long, to go on later: "2 h"; exit code 4'),
+    typer.Option(
+        "--for", metavar="DURATION", help='stop at a round\'s end after so long, to go on later: "2 h"; exit code 4'
+    ),
 ]
 Report = Annotated[
     bool, typer.Option("--report/--no-report", envvar="FEDBR_REPORT", help="draw the report, which takes seconds")
@@ -188,7 +209,7 @@ def print_notes(loaded: Loaded, tell: Callable[[str], None] | None = None) -> No
     from scenarios import builder
 
     tell = tell or note_printer()
-    for note in (*loaded.notes, *builder.trace_notes(loaded)):
+    for note in (*loaded.notes, *builder.fleet_notes(loaded)):
         tell(note)
 
 

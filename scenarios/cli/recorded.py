@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from scenarios.cli.help_page import PlainCommand
 from scenarios.cli.options import (
     FAILED,
     FINISHED,
@@ -18,6 +18,7 @@ from scenarios.cli.options import (
     Json,
     Quiet,
     Workers,
+    each_once,
     emit,
     progress_printer,
     with_workers,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from scenarios.host import Host, Piece
 
 
-class ReportCommand(TyperCommand):
+class ReportCommand(PlainCommand):
     """The command ``report``, whose options for tables may be written without a path."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -115,10 +116,12 @@ def replay(
     report; nothing else is written.
     """
     from scenarios.config.load import ScenarioError
+    from scenarios.config.toml_source import parse, refuse_repeated
     from scenarios.studies import replay as study
 
     # Keys have no slash, and a run folder's path may have "=".
     overrides = [word for word in words or [] if "=" in word and "/" not in word.partition("=")[0]]
+    refuse_repeated(map(parse, overrides))
     folders = [folder, *(Path(word) for word in words or [] if word not in overrides)]
     if draws is not None:
         _replay_in_draws(folders, overrides, draws, seed or 0, sigma or [], as_json)
@@ -173,7 +176,11 @@ def measure(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="for example eval.metric_options.hessian.pairs=distinct"),
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="for example eval.metric_options.hessian.pairs=distinct",
+            callback=each_once,
+        ),
     ] = None,
     metrics: Annotated[str, typer.Option("--metrics", help="names (fedbr list metrics), separated by commas")] = "",
     round: Annotated[

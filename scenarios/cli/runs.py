@@ -15,6 +15,7 @@ from scenarios.cli.options import (
     STOPPED,
     USAGE,
     Json,
+    Limits,
     Out,
     Overrides,
     RunId,
@@ -76,9 +77,7 @@ def run(
 @with_options(RunOptions)
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="other limits, for example rounds.max=200")
-    ] = None,
+    overrides: Limits = None,
     *,
     options: RunOptions,
 ) -> None:
@@ -110,11 +109,12 @@ def resume(
 
 def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoReturn:
     """Print the summary of a run, draw its report if one is wanted and not there, and exit with its code."""
+    from coordinator.rounds.budget import EARLY
     from scenarios.report import html, terminal
 
-    stopped, folder = result["stopped_by"] == "user", Path(result["run_dir"])
+    stopped, folder = result["stopped_by"] in EARLY, Path(result["run_dir"])
     page: Path | None = folder / "report.html"
-    if stopped:  # a user who stops a run does not wait for a report; `fedbr report` draws it later
+    if stopped:  # whoever stops a run does not wait for a report; `fedbr report` draws it later
         page = None
     elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
         server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
@@ -132,7 +132,11 @@ def _is_younger(page: Path, ledger: Path) -> bool:
 
 
 def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
-    return [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+    from scenarios.config.toml_source import parse, refuse_repeated
+
+    both = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+    refuse_repeated(map(parse, both))
+    return both
 
 
 def check(

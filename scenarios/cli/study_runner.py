@@ -83,7 +83,7 @@ def run_study(
         show=table if side_by_side else in_turn,
         preload=() if side_by_side or not missing else None,
     )
-    _finish_study(study, study.read_off(made), options, expected)
+    _finish_study(study, study.read_off(made) | {"warnings": made["warnings"]}, options, expected)
 
 
 def _cluster(on: str | None, options: StudyOptions, parallel: int | None) -> RayRuns | None:
@@ -108,6 +108,8 @@ def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, e
         result["left"] = wall_time.left(begun, options.out, on, wall_time.durations(expected))
     page = report_or_warning(lambda: run_set.write(study, result, with_report=options.report and not stopped)) or folder
     emit(result, options.as_json, lambda: study.show(result, page))
+    for line in run_set.warning_lines(result):
+        print(f"fedbr: warning: {line}", file=sys.stderr)
     if stopped and not options.silent:
         text = wall_time.left_text(result["left"])
         again = "" if options.run_id is None and study.run_set.run_id else f" with --run-id {folder.name}"

@@ -7,7 +7,7 @@ loopback alone, and ends with this process. One JSON object per line. From stdin
     {"serve": {"token", "endpoint", "server", "keys", "device", "workers", "wait_seconds"}}
                                     place an agent on every node (`scenarios.cluster.ray_agents`)
     {"run": {"slot": NUMBER, ..}}   make a run on some node (`scenarios.cluster.ray_runs`)
-    {"stop": NUMBER}                the run of this slot is to end with its round
+    {"stop": NUMBER, "reason": WORD}  the run of this slot is to end with its round
     {"drop": NUMBER}                and this one at once
 
 To stdout:

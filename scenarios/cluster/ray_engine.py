@@ -234,9 +234,9 @@ class RayEngine:
             heed(None)
         self._send({"run": {"slot": slot, "host": dict(host), "run": dict(run)}})
 
-    def stop_run(self, slot: int) -> None:
+    def stop_run(self, slot: int, reason: str) -> None:
         """The run of this slot is to end with its round."""
-        self._send({"stop": slot})
+        self._send({"stop": slot, "reason": reason})
 
     def drop_run(self, slot: int) -> None:
         """The run of this slot is to end at once."""

@@ -61,7 +61,7 @@ class ClusterRuns:
         elif "stop" in told and told["stop"] in self._runs:
             placed = self._runs[told["stop"]]
             placed.is_stopped = True
-            placed.keeper.stop.remote()
+            placed.keeper.stop.remote(told["reason"])
         elif "drop" in told and told["drop"] in self._runs:
             self._end(told["drop"])
 

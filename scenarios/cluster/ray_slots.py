@@ -91,10 +91,10 @@ class RaySlot:
         """Have a run made."""
         self._engine.begin_run(self._number, self._host, told_of(run, path.resolve()), self._heed)
 
-    def stop(self) -> None:
-        """Tell it, once, that its run is to end with its round."""
+    def stop(self, reason: str) -> None:
+        """Tell it, once, that its run is to end with its round, and what for."""
         if not self._is_stopped:
-            self._engine.stop_run(self._number)
+            self._engine.stop_run(self._number, reason)
         self._is_stopped = True
 
     def lines(self) -> list[bytes] | None:

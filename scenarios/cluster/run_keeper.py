@@ -93,9 +93,9 @@ class RunKeeper:
         archive = packed_folder(self._path) if is_over and self._is_elsewhere else b""
         return RunNews(said, is_over, status, archive)
 
-    def stop(self) -> None:
+    def stop(self, reason: str) -> None:
         """The run is to end with its round."""
-        self._send({"stop": True})
+        self._send({"stop": reason})
 
     def end(self) -> None:
         """End it now, and remove what was only here."""

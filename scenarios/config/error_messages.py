@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pydantic_core import ErrorDetails
 
@@ -24,6 +25,28 @@ def known_keys(table: type, at: str = "") -> dict[str, str]:
             synonyms = [synonym for mark in field.metadata if isinstance(mark, Also) for synonym in mark.names]
             keys |= {f"{at}{synonym}": f"{at}{name}" for synonym in [name, *synonyms]}
     return keys
+
+
+FOREIGN: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("optimizer", "optimiser", "optim", "client_optimizer"),
+        "local training is SGD (train.lr, train.momentum); the server's optimizer is the key server",
+    ),
+    **dict.fromkeys(("workers", "n_workers", "num_workers", "n_jobs"), "no key of a scenario; use --workers"),
+    **dict.fromkeys(("device", "gpu", "num_gpus"), "no key of a scenario; use --device"),
+    **dict.fromkeys(("out", "output", "output_dir", "out_dir"), "no key of a scenario; use --out"),
+    **dict.fromkeys(("callbacks", "callback"), "callbacks are the argument on_round of fedbr.run, in Python"),
+}
+"""Name that other tools have for what no key is -> what there is instead"""
+
+
+def named_like(name: str, keys: Mapping[str, str]) -> str | None:
+    """The first key, in the order of ``keys``, whose last part is that of ``name``, for a table the key within it that
+    is meant; None if there is none. Keys of the same table come first."""
+    table, _, last = name.rpartition(".")
+    same = [key for called, key in keys.items() if called.rpartition(".")[2] == last]
+    same.sort(key=lambda key: not key.startswith(f"{table}."))
+    return _inside(same[0], keys) or same[0] if same else None
 
 
 def is_branch(part: str | int) -> bool:
@@ -53,10 +76,15 @@ def foremost(errors: Sequence[ErrorDetails]) -> ErrorDetails:
     return first
 
 
-def error_message(error: ErrorDetails, key: str, keys: Mapping[str, str]) -> str:
-    """The message for an error that pydantic reports for ``key``; ``keys``: those of `known_keys`."""
+def error_message(
+    error: ErrorDetails, key: str, keys: Mapping[str, str], elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The message for an error that pydantic reports for ``key``; ``keys``: those of `known_keys`.
+
+    ``elsewhere``: further keys, in the same form, of which a name must be exactly one's last part to be meant.
+    """
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown key {key}{_did_you_mean(key, keys)}"
+        return f"unknown key {key}{_did_you_mean(key, keys, elsewhere)}"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "literal_error":
         expected = str(error.get("ctx", {}).get("expected", ""))
@@ -72,19 +100,25 @@ def error_message(error: ErrorDetails, key: str, keys: Mapping[str, str]) -> str
 
 
 def _meant_inside(table: str, keys: Mapping[str, str]) -> str:
-    """The key that a value in place of its table was meant for: one that is also called so, or the name."""
-    meant = keys.get(f"{table}.{table.rpartition('.')[2]}") or keys.get(f"{table}.name")
+    meant = _inside(table, keys)
     return "" if meant is None else f"; did you mean {meant!r}?"
 
 
-def _did_you_mean(key: str, keys: Mapping[str, str]) -> str:
-    near = closest(key, keys)
+def _inside(table: str, keys: Mapping[str, str]) -> str | None:
+    """The key that a value in place of its table was meant for: one that is also called so, or the name."""
+    return keys.get(f"{table}.{table.rpartition('.')[2]}") or keys.get(f"{table}.name")
+
+
+def _did_you_mean(key: str, keys: Mapping[str, str], elsewhere: Mapping[str, str]) -> str:
+    table, _, last = key.rpartition(".")
+    near = named_like(key, keys) or named_like(key, elsewhere)
+    if near is None and last in FOREIGN:
+        return f": {FOREIGN[last]}"
+    near = near or keys.get(closest(key, keys) or "")
     if near is None:
-        by_last = {name.rpartition(".")[2]: name for name in keys}
-        last = closest(key.rpartition(".")[2], by_last, cutoff=0.7)
-        near = last and by_last[last]
+        by_last = {name.rpartition(".")[2]: full for name, full in keys.items()}
+        near = by_last.get(closest(last, by_last, cutoff=0.7) or "")
     if near is not None:
-        return f", did you mean {keys[near]!r}?"
-    table = key.rpartition(".")[0]
+        return f", did you mean {near!r}?"
     inside = sorted({name for name in keys.values() if name.rpartition(".")[0] == table})
     return f" (known here: {', '.join(inside) or 'none'})" if table else ""

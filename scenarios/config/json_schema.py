@@ -18,6 +18,7 @@ from pydantic_core import core_schema
 
 from scenarios.config import catalogue, toml_source
 from scenarios.config.catalogue import OPTION_TABLES, PLUGIN_TABLES, ScenarioKey
+from scenarios.config.schema import fraction
 from scenarios.config.value_types import QUANTITIES, QuantityUnits
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -105,8 +106,16 @@ class _Values(GenerateJsonSchema):
     """Values as TOML has them: quantities as text with a unit, and no null."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """A quantity is text with a unit, zero or inf (`scenarios.config.quantities`)."""
-        unit = QUANTITIES.get(schema["function"]["function"])
+        """A quantity is text with a unit, zero or inf (`scenarios.config.quantities`); a fraction may be in percent."""
+        read = schema["function"]["function"]
+        if read is fraction:
+            return {
+                "anyOf": [
+                    self.generate_inner(schema["schema"]),
+                    {"type": "string", "pattern": rf"^\s*{NUMBER}\s*%\s*$"},
+                ]
+            }
+        unit = QUANTITIES.get(read)
         if unit is None:
             return self.generate_inner(schema["schema"])
         infinity = {"type": "number", "exclusiveMinimum": sys.float_info.max}

@@ -5,10 +5,11 @@ Every error is a `ScenarioError` that names the file or override, the key, and t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ from scenarios import plugin_errors, search_path
 from scenarios.config import number_checks, quantities, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
 from scenarios.config.method_names import named_method
-from scenarios.config.schema import EvalSection, Scenario
+from scenarios.config.plugin_keys import PLUGIN_KEYS
+from scenarios.config.schema import EvalSection, Scenario, all_fields
 from scenarios.config.toml_source import COMMAND_LINE, FILES, ValueOrigin, find, leaves, parse, read, renamed, set_key
+from scenarios.config.value_types import type_text
 from scenarios.errors import ScenarioError as ScenarioError
 
 RUN_COPY = "scenario.toml"
@@ -146,14 +149,43 @@ def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
 def _parsed(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Scenario:
     """The scenario as its keys and types say, before any name in it is looked up."""
     number_checks.refuse_large(raw, origin)
+    _refuse_several(raw, origin)
     try:
         scenario = Scenario.model_validate(raw)
     except ValidationError as error:
         first = foremost(error.errors())
         key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
-        raise origin.error(key, error_message(first, key, known_keys(Scenario))) from None
+        raise origin.error(key, error_message(first, key, known_keys(Scenario), _option_keys())) from None
     quantities.refuse_bare(raw, origin, file)
     return scenario
+
+
+def _refuse_several(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
+    """ScenarioError for several values of a key that takes one, as a sweep has them."""
+    for key, value in leaves(raw):
+        several = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
+        if len(several) > 1 and key in _keys_of_one_value():
+            values = ",".join(str(each).strip() for each in several)
+            compared = f"compare takes several, as --methods {values}, and " if key == "method" else ""
+            sweep = f"{compared}sweep, as" if compared else "sweep takes several, as"
+            raise origin.error(key, f"{key} = {value!r}: a run takes one; {sweep} {key}={values}")
+
+
+@cache
+def _keys_of_one_value() -> frozenset[str]:
+    """The keys of plain numbers, flags, words and names of rows: none of their values has a comma."""
+    kinds = {key: type_text(field.annotation, tuple(field.metadata)) for key, field in all_fields()}
+    one = {key for key, kind in kinds.items() if not re.search(r"\b(list|table|text)\b", kind)}
+    return frozenset(one | {key for key in PLUGIN_KEYS if "list" not in kinds[key]})
+
+
+@cache
+def _option_keys() -> Mapping[str, str]:
+    """The options of all shipped rows, in the form of `known_keys`."""
+    options = {
+        f"{key}.{name}" for key, rows in OPTIONS.items() for row in rows.values() for name in row.options.model_fields
+    }
+    return {name: name for name in sorted(options)}
 
 
 def _method_and_server(scenario: Scenario, valid: Callable[..., Any]) -> tuple[Method, Options, PluginOptions]:
@@ -229,7 +261,9 @@ def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
         symbols = {f"{key}.{info.title}": f"{key}.{field}" for field, info in options.items()}
         if inner in symbols:  # the paper's, such as k for models
             fields = {inner: symbols[inner]}
-        raise origin.error(inner, _other_rows(key, first) or error_message(first, inner, fields)) from None
+        raise origin.error(
+            inner, _other_rows(key, first) or error_message(first, inner, fields, known_keys(Scenario))
+        ) from None
     except ValueError as error:
         raise origin.error(key, str(error)) from None
 

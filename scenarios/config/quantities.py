@@ -17,8 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from costmodel import units
-from edge.protocol.config import Section
-from scenarios.config.schema import Scenario, fields
+from scenarios.config.schema import all_fields
 from scenarios.config.toml_source import COMMAND_LINE, ValueOrigin, leaves
 from scenarios.config.toml_writer import toml_text
 
@@ -41,16 +40,8 @@ RECORDS = ("ledger.sqlite", "checkpoints")
 @cache
 def quantities() -> Mapping[str, Parse]:
     """Dotted key -> the function of `costmodel.units` that reads its quantities."""
-    return dict(_of_table(Scenario, ""))
-
-
-def _of_table(table: type, at: str) -> Iterator[tuple[str, Parse]]:
-    for name, field in fields(table).items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
-            yield from _of_table(kind, f"{at}{name}.")
-        elif parse := next(_parsers(kind, field.metadata), None):
-            yield f"{at}{name}", parse
+    found = ((key, next(_parsers(field.annotation, field.metadata), None)) for key, field in all_fields())
+    return {key: parse for key, parse in found if parse is not None}
 
 
 def _parsers(kind: Any, metadata: Any = ()) -> Iterator[Parse]:

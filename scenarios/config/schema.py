@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field
@@ -32,6 +34,25 @@ Share = Annotated[float, Field(gt=0)]
 Sigma = Annotated[float, Field(ge=0, le=5)]
 Names = Annotated[list[str], Field(fail_fast=True)]
 """There may be a million names, so validation stops at the first error: a list of all would fill gigabytes."""
+
+
+def fraction(value: object) -> object:
+    """A fraction as it is, or one that is written in percent: "90 %" -> 0.9.
+
+    ValueError for text with % that is no number, and for a number of 2 to 100, which was meant in percent.
+    """
+    if isinstance(value, str) and value.rstrip().endswith("%"):
+        try:
+            return float(Decimal(value.rstrip().removesuffix("%").strip()) / 100)
+        except ArithmeticError:  # no number, or one beyond all exponents
+            raise ValueError(f"{value!r} is no number of percent, such as '90 %'") from None
+    if isinstance(value, int | float) and 2 <= value <= 100:
+        raise ValueError(f"is above 1; say {value / 100:g} or '{value:g} %'")
+    return value
+
+
+Fraction = Annotated[float, BeforeValidator(fraction), Field(gt=0, le=1)]
+"""A part of 1, also written in percent."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +82,9 @@ class AggregateSection(Section):
 class StopSection(Section):
     """When a run has reached its goal."""
 
-    target_accuracy: Annotated[float | None, Field(gt=0, le=1)] = None
-    """``run`` stops when the test accuracy reaches it; ``compare`` runs on and reports when it was reached."""
+    target_accuracy: Annotated[Fraction | None, Also("target", "goal_accuracy")] = None
+    """``run`` stops when the test accuracy reaches it; ``compare`` runs on and reports when it was reached. "90 %" is
+    0.9."""
     patience: Annotated[int | None, Field(ge=1), Also("early_stopping")] = None
     """Rounds without improvement after which a run has converged, in every command: it ends with the first evaluation
     that is so many rounds after the best, or more, and no better. The accuracy on the split of ``eval.select`` counts,
@@ -314,7 +336,7 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    method: str = "fedavg"
+    method: Annotated[str, Also("algorithm")] = "fedavg"
     """Names of methods (``fedbr list methods``) or ``module:SPEC``, joined with ``+`` (``fedmlb+fedprox``)."""
     method_options: dict[str, Any] = {}
     """The method's hyperparameters."""
@@ -344,3 +366,13 @@ def fields(table: type[Any]) -> dict[str, FieldInfo]:
         return table.model_fields
     types = get_type_hints(table, include_extras=True)
     return {key.name: FieldInfo.from_annotation(types[key.name]) for key in dataclasses.fields(table)}
+
+
+def all_fields(table: type = Scenario, at: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """(dotted key, its field) of every key that is no table of keys."""
+    for name, info in fields(table).items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from all_fields(kind, f"{at}{name}.")
+        else:
+            yield f"{at}{name}", info

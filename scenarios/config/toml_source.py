@@ -5,8 +5,9 @@ Keys have no meaning here. Every ScenarioError names the file or override.
 
 from __future__ import annotations
 
+import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,18 @@ def find(name: str) -> Path:
     path = Path(name)
     if is_file(path):
         return path
+    if os.path.isdir(path):  # noqa: PTH112 - that of Path raises for a name that the system rejects
+        raise ScenarioError(f"{name}: {_folder(path)}")
     if path.suffix == ".toml" or "/" in name:
         raise ScenarioError(f"{name}: no such file")
     raise ScenarioError(f"no scenario {name!r}: {nearest(name, shipped())} (or name a TOML file)")
+
+
+def _folder(path: Path) -> str:
+    """What a folder is in the place of a scenario."""
+    if is_file(path / "scenario.toml") and is_file(path / "ledger.sqlite"):
+        return f"is a run folder; to go on with its run: fedbr resume {path}"
+    return "is a folder; name a scenario or a TOML file"
 
 
 def read(path: Path, notes: set[str], seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -119,7 +129,10 @@ def parse(override: str) -> tuple[str, Any]:
     """Key and value of KEY=VALUE; a value that is not TOML is text."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
-        raise ScenarioError(f"{override!r}: an override reads KEY=VALUE, for example train.lr=0.05")
+        raise ScenarioError(
+            f"{override!r}: an override reads KEY=VALUE, for example train.lr=0.05; values of a list are separated by "
+            "commas without spaces"
+        )
     try:
         tables = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -128,6 +141,16 @@ def parse(override: str) -> tuple[str, Any]:
         raise ScenarioError(f"{COMMAND_LINE}: {key.strip()}: {error}") from None
     # Text of several lines can parse as a value and further keys, which the override does not name.
     return key.strip(), tables["value"] if len(tables) == 1 else text.strip()
+
+
+def refuse_repeated(overrides: Iterable[tuple[str, Any]]) -> None:
+    """ScenarioError for a key that two of the overrides set, as TOML refuses it; also within tables."""
+    given: set[str] = set()
+    for key, value in overrides:
+        keys = {key, *(leaf for leaf, _ in leaves({key: value}))}
+        for repeated in sorted(keys & given):
+            raise ScenarioError(f"{COMMAND_LINE}: {repeated}: is given twice; a key has one value")
+        given |= keys
 
 
 def set_key(raw: dict[str, Any], key: str, value: Any) -> None:

@@ -17,9 +17,11 @@ from rich.table import Table
 
 from coordinator.methods.spec import ProgressColumn
 from coordinator.records.schema import HostEvent
+from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
 from scenarios.config.load import Loaded
+from scenarios.config.schema import StopSection
 from scenarios.report.narrow import fitting, widths
 from scenarios.report.progress import percent
 
@@ -50,6 +52,10 @@ class _RunProgress:
     accuracies: list[float] = field(default_factory=list)
     progress: list[tuple[RoundFinished, float]] = field(default_factory=list)
     """The last rounds, each with its wall seconds since the start."""
+    first: tuple[int, float] | None = None
+    """Rounds and wall seconds at the end of the first round here, before which workers started; None before it."""
+    may_end_sooner: bool = False
+    """Whether a target or a budget can end the run before its last round."""
 
     @property
     def rounds(self) -> int:
@@ -63,12 +69,18 @@ class _RunProgress:
         return (time.monotonic() if self.ended is None else self.ended) - self.started
 
     def eta_seconds(self) -> float | None:
-        """Seconds until the last round, at the pace so far; None before the first round and after the end."""
-        if not self.rounds or self.ended is not None:
+        """Seconds until the last round, at the pace since the first one; None before the second and after the end."""
+        if self.first is None or self.ended is not None or self.rounds == self.first[0]:
             return None
         last, wall_seconds = self.progress[-1]
-        remaining = wall_seconds / last.rounds * (self.rounds_max - last.rounds)
-        return max(0.0, remaining - (self.wall_seconds() - wall_seconds))
+        pace = (wall_seconds - self.first[1]) / (last.rounds - self.first[0])
+        return max(0.0, pace * (self.rounds_max - last.rounds) - (self.wall_seconds() - wall_seconds))
+
+    def eta_text(self) -> str:
+        """``ETA 20 s``, or ``ETA at most 20 s`` where the run may end sooner; '' if it is not known."""
+        eta = self.eta_seconds()
+        at_most = "at most " if self.may_end_sooner else ""
+        return "" if eta is None else f"ETA {at_most}{format_seconds(round(eta))}"
 
 
 class LiveTable:
@@ -120,6 +132,8 @@ class LiveTable:
 
     def _begin(self, run: _RunProgress, folder: Path, loaded: Loaded) -> None:
         run.started, run.rounds_max = time.monotonic(), loaded.scenario.rounds.max
+        stop, budget = loaded.scenario.stop, loaded.scenario.budget
+        run.may_end_sooner = (stop, budget) != (StopSection(), RunLimits())
         run.column = loaded.method.objective.progress
         run.values = [] if run.column is None else run.column.values(loaded.blocks)
         self._line(f"{loaded.name}: {run.name}, run folder {folder}")
@@ -128,6 +142,7 @@ class LiveTable:
         """Take note of a round that has been committed."""
         run = self._runs[self._current]
         run.progress = [*run.progress, (progress, run.wall_seconds())][-SHOWN_ROUNDS:]
+        run.first = run.first or (progress.rounds, run.wall_seconds())
         if progress.row.accuracy is not None:
             run.accuracies.append(progress.row.accuracy)
         if progress.rounds == run.rounds_max or _is_cut(progress):
@@ -233,13 +248,12 @@ def _state(run: _RunProgress) -> list[str]:
     """Name, rounds, accuracy, wall time, time left, and the curve of accuracies."""
     if run.started is None:
         return [run.name, "queued" if run.ended is None else "ended", "", "", "", ""]
-    eta = run.eta_seconds()
     return [
         run.name,
         f"{run.rounds}/{run.rounds_max}" if run.progress or run.ended is not None else "starting",
         percent(run.accuracies[-1]) if run.accuracies else "",
         format_seconds(float(f"{run.wall_seconds():.1f}")),
-        "" if eta is None else f"ETA {format_seconds(round(eta))}",
+        run.eta_text(),
         spark(run.accuracies),
     ]
 
@@ -290,8 +304,8 @@ def line(run: _RunProgress) -> str:
     if number != "end":
         number = " ".join([f"{number}/{run.rounds_max}", *cut])
     parts = [f"{run.name} {number}", *(f"{name} {cell}" for name, cell in zip(names, cells, strict=False))]
-    eta = run.eta_seconds()
-    return "  ".join([*parts, *([] if eta is None else [f"ETA {format_seconds(round(eta))}"])])
+    eta = run.eta_text()
+    return "  ".join([*parts, *([eta] if eta else [])])
 
 
 def counts(chosen: Mapping[int, int], values: Sequence[int]) -> str:

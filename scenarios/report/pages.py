@@ -42,8 +42,11 @@ def write_study(
     facts: Mapping[str, str],
     figures: Sequence[tuple[str, str, str]],
     tables: Sequence[PageTable],
+    warnings: Sequence[str] = (),
 ) -> Path:
     """Write the page of a study to ``output`` and return it; ``figures`` are (name, SVG, caption)."""
-    text = render("study.html.j2", title=title, lead=lead, facts=facts, figures=figures, tables=tables)
+    text = render(
+        "study.html.j2", title=title, lead=lead, facts=facts, figures=figures, tables=tables, warnings=warnings
+    )
     write_text(output, text)
     return output

@@ -39,6 +39,7 @@ _STOPS = {
     "rounds": "round limit",
     "clients": "too few clients left",
     "user": "stopped by user",
+    "time_limit": "stopped at its time limit",
 }
 
 

@@ -169,6 +169,8 @@ class Examination:
 
 def key_of(name: str) -> str:
     """The key of a scenario that takes this plug-in. ScenarioError if it cannot be loaded or is no row."""
+    if not plugins.is_own(name):
+        raise ScenarioError(f"{name!r}: write MODULE:NAME, the module and its row, such as my_method:SPEC")
     try:
         row = plugins.load(name)
     except ValueError as error:

@@ -88,7 +88,7 @@ def check(loaded: Loaded, description: ModelProfile, source: str | None) -> dict
         "alphas": alphas(loaded, description),
         "notes": [
             *loaded.notes,
-            *builder.trace_notes(loaded),
+            *builder.fleet_notes(loaded),
             *evaluated_clients.left_out_notes(loaded, description),
             *builder.method_notes(loaded, description),
             *run_warnings.partition_notes(description),

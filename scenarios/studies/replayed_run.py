@@ -29,7 +29,7 @@ from coordinator.records.schema import (
     RoundRow,
     VisitRow,
 )
-from coordinator.rounds.budget import CLIENTS, CONVERGED, FLEET_RULES, ROUNDS, SECONDS, TARGET, USER, Budget
+from coordinator.rounds.budget import CLIENTS, CONVERGED, EARLY, FLEET_RULES, ROUNDS, SECONDS, TARGET, Budget
 from coordinator.rounds.ports import PendingCommit, PendingEvaluation, RunMemory, Snapshot
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import FederatedRun
@@ -188,7 +188,7 @@ class RetimedRun:
 
     def _is_stopped(self) -> bool:
         """Never; raises _EndOfRecord at the end of an unfinished run's ledger."""
-        if self.run.rounds == len(self.record.rounds) and self.record.stopped_by in (None, USER):
+        if self.run.rounds == len(self.record.rounds) and self.record.stopped_by in (None, *EARLY):
             raise _EndOfRecord
         return False
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.records.store import has_rounds, read
-from coordinator.rounds.budget import USER
+from coordinator.rounds.budget import EARLY
 from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
@@ -37,7 +37,7 @@ MARK = "study.json"
 TRACE_LINES = 8
 """Of an error that no run should raise"""
 MOST_NAMED = 6
-"""Missing runs that a note names"""
+"""Runs that a note or warning names"""
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,13 @@ def pending(run_set: RunSet, out: Path, device: str) -> list[PlannedRun]:
 
 
 def run_all(run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
-    """Make the runs that are not finished; returns ``folder``, ``runs``, and ``failed`` and ``missing`` if any are.
+    """Make the runs that are not finished; returns ``folder``, ``runs``, ``warnings``, and ``failed`` and ``missing``
+    if any are.
 
-    ``runs`` are summaries with the run's ``name``; ``stopped_by`` is "budgets" where a run met its needs. A run that
-    fails does not end the others; RunFailed if none of them has a summary, but the first ScenarioError if all of them
-    failed with one. If the user stops the run set, the result covers the runs so far; `Stopped` if there are none.
+    ``runs`` are summaries with the run's ``name``, and ``warnings`` theirs, each with the ``runs`` that have it;
+    ``stopped_by`` is "budgets" where a run met its needs. A run that fails does not end the others;
+    RunFailed if none of them has a summary, but the first ScenarioError if all of them failed with one. If the user
+    stops the run set, the result covers the runs so far; `Stopped` if there are none.
     """
     with locked(run_set, host) as folder:
         return _run_missing(run_set, folder, host, launcher, stopped)
@@ -187,7 +189,30 @@ def collected(
         raise RunFailed(failures(failed))
     runs = [ended[run.name] for run in run_set.runs if run.name in ended]
     notes = {"failed": failed, "missing": [run.name for run in run_set.runs if run.name not in ended]}
-    return {"folder": str(folder), "runs": runs, **{key: value for key, value in notes.items() if value}}
+    told = {"folder": str(folder), "runs": runs, "warnings": _warnings(runs)}
+    return told | {key: value for key, value in notes.items() if value}
+
+
+def _warnings(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each warning of the runs, with the names of those that have it."""
+    names: dict[str, list[str]] = {}
+    for run in runs:
+        for warning in run.get("warnings", []):
+            names.setdefault(warning, []).append(run["name"])
+    return [{"warning": warning, "runs": those} for warning, those in names.items()]
+
+
+def warning_lines(result: Mapping[str, Any]) -> list[str]:
+    """The warnings of a result of `run_all`, each once, after the runs that have it."""
+    return [f"{_named(each['runs'], len(result['runs']))}: {each['warning']}" for each in result.get("warnings", [])]
+
+
+def _named(names: Sequence[str], count: int) -> str:
+    """Some of so many runs, by their names."""
+    if count > 1 and len(names) == count:
+        return f"all {count} runs"
+    others = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{others}"
 
 
 def missing_note(result: Mapping[str, Any]) -> list[str]:
@@ -212,9 +237,9 @@ def failures(failed: Mapping[str, str]) -> str:
 
 
 def is_interrupted(result: Mapping[str, Any], run_set: RunSet) -> bool:
-    """Whether the user stopped the run set before all runs had ended."""
+    """Whether the run set was stopped before all runs had ended."""
     runs, failed = result["runs"], {**result.get("failed", {}), **result.get("diverged", {})}
-    return len(runs) + len(failed) < len(run_set.runs) or any(run["stopped_by"] == USER for run in runs)
+    return len(runs) + len(failed) < len(run_set.runs) or any(run["stopped_by"] in EARLY for run in runs)
 
 
 def known_folder(run_set: RunSet, out: Path) -> Path | None:
@@ -271,7 +296,7 @@ def _clear(path: Path) -> None:
 
 def _ended(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     stopped_by = summary["stopped_by"]
-    if stopped_by == USER and reached(trail(path), run.needs):
+    if stopped_by in EARLY and reached(trail(path), run.needs):
         stopped_by = BUDGETS
     return {"name": run.name, **summary, "run_dir": str(path), "stopped_by": stopped_by}
 
@@ -307,7 +332,7 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
     _refuse_other(file, scenario_text(builder.on_device(run.loaded, device).scenario.model_dump()))
     try:
         stopped_by = _summary(path)["stopped_by"]
-        return bool(stopped_by != USER) or reached(trail(path), run.needs)
+        return stopped_by not in EARLY or reached(trail(path), run.needs)
     except (sqlite3.Error, IndexError):  # there is no ledger yet, or no summary in it
         return False
 

@@ -237,8 +237,10 @@ def show(result: Mapping[str, Any], page: Path) -> None:
 
 
 def _words(overrides: Sequence[str], row: Mapping[str, Any]) -> list[str]:
-    """KEY=VALUE that give a run of a setting."""
-    return [*overrides, f"method={row['method']}", *(f"{key}={value}" for key, value in row["settings"].items())]
+    """KEY=VALUE that give a run of a setting, each key once."""
+    chosen = {"method": row["method"], **row["settings"]}
+    common = [override for override in overrides if parse(override)[0] not in chosen]
+    return [*common, *(f"{key}={value}" for key, value in chosen.items())]
 
 
 def tables(result: Mapping[str, Any]) -> list[PageTable]:

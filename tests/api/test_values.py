@@ -49,12 +49,34 @@ def test_nested_mappings_change_only_the_keys_that_they_name() -> None:
         ({"train": {"lr": 1j}}, "train.lr = 1j: a complex is no value of a scenario"),
         ({"train.lr=1": 2}, "'train.lr=1': a key is text such as train.lr"),
         ({"train": {3: 2}}, "train.3: a key is text such as train.lr"),
+        ({"callbacks": [print]}, "callbacks = <built-in function print>: callbacks are the argument on_round of"),
+        ({"train": {"lr": 1}, "train.lr": 2}, "command line: train.lr: is given twice; a key has one value"),
     ],
 )
 def test_what_no_scenario_has_is_refused_by_its_key(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         overrides(given)
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lr": 0.1}, "unknown key lr, did you mean 'train.lr'?"),
+        ({"n_workers": 5}, "unknown key n_workers: no key of a scenario; use workers"),
+        (
+            {"method": ["fedavg", "fedprox"]},
+            "method = ['fedavg', 'fedprox']: a run takes one; compare takes several, as methods fedavg,fedprox, and "
+            "sweep, as method=fedavg,fedprox",
+        ),
+        ({"train": {"lr": 1}, "train.lr": 2}, "train.lr: is given twice; a key has one value"),
+        ({"stop.target_accuracy": 90}, "stop.target_accuracy = 90: is above 1; say 0.9 or '90 %'"),
+    ],
+)
+def test_a_wrong_argument_is_answered_with_what_is_meant(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        fedbr.run("digits", **given)
+    assert str(refused.value) == message
 
 
 def test_a_mapping_is_a_scenario_with_nested_and_dotted_keys() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ AMONG_UPDATES = ("coordinator.rounds.pool_trainer:PoolTrainer.validate", "before
 def never() -> bool:
     """Nobody asks for an end."""
     return False
+
+
+def changed(words: Sequence[str], *overrides: str) -> list[str]:
+    """Words of a command line with other values of some keys, of which a command takes one each."""
+    keys = {override.partition("=")[0] for override in overrides}
+    return [*(word for word in words if word.partition("=")[0] not in keys), *overrides]
 
 
 def fedbr(*words: str) -> list[str]:

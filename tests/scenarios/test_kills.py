@@ -15,7 +15,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli.main import run_command
 from tests import warm
 from tests.ledgers import virtual_rows
-from tests.scenarios.runs import QUICK, committed, killed, resumed, undisturbed
+from tests.scenarios.runs import QUICK, changed, committed, killed, resumed, undisturbed
 
 Instant = tuple[str, str, int]
 """What is called, whether the kill comes before or after it, and at which call."""
@@ -49,7 +49,18 @@ FIVE = (*QUICK, "rounds.max=5")
 
 
 def begin(out: Path, *overrides: str) -> list[str]:
-    return ["run", "digits", *FIVE, *overrides, "--workers", "2", "--quiet", "--out", str(out), "--run-id", "cut"]
+    return [
+        "run",
+        "digits",
+        *changed(FIVE, *overrides),
+        "--workers",
+        "2",
+        "--quiet",
+        "--out",
+        str(out),
+        "--run-id",
+        "cut",
+    ]
 
 
 def go_on(folder: Path) -> list[str]:

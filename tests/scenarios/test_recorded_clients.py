@@ -122,7 +122,7 @@ def test_the_identity_of_a_run_has_all_files_that_its_recordings_come_from(folde
     ],
 )
 def test_how_rows_meet_clients_is_said(overrides: list[str], said: list[str]) -> None:
-    notes = builder.trace_notes(load("digits", overrides))
+    notes = builder.fleet_notes(load("digits", overrides))
     assert [text[: len(start)] for text, start in zip(notes, said, strict=True)] == said
 
 

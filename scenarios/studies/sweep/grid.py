@@ -18,7 +18,7 @@ from coordinator.rounds.policy import policy_row
 from coordinator.rounds.selectors.registry import selection
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.spelling import nearest
-from scenarios.config.toml_source import COMMAND_LINE, parse
+from scenarios.config.toml_source import COMMAND_LINE, parse, refuse_repeated
 from scenarios.config.toml_writer import toml_value
 from scenarios.errors import ScenarioError
 
@@ -120,6 +120,7 @@ def read_words(words: Sequence[str]) -> tuple[list[SweepAxis], list[str]]:
     for one in axes:
         if one.key in keys:
             raise ScenarioError(f"{COMMAND_LINE}: {one.key}: is named twice; write all its values as one list")
+    refuse_repeated(map(parse, overrides))
     return axes, overrides
 
 

@@ -12,7 +12,7 @@ from scenarios.report import bands, terminal
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import write_study
 from scenarios.report.progress import Trail
-from scenarios.studies.run_set import Study
+from scenarios.studies.run_set import Study, warning_lines
 from scenarios.studies.sweep import tables
 from scenarios.studies.sweep.results import SPENT, trails
 from scenarios.studies.sweep.study import SweepPlan, read_off
@@ -64,6 +64,7 @@ def draw(name: str, result: Mapping[str, Any], folder: Path) -> Path:
         _facts(result),
         [("bands", _bands(result), _caption(result))] if result["rows"] else [],
         tables.tables(result),
+        warning_lines(result),
     )
 
 

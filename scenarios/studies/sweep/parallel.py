@@ -121,7 +121,7 @@ class ParallelRuns:
             if stopped():
                 self._queue.clear()
                 for process in self._processes:
-                    process.stop()
+                    process.stop(self._host.stopped_by())
             for key, _ in self._selector.select(TURN_SECONDS):
                 self._listen(key.data)
 
@@ -207,10 +207,10 @@ class RunProcess:
         """Tell it to make a run."""
         self._send({"run": told_of(run, path)})
 
-    def stop(self) -> None:
-        """Tell it, once, that its run is to end with its round."""
+    def stop(self, reason: str) -> None:
+        """Tell it, once, that its run is to end with its round; ``reason``: `Host.stopped_by`."""
         if not self._is_stopped:
-            self._send({"stop": True})
+            self._send({"stop": reason})
         self._is_stopped = True
 
     def lines(self) -> list[bytes] | None:

@@ -4,7 +4,7 @@ It has one fork server for all of them, and speaks one JSON object per line. Fro
 
     {"host": {"out": PATH, "device": NAME, "workers": COUNT}}      first
     {"run": {"name": .., "path": .., "scenario": TOML, "scenario_name": .., "needs": {..}}}
-    {"stop": true}                  the run ends with its round, as after Ctrl-C
+    {"stop": REASON}                the run ends with its round, as after Ctrl-C, and was stopped by this
     {"end": true}                   there are no more runs
 
 To stdout:
@@ -32,6 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.rounds.budget import USER
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
@@ -48,13 +49,17 @@ class Commands:
 
     def __init__(self) -> None:
         self._runs: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._is_stopped = False
+        self._stopped_by: str | None = None
         self.host = json.loads(sys.stdin.readline())["host"]
         threading.Thread(target=self._listen, daemon=True).start()
 
     def __call__(self) -> bool:
         """Whether to stop."""
-        return self._is_stopped
+        return self._stopped_by is not None
+
+    def stopped_by(self) -> str:
+        """Why to stop."""
+        return self._stopped_by or USER
 
     def next_run(self) -> dict[str, Any] | None:
         """The next run, once it is named; None if there is none."""
@@ -66,7 +71,7 @@ class Commands:
             if "run" in said:
                 self._runs.put(said["run"])
             elif "stop" in said:
-                self._is_stopped = True
+                self._stopped_by = said["stop"]
             else:
                 self._runs.put(None)
                 return
@@ -85,6 +90,7 @@ def main() -> None:
         on_start=lambda folder, loaded: answer({"began": str(folder)}),
         on_round=lambda progress: answer({"round": packed(progress)}),
         on_note=lambda note: answer({"note": note}),
+        stopped_by=commands.stopped_by,
     )
     with WorkerLauncher() as launcher:
         while (run := commands.next_run()) is not None:

@@ -24,7 +24,7 @@ class RunSlot(Protocol):
     def begin(self, run: PlannedRun, path: Path) -> None:
         """Tell it to make a run."""
 
-    def stop(self) -> None:
+    def stop(self, reason: str) -> None:
         """Tell it, once, that its run is to end with its round."""
 
     def lines(self) -> list[bytes] | None:

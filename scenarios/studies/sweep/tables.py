@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.rounds.budget import USER
+from coordinator.rounds.budget import EARLY
 from scenarios.report.columns import BYTES, COUNT, JOULES, PERCENT, POINTS, SECONDS, Quantity, cells
 from scenarios.report.narrow import fitting, widths
 from scenarios.report.pages import PageTable
@@ -106,7 +106,7 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
 
 def _notes(result: Result, *notes: str) -> list[str]:
     alone = [ONE_SEED] if any(len(row["seeds"]) == 1 for row in result["rows"]) else []
-    stopped = sum(run["stopped_by"] == USER for run in result.get("runs", []))
+    stopped = sum(run["stopped_by"] in EARLY for run in result.get("runs", []))
     unfinished = (
         [f"runs that were stopped before their end, and count as far as they are: {stopped}"] if stopped else []
     )

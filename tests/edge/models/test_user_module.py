@@ -59,6 +59,7 @@ def test_blocks_may_be_named_by_their_children_alone() -> None:
         ("Tied", "blocks first and second share the parameter first.weight"),
         ("Scaled", "no block holds the parameters scale"),
         ("Cumulative", "norm has momentum = None, and its count of batches does not travel"),
+        ("Residuall", "has no 'Residuall'; did you mean 'Residual'?"),
         ("Lazy", "the size of fc.weight, fc.bias is not known before its first use; give it"),
     ],
 )

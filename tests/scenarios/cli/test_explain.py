@@ -77,7 +77,13 @@ def test_a_table_an_option_and_a_name_are_explained_too(capsys: pytest.CaptureFi
         ("lr", "did you mean 'train.lr'?"),
         ("mu", "did you mean 'method_options.mu'?"),
         ("fedpox", "did you mean 'fedprox'?"),
+        ("wifi", "did you mean 'wifi-5'?"),
+        ("straggler", "did you mean 'stragglers'?"),
+        ("tcp", "neither a key nor a name, but a word of fleet.transport.noise"),
         ("zzzzzz", "neither a key nor a name; see fedbr list keys"),
+        ("int8", "neither a key nor a name; see fedbr list keys"),
+        ("codec", "neither a key nor a name; see fedbr list keys"),
+        ("quantise", "neither a key nor a name; see fedbr list keys"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

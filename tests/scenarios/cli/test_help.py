@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -47,6 +48,18 @@ def test_the_version_is_that_of_product_python_and_torch(capsys: pytest.CaptureF
     assert told(capsys, "--version") == (
         f"fedbr {version('fedbr-edge')}, Python {platform.python_version()}, torch {version('torch')}\n"
     )
+
+
+def test_usage_and_options_have_words_for_what_is_to_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "run", "-h").startswith("Usage: fedbr run [OPTIONS] SCENARIO [KEY=VALUE]...\n")
+    assert told(capsys, "report", "-h").startswith("Usage: fedbr report [OPTIONS] FOLDER...\n")
+    assert told(capsys, "list", "-h").startswith("Usage: fedbr list [OPTIONS] [WHAT]\n")
+    assert told(capsys, "reproduce", "-h").startswith("Usage: fedbr reproduce [OPTIONS] [NAME] [KEY=VALUE]...\n")
+    assert told(capsys, "study", "tune", "-h").startswith("Usage: fedbr study tune [OPTIONS] SCENARIO [KEY=VALUE]...\n")
+    for name in (*(name for commands in main.COMMANDS.values() for name in commands), "study budget"):
+        text = told(capsys, *name.split(), "-h")
+        assert re.search("<[a-z]|[{}]", text) is None, name
+    assert "--workers N " in told(capsys, "run", "-h")
 
 
 QUIET = ("run", "resume", "compare", "sweep", "verify", "measure", "reproduce", "check-plugin")

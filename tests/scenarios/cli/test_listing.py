@@ -228,6 +228,24 @@ def test_each_list_is_shown_to_people_and_as_json(what: str, capsys: pytest.Capt
     assert what == "scenarios" or max(map(len, lines)) <= 80
 
 
+def test_the_head_of_a_scenario_is_wrapped_by_paragraphs_and_its_table_keeps_its_columns() -> None:
+    stream = io.StringIO()
+    listing_text.show("scenarios", [row for row in listing.rows("scenarios") if row["name"] == "digits"], stream)
+    lines = stream.getvalue().splitlines()
+    assert lines[1:5] == [
+        "    A comparison in seconds: scikit-learn's 1,797 handwritten digits (8x8) on",
+        "      ten clients with uneven classes.",
+        "    5 clients a round, 2 local epochs of batch 16, 40 rounds; Raspberry Pis,",
+        "      Jetsons and phones on Wi-Fi and LTE.",
+    ]
+    head = next(line for line in lines if "fedavg   fedprox" in line)
+    accuracy = next(line for line in lines if "accuracy, final" in line)
+    assert len(head) == len(accuracy)
+    (campus,) = [row for row in listing.rows("scenarios") if row["name"] == "campus"]
+    listing_text.show("scenarios", [campus], stream)
+    assert "server's. The clients' own links (200 Mbit/s)" in " ".join(stream.getvalue().split())
+
+
 def test_the_doctor_says_what_a_run_needs_and_names_a_folder_too_deep_for_a_socket(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from edge.protocol import codec, messages
 from edge.runtime.keys import make, read_pair, read_public
 from scenarios.cli import main
 from tests.edge.protocol.mutations import JOB
-from tests.scenarios.runs import fedbr, refused
+from tests.scenarios.runs import changed, fedbr, refused
 from tests.toy import federation, objective, set_workers, store
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
@@ -99,11 +99,14 @@ def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_
     """Of ten clients five are visited in each of three rounds, so that some come with what they kept before."""
     asked, port = ["method=fedbr+scaffold", "rounds.max=3"], free_port()
     here = ["--workers", "1", "--out", str(folder / "runs"), "--run-id", "alone", "--json"]
-    alone = model_sha256(capsys, ["run", *TINY, *asked, *here])
+    alone = model_sha256(capsys, ["run", *changed(TINY, *asked), *here])
     monkeypatch.setenv("TMPDIR", str(short_folder))
     with worker(folder, port) as alice, worker(folder, port, "eve") as eve:
         # Nobody works here, so that each number has been made by the remote worker.
-        assert model_sha256(capsys, [*listening(folder, port, "remote_worker"), *asked, "--workers", "0"]) == alone
+        assert (
+            model_sha256(capsys, [*changed(listening(folder, port, "remote_worker"), *asked), "--workers", "0"])
+            == alone
+        )
         status, said = ended(alice)
         assert (status, said[0][:11], said[1:]) == (0, "joined run ", ["the run has ended"])
         why = "the run does not know this key: its public key must be named in --allow there"
@@ -240,7 +243,7 @@ def test_a_worker_that_loses_its_run_or_finds_none_ends_with_3(folder: Path) -> 
     with worker(folder, port, "alice", "--wait", "0.5") as early:
         why = "no answer within 0.5 s: the run has ended, or has not begun to listen"
         assert ended(early) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
-    words = fedbr(*listening(folder, port, "lost"), "--workers", "0", "rounds.max=10000")
+    words = fedbr(*changed(listening(folder, port, "lost"), "rounds.max=10000"), "--workers", "0")
     with (
         subprocess.Popen(words, stdout=subprocess.DEVNULL) as run,
         worker(folder, port, "alice", "--wait", "12") as alice,
@@ -256,7 +259,8 @@ def test_a_worker_that_loses_its_run_or_finds_none_ends_with_3(folder: Path) -> 
 
 def test_a_worker_whose_run_is_killed_and_taken_up_again_joins_it_again(folder: Path) -> None:
     port = free_port()
-    words = [*listening(folder, port, "again"), "--workers", "0", "rounds.max=40", "stop.target_accuracy=1.0"]
+    longer = changed(listening(folder, port, "again"), "rounds.max=40", "stop.target_accuracy=1.0")
+    words = [*longer, "--workers", "0"]
     ledger = folder / "runs" / "digits" / "again" / "ledger.sqlite"
     with worker(folder, port) as alice:
         with subprocess.Popen(fedbr(*words), stdout=subprocess.DEVNULL) as run:

@@ -21,6 +21,7 @@ from scenarios.host import run_lock
 from scenarios.session import Session
 from tests import warm
 from tests.ledgers import virtual_rows
+from tests.scenarios.runs import changed
 
 DIGITS = ("run", "digits", "rounds.max=8", "stop.target_accuracy=1.0", "train.local_epochs=1", "--workers", "2")
 
@@ -84,7 +85,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys:
 def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command([*DIGITS, "rounds.max=1", "--out", str(tmp_path / "runs"), "--run-id", "a", "--json"]) == 0
+    assert (
+        run_command([*changed(DIGITS, "rounds.max=1"), "--out", str(tmp_path / "runs"), "--run-id", "a", "--json"]) == 0
+    )
     summary = json.loads(capsys.readouterr().out)
     folder = (tmp_path / "runs" / "digits").rename(tmp_path / "digits") / "a"
     page = folder / "report.html"
@@ -128,7 +131,7 @@ def started_nothing(session: Session) -> None:
 
 @pytest.mark.usefixtures("warm_workers")
 def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command([*DIGITS, "rounds.max=3", "--out", str(tmp_path), "--run-id", "run", "--quiet"]) == 0
+    assert run_command([*changed(DIGITS, "rounds.max=3"), "--out", str(tmp_path), "--run-id", "run", "--quiet"]) == 0
     folder = tmp_path / "digits" / "run"
     with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
         db.execute(

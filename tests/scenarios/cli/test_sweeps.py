@@ -69,6 +69,41 @@ def swept(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) 
     return Swept(out, first, printed(*sweep, "--seeds", "2"), made_at)
 
 
+def test_warnings_of_runs_are_told_once_with_the_runs_that_have_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pool_in_this_process: None
+) -> None:
+    words = ["digits", "rounds.deadline=1 ms", *SHORT, "--workers", "1", "--out", str(tmp_path), "--json"]
+    late = "no visit has counted (5 late), so that the model is the one that the run began with"
+    for command, grid, names, shown in (
+        (
+            "sweep",
+            ["method=fedavg", "rounds.policy=sync,deadline", "--seeds", "2", "--report"],
+            ["fedavg-policy-deadline-seed0", "fedavg-policy-deadline-seed1"],
+            "fedavg-policy-deadline-seed0, fedavg-policy-deadline-seed1",
+        ),
+        (
+            "compare",
+            ["rounds.policy=deadline", "--methods", "fedavg,fedprox", "--no-report"],
+            ["fedavg", "fedprox"],
+            "all 2 runs",
+        ),
+    ):
+        assert main.run_command([command, *words, *grid]) == 0
+        out, err = capsys.readouterr()
+        result = json.loads(out)
+        assert result["warnings"] == [{"warning": late, "runs": names}]
+        assert err == f"fedbr: warning: {shown}: {late}\n"
+    (page,) = tmp_path.glob("digits/sweep-*/report.html")
+    assert f"<strong>Warning:</strong> fedavg-policy-deadline-seed0, fedavg-policy-deadline-seed1: {late}." in (
+        page.read_text(encoding="utf-8")
+    )
+    swept = fedbr.sweep(
+        "digits", {"rounds.policy": ["sync"]}, seeds=1, out=tmp_path / "py", progress=False,
+        rounds={"max": 1}, train={"local_steps": 2},
+    )  # fmt: skip
+    assert swept.result["warnings"] == []
+
+
 def test_one_more_seed_makes_only_what_is_missing_without_a_run_id(swept: Swept) -> None:
     assert len(swept.first["runs"]) == 4
     assert swept.first["folder"] == swept.whole["folder"]

@@ -25,7 +25,6 @@ from costmodel import units
 from costmodel.fleet.devices import devices, networks
 from edge.data.registry import DATASETS
 from edge.models.registry import MODELS
-from edge.protocol.config import Section
 from scenarios.config import schema
 from scenarios.config.toml_writer import toml_text
 
@@ -50,18 +49,6 @@ UNITS = {
 }  # fmt: skip
 WIDE = 10**6
 """Beyond the bounds of most keys."""
-
-
-def fields(table: type = schema.Scenario, at: str = "") -> dict[str, FieldInfo]:
-    """Every key of the schema that is no table of other keys."""
-    found: dict[str, FieldInfo] = {}
-    for name, field in schema.fields(table).items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
-            found |= fields(kind, f"{at}{name}.")
-        else:
-            found[f"{at}{name}"] = field
-    return found
 
 
 def fitting(key: str) -> st.SearchStrategy[Any]:
@@ -114,6 +101,8 @@ def _numbers(kind: type, bounds: list[Any]) -> st.SearchStrategy[Any]:
     near = st.integers(math.ceil(low), int(min(high, low + 20)))
     numbers = st.one_of(near, plain, st.just(low), st.just(high)).filter(lambda number: number not in out)
     for each in bounds:
+        if isinstance(each, BeforeValidator) and each.func is schema.fraction:
+            return st.one_of(numbers, st.integers(1, 100).map("{} %".format))
         if isinstance(each, BeforeValidator):
             written = numbers.map(partial(_in_units, each.func))
             return st.one_of(written, st.integers(1, 1000).map(partial(_quantity, UNITS[each.func])))  # type: ignore[index]
@@ -181,7 +170,7 @@ def scenario(settings: Mapping[str, Any], base: str = "digits") -> str:
     return "\n".join([f"extends = {toml(base)}", *said]) + "\n"
 
 
-FIELDS = fields()
+FIELDS = dict(schema.all_fields())
 keys = st.sampled_from(sorted(FIELDS))
 fits = st.lists(keys, min_size=1, max_size=6, unique=True).flatmap(
     lambda chosen: st.fixed_dictionaries({key: fitting(key) for key in chosen})

@@ -75,6 +75,11 @@ def test_a_run_folder_of_an_earlier_version_may_have_bare_numbers_but_overrides_
     assert "needs a unit" in refusal("rounds.deadline=6", name=str(tmp_path / "scenario.toml"))
 
 
+@pytest.mark.parametrize("written", ["0.9", '"90 %"', "90%", "90.0 %"])
+def test_an_accuracy_may_be_written_in_percent(written: str) -> None:
+    assert load("digits", [f"stop.target_accuracy={written}"]).scenario.stop.target_accuracy == 0.9
+
+
 def test_a_key_that_has_a_new_name_is_read_under_its_old_one_with_a_note(tmp_path: Path) -> None:
     today = load("campus", ["fleet.gateways.count=2"])
     resolved = scenario_text(today.scenario.model_dump())
@@ -113,6 +118,26 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
     [
         ("train.learning_rat=0.1", "unknown key train.learning_rat, did you mean 'train.lr'?"),
         ("rounds.num_rounds=3", "unknown key rounds.num_rounds, did you mean 'rounds.max'?"),
+        ("learning_rate=0.1", "unknown key learning_rate, did you mean 'train.lr'?"),
+        ("target=0.9", "unknown key target, did you mean 'stop.target_accuracy'?"),
+        ("data.alpha=0.3", "unknown key data.alpha, did you mean 'data.partition.alpha'?"),
+        ("eval.adapt.rounds=3", "unknown key eval.adapt.rounds, did you mean 'rounds.max'?"),
+        ("rounds.policy_options.buffer=0", "unknown key rounds.policy_options.buffer, did you mean 'rounds.buffer'?"),
+        ("rounds.policy_options.xyz=0", "unknown key rounds.policy_options.xyz (known here: none)"),
+        ("stop.target_accuracy=90", "stop.target_accuracy = 90: is above 1; say 0.9 or '90 %'"),
+        (
+            "stop.target_accuracy=x %",
+            "stop.target_accuracy = 'x %': 'x %' is no number of percent, such as '90 %'",
+        ),
+        (
+            "stop.target_accuracy=101 %",
+            "stop.target_accuracy = '101 %': input should be less than or equal to 1",
+        ),
+        (
+            "budget.bytes=1,5 MB",
+            "budget.bytes = '1,5 MB': '1,5 MB' is not bytes: write a number and a unit of B, kB, MB, GB, TB, PB, KiB, "
+            "MiB, GiB, TiB",
+        ),
         ("train.batch=true", "train.batch = true: must not be true or false"),
         ("train.lr.x=3", "train.lr.x: lr is a value, not a table"),
         ("seed=-1", "seed = -1: input should be greater than or equal to 0"),

@@ -236,7 +236,7 @@ def test_lists_without_end_in_an_own_device_file_and_tables_that_stand_twice_are
         (b'extends = "digits"', ["data.clients=1000000000000"], "command line: data.clients = 1000000000000: "),
         (b'extends = "digits"', ["rounds.max"], "'rounds.max': an override reads KEY=VALUE, for example train.lr=0.05"),
         (b'extends = "digits"', ["model.width=4096"], "mine: model.name = 'digits-cnn': of width 4096 it has "),
-        (None, [], "{path}: no such file"),  # it is a folder
+        (None, [], "{path}: is a folder; name a scenario or a TOML file"),
     ],
 )
 def test_the_command_ends_with_2_and_one_line(

@@ -76,7 +76,7 @@ def test_runs_of_one_folder_are_read_at_what_they_have_in_common_and_the_target_
     assert [run["rounds_to_target"] for run in runs] == [1, 1]
     result = result_of(compared)
     fedavg, fedbr = result["runs"]
-    assert set(result) == {"study", "target_accuracy", "runs", "at_common_bytes", "at_common_seconds"}
+    assert set(result) == {*("study", "target_accuracy", "runs", "warnings", "at_common_bytes", "at_common_seconds")}
     assert result["at_common_bytes"]["bytes"] == fedbr["bytes_down"] + fedbr["bytes_up"]
     assert result["at_common_bytes"]["accuracy"]["fedbr"] == fedbr["accuracy"]
     assert result["at_common_seconds"]["seconds"] == fedavg["virtual_seconds"]

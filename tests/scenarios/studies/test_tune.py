@@ -16,7 +16,7 @@ from scenarios.studies import tune
 from scenarios.studies.run_set import is_interrupted
 from tests.scenarios.in_this_process import SMALL
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
-from tests.scenarios.runs import refused
+from tests.scenarios.runs import changed, refused
 
 HELD_OUT = "data.validation=0.2"
 
@@ -151,8 +151,13 @@ def test_a_run_that_fails_otherwise_is_still_missing() -> None:
 def test_a_study_fails_only_if_every_value_diverges(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, values: str, code: int
 ) -> None:
-    words = ("digits", HELD_OUT, *SMALL, "rounds.max=2", "--grid", f"train.lr={values}", "--no-report")
+    words = ("digits", *changed((HELD_OUT, *SMALL), "rounds.max=2"), "--grid", f"train.lr={values}", "--no-report")
     assert main.run_command(["study", "tune", *words, "--out", str(tmp_path)]) == code
     said = capsys.readouterr()
     assert ("training diverged?" in said.err) == (code == 3)
     assert ("train.lr=100000 diverged" in " ".join(said.out.split())) == (code == 0)
+
+
+def test_the_words_of_a_chosen_setting_give_each_key_once() -> None:
+    row = {"method": "fedavg", "settings": {"train.lr": "0.1"}}
+    assert tune._words(["train.lr=1", "seed=2"], row) == ["seed=2", "method=fedavg", "train.lr=0.1"]

@@ -16,6 +16,7 @@ from scenarios.config.load import ScenarioError
 from scenarios.host import Host, Piece, piece_seconds
 from scenarios.papers import reproduce
 from scenarios.report import html
+from scenarios.report.run_reader import open_runs
 from scenarios.studies import duration
 from scenarios.studies.wall_time import (
     MeasuredRound,
@@ -169,17 +170,25 @@ def test_a_comparison_in_pieces_ends_as_one_that_was_made_at_once(
     assert main.run_command([*words, "--run-id", "whole"]) == 0
     capsys.readouterr()
 
-    codes, rests = [], []
+    codes, rests, ends = [], [], []
     for _ in range(4):
         codes.append(main.run_command([*words, "--run-id", "pieces", "--for", "1 us"]))
-        rests.append(json.loads(capsys.readouterr().out).get("left", {}))
+        result = json.loads(capsys.readouterr().out)
+        rests.append(result.get("left", {}))
+        ends.append([run["stopped_by"] for run in result["runs"]])
 
     # The last round of a run ends it, so a piece that makes it stops before the next run.
     assert codes == [4, 4, 4, 0]
     assert [rest.get("rounds_done") for rest in rests] == [1, 2, 3, None]
     assert [rest.get("runs_ended") for rest in rests] == [0, 1, 1, None]
+    # A run that Ctrl-C stops has "user".
+    assert ends == [["time_limit"], ["rounds"], ["rounds", "time_limit"], ["rounds", "rounds"]]
     assert rests[0]["rounds_left"] == 3
     assert rests[0]["seconds_left"] > 0
     assert chains(tmp_path / "digits" / "pieces") == chains(tmp_path / "digits" / "whole")
     assert main.run_command(["run", "digits", "--for", "1 us", *words[4:], "--run-id", "one"]) == 4
-    assert json.loads(capsys.readouterr().out)["rounds"] == 1
+    piece = json.loads(capsys.readouterr().out)
+    assert (piece["rounds"], piece["stopped_by"]) == (1, "time_limit")
+    assert open_runs([tmp_path / "digits" / "one"])[0].stopped_by() == "stopped at its time limit"
+    assert main.run_command(["resume", str(tmp_path / "digits" / "one"), "--workers", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stopped_by"] == "rounds"

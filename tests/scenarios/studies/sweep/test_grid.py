@@ -40,7 +40,10 @@ def test_lists_that_cannot_be_meant_are_refused_by_key() -> None:
     assert refusal("train.lr=0.1,1", "train.lr=2") == (
         "command line: train.lr: is named twice; write all its values as one list, train.lr=0.05,0.1"
     )
-    assert refusal("train.lr") == "'train.lr': an override reads KEY=VALUE, for example train.lr=0.05"
+    assert refusal("train.lr") == (
+        "'train.lr': an override reads KEY=VALUE, for example train.lr=0.05; values of a list are separated by commas "
+        "without spaces"
+    )
 
 
 def test_a_value_is_shown_in_one_way_however_it_is_written() -> None:

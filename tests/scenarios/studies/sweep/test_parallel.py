@@ -56,7 +56,7 @@ def test_each_process_takes_the_next_run_and_the_workers_are_shared_among_them(t
     assert len({run["pid"] for run in result["runs"]}) == 2
     assert {"a has 2 workers", "b has 1 workers"} <= set(told)
     assert told.index("about c") + 1 == told.index("began c")
-    assert set(result) == {"folder", "runs"}
+    assert set(result) == {"folder", "runs", "warnings"}
 
 
 def test_no_more_runs_at_a_time_than_workers(tmp_path: Path) -> None:
