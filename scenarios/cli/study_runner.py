@@ -107,7 +107,7 @@ def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, e
         on = choose_device(options.device)
         result["left"] = wall_time.left(begun, options.out, on, wall_time.durations(expected))
     page = report_or_warning(lambda: run_set.write(study, result, with_report=options.report and not stopped)) or folder
-    emit(result, options.as_json, lambda: study.show(result, page))
+    emit(result, options.as_json, lambda: study.show(result, page), in_files=True)
     if stopped and not options.silent:
         text = wall_time.left_text(result["left"])
         again = "" if options.run_id is None and study.run_set.run_id else f" with --run-id {folder.name}"
