@@ -22,7 +22,7 @@ class _Descriptor(io.FileIO):
     is_needed = True
     """Whether what is written is nowhere else"""
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:

@@ -114,7 +114,7 @@ def test_a_folder_that_is_held_must_stay_and_so_must_its_ledger(tmp_path: Path) 
     with run_lock(folder) as held, ledger.open():
         held.keep(ledger)
         held.check()
-        assert [held.watched(lambda answer=answer: answer)() for answer in (False, True)] == [False, True]
+        assert (held.watched(lambda: False)(), held.watched(lambda: True)()) == (False, True)
         shutil.copy(ledger, tmp_path / "copy")
         (tmp_path / "copy").replace(ledger)
         with pytest.raises(RunFailed, match=rf"^{ledger} was removed or replaced in mid-run\nrun folder: {folder}$"):

@@ -39,10 +39,10 @@ def full() -> Iterator[int]:
         yield device.fileno()
 
 
-def run(words: list[str], output: int, errors: Path, **how: object) -> tuple[int, str]:
+def run(words: list[str], output: int, errors: Path) -> tuple[int, str]:
     """(exit code, stderr) of a command with this stdout."""
     with errors.open("wb+") as file:
-        code = warm.start(words, output, file.fileno(), **how).wait()
+        code = warm.start(words, output, file.fileno()).wait()
         file.seek(0)
         return code, file.read().decode()
 
