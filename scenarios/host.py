@@ -30,6 +30,7 @@ from edge.protocol.files import folder_lock, write_bytes, write_folder, write_te
 from scenarios import run_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
+from scenarios.run_folder import HeldFolder
 
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
@@ -242,6 +243,7 @@ def make_folder(name: str, host: Host, fill: Callable[[Path], None] = lambda fol
     folder = host.out / name / (host.run_id or f"{stamp}-{secrets.token_hex(2)}")
     _refuse_existing(folder)
     with _writing(folder):
+        (host.out / name).mkdir(parents=True, exist_ok=True)
         write_folder(folder, fill)
     return folder
 
@@ -264,14 +266,14 @@ def reset_run_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def run_lock(folder: Path) -> Iterator[None]:
+def run_lock(folder: Path) -> Iterator[HeldFolder]:
     """Lock a run folder until the context or the process ends; ScenarioError if another process has locked it."""
     with contextlib.ExitStack() as lock:
         try:
-            lock.enter_context(folder_lock(folder.resolve()))
+            descriptor = lock.enter_context(folder_lock(folder.resolve()))
         except BlockingIOError:
             raise ScenarioError(f"run folder {folder}: another process has locked this run") from None
-        yield
+        yield HeldFolder(folder, descriptor)
 
 
 def _refuse_existing(folder: Path) -> None:

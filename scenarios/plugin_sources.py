@@ -109,6 +109,7 @@ def keep(sources: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
     """Copy sources into a run folder that `scenarios.run_folder` has checked; returns module -> record."""
     for module, source in sources.items():
         copy = _copy(folder, module, source.file)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(copy, source.content)
         copy.chmod(MODE)
     return {

@@ -18,17 +18,23 @@ from scenarios.config.error_messages import known_keys
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
 from scenarios.errors import ScenarioError
+from scenarios.run_folder import HeldFolder
 
 USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 """Errors of workers that the user's data, and no defect, cause"""
 
 
 @contextlib.contextmanager
-def named(folder: Path) -> Iterator[None]:
-    """Turn errors that end the run into RunFailed, which names the run folder and the file of an OSError."""
+def named(folder: Path, held: HeldFolder | None = None) -> Iterator[None]:
+    """Turn errors that end the run into RunFailed, which names the run folder and the file of an OSError.
+
+    If the folder is no longer where it was (``held``), the error says that instead of what followed from it.
+    """
     try:
         yield
     except (PoolError, RunFailed, OSError, sqlite3.Error) as error:
+        if held is not None:
+            held.check()
         raise RunFailed(f"{in_words(error, folder)}\nrun folder: {folder}") from error
 
 

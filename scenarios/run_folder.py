@@ -1,7 +1,7 @@
 """The files of a run folder that may be written, and those that may be removed.
 
 A folder may come from another user, or may have been modified. Nothing behind a link is written or removed, and no file
-with a name that runs do not use.
+with a name that runs do not use. A run whose folder is moved or removed while it works is ended (`HeldFolder`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from coordinator.records.checkpoints import remove_all
 from coordinator.records.names import PLACES, VECTORS
+from coordinator.rounds.run import RunFailed
 from edge.protocol.files import opened
 from scenarios import plugin_sources
 from scenarios.errors import ScenarioError
@@ -36,6 +37,50 @@ _PASSING = re.compile(
 _LOG = re.compile(r"(coordinator|worker-[0-9]+)\.log")
 SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
 """The end of an SQLite journal that names a super-journal, which SQLite then deletes (its file format, section 3)."""
+
+
+class HeldFolder:
+    """A run folder, or one of several runs, that this process has locked, at the path by which its files are written.
+
+    Whatever is written to the path of a folder that has moved is missing in it, or lies in another run's folder.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """``descriptor``: of the folder, wherever it is moved."""
+        self.path, self._descriptor = path, descriptor
+        self._ledger: tuple[Path, os.stat_result] | None = None
+
+    def keep(self, ledger: Path) -> None:
+        """From now on the ledger must be this file, which must stay open."""
+        self._ledger = ledger, ledger.stat()
+
+    def check(self) -> None:
+        """RunFailed if the folder is no longer at its path, or its ledger is another file."""
+        held = os.fstat(self._descriptor)
+        if not _is_at(self.path, held):
+            place = Path(f"/proc/self/fd/{self._descriptor}").readlink()
+            if _is_at(place, held):
+                raise RunFailed(f"{self.path} was moved to {place} in mid-run\nrun folder: {place}")
+            raise RunFailed(f"{self.path} was removed, or moved to another disk, in mid-run")
+        if self._ledger is not None and not _is_at(*self._ledger):
+            path = self._ledger[0]
+            raise RunFailed(f"{path} was removed or replaced in mid-run\nrun folder: {self.path}")
+
+    def watched(self, stopped: Callable[[], bool]) -> Callable[[], bool]:
+        """A stop flag that makes the check, too, since workers and long rounds would not meet it before a commit."""
+
+        def is_stopped() -> bool:
+            self.check()
+            return stopped()
+
+        return is_stopped
+
+
+def _is_at(path: Path, held: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), held)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def check(folder: Path) -> None:

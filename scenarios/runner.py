@@ -54,6 +54,7 @@ from scenarios.report.metadata import (
     stops_at_target,
     summary,
 )
+from scenarios.run_folder import HeldFolder
 from scenarios.stoppable_clock import StoppableClock
 
 _log = logging.getLogger("fedbr.runner")
@@ -83,13 +84,14 @@ def run(
     run_warnings.check_instructions(loaded)
     fleet = builder.fleet(loaded)
     folder = create_run_folder(loaded, host)
-    with run_lock(folder), _log_and_wrap(folder):
+    with run_lock(folder) as held, _log_and_wrap(held):
         _log_start(folder, host)
         host.on_start(folder, loaded)
         try:
             with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
-                return _run(loaded, fleet, host, folder, launcher, stopped, stop_at_target)
+                return _run(loaded, fleet, host, held, launcher, held.watched(stopped), stop_at_target)
         except (ScenarioError, Stopped):
+            held.check()
             run_folder.discard(folder)  # no round has been committed yet, so nothing is lost
             raise
 
@@ -106,7 +108,7 @@ def resume(
     run_folder.check(folder)
     _check_device(folder, host.device)
     fleet = builder.fleet(loaded)
-    with run_lock(folder), _log_and_wrap(folder):
+    with run_lock(folder) as held, _log_and_wrap(held):
         if (result := _outcome(loaded, folder)) is not None:
             return result
         resumed = has_rounds(folder / "ledger.sqlite")
@@ -115,7 +117,8 @@ def resume(
         _log_start(folder, host)
         host.on_start(folder, loaded)
         with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
-            return _run(loaded, fleet, host, folder, launcher, stopped, stops_at_target(folder), resumed)
+            until = held.watched(stopped)
+            return _run(loaded, fleet, host, held, launcher, until, stops_at_target(folder), resumed)
 
 
 def _log_start(folder: Path, host: Host) -> None:
@@ -190,10 +193,12 @@ def _is_another(folder: Path) -> ScenarioError:
 
 
 @contextlib.contextmanager
-def _log_and_wrap(folder: Path) -> Iterator[None]:
+def _log_and_wrap(held: HeldFolder) -> Iterator[None]:
     """Write the coordinator's log into a run folder; errors as of `run_errors.named`."""
-    with run_errors.named(folder):
-        (folder / "logs").mkdir(exist_ok=True)
+    folder = held.path
+    with run_errors.named(folder, held):
+        for name in run_folder.MADE:  # a copy of the folder may lack those that were empty
+            (folder / name).mkdir(exist_ok=True)
         with logging_to(folder / "logs" / "coordinator.log"):
             yield
 
@@ -202,23 +207,24 @@ def _run(
     loaded: Loaded,
     fleet: Fleet,
     host: Host,
-    folder: Path,
+    held: HeldFolder,
     launcher: WorkerLauncher,
     stopped: Callable[[], bool],
     stop_at_target: bool,
     resumed: bool = False,
 ) -> dict[str, Any]:
-    wall_started = time.monotonic()
+    wall_started, folder = time.monotonic(), held.path
     sources = {} if resumed else plugin_sources.find(plugin_sources.named(loaded))
     profile, initial = _described(loaded, host, folder, launcher, stopped)
     fleet = builder.with_operations(loaded, fleet, profile)
     refused = builder.refused(loaded, fleet, profile)
     foreseen = _tell_before_training(loaded, profile, host)
     chain = initial_hash(builder.identity(loaded), profile.data_sha256)
+    held.check()
     if not resumed:
         kept = plugin_sources.keep(sources, folder)
         _write_environment(folder, environment(loaded, profile, host, refused, stop_at_target, kept))
-    with _ledger(loaded, folder, chain, resumed) as ledger:
+    with _ledger(loaded, held, chain, resumed) as ledger:
         job = _job(loaded, profile, host)
         if resumed and (change := machine_change(folder, host.device)):
             ledger.event(HostEvent("machine_changed", "", change, time.time()))
@@ -314,13 +320,15 @@ def _notes(loaded: Loaded, profile: ModelProfile) -> list[str]:
 
 
 @contextlib.contextmanager
-def _ledger(loaded: Loaded, folder: Path, chain: str, resumed: bool) -> Iterator[Ledger]:
+def _ledger(loaded: Loaded, held: HeldFolder, chain: str, resumed: bool) -> Iterator[Ledger]:
     """The ledger of a run, new or resumed; ScenarioError for one whose hash chain begins otherwise."""
     genesis, table = None if resumed else chain, loaded.method.objective.table
-    ledger = Ledger(folder / "ledger.sqlite", genesis, table, loaded.scenario.checkpoints)
+    path = held.path / "ledger.sqlite"
+    ledger = Ledger(path, genesis, table, loaded.scenario.checkpoints, held.check)
     with contextlib.closing(ledger):
+        held.keep(path)
         if ledger.genesis != chain:
-            raise _is_another(folder)
+            raise _is_another(held.path)
         yield ledger
 
 

@@ -81,10 +81,12 @@ class ScaffoldExtension(ServerExtension):
 
     def step(self, before: Model, after: Model) -> Model:
         """c ← c + (1/N) Σ Δc_i; the model stays the method's."""
+        c = dict(self.c)  # visits under way hold the one before
         for key, total in self.sums.items():
             if total.total is not None:
                 change = self._change(total, before[key], self.c[key]) if self.lean else total.total
-                self.c[key] = Vector((self.c[key].data + change / len(self.setup.samples)).astype(np.float32))
+                c[key] = Vector((self.c[key].data + change / len(self.setup.samples)).astype(np.float32))
+        self.c = c
         self._begin()
         return after
 

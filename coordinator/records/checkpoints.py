@@ -58,7 +58,11 @@ class CheckpointStore:
         return Snapshot(models_sha256(models), models, arrays, store.take_uncommitted(), obsolete)
 
     def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
-        """Write the checkpoint, commit the round in one transaction, then delete obsolete files."""
+        """Write the checkpoint, commit the round in one transaction, then delete obsolete files.
+
+        RunFailed, before anything is written, if the run folder is no longer where it was.
+        """
+        self.ledger.check_place()
         record, snapshot = pending.record, pending.snapshot
         models = {
             f"{model_prefix(name)}{key}": vector.data
@@ -91,6 +95,7 @@ class CheckpointStore:
 
     def remove_orphans(self) -> None:
         """Delete files of rounds that were never committed."""
+        self.ledger.check_place()
         remove_all(self.folder, but=self.ledger.files())
 
     def _write(self, round: int, checkpoint: Arrays) -> tuple[str, str]:

@@ -78,6 +78,7 @@ class ClientVectors:
             raise ValueError(f"store: slot {slot} of shapes {sizes}, but store_shapes gives {self.expected.get(slot)}")
         assert self._folder is not None, "a server side that prices a run gets no updates"
         name = names.of_vectors(client, slot, self._version(client, slot) + 1)
+        self._folder.mkdir(exist_ok=True)
         files.write_vectors(self._folder / name, {key: vector.data for key, vector in vectors.items()})
         self._replace(self._put, (client, slot), name)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -36,6 +36,7 @@ from coordinator.records.schema import (
     payload_rows,
 )
 from coordinator.records.visit_columns import VisitColumns
+from coordinator.rounds.run import RunFailed
 from edge.protocol.home import abbreviated
 from edge.protocol.payload import Shapes
 
@@ -95,12 +96,15 @@ class Ledger:
         genesis: str | None,
         method_table: MethodTable | None = None,
         rules: CheckpointRules | None = None,
+        check_place: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the ledger; ``genesis`` is the first hash of its chain. None: open an existing one.
 
-        ``rules``: which checkpoints stay beside the newest ones.
+        ``rules``: which checkpoints stay beside the newest ones; ``check_place``: RunFailed if the run folder is no
+        longer where it was, called before each transaction.
         """
         self.path, self._rules = path, rules or CheckpointRules()
+        self.check_place = check_place
         self._method_table = method_table
         self._db = sqlite3.connect(path, isolation_level=None)
         try:
@@ -282,9 +286,11 @@ class Ledger:
     def close(self) -> None:
         """Merge the write-ahead log into the file and close it, so that readers leave no files beside it.
 
-        If the disk fails, the log stays: no commit is lost.
+        If the disk fails, the log stays: no commit is lost. So it does in a folder that has moved: SQLite would remove
+        the log at the old path, which may be that of another ledger.
         """
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error, RunFailed):
+            self.check_place()
             self._db.execute("PRAGMA journal_mode=DELETE")
         self._db.close()
 
@@ -356,6 +362,7 @@ class Ledger:
         return {str(row[0]) for row in self._db.execute(query)}
 
     def _transaction(self) -> _Transaction:
+        self.check_place()
         return _Transaction(self._db)
 
 

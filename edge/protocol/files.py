@@ -1,7 +1,8 @@
 """Files and folders that are whole or absent: written under another name, then renamed. And locks on folders.
 
 No link is ever followed. A link in a file's place is replaced when the file is written, and is an error when it is
-read; so are devices and pipes.
+read; so are devices and pipes. The folder of a file must be there: one that was moved is never made anew at its old
+place.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ def write_bytes(path: Path, content: bytes, writer: str = "") -> None:
     """
     part = path.with_name(f"{path.name}{writer}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         part.unlink(missing_ok=True)  # left by a process that was killed; or a link
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE), "wb") as file:
             file.write(content)
@@ -63,7 +63,6 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     A half filled folder of a process that was killed is removed. So one process fails if two make the same folder.
     """
     prefix = f".{folder.name}.new-"
-    folder.parent.mkdir(parents=True, exist_ok=True)
     for abandoned in folder.parent.glob(f"{glob.escape(prefix)}*"):
         if is_temporary(abandoned, prefix):
             shutil.rmtree(abandoned, ignore_errors=True)
@@ -90,16 +89,17 @@ def opened(path: Path) -> BinaryIO:
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[int]:
     """Hold an exclusive lock on a folder, of which nothing is written; the kernel releases it if the process is killed.
 
-    BlockingIOError if another process holds it, OSError if it is no folder or a link.
+    Yields a descriptor of the folder, wherever it is moved. BlockingIOError if another process holds it, OSError if it
+    is no folder or a link.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # not inherited by programs started here
     try:
         if not lock_descriptor(descriptor, blocking=False):
             raise BlockingIOError(errno.EWOULDBLOCK, "is locked by another process", str(folder))
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -30,6 +30,7 @@ class DrawnFigure:
         file = place("path", path)
         if file.suffix != ".svg":
             raise ReportError(f"{file}: figures are SVG files: {file.with_suffix('.svg')}")
+        file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, f"{self.svg}\n")
         return file
 

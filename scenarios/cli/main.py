@@ -1,6 +1,7 @@
 """The command ``fedbr``: its commands and their exit codes.
 
-0 finished; 2 bad usage or scenario; 3 the run failed; 4 stopped early by the user; 130 on a second Ctrl-C.
+0 finished; 2 bad usage or scenario; 3 the run failed, or stdout could not be written (`scenarios.cli.output`); 4
+stopped early by the user; 130 on a second Ctrl-C.
 Each command imports its slow modules itself, so that help and usage errors appear at once.
 """
 
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from scenarios import search_path
-from scenarios.cli import lookup, new, own_numpy, recorded, remote, runs, studies, sweeps, verbosity
+from scenarios.cli import lookup, new, output, own_numpy, recorded, remote, runs, studies, sweeps, verbosity
 from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 
@@ -59,7 +60,13 @@ def main() -> None:
     os.umask(os.umask(0o022) | 0o022)
     search_path.protect()
     own_numpy.claim()
-    sys.exit(run_command(sys.argv[1:]))
+    output.guard()
+    code = run_command(sys.argv[1:])
+    if (loss := output.lost()) is not None:
+        problem, is_needed = loss
+        failed = exit_with_error(f"stdout cannot be written: {problem}", FAILED)
+        code = failed if code == FINISHED and is_needed else code
+    sys.exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from scenarios.cli import own_numpy
+from scenarios.cli import output, own_numpy
 from scenarios.cli.completion import complete_overrides, complete_scenarios
 from scenarios.notes import note_printer
 
@@ -223,12 +223,17 @@ def progress_printer(silent: bool) -> Callable[[str], None]:
     return tell
 
 
-def emit(result: Any, as_json: bool, show: Callable[[], None]) -> None:
-    """Print the result as one JSON object, or call ``show``."""
+def emit(result: Any, as_json: bool, show: Callable[[], None], in_files: bool = False) -> None:
+    """Print the result as one JSON object, or call ``show``.
+
+    ``in_files``: what ``show`` prints is also in the folders of runs, so that a full disk below stdout is no failure.
+    """
     if as_json:
         print(json.dumps(_finite(result)))
-    else:
-        show()
+        return
+    if in_files:
+        output.spare()
+    show()
 
 
 def _finite(value: Any) -> Any:

@@ -120,7 +120,7 @@ def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoRe
         server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
         title, file = f"{loaded.name}: {loaded.scenario.method}{server}", folder / "report.html"
         page = report_or_warning(lambda: html.build([folder], file, title)) if options.report else None
-    emit(result, options.as_json, lambda: terminal.print_summary(result, page))
+    emit(result, options.as_json, lambda: terminal.print_summary(result, page), in_files=True)
     for warning in result.get("warnings", []):
         print(f"fedbr: warning: {warning}", file=sys.stderr)
     raise typer.Exit(STOPPED if stopped else FINISHED)

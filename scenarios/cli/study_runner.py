@@ -107,7 +107,7 @@ def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, e
         on = choose_device(options.device)
         result["left"] = wall_time.left(begun, options.out, on, wall_time.durations(expected))
     page = report_or_warning(lambda: run_set.write(study, result, with_report=options.report and not stopped)) or folder
-    emit(result, options.as_json, lambda: study.show(result, page))
+    emit(result, options.as_json, lambda: study.show(result, page), in_files=True)
     for line in run_set.warning_lines(result):
         print(f"fedbr: warning: {line}", file=sys.stderr)
     if stopped and not options.silent:

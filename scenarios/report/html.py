@@ -136,8 +136,11 @@ def _page(title: str, runs: FoundRuns) -> str:
 def _write(page: str, output: Path, follow: bool) -> Path:
     if follow and _is_special(output):
         output.write_text(page, encoding="utf-8")
-    else:
-        write_text(output.resolve() if follow else output, page)
+        return output
+    place = output.resolve() if follow else output
+    if follow:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    write_text(place, page)
     return output
 
 

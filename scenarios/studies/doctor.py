@@ -159,6 +159,7 @@ def calibrate(
         "not_fitted": errors([one for one in measurements if not one["fitted"]]),
     }
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, calibration.comments(measurements) + toml_text({name: row}))
     except OSError as error:
         raise ScenarioError(f"cannot write {path}: {error.strerror}") from None

@@ -267,6 +267,7 @@ def _by_client(found: EvalResult) -> dict[int, Values]:
 def write(found: Mapping[str, Any], path: Path) -> None:
     """Write the result as JSON; the file is whole or absent. ScenarioError if it cannot be written."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(shared(found), indent=1, allow_nan=False))
     except OSError as error:
         raise ScenarioError(f"--out: cannot write {path}: {error.strerror}") from None

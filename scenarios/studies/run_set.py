@@ -30,6 +30,7 @@ from scenarios.config.schema import Scenario
 from scenarios.host import Host, check_folder, make_folder, run_lock
 from scenarios.report.progress import ProgressPoint, after, reached, trail
 from scenarios.report.run_reader import flat
+from scenarios.run_folder import HeldFolder
 
 BUDGETS = "budgets"
 """`stopped_by` of a run that met all its needs."""
@@ -123,18 +124,18 @@ def run_all(run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Call
     RunFailed if none of them has a summary, but the first ScenarioError if all of them failed with one. If the user
     stops the run set, the result covers the runs so far; `Stopped` if there are none.
     """
-    with locked(run_set, host) as folder:
-        return _run_missing(run_set, folder, host, launcher, stopped)
+    with locked(run_set, host) as held:
+        return _run_missing(run_set, held.path, host, launcher, held.watched(stopped))
 
 
 @contextlib.contextmanager
-def locked(run_set: RunSet, host: Host) -> Iterator[Path]:
+def locked(run_set: RunSet, host: Host) -> Iterator[HeldFolder]:
     """The folder of a run set, made if it is not there, and locked; errors as of `pending` before anything is made."""
     host = replace(host, run_id=run_set.run_id)
     pending(run_set, host.out, host.device)
     folder = known_folder(run_set, host.out) or _new(run_set, host)
-    with run_lock(folder):
-        yield folder
+    with run_lock(folder) as held:
+        yield held
 
 
 def _run_missing(

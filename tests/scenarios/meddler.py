@@ -1,13 +1,15 @@
 """``fedbr`` in a process that harms itself, or its disk, when one named function is called for the n-th time.
 
 ``python -m tests.scenarios.meddler HARM MODULE:FUNCTION before|after N WORD...``, where HARM is ``kill``,
-``interrupt`` (as by Ctrl-C), ``fill=FOLDER`` (until nothing more fits on its disk), or ``seal=FOLDER`` (a disk that can
-only be read is mounted over it).
+``interrupt`` (as by Ctrl-C), ``fill=FOLDER`` (until nothing more fits on its disk), ``seal=FOLDER`` (a disk that can
+only be read is mounted over it), or, for a run that is at work in it, ``move=FOLDER`` (to ``FOLDER-moved``),
+``remove=FOLDER``, or ``replace=FOLDER`` (moved, and a copy takes its place).
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +26,12 @@ def harm(what: str) -> None:
         signal.raise_signal(signal.SIGINT)
     elif kind == "fill":
         fill(Path(folder))
+    elif kind == "remove":
+        shutil.rmtree(folder)
+    elif kind in ("move", "replace"):
+        Path(folder).rename(f"{folder}-moved")
+        if kind == "replace":
+            shutil.copytree(f"{folder}-moved", folder)
     else:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", folder], check=True)
 

@@ -60,14 +60,15 @@ def make_runs(
     """
     if parallel <= 1 and cluster is None:
         return run_all(run_set, host, launcher, stopped)
-    with locked(run_set, host) as folder:
+    with locked(run_set, host) as held:
+        folder = held.path
         ended, missing = ended_before(run_set, folder, host)
         if cluster is not None:
             start, shares = cluster.start, cluster.shares(len(missing), parallel)
         else:
             start, shares = RunProcess, worker_shares(host, parallel, len(missing))
         with ParallelRuns(missing, folder, host, about, start) as runs:
-            runs.make(shares, stopped)
+            runs.make(shares, held.watched(stopped))
         if not (ended or runs.ended):
             refuse_nothing(runs.failed, runs.users_errors, folder, run_set.mark)
         return collected(run_set, folder, ended | runs.ended, runs.failed)
