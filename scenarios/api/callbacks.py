@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coordinator.rounds.run import RoundFinished, RunFailed
 from scenarios.config.load import Loaded
 from scenarios.errors import ScenarioError
@@ -127,7 +129,7 @@ class CallbackDisplay:
         self._show.on_round(progress)
         round = _committed(progress)
         answers = self._tell(lambda callback: callback.on_round(round))
-        self._is_set |= round.is_stopped or any(answer is False for answer in answers)
+        self._is_set |= round.is_stopped or any(_is_false(answer) for answer in answers)
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
         """The run has ended; callbacks are told if they were told of its start."""
@@ -155,6 +157,11 @@ class CallbackDisplay:
                 self._error = self._error or (name, error)
                 self._is_set = True
         return answers
+
+
+def _is_false(answer: object) -> bool:
+    """Whether a callback has returned False, or numpy's, which comparisons of its numbers give; not None, nor 0."""
+    return isinstance(answer, bool | np.bool_) and not answer
 
 
 def _listed(callbacks: Callbacks) -> list[OnRound]:

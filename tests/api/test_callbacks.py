@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from coordinator.records.schema import RoundRow
@@ -51,7 +52,11 @@ def test_a_row_that_is_no_round_says_so(busy_s: float, number: int) -> None:
     assert (rounds[0].round, rounds[0].is_whole) == (number, False)
 
 
-@pytest.mark.parametrize("stop", [lambda round: False, lambda round: round.stop()], ids=["False", "stop()"])
+@pytest.mark.parametrize(
+    "stop",
+    [lambda round: False, lambda round: np.float64(0.5) > 0.9, lambda round: round.stop()],
+    ids=["False", "numpy's False", "stop()"],
+)
 def test_a_callback_stops_the_run(stop: Any) -> None:
     watch = watching(stop)
     assert not watch()
