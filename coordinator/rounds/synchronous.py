@@ -43,7 +43,7 @@ from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.visit import PlannedVisit, begins
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import Update
-from edge.protocol.plugins import is_own
+from edge.protocol.plugins import error_text, is_own
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.conditions import Conditions
@@ -103,7 +103,7 @@ def accepted(
         mask, time = rules.synchronous.accepted(rules, visits, timeline, start)
         counts, end = np.asarray(mask, np.bool_), float(time)
     except Exception as error:
-        raise RunFailed(f"rounds.policy = {rules.policy!r}: {type(error).__name__}: {error}") from error
+        raise RunFailed(f"rounds.policy = {rules.policy!r}: {error_text(error)}") from error
     problem = ""
     if counts.shape != (len(visits),):
         problem = f"gives a mask of shape {counts.shape} for {len(visits)} visits"

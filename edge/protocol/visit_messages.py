@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from edge.protocol.payload import Payload
 
 Ints = NDArray[np.int64]
 Reals = NDArray[np.float64]
+Choice = Mapping[str, Any]
+"""name -> integer of 64 bits, or finite float"""
 
 MAX_BATCH = 1024
 """Visits of one `Visits`, and updates of one `Updates`."""
@@ -31,7 +34,7 @@ class Train:
     client: int
     round: int
     lr: float
-    choice: Mapping[str, int]
+    choice: Choice
     """What the server chose for this visit, by name (FedBR: ``alpha``)."""
     payload: Payload
 
@@ -39,6 +42,7 @@ class Train:
         expect(self.client >= 0, "train: client", self.client)
         expect(self.round >= 0, "train: round", self.round)
         expect(math.isfinite(self.lr) and self.lr >= 0, "train: lr", self.lr)
+        expect_finite("train", self.choice)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,12 @@ class Update:
     def __post_init__(self) -> None:
         expect(self.client >= 0, "update: client", self.client)
         expect(self.round >= 0, "update: round", self.round)
+
+
+def expect_finite(name: str, choice: Choice) -> None:
+    """WireError for a number of a choice that is not finite."""
+    for key, value in choice.items():
+        expect(isinstance(value, int) or math.isfinite(value), f"{name}: choice: {key}", value)
 
 
 def _expect_columns(name: str, sequences: Ints, *columns: Sized) -> None:
@@ -87,7 +97,7 @@ class Visits:
     """Aggregation weights, as in the envelope of a `Train`"""
     state_in: Sequence[str | None]
     state_out: Sequence[str | None]
-    choice: Mapping[str, Ints]
+    choice: Mapping[str, Ints | Reals]
     payload: Payload
 
     def __post_init__(self) -> None:
@@ -97,6 +107,8 @@ class Visits:
         _expect_each("visits: rounds", self.rounds, self.rounds >= 0)
         _expect_each("visits: lrs", self.lrs, (self.lrs >= 0) & (self.lrs < math.inf))
         _expect_each("visits: weights", self.weights, (self.weights >= 0) & (self.weights <= 1))
+        for key, column in self.choice.items():
+            _expect_each(f"visits: choice: {key}", column, np.isfinite(column))
 
     def tasks(self) -> Iterator[tuple[int, float, str | None, str | None, Train]]:
         """(sequence, weight, state_in, state_out, visit) of each."""

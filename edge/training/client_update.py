@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edge.protocol.config import TrainConfig, TrainingPlan
+from edge.protocol.messages import Choice
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import BlockModel
@@ -81,7 +82,7 @@ class VisitContext:
     """Step size of this visit, or of the adaptation before an evaluation."""
     step_sum: float
     """`TrainConfig.step_sum` of its steps."""
-    choice: Mapping[str, int]
+    choice: Choice
     """The server's choices for this visit, under the method's names."""
     plan: TrainingPlan
     up: tuple[str, ...]

@@ -25,6 +25,7 @@ from edge.protocol import client_state
 from edge.protocol.config import ComponentConfig, EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.messages import BEFORE, GLOBAL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, Payload
+from edge.protocol.plugins import error_text
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
@@ -333,7 +334,7 @@ def _checked_client_side(config: ComponentConfig, kind: type) -> None:
     try:
         made = _client_side(config)
     except Exception as error:  # a user's client side may raise anything
-        reason = f"{type(error).__name__}: {error}"
+        reason = error_text(error)
         raise ValueError(f"method: cannot make the client side {config.component!r}: {reason}") from error
     if not isinstance(made, kind):
         raise ValueError(f"method: the client side {config.component!r} is no {kind.__name__}")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.rounds.run import RoundFinished, RunFailed
+from edge.protocol.plugins import error_text
 from scenarios.config.load import Loaded
 from scenarios.errors import ScenarioError
 from scenarios.session import ProgressDisplay
@@ -146,7 +147,7 @@ class CallbackDisplay:
             return
         name, error = self._error
         kept = "" if folder is None else f"; to resume the run: fedbr.resume({str(folder)!r})\nrun folder: {folder}"
-        raise RunFailed(f"callback {name}: {type(error).__name__}: {error}{kept}") from error
+        raise RunFailed(f"callback {name}: {error_text(error)}{kept}") from error
 
     def _tell(self, call: Callable[[Callback], object]) -> list[object]:
         answers = []

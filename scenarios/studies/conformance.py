@@ -183,7 +183,7 @@ def key_of(name: str) -> str:
     try:
         row = plugins.load(name)
     except ValueError as error:
-        raise ScenarioError(str(error)) from None
+        raise ScenarioError(str(error)) from error.__cause__
     for kind, key in KEYS.items():
         if isinstance(row, kind):
             return key

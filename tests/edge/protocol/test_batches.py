@@ -67,6 +67,14 @@ def test_visits_come_out_as_the_trains_that_they_would_be_alone() -> None:
     assert numbers_of(down) == [1.0, 2.0, 3.0]
 
 
+def test_floats_and_integers_of_choices_stay_what_they_are() -> None:
+    mixed = {"alpha": np.array([2, 1]), "mu": np.array([0.5, 1.0])}
+    (*_, first), (*_, second) = through(visits(choice=mixed)).tasks()
+    assert (repr(first.choice), repr(second.choice)) == ("{'alpha': 2, 'mu': 0.5}", "{'alpha': 1, 'mu': 1.0}")
+    with pytest.raises(WireError, match="visits: choice: mu: nan does not fit"):
+        visits(choice={"mu": np.array([0.5, np.nan])})
+
+
 def test_updates_come_out_one_by_one_from_one_frame_each() -> None:
     assert [frame.nbytes for frame in codec.encode(updates(), "run-1").frames] == [12, 12]
     first, second = through(updates()).replies()
