@@ -28,6 +28,7 @@ Subclasses of `ServerStrategy` can customise by overriding
   the latter takes arithmetic;
 * ``state`` and ``restore``: state beside the models.
 
+`ServerStrategy.log` logs a number of the round, in any of these calls but those on another thread (`Download.build`).
 The server side of a correction is a `ServerExtension`: it adds slots to downloads and learns from updates.
 """
 
@@ -47,6 +48,7 @@ from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.records.client_vectors import ClientVectors
 from edge.protocol.config import TrainConfig
 from edge.protocol.fixed_point import FixedPointSum
+from edge.protocol.logged import NumberLog, joined
 from edge.protocol.messages import Choice, Totals, Update
 from edge.protocol.payload import (
     BUFFERS,
@@ -160,7 +162,7 @@ class VisitFeedback:
     communication_seconds: float
 
 
-class ServerExtension:
+class ServerExtension(NumberLog):
     """The server side of a correction: further slots beside the method's own."""
 
     def __init__(self, setup: ServerContext) -> None:
@@ -189,7 +191,7 @@ class ServerExtension:
         """Inverse of `state`."""
 
 
-class ServerStrategy:
+class ServerStrategy(NumberLog):
     """The server side of FedAvg, and the base of all others."""
 
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
@@ -372,6 +374,10 @@ class ServerStrategy:
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
         """Learn from times and losses of visits, in client order; returns rows of the method's own table, if any."""
         return ()
+
+    def take_logged(self) -> dict[str, float]:
+        """With those of the extensions."""
+        return joined([super().take_logged(), *(extension.take_logged() for extension in self.extensions)])
 
     def state(self) -> State:
         """Everything that later rounds depend on, except the models and the store, by name."""

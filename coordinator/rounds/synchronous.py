@@ -87,6 +87,7 @@ def _open_and_commit(run: FederatedRun, following: _SynchronousRound, pending: P
 
 def run_rounds(run: FederatedRun) -> str:
     """Run rounds of the run's policy until a stop rule ends the run; returns the rule."""
+    run.server.take_logged()  # what it has logged before the first round belongs to none
     return run_asynchronous(run) if run.rules.is_asynchronous else run_synchronous(run)
 
 
@@ -289,6 +290,8 @@ class _SynchronousRound:
             states |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
             self.record.states = run.states.uncommitted = states
         run.server.received(self.number, [visit.dispatch for visit in counted])
+        for reply in replies:
+            self.record.log(reply.client, reply.logged)
         if replies:
             run.step()
             self.record.method_rows += run.server.feedback(

@@ -259,6 +259,8 @@ class MessageHandler:
         """The replies in a message, with their tasks."""
         if isinstance(message, messages.Updates):
             return [self._answer(worker, *reply, state) for reply in message.replies()]
+        if isinstance(message, messages.Update):
+            message = replace(message, logged=envelope.logged)
         return [self._answer(worker, envelope.sequence, envelope.wall_seconds, message, state)]
 
     def _answer(self, worker: Worker, sequence: int, seconds: float, reply: Reply, state: ClientState | None) -> Answer:

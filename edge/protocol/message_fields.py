@@ -273,6 +273,7 @@ TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
             "rounds": _INT_COLUMN,
             "seconds": _FLOAT_COLUMN,
             "numbers": _FLOAT_COLUMNS,
+            "logged": _FLOAT_COLUMNS,
         },
     ),
     "update": (Update, {"client": _INT, "round": _INT, "numbers": _FLOATS}),

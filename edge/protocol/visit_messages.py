@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge.protocol.logged import expect_names
 from edge.protocol.message_checks import expect, reject
 from edge.protocol.payload import Payload
 
@@ -55,6 +56,9 @@ class Update:
     """What the visit measured, by name (losses, samples, steps)."""
     payload: Payload
     """Empty if the worker has added the vectors to its partial sum."""
+    logged: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """What the method has logged in the visit, by name; NaN for a number that was not finite. It travels in the
+    envelope, and is charged to nobody."""
     by: str = field(default="", compare=False)
     """The remote worker that trained it; empty for a local one. It does not travel."""
 
@@ -139,23 +143,34 @@ class Updates:
     numbers: Mapping[str, Reals]
     payloads: Sequence[Payload] = ()
     """One for each, all of the same shapes; none if all have been added to the worker's partial sum"""
+    logged: Mapping[str, Reals] = field(default_factory=dict)
+    """As of `Update`; all have logged the same names"""
 
     def __post_init__(self) -> None:
-        columns = [self.clients, self.rounds, self.seconds, *self.numbers.values()]
+        columns = [self.clients, self.rounds, self.seconds, *self.numbers.values(), *self.logged.values()]
+        expect_names("updates", self.logged)
         _expect_columns("updates", self.sequences, *columns, *([self.payloads] if self.payloads else []))
         _expect_each("updates: clients", self.clients, self.clients >= 0)
         _expect_each("updates: rounds", self.rounds, self.rounds >= 0)
         _expect_each("updates: seconds", self.seconds, (self.seconds >= 0) & (self.seconds < math.inf))
+        for name, column in self.logged.items():
+            _expect_each(f"updates: logged: {name}", column, ~np.isinf(column))
 
     def replies(self) -> Iterator[tuple[int, float, Update]]:
         """(sequence, seconds, update) of each."""
-        names, reported = list(self.numbers), [column.tolist() for column in self.numbers.values()]
-        numbers = [dict(zip(names, values, strict=True)) for values in zip(*reported, strict=True)]
         updates = map(
             Update,
             self.clients.tolist(),
             self.rounds.tolist(),
-            numbers or [{} for _ in self.sequences],
+            self._by_name(self.numbers),
             self.payloads or [{} for _ in self.sequences],
+            self._by_name(self.logged),
         )
         yield from zip(self.sequences.tolist(), self.seconds.tolist(), updates, strict=True)
+
+    def _by_name(self, columns: Mapping[str, Reals]) -> list[dict[str, float]]:
+        """The numbers of each update."""
+        names, values = list(columns), [column.tolist() for column in columns.values()]
+        return [dict(zip(names, each, strict=True)) for each in zip(*values, strict=True)] or [
+            {} for _ in self.sequences
+        ]

@@ -23,6 +23,7 @@ from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split
 from edge.protocol import client_state
 from edge.protocol.config import ComponentConfig, EvalSplit, Job, ModelProfile, TrainConfig
+from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, Payload
 from edge.protocol.plugins import error_text
@@ -174,7 +175,8 @@ class LocalTrainer:
             client_state.write(state_out, keep)
         plan = visit.plan
         numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": self._flops()}
-        return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up)
+        logged = joined(part.take_logged() for part in (objective, *corrections))
+        return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged)
 
     def _client_state(self, state_in: str | None) -> Payload:
         return self.unvisited if state_in is None else client_state.read(state_in)

@@ -46,6 +46,9 @@ class CommittedRound:
     total_bytes_down: int
     """Since the start of the run, as ``total_bytes_up``"""
     total_bytes_up: int
+    logged: Mapping[str, float | None]
+    """What the method has logged: ``server/NAME`` -> number, ``clients/NAME`` -> mean over visits that counted; None if
+    no number was finite"""
     ledger_row: Mapping[str, Any] = field(repr=False)
     """Column -> value of the ledger's table ``rounds``, where ``round`` is counted from 0"""
     _is_stopped: bool = field(default=False, repr=False)
@@ -60,8 +63,8 @@ class CommittedRound:
         return self._is_stopped
 
     def numbers(self) -> dict[str, float]:
-        """Name -> value of all fields that are amounts and known, for other tools."""
-        values = {name: getattr(self, name) for name in _AMOUNTS}
+        """Name -> value of all fields that are amounts and known, and of `logged`, for other tools."""
+        values = {name: getattr(self, name) for name in _AMOUNTS} | dict(self.logged)
         return {name: float(value) for name, value in values.items() if value is not None}
 
 
@@ -198,5 +201,6 @@ def _committed(progress: RoundFinished) -> CommittedRound:
         joules=row.joules,
         total_bytes_down=progress.bytes_down,
         total_bytes_up=progress.bytes_up,
+        logged=progress.logged,
         ledger_row=row._asdict(),
     )

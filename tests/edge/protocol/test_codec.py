@@ -357,7 +357,12 @@ def test_what_is_too_large_or_not_msgpack_is_refused() -> None:
 def test_envelope_comes_back() -> None:
     envelope = codec.Envelope("worker-1-00ff", 9, "state/1", None, (b"v" * 16,), 0.5, 0.25, (3, 0), "cuda:0: 1 MiB")
     assert codec.Envelope.parse(envelope.pack()) == envelope
+    logged = replace(envelope, logged={"gap": 0.5, "a-z_0.9": -1.0, "unknown": float("nan")})
+    assert repr(codec.Envelope.parse(logged.pack())) == repr(logged)
     wrong = [
+        *(("logged", {name: 0.5}) for name in ("", "Gap", "a b", "gap\n", "x" * 65)),
+        *(("logged", {"gap": value}) for value in (float("inf"), 1, None, "0.5")),
+        *(("logged", {f"n{index}": 0.5 for index in range(65)}),),
         *(("sequence", -1), ("state_in", 5), ("evict", (b"short",)), ("retired_slots", (-1,))),
         *(("wall_seconds", -1.0), ("wall_seconds", float("inf")), ("wall_seconds", float("nan"))),
         *(("telemetry", None), ("telemetry", "x" * 1001)),
