@@ -84,7 +84,7 @@ def test_runs_have_the_options_of_the_plug_in_that_are_given(capsys: pytest.Capt
 def test_the_options_of_every_plug_in_point_may_be_given(
     row: str, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given: list[float] = []
+    given: list[object] = []
 
     def examine(examination: conformance.Examination, folder: Path) -> None:
         tables = load(conformance.BASE, examination.overrides).scenario.model_dump()
