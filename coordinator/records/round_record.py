@@ -184,11 +184,16 @@ class RoundRecord:
         return [down for down, _ in pairs], [up for _, up in pairs]
 
     def log(self, client: int | None, logged: Mapping[str, float]) -> None:
-        """Add the numbers that a client's visit has logged; None: the server's side."""
+        """Add the numbers that the visit of a client has logged; None: the server's side."""
         self.logged += [
             LoggedRow(self.round, client, name, value if math.isfinite(value) else None)
             for name, value in logged.items()
         ]
+
+    def log_visits(self, updates: Iterable[Update]) -> None:
+        """Add the numbers that visits have logged."""
+        for update in updates:
+            self.log(update.client, update.logged)
 
     def round_row(self, end: float, result: EvalResult, model_sha256: str) -> RoundRow:
         """The row of the round, from those of its visits."""

@@ -202,7 +202,7 @@ class _AsynchronousRun:
         self._store_state(flight.visit)
         run.server.received(flight.visit.round, [flight.visit.dispatch])
         run.server.observe(reply)
-        self.record.log(client, reply.logged)
+        self.record.log_visits([reply])
         self._account(flight, ended, kind, reply.numbers["loss"])
         self.record.set_critical_path([flight.visit], ended.timeline, run.clock.now)
         learned = run.server.feedback(flight.visit.round, outcomes([flight.visit], [reply], ended.timeline))

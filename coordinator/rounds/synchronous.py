@@ -290,8 +290,7 @@ class _SynchronousRound:
             states |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
             self.record.states = run.states.uncommitted = states
         run.server.received(self.number, [visit.dispatch for visit in counted])
-        for reply in replies:
-            self.record.log(reply.client, reply.logged)
+        self.record.log_visits(replies)
         if replies:
             run.step()
             self.record.method_rows += run.server.feedback(
