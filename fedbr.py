@@ -11,6 +11,10 @@
 Every name below does its work in the package ``scenarios.api``, which is imported at the first use of a name, so that
 ``import fedbr`` takes no time. torch is imported by `Run.model` and `Run.test_set` alone. `main` is the entry point of
 the command ``fedbr``: it ends without a traceback at any time, whatever the current folder holds.
+
+A process has one module of a name, and this product has four packages at the top level (`_PACKAGES`). With another
+module of such a name, ``import fedbr`` or the first use of a name here says so: an ImportError if that is imported
+already, a warning if it could be (docs/decisions/0014).
 """
 
 from __future__ import annotations
@@ -59,6 +63,37 @@ __all__ = [
     "verify",
 ]
 
+_PACKAGES = ("coordinator", "costmodel", "edge", "scenarios")
+_WAY_OUT = "rename it, or use fedbr in a process of its own, such as the command fedbr"
+
+
+def _refuse_others() -> None:
+    """ImportError if this process has imported another module under the name of a package of ours."""
+    for name in _PACKAGES:
+        if name in sys.modules:
+            from pathlib import Path
+
+            module = sys.modules[name]
+            place = getattr(module, "__file__", None) or ", ".join(getattr(module, "__path__", ["nowhere"]))
+            if Path(place).resolve() != Path(__file__).resolve().parent / name / "__init__.py":
+                other = f"this process has imported another module of that name, {place}"
+                raise ImportError(f"fedbr has a package {name!r}, and {other}: {_WAY_OUT}")
+
+
+def _warn_of_others() -> None:
+    """Warn of modules that ``import`` would have found under the names of our packages, and will not any more."""
+    from pathlib import Path
+    from warnings import warn
+
+    for folder in dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path):
+        for name in _PACKAGES if folder != Path(__file__).resolve().parent else ():
+            for module in (folder / f"{name}.py", folder / name / "__init__.py"):
+                if module.is_file():
+                    text = f"{module} has the name of a package of fedbr, and 'import {name}' gives that from now on"
+                    warn(f"{text}: {_WAY_OUT}", RuntimeWarning, stacklevel=3)
+
+
+_refuse_others()
 _HOMES = {
     **dict.fromkeys(("check", "replay", "resume", "run", "verify"), "scenarios.api.calls"),
     **dict.fromkeys(("RunCollection", "compare", "open", "report", "sweep"), "scenarios.api.several"),
@@ -83,6 +118,9 @@ def __getattr__(name: str) -> Any:
         return version("fedbr-edge")
     if name not in _HOMES:
         raise AttributeError(f"module 'fedbr' has no attribute {name!r}")
+    _refuse_others()
+    if "scenarios" not in sys.modules:
+        _warn_of_others()
     _load_packages()
     try:
         globals()[name] = found = getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,12 +18,10 @@ from typing import Any
 from coordinator.records.round_record import RoundRecord
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolError, Stopped
+from edge.protocol.plugins import OUR_FOLDERS, is_users
 from scenarios.config.plugin_keys import own_rows
 from scenarios.errors import ScenarioError
 
-ROOT = Path(__file__).parent.parent
-OURS = tuple(str(ROOT / name) for name in ("coordinator", "costmodel", "edge", "scenarios"))
-INSTALLED = {"site-packages", "dist-packages"}
 OUR_ERRORS = (RunFailed, PoolError, Stopped, ScenarioError)
 
 _log = logging.getLogger("fedbr.plugins")
@@ -57,29 +54,25 @@ def described(error: BaseException, rows: Sequence[tuple[str, str]]) -> str | No
     own = [frame for frame in frames if _is_users(frame, rows)]
     if not rows or (isinstance(error, OSError | sqlite3.Error) and not (own and own[-1] is frames[-1])):
         return None
-    where = f"{own[0].f_code.co_name} ({_place(own[-1], lines)})" if own else _unusable(frames, lines)
+    where = _unusable(frames, lines)
+    if own:
+        where = f"{own[0].f_code.co_name} ({own[-1].f_code.co_filename}, line {lines[own[-1]]})"
     what = f"{type(error).__name__}: {error}"
     return ", ".join([f"{_culprits(own, rows)}: {where}", *_subject(frames)]) + f": {what}"
 
 
 def _unusable(frames: Sequence[FrameType], lines: Mapping[FrameType, int]) -> str:
     """For an error in our code: a row gave something that this place cannot use."""
-    ours = [frame for frame in frames if frame.f_code.co_filename.startswith(OURS)]
-    return f"it gives what {ours[-1].f_code.co_name} ({_place(ours[-1], lines)}) cannot use"
-
-
-def _place(frame: FrameType, lines: Mapping[FrameType, int]) -> str:
-    return f"{Path(frame.f_code.co_filename).name}, line {lines[frame]}"
+    ours = [frame for frame in frames if frame.f_code.co_filename.startswith(OUR_FOLDERS)]
+    place = f"{Path(ours[-1].f_code.co_filename).name}, line {lines[ours[-1]]}"
+    return f"it gives what {ours[-1].f_code.co_name} ({place}) cannot use"
 
 
 def _is_users(frame: FrameType, rows: Sequence[tuple[str, str]]) -> bool:
-    module, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
-    if file.startswith(OURS):
-        return False
+    """Whether it is of the user's code: also of a package that was installed, if a row is in it."""
     tops = {name.partition(":")[0].partition(".")[0] for _, name in rows}
-    top = module.partition(".")[0]
-    foreign = top in sys.stdlib_module_names or file.startswith("<") or INSTALLED & set(Path(file).parts)
-    return top in tops or not foreign
+    is_named = str(frame.f_globals.get("__name__", "")).partition(".")[0] in tops
+    return is_users(frame) or (is_named and not frame.f_code.co_filename.startswith(OUR_FOLDERS))
 
 
 def _culprits(own: Sequence[FrameType], rows: Sequence[tuple[str, str]]) -> str:

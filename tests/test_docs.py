@@ -76,11 +76,13 @@ def test_the_methods_that_are_shown_run_in_one_comparison(tmp_path: Path) -> Non
     result = json.loads(fedbr(compare, tmp_path, "--json", "--workers", "1").stdout)
     folders = {run["method"].removesuffix(":SPEC"): tmp_path / run["run_dir"] for run in result["runs"]}
     assert {run["rounds"] for run in result["runs"]} == {2}
-    assert list(folders) == ["anchor", "clusters", "peers", "own_head", "contrast"]
+    assert list(folders) == ["anchor", "clusters", "peers", "own_head", "contrast", "watched"]
 
     def rows(method: str, query: str) -> list[Any]:
         return [row[0] for row in read(folders[method] / "ledger.sqlite", query)]
 
+    assert rows("watched", "SELECT DISTINCT name FROM logged ORDER BY name") == ["last-client", "moved", "mu"]
+    assert rows("watched", "SELECT DISTINCT value FROM logged WHERE name = 'mu'") == [0.1, 0.05]
     slots = "SELECT DISTINCT slot FROM transfers WHERE slot != '' ORDER BY slot"
     assert rows("clusters", slots) == ["cluster0", "cluster1", "model"]
     # Two rounds of five visits; the files of a client's earlier update are kept as long as a checkpoint needs them.

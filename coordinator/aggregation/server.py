@@ -28,11 +28,13 @@ Subclasses of `ServerStrategy` can customise by overriding
   the latter takes arithmetic;
 * ``state`` and ``restore``: state beside the models.
 
+`ServerStrategy.log` logs a number of the round, in any of these calls but those on another thread (`Download.build`).
 The server side of a correction is a `ServerExtension`: it adds slots to downloads and learns from updates.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +48,8 @@ from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.records.client_vectors import ClientVectors
 from edge.protocol.config import TrainConfig
 from edge.protocol.fixed_point import FixedPointSum
-from edge.protocol.messages import Totals, Update
+from edge.protocol.logged import NumberLog, joined
+from edge.protocol.messages import Choice, Totals, Update
 from edge.protocol.payload import (
     BUFFERS,
     MODEL,
@@ -121,15 +124,31 @@ class Download:
     client: int
     payload: Payload
     """Empty if it is built later"""
-    choice: Mapping[str, int] = field(default_factory=dict)
-    """Small numbers that are downloaded with the vectors; a method uses the same names in every visit"""
+    choice: Choice = field(default_factory=dict)
+    """Small numbers that are downloaded with the vectors: integers or finite floats, of Python or numpy, 8 bytes each;
+    a method uses the same names in every visit"""
     build: Callable[[], Payload] | None = None
     """Builds the payload, if that takes arithmetic: called on another thread when the task is sent. It depends on
     nothing but what `ServerStrategy.download` captured, since the server side may have made a step since"""
 
+    def __post_init__(self) -> None:
+        """ValueError for a choice that is no number."""
+        if self.choice:
+            object.__setattr__(self, "choice", {name: _number(name, value) for name, value in self.choice.items()})
+
     def built(self) -> Payload:
         """The payload."""
         return self.payload if self.build is None else self.build()
+
+
+def _number(name: str, value: object) -> int | float:
+    """A number of a choice as Python has it."""
+    number = value.item() if isinstance(value, np.generic) else value
+    if isinstance(number, int) and -(2**63) <= number < 2**63:
+        return int(number)  # of a flag, too
+    if isinstance(number, float) and math.isfinite(number):
+        return number
+    raise ValueError(f"choice: {name} = {value!r}: must be an integer of 64 bits, or a finite float")
 
 
 @dataclass(frozen=True)
@@ -143,7 +162,7 @@ class VisitFeedback:
     communication_seconds: float
 
 
-class ServerExtension:
+class ServerExtension(NumberLog):
     """The server side of a correction: further slots beside the method's own."""
 
     def __init__(self, setup: ServerContext) -> None:
@@ -172,7 +191,7 @@ class ServerExtension:
         """Inverse of `state`."""
 
 
-class ServerStrategy:
+class ServerStrategy(NumberLog):
     """The server side of FedAvg, and the base of all others."""
 
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
@@ -210,7 +229,7 @@ class ServerStrategy:
         choice = self.choose(client, round)
         return Download(client, self.payload(client, choice), choice)
 
-    def download_shapes(self, client: int, round: int, choice: Mapping[str, int]) -> Shapes:
+    def download_shapes(self, client: int, round: int, choice: Choice) -> Shapes:
         """Shapes of the payload that ``client`` downloads with this choice, for prices.
 
         Without a download that is built later, they are those of vectors that exist.
@@ -218,15 +237,15 @@ class ServerStrategy:
         own = type(self).download is not ServerStrategy.download
         return shapes(self.download(client, round).built() if own else self.payload(client, choice))
 
-    def choose(self, client: int, round: int) -> Mapping[str, int]:
+    def choose(self, client: int, round: int) -> Choice:
         """The small numbers that a visit downloads; changes nothing."""
         return {}
 
-    def possible_choices(self) -> Sequence[Mapping[str, int]]:
+    def possible_choices(self) -> Sequence[Choice]:
         """All values that `choose` may return, for ``check``; empty if visits of one round are alike."""
         return ()
 
-    def payload(self, client: int, choice: Mapping[str, int]) -> Payload:
+    def payload(self, client: int, choice: Choice) -> Payload:
         """The vectors that a choice downloads."""
         return self.with_extensions(client, self.select(self.setup.down))
 
@@ -355,6 +374,10 @@ class ServerStrategy:
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
         """Learn from times and losses of visits, in client order; returns rows of the method's own table, if any."""
         return ()
+
+    def take_logged(self) -> dict[str, float]:
+        """With those of the extensions."""
+        return joined([super().take_logged(), *(extension.take_logged() for extension in self.extensions)])
 
     def state(self) -> State:
         """Everything that later rounds depend on, except the models and the store, by name."""

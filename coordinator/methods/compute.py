@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.protocol.config import TrainConfig, TrainingPlan
+from edge.protocol.messages import Choice
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, Layout
 from edge.protocol.rng import keyed_generator
 
 PassCounts = NDArray[np.float64]
 """(blocks, 4): runs of each type of pass per block (`edge.protocol.payload`)"""
-ChosenBlocks = Mapping[str, int]
 INDIVIDUAL = frozenset({"client", "round", "validation"})
 """Facts of a visit that differ between visits with the same choice and as many training examples"""
 Variant = tuple[float, float]
@@ -34,7 +34,7 @@ class ComputeContext:
     layout: Layout
     options: Any
     """Those of the objective and its corrections"""
-    choice: ChosenBlocks
+    choice: Choice
     train: TrainConfig
     plan: TrainingPlan
     """Amount of local training by ``train``, for a client with ``samples`` examples"""

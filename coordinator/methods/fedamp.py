@@ -33,6 +33,7 @@ from coordinator.methods.own_model import LAST, OwnModelServer, PeerRow, peer_ro
 from coordinator.methods.spec import MethodMap, ObjectiveSpec, Options
 from coordinator.records.client_vectors import StoredVectors
 from coordinator.records.schema import MethodTable
+from edge.protocol.messages import Choice
 from edge.protocol.payload import BUFFERS, MODEL, Payload, Shapes, Vector
 
 
@@ -70,7 +71,7 @@ class FedAMPServer(OwnModelServer):
         self._attention: dict[int, Mapping[int, float]] = {}
         """client -> weights of its newest download, from its building until its feedback"""
 
-    def download_shapes(self, client: int, round: int, choice: Mapping[str, int]) -> Shapes:
+    def download_shapes(self, client: int, round: int, choice: Choice) -> Shapes:
         """One model."""
         return {MODEL: self.setup.layout.shapes(self.setup.down)}
 

@@ -26,7 +26,6 @@ from coordinator.aggregation.server import (
     VisitFeedback,
 )
 from coordinator.methods.compute import (
-    ChosenBlocks,
     Compute,
     ComputeContext,
     add_frozen_suffix,
@@ -36,7 +35,7 @@ from coordinator.methods.compute import (
 )
 from coordinator.methods.gmbs import CHOICES, Bonus, ChoiceRow, Gmbs, Normalise, normalise, reward
 from coordinator.methods.spec import MethodFigure, ObjectiveSpec, Options, ProgressColumn
-from edge.protocol.messages import Update
+from edge.protocol.messages import Choice, Update
 from edge.protocol.payload import MODEL, Layout, Payload, Vector
 from edge.protocol.rng import keyed_generator
 
@@ -140,20 +139,20 @@ class FedBRServer(ServerStrategy):
         self._moved: dict[int, float] = {}
         self._values: dict[int, float] = {}
 
-    def choose(self, client: int, round: int) -> ChosenBlocks:
+    def choose(self, client: int, round: int) -> Choice:
         """alpha, and whether the whole model is due."""
         due = self._is_due(client) if self.setup.asynchronous else self.is_full(round)
         full = due or self._needs_all(client, round)
         alpha = self._alpha(client, round)
         return {"alpha": self.blocks - 1 if full and self.options.full_rounds == "all" else alpha, "full": int(full)}
 
-    def payload(self, client: int, choice: ChosenBlocks) -> Payload:
+    def payload(self, client: int, choice: Choice) -> Payload:
         """The last alpha blocks of the model, or all of them."""
         layout = self.setup.layout
         keys = layout.keys() if choice["full"] else layout.last(choice["alpha"])
         return self.with_extensions(client, self.select(keys))
 
-    def possible_choices(self) -> list[ChosenBlocks]:
+    def possible_choices(self) -> list[Choice]:
         """Every alpha, with partial and with full downloads."""
         option = self.options.alpha
         alphas = [option] if isinstance(option, int) else range(1, self.blocks)

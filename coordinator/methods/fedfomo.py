@@ -37,7 +37,7 @@ from coordinator.methods.spec import MethodMap, ObjectiveSpec, Options
 from coordinator.records.client_vectors import StoredVectors
 from coordinator.records.schema import MethodTable
 from edge.protocol.first_order import CANDIDATES, PEER, WEIGHTS, mix_weights
-from edge.protocol.messages import Update
+from edge.protocol.messages import Choice, Update
 from edge.protocol.payload import MODEL, Layout, Payload, Shapes
 from edge.protocol.rng import keyed_generator
 
@@ -78,7 +78,7 @@ class FedFomoServer(OwnModelServer):
         weights = {WEIGHTS: {CANDIDATES: self.options.peers + 1}} if self.options.peers else {}
         return super().up_shapes() | weights
 
-    def choose(self, client: int, round: int) -> Mapping[str, int]:
+    def choose(self, client: int, round: int) -> Choice:
         """The number of models."""
         if not self.has_model(client):
             return {FIRST: 1, PEERS: 0}
@@ -86,12 +86,12 @@ class FedFomoServer(OwnModelServer):
         stored = len(self.store.view().names)
         return {FIRST: 0, PEERS: min(self.options.peers, stored - 1) if self.setup.up else 0}
 
-    def possible_choices(self) -> Sequence[Mapping[str, int]]:
+    def possible_choices(self) -> Sequence[Choice]:
         """The initial model, or any number of peers' models."""
         most = min(self.options.peers, len(self.setup.samples) - 1)
         return [{FIRST: 1, PEERS: 0}, *({FIRST: 0, PEERS: peers} for peers in range(most + 1))]
 
-    def download_shapes(self, client: int, round: int, choice: Mapping[str, int]) -> Shapes:
+    def download_shapes(self, client: int, round: int, choice: Choice) -> Shapes:
         """Without building it."""
         if choice[FIRST]:
             return {MODEL: self.setup.layout.shapes(self.setup.down)}

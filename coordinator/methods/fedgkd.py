@@ -14,8 +14,9 @@ from pydantic import Field
 
 from coordinator.aggregation.server import Model, Models, ServerContext, ServerExtension, ServerStrategy, State
 from coordinator.aggregation.weighted_sum import WeightedSum
-from coordinator.methods.compute import ChosenBlocks, Compute, ComputeContext, distillation_passes, trained
+from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
 from coordinator.methods.spec import ObjectiveSpec, Options
+from edge.protocol.messages import Choice
 from edge.protocol.payload import TEACHER, Payload, Vector
 
 
@@ -45,11 +46,11 @@ class FedGKDServer(ServerStrategy):
         self.sends_teacher = self.options.buffer > 1 and self.options.weight > 0
         self._push(())
 
-    def choose(self, client: int, round: int) -> ChosenBlocks:
+    def choose(self, client: int, round: int) -> Choice:
         """Whether the visit distils."""
         return {"distil": int(round >= self.options.silent_rounds)} if self.sends_teacher else {}
 
-    def payload(self, client: int, choice: ChosenBlocks) -> Payload:
+    def payload(self, client: int, choice: Choice) -> Payload:
         """The model and the teacher, also in silent rounds, so that all messages have the same shapes."""
         payload = super().payload(client, choice)
         teacher = {key: self.teacher[key] for key in self.setup.down}

@@ -19,7 +19,7 @@ from coordinator.aggregation.server import ServerContext, ServerExtension, Serve
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
 from coordinator.methods.spec import MethodMap, ObjectiveSpec, Options
 from coordinator.records.schema import MethodTable
-from edge.protocol.messages import Update
+from edge.protocol.messages import Choice, Update
 from edge.protocol.payload import MODEL, Payload
 
 CLUSTER = "cluster"
@@ -87,7 +87,7 @@ class IFCAServer(ServerStrategy):
         chosen = {MODEL: f"{CLUSTER}{update.numbers[CLUSTER]:g}"}
         return {SHARED: SHARED} | chosen if SHARED in self.models else chosen
 
-    def payload(self, client: int, choice: Mapping[str, int]) -> Payload:
+    def payload(self, client: int, choice: Choice) -> Payload:
         """All models."""
         sent = {
             name: {key: vector for key, vector in model.items() if key in self.setup.down}

@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict
 
 from coordinator.aggregation import block_exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
-from coordinator.methods.compute import ChosenBlocks, Compute, ComputeContext, Variant, fedavg_compute
+from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
 from coordinator.records.schema import MethodTable
 from edge.protocol.config import ModelProfile
+from edge.protocol.messages import Choice
 from edge.protocol.payload import Layout
 
 
@@ -179,7 +180,7 @@ class ObjectiveSpec:
     wrapped_layout: Callable[[Layout, Any], Layout] = lambda layout, options: layout
     """(layout of the model, options) -> layout of what ``wrap_model`` makes, for ``list methods``, which loads no
     torch; runs ask a worker"""
-    nominal_alpha: Callable[[int, Any, ChosenBlocks], int] = lambda blocks, options, choice: 0
+    nominal_alpha: Callable[[int, Any, Choice], int] = lambda blocks, options, choice: 0
     """The alpha that FedBR's Eq. 2 would charge; 0 without pathways"""
     nominal_period: Callable[[Any], int | None] = lambda options: None
     """tau of FedBR's Eq. 3; None if the whole model is downloaded in every round"""

@@ -25,7 +25,7 @@ from coordinator.rounds.ports import Arrays, PendingCommit, PendingEvaluation, R
 from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
-from edge.protocol.messages import Totals, Update
+from edge.protocol.messages import Choice, Totals, Update
 from edge.protocol.payload import Payload, Shapes, Vector
 
 
@@ -39,7 +39,7 @@ class DecisionOnlyServer(ServerStrategy):
     def download(self, client: int, round: int) -> Download:
         return self.server_side.download(client, round)
 
-    def download_shapes(self, client: int, round: int, choice: Mapping[str, int]) -> Shapes:
+    def download_shapes(self, client: int, round: int, choice: Choice) -> Shapes:
         return self.server_side.download_shapes(client, round, choice)
 
     def select(self, keys: Sequence[str]) -> Payload:

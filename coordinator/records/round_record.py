@@ -6,7 +6,7 @@ All round policies write their rows here, so that columns mean the same for each
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +23,7 @@ from coordinator.records.schema import (
     TRAINED,
     WAITING,
     EvaluationRow,
+    LoggedRow,
     RoundRow,
     payload_name,
 )
@@ -60,6 +61,18 @@ def validation_accuracy(values: Iterable[tuple[str, float | None]]) -> float | N
     return float(np.mean(found)) if found else None
 
 
+def logged_means(rows: Iterable[LoggedRow]) -> dict[str, float | None]:
+    """The numbers that were logged in one round: ``server/NAME``, and ``clients/NAME`` for means over visits.
+
+    None if no number of a name was finite.
+    """
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        place = "server" if row.client is None else "clients"
+        values.setdefault(f"{place}/{row.name}", []).extend([] if row.value is None else [row.value])
+    return {name: float(np.mean(found)) if found else None for name, found in sorted(values.items())}
+
+
 NOT_EVALUATED = EvalResult(None, None)
 
 
@@ -83,6 +96,8 @@ class RoundRecord:
     """Rows of the method's own table"""
     evaluations: list[EvaluationRow] = field(default_factory=list)
     """Values of the evaluation beside the round's accuracy and loss, set when it has ended"""
+    logged: list[LoggedRow] = field(default_factory=list)
+    """What the method has logged: in visits that counted, then on the server's side"""
     states: dict[int, str] = field(default_factory=dict)
     """client -> file of its state, if written in this round"""
     critical: int | None = None
@@ -185,6 +200,18 @@ class RoundRecord:
             for visit, nbytes in zip(counted, bytes_up, strict=True)
         ]
         return [down for down, _ in pairs], [up for _, up in pairs]
+
+    def log(self, client: int | None, logged: Mapping[str, float]) -> None:
+        """Add the numbers that the visit of a client has logged; None: the server's side."""
+        self.logged += [
+            LoggedRow(self.round, client, name, value if math.isfinite(value) else None)
+            for name, value in logged.items()
+        ]
+
+    def log_visits(self, updates: Iterable[Update]) -> None:
+        """Add the numbers that visits have logged."""
+        for update in updates:
+            self.log(update.client, update.logged)
 
     def round_row(self, end: float, result: EvalResult, model_sha256: str) -> RoundRow:
         """The row of the round, from those of its visits."""

@@ -2,7 +2,8 @@
 
 Tables ``rounds``, ``visits``, ``payload_shapes``, ``evaluations``, ``states``, ``client_vectors``, ``checkpoints`` and
 ``meta``, and the method's own table, hold virtual facts, equal for any number of workers; ``host_rounds`` and
-``host_events`` hold facts of this machine. The view ``transfers`` derives the bytes of every block in every visit.
+``host_events`` hold facts of this machine. ``logged`` holds what a method logs: as repeatable as that is, and in no
+hash, so that a method may log what it likes. The view ``transfers`` derives the bytes of every block in every visit.
 """
 
 from __future__ import annotations
@@ -151,6 +152,17 @@ class EvaluationRow(NamedTuple):
     count: int  # type: ignore[assignment]  # a tuple's method of this name is not used
 
 
+class LoggedRow(NamedTuple):
+    """One number that a method has logged in a round (`edge.protocol.logged`)."""
+
+    round: int
+    client: int | None
+    """The client whose visit logged it; None for the server's side"""
+    name: str
+    value: float | None
+    """None if it was not finite"""
+
+
 class HostEvent(NamedTuple):
     """An event of this machine's processes; never part of the result."""
 
@@ -242,8 +254,10 @@ SCHEMA = (
 )
 EVALUATIONS = "evaluations"
 """The table of `EvaluationRow`, which a ledger has from the first such row on."""
+LOGGED = "logged"
+"""The table of `LoggedRow`, which a ledger has from the first such row on."""
 TABLES = (
-    *("meta", "rounds", "visits", "payload_shapes", "transfers", EVALUATIONS),
+    *("meta", "rounds", "visits", "payload_shapes", "transfers", EVALUATIONS, LOGGED),
     *("states", "client_vectors", "checkpoints", "host_rounds", "host_events"),
 )
 """Names that a method's own table must not have"""

@@ -25,9 +25,11 @@ from coordinator.records.schema import (
     ENERGY,
     EVALUATIONS,
     FORMAT,
+    LOGGED,
     SCHEMA,
     EvaluationRow,
     HostEvent,
+    LoggedRow,
     MethodTable,
     PayloadShapeRow,
     RoundRow,
@@ -52,6 +54,8 @@ class Commit:
     method_rows: Sequence[NamedTuple] = ()
     """Rows of the method's own table"""
     evaluations: Sequence[EvaluationRow] = ()
+    logged: Sequence[LoggedRow] = ()
+    """In no hash"""
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """client -> (file name, sha256 of the file) of its state"""
     vectors: Mapping[tuple[int, str], tuple[str, str]] = field(default_factory=dict)
@@ -146,7 +150,8 @@ class Ledger:
             self._insert("payload_shapes", shapes)
             if self._method_table is not None:
                 self._insert(self._method_table.name, commit.method_rows)
-            self._insert_evaluations(commit.evaluations)
+            self._insert_optional(EVALUATIONS, commit.evaluations)
+            self._insert_optional(LOGGED, commit.logged)
             self._insert("states", [(client, commit.row.round, *file) for client, file in commit.states.items()])
             self._insert(
                 "client_vectors", [(*place, commit.row.round, *file) for place, file in commit.vectors.items()]
@@ -160,15 +165,14 @@ class Ledger:
         self._payloads.update(row.payload for row in shapes)
         return obsolete
 
-    def _insert_evaluations(self, rows: Sequence[EvaluationRow]) -> None:
-        if rows and not self._has_evaluations:
-            self._db.execute(create(EVALUATIONS, EvaluationRow))
-        self._insert(EVALUATIONS, rows)
+    def _insert_optional(self, table: str, rows: Sequence[NamedTuple]) -> None:
+        """Insert rows into a table that runs without such rows, and those of earlier versions, lack."""
+        if rows and not self._has(table):
+            self._db.execute(create(table, type(rows[0])))
+        self._insert(table, rows)
 
-    @property
-    def _has_evaluations(self) -> bool:
-        """Whether there is the table, which runs without such values, and those of earlier versions, lack."""
-        return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (EVALUATIONS,)).fetchall())
+    def _has(self, table: str) -> bool:
+        return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall())
 
     def _new_payloads(self, commit: Commit) -> list[PayloadShapeRow]:
         """Rows of shapes that are new in this round, in the order of the visits."""
@@ -190,7 +194,7 @@ class Ledger:
 
     def evaluations(self, metric: str) -> dict[int, list[EvaluationRow]]:
         """Round -> its values of a metric, in the order of writing."""
-        if not self._has_evaluations:
+        if not self._has(EVALUATIONS):
             return {}
         rows = self._scan(f"{EVALUATIONS} WHERE metric = ?", EvaluationRow, "rowid", values=(metric,))
         return {round: list(map(EvaluationRow._make, own)) for round, own in groupby(rows, itemgetter(0))}
@@ -206,7 +210,7 @@ class Ledger:
         ]
         if (method := self._method_table) is not None:
             tables.append(_ByRound(self._scan(method.name, method.row, "rowid"), method.row))
-        if self._has_evaluations:
+        if self._has(EVALUATIONS):
             tables.append(_ByRound(self._scan(EVALUATIONS, EvaluationRow, "rowid"), EvaluationRow))
         for *row, files, chain in self._scan("rounds", RoundRow, "round", ", files, chain"):
             others = [other for table in tables for other in table.take(row[0])]
@@ -264,7 +268,7 @@ class Ledger:
         before = self.files()
         with self._transaction():
             method = [] if self._method_table is None else [self._method_table.name]
-            for table in (*BY_ROUND, *method, *([EVALUATIONS] if self._has_evaluations else [])):
+            for table in (*BY_ROUND, *method, *filter(self._has, (EVALUATIONS, LOGGED))):
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
             self._db.execute("DELETE FROM meta WHERE key = 'summary'")
             if self.stopped_by(round) is None:  # it is of a round that is deleted
@@ -434,10 +438,18 @@ def has_rounds(path: Path) -> bool:
 
 def evaluations(path: Path, round: int | None = None) -> list[sqlite3.Row]:
     """Rows of the table ``evaluations`` of a ledger, of one round or of all; empty without the table."""
-    if not read(path, "SELECT 1 FROM sqlite_master WHERE name = ?", (EVALUATIONS,)):
+    return _optional(path, EVALUATIONS, round)
+
+
+def logged(path: Path) -> list[sqlite3.Row]:
+    """Rows of the table ``logged`` of a ledger; empty without the table."""
+    return _optional(path, LOGGED)
+
+
+def _optional(path: Path, table: str, round: int | None = None) -> list[sqlite3.Row]:
+    if not read(path, "SELECT 1 FROM sqlite_master WHERE name = ?", (table,)):
         return []
-    query = f"SELECT * FROM {EVALUATIONS} WHERE round = ? OR ? IS NULL ORDER BY rowid"
-    return read(path, query, (round, round))
+    return read(path, f"SELECT * FROM {table} WHERE round = ? OR ? IS NULL ORDER BY rowid", (round, round))
 
 
 def read(path: Path, query: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:

@@ -134,6 +134,7 @@ class _AsynchronousRun:
             dispatch = replace(flight.visit.dispatch, payload=payload, build=None)
             flight.visit, flight.trained = replace(flight.visit, dispatch=dispatch, start=start), False
             run.server.restore_in_flight(client, start)
+        run.server.take_logged()  # in rounds that are committed
         self._open()
 
     def run_visits(self) -> str:
@@ -201,6 +202,7 @@ class _AsynchronousRun:
         self._store_state(flight.visit)
         run.server.received(flight.visit.round, [flight.visit.dispatch])
         run.server.observe(reply)
+        self.record.log_visits([reply])
         self._account(flight, ended, kind, reply.numbers["loss"])
         self.record.set_critical_path([flight.visit], ended.timeline, run.clock.now)
         learned = run.server.feedback(flight.visit.round, outcomes([flight.visit], [reply], ended.timeline))

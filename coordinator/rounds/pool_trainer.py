@@ -36,6 +36,7 @@ from edge.protocol import messages
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.fixed_point import not_summable
 from edge.protocol.payload import ITEM_NBYTES, MODEL, Payload, Shapes, shapes, vectors
+from edge.protocol.plugins import error_text
 
 INEXACT = 10.0
 """Largest factor between the FLOPs that a worker counts and those of a compute plan that is not exact"""
@@ -104,7 +105,7 @@ class PoolTrainer:
         try:
             payload = build()
         except Exception as error:  # a user's server side may raise anything
-            raise RunFailed(f"{whose}: its download cannot be built: {type(error).__name__}: {error}") from error
+            raise RunFailed(f"{whose}: its download cannot be built: {error_text(error)}") from error
         if shapes(payload) != visit.down:
             raise RunFailed(f"{whose}: download of shapes {shapes(payload)}, but download_shapes gives {visit.down}")
         return payload

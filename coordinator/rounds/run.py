@@ -23,7 +23,7 @@ from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.records.client_states import ClientStates
-from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord
+from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord, logged_means
 from coordinator.records.schema import EVALUATE, LEFTOVER, EvaluationRow, RoundRow, VisitRow
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.budget import Budget, Cost
@@ -75,6 +75,8 @@ class RoundFinished:
     chosen: Mapping[int, int]
     """Value of the method's progress column (`coordinator.methods.spec.ProgressColumn`) -> visits of this round; empty
     for methods without one"""
+    logged: Mapping[str, float | None] = field(default_factory=dict)
+    """As of `coordinator.records.round_record.logged_means`"""
 
 
 @dataclass(frozen=True)
@@ -325,6 +327,7 @@ class FederatedRun:
         selector = {f"{SELECTOR}{name}": array for name, array in self.selection.selector.state().items()}
         state = selector | dict(policy_state or {})
         memory = RunMemory(self.rounds, self.visits, self.evaluated, self.clock.state(), state)
+        record.log(None, self.server.take_logged())
         snapshot = self.recorder.snapshot(record, memory)
         return PendingCommit(record, evaluation, self.rounds, self.clock.now, snapshot, stopped_by)
 
@@ -351,4 +354,5 @@ class FederatedRun:
         self.committed = RunTotals(pending.rounds, pending.virtual_seconds, down, up, row.model_sha256)
         progress = self.method.objective.progress
         chosen = [] if progress is None else [getattr(row, progress.column) for row in pending.record.method_rows]
-        self.on_round(RoundFinished(row, pending.rounds, down, up, Counter(chosen)))
+        logged = logged_means(pending.record.logged)
+        self.on_round(RoundFinished(row, pending.rounds, down, up, Counter(chosen), logged))

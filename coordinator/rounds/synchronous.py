@@ -46,7 +46,7 @@ from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.visit import PlannedVisit, begins
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import Update
-from edge.protocol.plugins import is_own
+from edge.protocol.plugins import error_text, is_own
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.conditions import Conditions
@@ -90,6 +90,7 @@ def _open_and_commit(run: FederatedRun, following: _SynchronousRound, pending: P
 
 def run_rounds(run: FederatedRun) -> str:
     """Run rounds of the run's policy until a stop rule ends the run; returns the rule."""
+    run.server.take_logged()  # what it has logged before the first round belongs to none
     return run_asynchronous(run) if run.rules.is_asynchronous else run_synchronous(run)
 
 
@@ -106,7 +107,7 @@ def accepted(
         mask, time = rules.synchronous.accepted(rules, visits, timeline, start)
         counts, end = np.asarray(mask, np.bool_), float(time)
     except Exception as error:
-        raise RunFailed(f"rounds.policy = {rules.policy!r}: {type(error).__name__}: {error}") from error
+        raise RunFailed(f"rounds.policy = {rules.policy!r}: {error_text(error)}") from error
     problem = ""
     if counts.shape != (len(visits),):
         problem = f"gives a mask of shape {counts.shape} for {len(visits)} visits"
@@ -315,6 +316,7 @@ class _SynchronousRound:
             states |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
             self.record.states = run.states.uncommitted = states
         run.server.received(self.number, [visit.dispatch for visit in counted])
+        self.record.log_visits(replies)
         if replies:
             run.step()
             self.record.method_rows += run.server.feedback(

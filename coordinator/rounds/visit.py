@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from coordinator.aggregation.server import Download, Models
-from coordinator.methods.compute import ChosenBlocks, ComputeContext, SharedContext, forward_passes
+from coordinator.methods.compute import ComputeContext, SharedContext, forward_passes
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.records import names
@@ -21,7 +21,7 @@ from coordinator.rounds.budget import Cost
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge.protocol import codec
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
-from edge.protocol.messages import further_values
+from edge.protocol.messages import Choice, further_values
 from edge.protocol.payload import MODEL, Shapes, step_flops
 
 _Items = tuple[tuple[str, int], ...]
@@ -56,7 +56,7 @@ class VisitPricing:
         self._shared: dict[_Alike, VisitPrice | None] = {}
         """(choice, shapes of the download, examples) -> price of all such visits; None if each has its own"""
 
-    def train(self, choice: ChosenBlocks, down: Shapes, samples: int, client: int, rng_round: int) -> VisitPrice:
+    def train(self, choice: Choice, down: Shapes, samples: int, client: int, rng_round: int) -> VisitPrice:
         """A training visit to a client with ``samples`` examples, whose download has ``choice`` and shapes ``down``.
 
         ``rng_round`` is the key of the visit's random streams, as of `PlannedVisit`.
@@ -129,7 +129,7 @@ class VisitPricing:
 
     def _context(
         self,
-        choice: ChosenBlocks,
+        choice: Choice,
         train: TrainConfig,
         samples: int,
         client: int | None = None,

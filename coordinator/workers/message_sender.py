@@ -87,9 +87,9 @@ class MessageSender:
 
         Visits that need the same vectors go out as one message. PoolError for client state that cannot be read.
         """
-        for (cached_payload, is_batch), group in groupby(opened.items(), lambda item: self._batch(worker, item[1])):
+        for (cached_payload, types), group in groupby(opened.items(), lambda item: self._batch(worker, item[1])):
             assert cached_payload is not None, worker.identity
-            for tasks in batched(group, messages.MAX_BATCH) if is_batch else ([each] for each in group):
+            for tasks in batched(group, messages.MAX_BATCH) if types is not None else ([each] for each in group):
                 evict = self._send_vectors(worker, cached_payload)
                 now = time.monotonic()
                 if worker.key:
@@ -174,10 +174,13 @@ class MessageSender:
         """Whether client state must be sent ahead of a task."""
         return bool(worker.key) and task.state_in is not None and self.state_holder(task) != worker.number
 
-    def _batch(self, worker: Worker, opened: OpenTask) -> tuple[CachedPayload | None, bool]:
-        """What tasks that are sent as one message have in common: (their vectors, whether they can be)."""
-        is_visit = isinstance(opened.task.message, Train)
-        return opened.cached_payload, is_visit and not self._needs_state(worker, opened.task)
+    def _batch(self, worker: Worker, opened: OpenTask) -> tuple[CachedPayload | None, tuple[type, ...] | None]:
+        """What tasks that are sent as one message have in common: (their vectors, types of their choices' numbers; None
+        if they cannot be)."""
+        message = opened.task.message
+        if not isinstance(message, Train) or self._needs_state(worker, opened.task):
+            return opened.cached_payload, None
+        return opened.cached_payload, tuple(map(type, message.choice.values()))
 
     def end(self, worker: Worker, why: str) -> None:
         """End a worker. A remote worker is told to end, since its process cannot be ended from here."""

@@ -22,7 +22,7 @@ from coordinator.workers.message_sender import MessageSender
 from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
 from coordinator.workers.sockets import Received, RouterSocket
-from coordinator.workers.task import PoolError, PoolTask, Reply, check_partial_sum, check_reply_kind
+from coordinator.workers.task import PoolError, PoolTask, Reply, caused_by, check_partial_sum, check_reply_kind
 from coordinator.workers.task_group import TaskGroups
 from edge.protocol import client_state, codec, messages
 from edge.protocol.client_state import StateError
@@ -188,8 +188,9 @@ class MessageHandler:
         reason = f"{error.kind}: {error.text}"
         if worker.key:  # its text may hold anything, and becomes one line of records and terminals
             reason = printable(reason, messages.MAX_ERROR_TEXT)
+        traceback = "\n".join(printable(line, messages.MAX_ERROR_TEXT) for line in error.traceback.split("\n"))
         if sequence == 0:  # its start failed, or it could not send its partial sum
-            worker.last_error = reason
+            worker.last_error, worker.last_traceback = reason, traceback
             self.sender.send(worker, messages.Shutdown(reason[: messages.MAX_ERROR_TEXT]))
             if worker.key:
                 self.registry.end(worker, reason)
@@ -203,10 +204,11 @@ class MessageHandler:
         is_wanted = opened is not None and opened.task.on_failure is None  # a cancelled task's state may be deleted
         if error.kind == StateError.__name__ and not worker.key and is_wanted:
             raise PoolError(error.text)
-        if opened is not None or error.kind != client_state.MISSING:  # which was requested for a cancelled task
-            self.event("task_failed", worker, reason)
         failed = self.scheduler.lacked_memory if error.kind == OUT_OF_MEMORY else self.scheduler.failed
-        self.execute(failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
+        with caused_by(traceback):
+            if opened is not None or error.kind != client_state.MISSING:  # which was requested for a cancelled task
+                self.event("task_failed", worker, reason)
+            self.execute(failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
 
     def _received_client_state(self, worker: Worker, sequence: int, state: messages.ClientState) -> None:
         """Client state from a remote worker waits for the update that it belongs to, which is the next message."""
@@ -257,6 +259,8 @@ class MessageHandler:
         """The replies in a message, with their tasks."""
         if isinstance(message, messages.Updates):
             return [self._answer(worker, *reply, state) for reply in message.replies()]
+        if isinstance(message, messages.Update):
+            message = replace(message, logged=envelope.logged)
         return [self._answer(worker, envelope.sequence, envelope.wall_seconds, message, state)]
 
     def _answer(self, worker: Worker, sequence: int, seconds: float, reply: Reply, state: ClientState | None) -> Answer:

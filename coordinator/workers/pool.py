@@ -43,7 +43,7 @@ from coordinator.workers.registry import Worker, WorkerEvent, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
 from coordinator.workers.shared_blocks import SharedBlocks
 from coordinator.workers.sockets import RemoteAccess, Sockets
-from coordinator.workers.task import PoolError, PoolTask, Reply, ReplyHandler, Stopped
+from coordinator.workers.task import PoolError, PoolTask, Reply, ReplyHandler, Stopped, caused_by
 from coordinator.workers.task_group import OpenTask, PoolTaskGroup, TaskGroups
 from edge.protocol import codec, messages
 from edge.protocol.config import Job, ModelProfile, ShippedFile
@@ -285,8 +285,9 @@ class Pool:
             return
         self._sender.cached_payloads.remove_worker(worker.number)
         self._payloads.remove_worker(worker.number)
-        self._event("worker_died", worker, detail)
-        self._execute(self._scheduler.died(worker.number, detail, is_blameless))
+        with caused_by(worker.last_traceback):
+            self._event("worker_died", worker, detail)
+            self._execute(self._scheduler.died(worker.number, detail, is_blameless))
         self._registry.forget(worker)
 
     def _probe(self) -> None:

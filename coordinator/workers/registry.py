@@ -58,6 +58,8 @@ class Worker:
     pending_client_state: tuple[int, ClientState] | None = None
     """Task and client state of the last message, if that was a `ClientState`: the next is the task's update."""
     last_error: str = ""
+    last_traceback: str = ""
+    """Of the exception that ended its start"""
     """The error of its start, or the reason for which it was ended."""
 
     def tail(self) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,6 +19,24 @@ ROUND = "round"
 
 class PoolError(RuntimeError):
     """The run cannot go on; the text has the cause, the worker and the last lines of its log."""
+
+
+class WorkerTraceback(Exception):  # noqa: N818 - no error of its own
+    """The traceback of an exception in a worker: the cause of the error that it led to here."""
+
+    def __str__(self) -> str:
+        return f"in a worker:\n{self.args[0]}"
+
+
+@contextmanager
+def caused_by(traceback: str) -> Iterator[None]:
+    """Give errors inside this traceback of a worker's as their cause, if they have none."""
+    try:
+        yield
+    except Exception as error:
+        if traceback and error.__cause__ is None:
+            raise error from WorkerTraceback(traceback)
+        raise
 
 
 class Stopped(Exception):  # noqa: N818 - not an error

@@ -20,6 +20,7 @@ import numpy as np
 
 from edge.data.registry import DataError, DataSet, dataset
 from edge.protocol.home import expanded
+from edge.protocol.plugins import error_text
 
 ENVIRONMENT = "FEDBR_DATA"
 OURS = "edge."
@@ -87,7 +88,7 @@ def reading(row: DataSet, reader: str) -> Iterator[None]:
     except Exception as error:
         if reader.startswith(OURS):
             raise
-        raise DataError(f"data set {row.name}: its reader {reader}: {type(error).__name__}: {error}") from error
+        raise DataError(f"data set {row.name}: its reader {reader}: {error_text(error)}") from error
 
 
 def locate(row: DataSet, searched: Sequence[SearchPath]) -> DatasetFiles | None:

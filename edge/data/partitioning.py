@@ -24,7 +24,7 @@ from edge.data.partition_registry import PARTITIONS, PartitionRow, partition_row
 from edge.data.registry import Data, DataError, DataSet, PartitionError, Split
 from edge.protocol.config import DataConfig
 from edge.protocol.home import expanded
-from edge.protocol.plugins import is_own
+from edge.protocol.plugins import error_text, is_own
 from edge.protocol.rng import keyed_generator
 
 VERSION = "v1"
@@ -119,7 +119,7 @@ def _split_both(config: DataConfig, row: PartitionRow, data: Data) -> tuple[list
     except Exception as error:  # a user's function may raise anything
         if not is_own(rule.kind):
             raise
-        raise PartitionError(f"data.partition.kind = {rule.kind}: {type(error).__name__}: {error}") from error
+        raise PartitionError(f"data.partition.kind = {rule.kind}: {error_text(error)}") from error
 
 
 def _checked(kind: str, found: Any, clients: int, count: int) -> list[Indices]:

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from edge.models.registry import INPUTS, ModelRow
-from edge.protocol.plugins import load
+from edge.protocol.plugins import error_place, error_text, load
 from edge.protocol.spelling import nearest
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
@@ -39,7 +39,7 @@ def make_module(row: ModelRow, classes: int, inputs: int, width: int | None) -> 
         module = factory(**arguments)
     except Exception as error:  # a user's class may raise anything
         given = ", ".join(f"{name}={value}" for name, value in arguments.items())
-        raise _error(row, f"called with {given}, it raised {type(error).__name__}: {error}") from error
+        raise _error(row, f"called with {given}, it raised {error_text(error)}") from error
     if not isinstance(module, nn.Module):
         raise _error(row, f"must give a torch.nn.Module, not {type(module).__name__}")
     lazy = [name for name, value in module.named_parameters() if is_lazy(value)]
@@ -109,7 +109,9 @@ def check_chain(row: ModelRow, module: nn.Module, x: Tensor, classes: int) -> No
         module.train(training)
         whole = _output(module, x)
         if isinstance(whole, Exception):
-            raise _error(row, f"cannot take examples of shape {tuple(x.shape[1:])}: {whole}") from whole
+            raise _error(
+                row, f"cannot take examples of shape {tuple(x.shape[1:])}: {whole}{error_place(whole)}"
+            ) from whole
         if not isinstance(whole, Tensor) or whole.shape != (len(x), classes):
             what = tuple(whole.shape) if isinstance(whole, Tensor) else type(whole).__name__
             raise _error(row, f"gives {what} for {len(x)} examples, not {(len(x), classes)}")

@@ -3,7 +3,8 @@
 On a socket a message is ``[envelope, header, frame...]``, each one part of a multipart message.
 
 *Header* (charged). msgpack of ``[protocol, type, run id, {field: value}, [entry...]]``. Every number is packed in a
-form whose length does not depend on its value: integers and floats as 8 bytes, big-endian, in a msgpack ``bin``; so the
+form whose length does not depend on its value: integers and floats as 8 bytes, big-endian, in a msgpack ``bin``, and a
+float where an integer may stand, which is in ``choice`` alone, in the extension of type 0, which is as long; so the
 length of a header follows from names and shapes alone, and `train_nbytes` and `update_nbytes` give it before a message
 exists. One *entry* per frame: ``[slot, key, version, dtype, shape, nbytes, checksum]``; version is the 16 bytes of
 `Vector.version` for vectors that go down and zeros for those that go up; checksum is the CRC-32 of the frame, zero when

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from edge.protocol.limits import Buffer, packb, unpackb
+from edge.protocol.logged import expect_names
 from edge.protocol.message_fields import as_list
 from edge.protocol.messages import expect
 from edge.protocol.payload import VERSION_NBYTES
@@ -38,16 +41,19 @@ class Envelope:
     """Slots of workers that have left for lack of memory; the others divide their memory (`edge.runtime.gpu_share`)."""
     telemetry: str = ""
     """The worker's measurements of itself, for the record of the run."""
+    logged: Mapping[str, float] = field(default_factory=dict)
+    """`Update.logged` of the update that it comes with."""
 
     def pack(self) -> bytes:
         """As one frame."""
-        values = [self.worker, self.sequence, self.state_in, self.state_out, b"".join(self.evict)]
-        return packb([*values, self.wall_seconds, self.weight, list(self.retired_slots), self.telemetry])
+        values: list[object] = [self.worker, self.sequence, self.state_in, self.state_out, b"".join(self.evict)]
+        values += [self.wall_seconds, self.weight, list(self.retired_slots), self.telemetry, dict(self.logged)]
+        return packb(values)
 
     @classmethod
     def parse(cls, raw: Buffer) -> Envelope:
-        values = as_list(unpackb(raw), 9, "envelope")
-        worker, sequence, state_in, state_out, evict, wall_seconds, weight, retired_slots, telemetry = values
+        values = as_list(unpackb(raw), 10, "envelope")
+        worker, sequence, state_in, state_out, evict, wall_seconds, weight, retired_slots, telemetry, logged = values
         expect(isinstance(worker, str), "envelope: worker", worker)
         expect(type(sequence) is int and 0 <= sequence < MAX_NUMBER, "envelope: sequence", sequence)
         for name, value in (("state_in", state_in), ("state_out", state_out)):
@@ -63,9 +69,13 @@ class Envelope:
             retired_slots,
         )
         expect(isinstance(telemetry, str) and len(telemetry) <= MAX_TELEMETRY, "envelope: telemetry", telemetry)
+        expect(isinstance(logged, dict), "envelope: logged", logged)
+        expect_names("envelope", logged)
+        for name, number in logged.items():
+            expect(isinstance(number, float) and not math.isinf(number), f"envelope: logged: {name}", number)
         versions = tuple(evict[at : at + VERSION_NBYTES] for at in range(0, len(evict), VERSION_NBYTES))
         slots = tuple(retired_slots)
-        return cls(worker, sequence, state_in, state_out, versions, wall_seconds, weight, slots, telemetry)
+        return cls(worker, sequence, state_in, state_out, versions, wall_seconds, weight, slots, telemetry, logged)
 
 
 def _is_worker_slot(value: object) -> bool:

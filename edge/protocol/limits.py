@@ -22,11 +22,30 @@ MAX_ITEMS = 1 << 16
 """Items of all lists and maps together; a vector's entry has ten."""
 UNPACK_ERRORS = (ValueError, TypeError, msgpack.UnpackException)
 
+REAL, REAL_NBYTES = 0, 8
+"""Type and length of the only extension: a float where there may be an integer, which is as long."""
+
 Buffer = bytes | bytearray | memoryview
 
 
 def packb(value: object) -> bytes:
     return cast(bytes, msgpack.packb(value))
+
+
+def real(packed: bytes) -> object:
+    """The 8 bytes of a float, for `packb`, which packs them to as many bytes as 8 bytes of an integer."""
+    return msgpack.ExtType(REAL, packed)
+
+
+def packed_real(value: object) -> bytes | None:
+    """The inverse of `real`; None for any other value."""
+    return bytes(value.data) if isinstance(value, msgpack.ExtType) else None
+
+
+def _real(kind: int, packed: bytes) -> object:
+    if kind != REAL or len(packed) != REAL_NBYTES:
+        raise ValueError(f"an extension of type {kind} with {len(packed)} bytes")
+    return real(packed)
 
 
 def packed_list(packed_items: Sequence[bytes]) -> bytes:
@@ -67,7 +86,8 @@ def unpackb(raw: Buffer) -> object:
             object_pairs_hook=items.add_map,
             max_array_len=min(len(raw), MAX_LENGTH),
             max_map_len=min(len(raw), MAX_LENGTH),
-            max_ext_len=0,
+            max_ext_len=REAL_NBYTES,
+            ext_hook=_real,
         )
     except UNPACK_ERRORS as error:
         raise _not_msgpack(error) from error

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edge.protocol import config
 from edge.protocol.config import Job
+from edge.protocol.limits import packed_real, real
 from edge.protocol.messages import (
     Cancel,
     Capacity,
@@ -41,7 +42,7 @@ from edge.protocol.messages import (
 )
 from edge.protocol.payload import VERSION_NBYTES, Layout
 
-PROTOCOL = 7
+PROTOCOL = 8
 MAX_COMPLAINT = 500
 """Characters of what is wrong with a record."""
 
@@ -84,6 +85,16 @@ def _unpack_float(value: object, what: str) -> float:
     return float(struct.unpack(">d", value)[0])
 
 
+def _pack_number(value: int | float) -> object:
+    """Integers and floats stay what they are, and take as many bytes."""
+    return real(_pack_float(value)) if isinstance(value, float) else pack_int(value)
+
+
+def _unpack_number(value: object, what: str) -> int | float:
+    packed = packed_real(value)
+    return unpack_int(value, what) if packed is None else _unpack_float(packed, what)
+
+
 def _unpack_sum(value: object, what: str) -> tuple[float, int]:
     total, count = as_list(value, 2, what)
     return _unpack_float(total, what), unpack_int(count, what)
@@ -98,6 +109,17 @@ def _column(dtype: str) -> _Codec:
         return np.frombuffer(value, dtype)
 
     return _Codec(lambda column: np.ascontiguousarray(column, dtype).tobytes(), unpack)
+
+
+def _pack_number_column(column: NDArray[Any]) -> object:
+    return [column.dtype.kind, (_FLOAT_COLUMN if column.dtype.kind == "f" else _INT_COLUMN).pack(column)]
+
+
+def _unpack_number_column(value: object, what: str) -> NDArray[Any]:
+    kind, packed = as_list(value, 2, what)
+    expect(kind in ("i", "f"), f"{what}: kind", kind)
+    column: NDArray[Any] = (_FLOAT_COLUMN if kind == "f" else _INT_COLUMN).unpack(packed, what)
+    return column
 
 
 def _columns(column: _Codec) -> _Codec:
@@ -174,6 +196,9 @@ def _same(value: Any) -> Any:
 _INT = _Codec(pack_int, unpack_int)
 _FLOAT = _Codec(_pack_float, _unpack_float)
 _INTS = _Codec(lambda named: {name: pack_int(value) for name, value in named.items()}, _unpack_named(unpack_int))
+_NUMBERS = _Codec(
+    lambda named: {name: _pack_number(value) for name, value in named.items()}, _unpack_named(_unpack_number)
+)
 _FLOATS = _Codec(
     lambda named: {name: _pack_float(value) for name, value in named.items()}, _unpack_named(_unpack_float)
 )
@@ -182,7 +207,8 @@ _SUMS = _Codec(
     _unpack_named(_unpack_sum),
 )
 _INT_COLUMN, _FLOAT_COLUMN = _column("<i8"), _column("<f8")
-_INT_COLUMNS, _FLOAT_COLUMNS = _columns(_INT_COLUMN), _columns(_FLOAT_COLUMN)
+_FLOAT_COLUMNS = _columns(_FLOAT_COLUMN)
+_NUMBER_COLUMNS = _columns(_Codec(_pack_number_column, _unpack_number_column))
 _NAMES = _Codec(list, _unpack_names)
 _TEXT = _Codec(_same, unpack_text)
 _BYTES = _Codec(_same, _unpack_bytes)
@@ -225,7 +251,7 @@ TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
     "blocks": (Tensors, {}),
     "mapped": (MappedTensors, {"folder": _TEXT, "sizes": _INTS}),
     "kept": (ClientState, {"client": _INT}),
-    "train": (Train, {"client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS}),
+    "train": (Train, {"client": _INT, "round": _INT, "lr": _FLOAT, "choice": _NUMBERS}),
     "visits": (
         Visits,
         {
@@ -236,7 +262,7 @@ TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
             "weights": _FLOAT_COLUMN,
             "state_in": _NAMES,
             "state_out": _NAMES,
-            "choice": _INT_COLUMNS,
+            "choice": _NUMBER_COLUMNS,
         },
     ),
     "updates": (
@@ -247,6 +273,7 @@ TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
             "rounds": _INT_COLUMN,
             "seconds": _FLOAT_COLUMN,
             "numbers": _FLOAT_COLUMNS,
+            "logged": _FLOAT_COLUMNS,
         },
     ),
     "update": (Update, {"client": _INT, "round": _INT, "numbers": _FLOATS}),
@@ -254,11 +281,11 @@ TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
     "sums": (PartialSum, {"round": _INT, "clients": _INT}),
     "evaluate": (
         Evaluate,
-        {"start": _INT, "stop": _INT, "client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS, "split": _TEXT},
+        {"start": _INT, "stop": _INT, "client": _INT, "round": _INT, "lr": _FLOAT, "choice": _NUMBERS, "split": _TEXT},
     ),
     "score": (Score, {"start": _INT, "client": _INT, "values": _SUMS}),
     "cancel": (Cancel, {}),
-    "error": (Error, {"kind": _TEXT, "text": _TEXT}),
+    "error": (Error, {"kind": _TEXT, "text": _TEXT, "traceback": _TEXT}),
     "bye": (Shutdown, {"why": _TEXT}),
     "fetch": (FetchFile, {"sha256": _TEXT, "offset": _INT}),
     "part": (FilePart, {"sha256": _TEXT, "offset": _INT, "content": _BYTES}),

@@ -24,10 +24,12 @@ from edge.protocol.message_checks import shown as shown
 from edge.protocol.payload import VERSION_NBYTES, Payload, Vector
 from edge.protocol.visit_messages import MAX_BATCH as MAX_BATCH
 from edge.protocol.visit_messages import MAX_BATCH_VECTORS as MAX_BATCH_VECTORS
+from edge.protocol.visit_messages import Choice as Choice
 from edge.protocol.visit_messages import Train as Train
 from edge.protocol.visit_messages import Update as Update
 from edge.protocol.visit_messages import Updates as Updates
 from edge.protocol.visit_messages import Visits as Visits
+from edge.protocol.visit_messages import expect_finite
 
 Totals = dict[str, dict[str, NDArray[np.int64]]]
 """slot -> key -> sum of clients' vectors, in the units of `edge.protocol.fixed_point`"""
@@ -38,6 +40,8 @@ NO_RUN = ""
 """The run id of a hello and of its welcome: a worker learns the run from the welcome."""
 MAX_ERROR_TEXT = 4000
 """Characters of an `Error`, and of the reason of a `Shutdown`: each becomes a line of a log."""
+MAX_TRACEBACK = 16_000
+"""Characters of the traceback of an `Error`, for who asks for it."""
 PART_NBYTES = 1 << 19
 """Bytes of a `FilePart`, which travels in a header (`edge.protocol.limits.MAX_HEADER_NBYTES`)."""
 MOST_REQUESTS = 8
@@ -201,7 +205,7 @@ class Evaluate:
     round: int = 0
     """Of a client: the round of a visit that began now; so are ``lr`` and ``choice``, as in `Train`."""
     lr: float = 0.0
-    choice: Mapping[str, int] = field(default_factory=dict)
+    choice: Choice = field(default_factory=dict)
     split: EvalSplit = "test"
 
     def __post_init__(self) -> None:
@@ -209,6 +213,7 @@ class Evaluate:
         expect(self.split in SPLITS, "evaluate: split", self.split)
         expect(self.round >= 0, "evaluate: round", self.round)
         expect(math.isfinite(self.lr) and self.lr >= 0, "evaluate: lr", self.lr)
+        expect_finite("evaluate", self.choice)
         expect(0 <= self.start <= self.stop, "evaluate: start, stop", (self.start, self.stop))
 
 
@@ -253,10 +258,13 @@ class Error:
     kind: str
     """The exception's type."""
     text: str
+    traceback: str = ""
+    """Where it was raised, as Python prints it; '' if there is nothing to say."""
 
     def __post_init__(self) -> None:
         longest = max(len(self.kind), len(self.text))
         expect(longest <= MAX_ERROR_TEXT, "error: characters", longest)
+        expect(len(self.traceback) <= MAX_TRACEBACK, "error: traceback: characters", len(self.traceback))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -18,6 +20,9 @@ from pydantic import BaseModel, ConfigDict
 from edge.protocol.spelling import closest, nearest
 
 T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+OUR_FOLDERS = tuple(f"{ROOT / name}/" for name in ("coordinator", "costmodel", "edge", "scenarios"))
+INSTALLED = {"site-packages", "dist-packages"}
 
 
 class PluginOptions(BaseModel):
@@ -58,7 +63,27 @@ def load(name: str) -> Any:
     except Exception as error:  # a user's module may raise anything
         is_absent = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         searched = f"; searched {', '.join(own_folders())}" if is_absent else ""
-        raise ValueError(f"cannot load {name!r}: {type(error).__name__}: {error}{searched}") from None
+        raise ValueError(f"cannot load {name!r}: {error_text(error)}{searched}") from error
+
+
+def error_text(error: BaseException) -> str:
+    """An error of a user's code in words, with its last line there: ``KeyError: 'x' (/home/me/rows.py, line 7)``."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    return f"{type(error).__name__}: {error}{error_place(error)}"
+
+
+def error_place(error: BaseException) -> str:
+    """`` (file, line n)`` of the last frame of a user's own code that an error passed through; '' if there is none."""
+    own = [(frame, line) for frame, line in walk_tb(error.__traceback__) if is_users(frame)]
+    return f" ({own[-1][0].f_code.co_filename}, line {own[-1][1]})" if own else ""
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether the code of a frame is neither this product's, nor Python's, nor that of an installed package."""
+    file, top = frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    foreign = top in sys.stdlib_module_names or file.startswith("<") or INSTALLED & set(Path(file).parts)
+    return not foreign and not file.startswith(OUR_FOLDERS)
 
 
 def own_folders() -> list[str]:

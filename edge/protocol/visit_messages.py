@@ -8,15 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edge.protocol.logged import expect_names
 from edge.protocol.message_checks import expect, reject
 from edge.protocol.payload import Payload
 
 Ints = NDArray[np.int64]
 Reals = NDArray[np.float64]
+Choice = Mapping[str, Any]
+"""name -> integer of 64 bits, or finite float"""
 
 MAX_BATCH = 1024
 """Visits of one `Visits`, and updates of one `Updates`."""
@@ -31,7 +35,7 @@ class Train:
     client: int
     round: int
     lr: float
-    choice: Mapping[str, int]
+    choice: Choice
     """What the server chose for this visit, by name (FedBR: ``alpha``)."""
     payload: Payload
 
@@ -39,6 +43,7 @@ class Train:
         expect(self.client >= 0, "train: client", self.client)
         expect(self.round >= 0, "train: round", self.round)
         expect(math.isfinite(self.lr) and self.lr >= 0, "train: lr", self.lr)
+        expect_finite("train", self.choice)
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,21 @@ class Update:
     """What the visit measured, by name (losses, samples, steps)."""
     payload: Payload
     """Empty if the worker has added the vectors to its partial sum."""
+    logged: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """What the method has logged in the visit, by name; NaN for a number that was not finite. It travels in the
+    envelope, and is charged to nobody."""
     by: str = field(default="", compare=False)
     """The remote worker that trained it; empty for a local one. It does not travel."""
 
     def __post_init__(self) -> None:
         expect(self.client >= 0, "update: client", self.client)
         expect(self.round >= 0, "update: round", self.round)
+
+
+def expect_finite(name: str, choice: Choice) -> None:
+    """WireError for a number of a choice that is not finite."""
+    for key, value in choice.items():
+        expect(isinstance(value, int) or math.isfinite(value), f"{name}: choice: {key}", value)
 
 
 def _expect_columns(name: str, sequences: Ints, *columns: Sized) -> None:
@@ -87,7 +101,7 @@ class Visits:
     """Aggregation weights, as in the envelope of a `Train`"""
     state_in: Sequence[str | None]
     state_out: Sequence[str | None]
-    choice: Mapping[str, Ints]
+    choice: Mapping[str, Ints | Reals]
     payload: Payload
 
     def __post_init__(self) -> None:
@@ -97,6 +111,8 @@ class Visits:
         _expect_each("visits: rounds", self.rounds, self.rounds >= 0)
         _expect_each("visits: lrs", self.lrs, (self.lrs >= 0) & (self.lrs < math.inf))
         _expect_each("visits: weights", self.weights, (self.weights >= 0) & (self.weights <= 1))
+        for key, column in self.choice.items():
+            _expect_each(f"visits: choice: {key}", column, np.isfinite(column))
 
     def tasks(self) -> Iterator[tuple[int, float, str | None, str | None, Train]]:
         """(sequence, weight, state_in, state_out, visit) of each."""
@@ -127,23 +143,34 @@ class Updates:
     numbers: Mapping[str, Reals]
     payloads: Sequence[Payload] = ()
     """One for each, all of the same shapes; none if all have been added to the worker's partial sum"""
+    logged: Mapping[str, Reals] = field(default_factory=dict)
+    """As of `Update`; all have logged the same names"""
 
     def __post_init__(self) -> None:
-        columns = [self.clients, self.rounds, self.seconds, *self.numbers.values()]
+        columns = [self.clients, self.rounds, self.seconds, *self.numbers.values(), *self.logged.values()]
+        expect_names("updates", self.logged)
         _expect_columns("updates", self.sequences, *columns, *([self.payloads] if self.payloads else []))
         _expect_each("updates: clients", self.clients, self.clients >= 0)
         _expect_each("updates: rounds", self.rounds, self.rounds >= 0)
         _expect_each("updates: seconds", self.seconds, (self.seconds >= 0) & (self.seconds < math.inf))
+        for name, column in self.logged.items():
+            _expect_each(f"updates: logged: {name}", column, ~np.isinf(column))
 
     def replies(self) -> Iterator[tuple[int, float, Update]]:
         """(sequence, seconds, update) of each."""
-        names, reported = list(self.numbers), [column.tolist() for column in self.numbers.values()]
-        numbers = [dict(zip(names, values, strict=True)) for values in zip(*reported, strict=True)]
         updates = map(
             Update,
             self.clients.tolist(),
             self.rounds.tolist(),
-            numbers or [{} for _ in self.sequences],
+            self._by_name(self.numbers),
             self.payloads or [{} for _ in self.sequences],
+            self._by_name(self.logged),
         )
         yield from zip(self.sequences.tolist(), self.seconds.tolist(), updates, strict=True)
+
+    def _by_name(self, columns: Mapping[str, Reals]) -> list[dict[str, float]]:
+        """The numbers of each update."""
+        names, values = list(columns), [column.tolist() for column in columns.values()]
+        return [dict(zip(names, each, strict=True)) for each in zip(*values, strict=True)] or [
+            {} for _ in self.sequences
+        ]

@@ -156,8 +156,11 @@ class CoordinatorConnection:
     ) -> None:
         """Send a message; its vectors must not be overwritten until `settle` has returned."""
         encoded = codec.encode(message, self._run_id)
-        envelope = codec.Envelope(self._identity, sequence, wall_seconds=wall_seconds, telemetry=telemetry).pack()
-        parts: list[bytes | memoryview] = [envelope, encoded.header, *encoded.frames]
+        logged = message.logged if isinstance(message, messages.Update) else {}
+        envelope = codec.Envelope(
+            self._identity, sequence, wall_seconds=wall_seconds, telemetry=telemetry, logged=logged
+        )
+        parts: list[bytes | memoryview] = [envelope.pack(), encoded.header, *encoded.frames]
         flags = [zmq.SNDMORE] * (len(parts) - 1) + [zmq.Flag(0)]
         if not self._reuses_vectors:
             self._socket.send_multipart(parts, copy=False)

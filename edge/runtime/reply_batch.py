@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -52,9 +53,7 @@ class ReplyBatch:
             self.send()
         if not self._waiting:
             self._since = time.monotonic()
-        self._waiting.append(
-            (sequence, seconds, messages.Update(reply.client, reply.round, reply.numbers, _copy(reply.payload)))
-        )
+        self._waiting.append((sequence, seconds, replace(reply, payload=_copy(reply.payload))))
         self._nbytes += size
         return True
 
@@ -99,13 +98,15 @@ def batch_of(replies: list[tuple[int, float, messages.Update]]) -> messages.Upda
         np.array([seconds for _, seconds, _ in replies]),
         {name: np.array([update.numbers[name] for update in updates]) for name in updates[0].numbers},
         payloads,
+        {name: np.array([update.logged[name] for update in updates]) for name in updates[0].logged},
     )
 
 
 def _match(first: messages.Update, other: messages.Update) -> bool:
     """Whether two updates fit into one batch."""
     shapes = [[(slot, key, vector.data.size) for slot, key, vector in vectors(each.payload)] for each in (first, other)]
-    return list(first.numbers) == list(other.numbers) and shapes[0] == shapes[1]
+    names = [(list(each.numbers), list(each.logged)) for each in (first, other)]
+    return names[0] == names[1] and shapes[0] == shapes[1]
 
 
 def _copy(payload: Payload) -> Payload:

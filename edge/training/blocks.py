@@ -16,6 +16,7 @@ from torch import nn
 from edge.models.registry import ModelRow, model
 from edge.models.user_module import make_module, stages_of
 from edge.protocol.config import ModelConfig
+from edge.protocol.plugins import error_text
 
 Block = tuple[str, nn.Module]
 """(name, module)"""
@@ -91,7 +92,7 @@ def wrapped(
         made: list[Block] = load_dotted(wrapper)(blocks, options, classes, width)
         names = [name for name, _ in made]
     except Exception as error:  # a user's function may raise anything
-        raise ValueError(f"method: wrap_model {wrapper!r}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"method: wrap_model {wrapper!r}: {error_text(error)}") from error
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{wrapper} must make blocks of distinct names; it makes {', '.join(names) or 'none'}")
     return made

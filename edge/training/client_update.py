@@ -32,6 +32,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edge.protocol.config import TrainConfig, TrainingPlan
+from edge.protocol.logged import NumberLog
+from edge.protocol.messages import Choice
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import BlockModel
@@ -81,7 +83,7 @@ class VisitContext:
     """Step size of this visit, or of the adaptation before an evaluation."""
     step_sum: float
     """`TrainConfig.step_sum` of its steps."""
-    choice: Mapping[str, int]
+    choice: Choice
     """The server's choices for this visit, under the method's names."""
     plan: TrainingPlan
     up: tuple[str, ...]
@@ -123,8 +125,8 @@ class VisitContext:
         return generator.manual_seed(int(self.rng(purpose).integers(2**62)))
 
 
-class ClientUpdate:
-    """The client side of FedAvg, and the base of all others."""
+class ClientUpdate(NumberLog):
+    """The client side of FedAvg, and the base of all others. `log` logs a number of the visit."""
 
     capturable: ClassVar[bool] = True
     """Not inherited: the steps of a class that does not set it are not captured."""
@@ -207,7 +209,7 @@ def mean_loss(net: BlockModel, batches: Batches) -> float:
     return total / max(count, 1)
 
 
-class GradientCorrection:
+class GradientCorrection(NumberLog):
     """A term on the gradients of any objective, with its own slots for download, upload and client state.
 
     The term is added between backward and clipping, so it is clipped too; ``correct_unclipped`` adds after clipping. It

@@ -17,7 +17,7 @@ and `BlockModel.logit_scratch` are allocated once, and a visit writes to them in
 * depend on options, on the visit's ``choice``, and on nothing else of a visit or a round;
 * never wait for the device (``item``, ``float``, ``cpu``), and so never branch on data;
 * draw no random numbers;
-* leave nothing on the host but the losses of `ClientUpdate.record_loss`.
+* leave nothing on the host but the losses of `ClientUpdate.record_loss`, and so log nothing.
 
 FedAvg, FedNova, FedProx, pFedMe, IFCA, FedFomo, FedMLB, FedBR, MOON, FedAlign, SCAFFOLD, FedDyn, `calibrated` and the
 objectives with a frozen teacher are capturable.

@@ -23,8 +23,10 @@ from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split
 from edge.protocol import client_state
 from edge.protocol.config import ComponentConfig, EvalSplit, Job, ModelProfile, TrainConfig
+from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, Payload
+from edge.protocol.plugins import error_text
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
@@ -173,7 +175,8 @@ class LocalTrainer:
             client_state.write(state_out, keep)
         plan = visit.plan
         numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": self._flops()}
-        return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up)
+        logged = joined(part.take_logged() for part in (objective, *corrections))
+        return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged)
 
     def _client_state(self, state_in: str | None) -> Payload:
         return self.unvisited if state_in is None else client_state.read(state_in)
@@ -333,7 +336,7 @@ def _checked_client_side(config: ComponentConfig, kind: type) -> None:
     try:
         made = _client_side(config)
     except Exception as error:  # a user's client side may raise anything
-        reason = f"{type(error).__name__}: {error}"
+        reason = error_text(error)
         raise ValueError(f"method: cannot make the client side {config.component!r}: {reason}") from error
     if not isinstance(made, kind):
         raise ValueError(f"method: the client side {config.component!r} is no {kind.__name__}")

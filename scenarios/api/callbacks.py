@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coordinator.rounds.run import RoundFinished, RunFailed
+from edge.protocol.plugins import error_text
 from scenarios.config.load import Loaded
 from scenarios.errors import ScenarioError
 from scenarios.session import ProgressDisplay
@@ -43,6 +46,9 @@ class CommittedRound:
     total_bytes_down: int
     """Since the start of the run, as ``total_bytes_up``"""
     total_bytes_up: int
+    logged: Mapping[str, float | None]
+    """What the method has logged: ``server/NAME`` -> number, ``clients/NAME`` -> mean over visits that counted; None if
+    no number was finite"""
     ledger_row: Mapping[str, Any] = field(repr=False)
     """Column -> value of the ledger's table ``rounds``, where ``round`` is counted from 0"""
     _is_stopped: bool = field(default=False, repr=False)
@@ -57,8 +63,8 @@ class CommittedRound:
         return self._is_stopped
 
     def numbers(self) -> dict[str, float]:
-        """Name -> value of all fields that are amounts and known, for other tools."""
-        values = {name: getattr(self, name) for name in _AMOUNTS}
+        """Name -> value of all fields that are amounts and known, and of `logged`, for other tools."""
+        values = {name: getattr(self, name) for name in _AMOUNTS} | dict(self.logged)
         return {name: float(value) for name, value in values.items() if value is not None}
 
 
@@ -127,7 +133,7 @@ class CallbackDisplay:
         self._show.on_round(progress)
         round = _committed(progress)
         answers = self._tell(lambda callback: callback.on_round(round))
-        self._is_set |= round.is_stopped or any(answer is False for answer in answers)
+        self._is_set |= round.is_stopped or any(_is_false(answer) for answer in answers)
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
         """The run has ended; callbacks are told if they were told of its start."""
@@ -144,7 +150,7 @@ class CallbackDisplay:
             return
         name, error = self._error
         kept = "" if folder is None else f"; to resume the run: fedbr.resume({str(folder)!r})\nrun folder: {folder}"
-        raise RunFailed(f"callback {name}: {type(error).__name__}: {error}{kept}") from error
+        raise RunFailed(f"callback {name}: {error_text(error)}{kept}") from error
 
     def _tell(self, call: Callable[[Callback], object]) -> list[object]:
         answers = []
@@ -155,6 +161,11 @@ class CallbackDisplay:
                 self._error = self._error or (name, error)
                 self._is_set = True
         return answers
+
+
+def _is_false(answer: object) -> bool:
+    """Whether a callback has returned False, or numpy's, which comparisons of its numbers give; not None, nor 0."""
+    return isinstance(answer, bool | np.bool_) and not answer
 
 
 def _listed(callbacks: Callbacks) -> list[OnRound]:
@@ -190,5 +201,6 @@ def _committed(progress: RoundFinished) -> CommittedRound:
         joules=row.joules,
         total_bytes_down=progress.bytes_down,
         total_bytes_up=progress.bytes_up,
+        logged=progress.logged,
         ledger_row=row._asdict(),
     )

@@ -209,7 +209,7 @@ def calling() -> Iterator[Callable[[str], None]]:
     try:
         yield note_printer()
     except ScenarioError as error:
-        raise ScenarioError(in_python(str(error).removeprefix(f"{COMMAND_LINE}: "))) from None
+        raise ScenarioError(in_python(str(error).removeprefix(f"{COMMAND_LINE}: "))) from error.__cause__
     except ReportError as error:
         raise ReportError(in_python(str(error))) from error.__cause__
     except Stopped:

@@ -114,6 +114,14 @@ class Run:
         return tables.evaluations(self.folder)
 
     @property
+    def logged(self) -> pyarrow.Table:
+        """One row per number that the method has logged: round, client (null: the server's side), name, value.
+
+        Empty for a method that logs nothing, as all shipped ones.
+        """
+        return tables.logged(self.folder)
+
+    @property
     def choices(self) -> pyarrow.Table:
         """The method's own table, such as the choices and rewards of FedBR's bandit; empty for most methods."""
         return tables.choices(self.folder)

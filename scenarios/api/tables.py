@@ -13,7 +13,16 @@ from typing import Any
 
 import pyarrow
 
-from coordinator.records.schema import EVALUATIONS, TABLES, EvaluationRow, RoundRow, VisitRow, column_types
+from coordinator.records.schema import (
+    EVALUATIONS,
+    LOGGED,
+    TABLES,
+    EvaluationRow,
+    LoggedRow,
+    RoundRow,
+    VisitRow,
+    column_types,
+)
 from coordinator.records.store import read
 from scenarios.report.run_reader import ReportError
 
@@ -50,6 +59,12 @@ def evaluations(folder: Path) -> pyarrow.Table:
     """
     columns = column_types(EvaluationRow)
     return _table(folder, EVALUATIONS, columns, "rowid") if _has(folder, EVALUATIONS) else _filled(columns, [])
+
+
+def logged(folder: Path) -> pyarrow.Table:
+    """One row per number that the method has logged: the fields of `coordinator.records.schema.LoggedRow`."""
+    columns = column_types(LoggedRow)
+    return _table(folder, LOGGED, columns, "rowid") if _has(folder, LOGGED) else _filled(columns, [])
 
 
 def choices(folder: Path) -> pyarrow.Table:

@@ -6,11 +6,13 @@ text that looks like a number.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,25 @@ Scenario = str | PathLike[str] | Mapping[str, Any]
 dotted keys, among them ``extends``"""
 UNNAMED = "scenario"
 """Name of a scenario that is a mapping and extends none"""
+MOST_VALUES = 10_000
+"""Values of one key: more are data"""
+
+
+class _Short(Repr):
+    """Values in messages: the shapes of arrays, and the beginning of anything else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 100
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        shape = getattr(x, "shape", None)
+        if not isinstance(shape, tuple):
+            return super().repr_instance(x, level)
+        return f"{type(x).__name__} of shape {tuple(shape)}"
+
+
+shown = _Short().repr
 
 
 def overrides(given: Mapping[str, Any]) -> list[str]:
@@ -61,27 +82,49 @@ def plain(key: str, value: Any) -> Any:
     if isinstance(value, PathLike):
         return str(Path(value))
     if isinstance(value, list | tuple | np.ndarray):
+        if _count(value) > MOST_VALUES:
+            raise ScenarioError(f"{key} = {shown(value)}: {_NO_DATA}")
         return [plain(key, item) for item in value]
     if isinstance(value, Mapping):
         return {str(name): plain(f"{key}.{name}", item) for name, item in value.items()}
     if value is None:
         raise ScenarioError(f"{key} = None: no scenario has such a value; leave the key out for its default")
     if key in FOREIGN:
-        raise ScenarioError(f"{key} = {value!r}: {FOREIGN[key]}")
-    raise ScenarioError(f"{key} = {value!r}: a {type(value).__name__} is no value of a scenario; use text or numbers")
+        raise ScenarioError(f"{key} = {shown(value)}: {FOREIGN[key]}")
+    if getattr(value, "shape", ()):
+        raise ScenarioError(f"{key} = {shown(value)}: {_NO_DATA}")
+    kind = type(value).__name__
+    raise ScenarioError(f"{key} = {shown(value)}: a {kind} is no value of a scenario; use text or numbers")
+
+
+_NO_DATA = "a scenario holds no data; a data set of your own is a row that data.name names"
+
+
+def _count(value: Any) -> float:
+    """Values in nested lists; infinite for an array that is no list, and beyond `MOST_VALUES`."""
+    if isinstance(value, np.ndarray):
+        return value.size if value.ndim < 2 else math.inf
+    if not isinstance(value, list | tuple):
+        return 1
+    total = 0.0
+    for item in value:
+        total += _count(item)
+        if total > MOST_VALUES:
+            return math.inf
+    return total
 
 
 def place(name: str, path: str | PathLike[str]) -> Path:
     """An argument that names a file or folder; ScenarioError for one that is no path."""
     if not isinstance(path, str | PathLike) or path == "":
-        raise ScenarioError(f"{name} = {path!r}: must be a path, such as 'runs'")
+        raise ScenarioError(f"{name} = {shown(path)}: must be a path, such as 'runs'")
     return Path(path)
 
 
 def at_least_1(name: str, number: int) -> int:
     """An argument that counts; ScenarioError for one that is no integer, or below 1."""
     if not isinstance(number, int | np.integer) or number < 1:
-        raise ScenarioError(f"{name} = {number!r}: must be an integer of at least 1")
+        raise ScenarioError(f"{name} = {shown(number)}: must be an integer of at least 1")
     return int(number)
 
 
@@ -89,13 +132,13 @@ def check_text(**arguments: str | None) -> None:
     """ScenarioError for an argument that is neither text nor left out."""
     for name, value in arguments.items():
         if not isinstance(value, str | None):
-            raise ScenarioError(f"{name} = {value!r}: must be text")
+            raise ScenarioError(f"{name} = {shown(value)}: must be text")
 
 
 def listed(name: str, given: Any, example: str) -> list[Any]:
     """The items of an argument that is a list; ScenarioError for one that is none."""
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise ScenarioError(f"{name} = {given!r}: must be a list, such as {example}")
+        raise ScenarioError(f"{name} = {shown(given)}: must be a list, such as {example}")
     return list(given)
 
 
@@ -104,7 +147,7 @@ def inlined(key: str, given: Sequence[Any]) -> list[str]:
     if not isinstance(key, str):
         raise ScenarioError(f"grid: {key!r}: a key is text such as train.lr")
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise ScenarioError(f"{key} = {given!r}: write a list of values, such as [{given!r}]")
+        raise ScenarioError(f"{key} = {shown(given)}: write a list of values, such as [{shown(given)}]")
     return [toml_value(plain(key, value)) for value in given]
 
 
@@ -119,7 +162,7 @@ def named(scenario: Scenario) -> Iterator[str]:
         yield str(scenario)
         return
     if not isinstance(scenario, Mapping):
-        raise ScenarioError(f"scenario = {scenario!r}: must be a name, the path of a file, or a mapping")
+        raise ScenarioError(f"scenario = {shown(scenario)}: must be a name, the path of a file, or a mapping")
     tables, name = _nested(scenario), UNNAMED
     if isinstance(tables.get("extends"), str):
         base = find(tables["extends"])

@@ -43,8 +43,7 @@ def check_plugin(
     from scenarios.config.load import load
     from scenarios.studies import conformance as study
 
-    key = study.key_of(name)
-    base = load(study.BASE, [*study.SHORT, *(overrides or [])] if key == "method" else list(study.SHORT))
+    base = load(study.BASE, study.settings(name, overrides or []))
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return study.check_plugin(name, overrides or [], host, launcher, stopped)

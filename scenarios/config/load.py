@@ -265,7 +265,7 @@ def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
             inner, _other_rows(key, first) or error_message(first, inner, fields, known_keys(Scenario))
         ) from None
     except ValueError as error:
-        raise origin.error(key, str(error)) from None
+        raise origin.error(key, str(error)) from error.__cause__
 
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -382,4 +382,4 @@ def _named(key: str, make: Any, value: str) -> Any:
     try:
         return make(value)
     except ValueError as error:
-        raise ValueError(f"{key}: {error}") from None
+        raise ValueError(f"{key}: {error}") from error.__cause__

@@ -37,7 +37,7 @@ def check_server(name: str, method: Method) -> None:
     try:
         server_optimizer(name)
     except ValueError as error:
-        raise ValueError(f"server: {error}") from None
+        raise ValueError(f"server: {error}") from error.__cause__
     if not method.objective.contacts_server and name != "plain":
         raise ValueError(f'server = "{name}": {method.name} sends no update to the server; choose "plain"')
     for part in method.parts:
@@ -150,7 +150,7 @@ def check_metrics(scenario: Scenario) -> None:
     try:
         metric_rows(scenario.eval.metrics)
     except ValueError as error:
-        raise ValueError(f"eval.metrics: {error}") from None
+        raise ValueError(f"eval.metrics: {error}") from error.__cause__
 
 
 def check_metric_options(config: EvalSection) -> None:

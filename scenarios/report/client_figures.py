@@ -1,13 +1,16 @@
-"""The figures of evaluations on clients, of adaptations before them, and of metrics beside accuracy and loss."""
+"""The figures of evaluations on clients, of adaptations before them, of further metrics, and of logged numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from coordinator.records.round_record import logged_means
 from costmodel.units import BYTES
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURACY
 from scenarios.report import client_values, plot_style
@@ -22,7 +25,7 @@ BAR_WIDTH = 0.8
 MOST_NAMED = 30
 """Classes that are all named on the axis"""
 MOST_VALUES = 8
-"""Values of metrics that are drawn"""
+"""Values of metrics, and logged names, that are drawn"""
 
 
 def clients(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
@@ -158,7 +161,23 @@ def _class_means(group: RunGroup) -> dict[int, Mapping[str, Any]]:
 
 def metrics(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
     """Values of the global model, or over clients, by round: a panel for each of the first `MOST_VALUES` of them."""
-    found = [(run, client_values.whole_by_round(run.evaluations)) for run in runs]
+    return _by_round([(run, client_values.whole_by_round(run.evaluations)) for run in runs], lines)
+
+
+def logged(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
+    """What methods have logged by round, of clients the mean: a panel for each of the first `MOST_VALUES` names."""
+    found: list[tuple[RecordedRun, dict[str, dict[int, float]]]] = []
+    for run in runs:
+        values: dict[str, dict[int, float]] = {}
+        for round, rows in groupby(run.logged, attrgetter("round")):
+            for name, value in logged_means(rows).items():
+                values.setdefault(name, {}).update({} if value is None else {round: value})
+        found.append((run, values))
+    return _by_round(found, lines)
+
+
+def _by_round(found: Sequence[tuple[RecordedRun, Mapping[str, Mapping[int, float]]]], lines: Lines) -> Figure | None:
+    """``found``: runs, and name -> round -> value."""
     names = list(dict.fromkeys(name for _, values in found for name in values))[:MOST_VALUES]
     if not names:
         return None

@@ -66,6 +66,7 @@ def draw(runs: Sequence[RecordedRun], target: float | None, groups: Sequence[Run
         "client_bytes": lambda: client_figures.traffic(started, lines(runs)),
         "class_accuracy": lambda: client_figures.classes(known, styles),
         "metrics": lambda: client_figures.metrics(started, lines(runs)),
+        "logged": lambda: client_figures.logged(started, lines(runs)),
         "to_target": lambda: to_target(known, target),
         "uncertainty": lambda: draw_figures.intervals(started, colours(runs)),
         "bottlenecks": lambda: bottlenecks(known),

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from coordinator.records.schema import EvaluationRow, RoundRow
-from coordinator.records.store import evaluations, read
+from coordinator.records.schema import EvaluationRow, LoggedRow, RoundRow
+from coordinator.records.store import evaluations, logged, read
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from edge.protocol.config import EvalSplit
 from edge.protocol.home import expanded
@@ -155,6 +155,14 @@ class RecordedRun:
         except sqlite3.Error as error:
             raise ReportError(f"{self.folder / 'ledger.sqlite'} cannot be read: {error}") from error
 
+    @cached_property
+    def logged(self) -> list[LoggedRow]:
+        """The numbers that its method has logged; empty in most runs."""
+        try:
+            return [LoggedRow._make(row) for row in logged(self.folder / "ledger.sqlite")]
+        except sqlite3.Error as error:
+            raise ReportError(f"{self.folder / 'ledger.sqlite'} cannot be read: {error}") from error
+
     def wall_seconds(self) -> float:
         """Wall-clock seconds of the run, start-up included once it has finished."""
         if self.summary and self.summary.get("wall_seconds") is not None:
@@ -288,12 +296,12 @@ def rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
     return table
 
 
-def evaluation_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
-    """One row per run and value of the table ``evaluations``."""
+def value_rows(runs: Sequence[RecordedRun], table: Literal["evaluations", "logged"]) -> list[dict[str, Any]]:
+    """One row per run and row of one of these tables."""
     return [
         {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed"), **row._asdict()}
         for run in runs
-        for row in run.evaluations
+        for row in getattr(run, table)
     ]
 
 

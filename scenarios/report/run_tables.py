@@ -1,41 +1,42 @@
-"""The tables of runs as files: CSV and Parquet, one row per run and round, and one per value of an evaluation."""
+"""The tables of runs as files, CSV and Parquet: rounds, values of evaluations, and numbers that methods have logged."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from scenarios.report.csv_files import csv_text
-from scenarios.report.run_reader import evaluation_rows, open_runs, rows
+from scenarios.report.run_reader import open_runs, rows, value_rows
+
+OTHERS: tuple[Literal["evaluations", "logged"], ...] = ("evaluations", "logged")
+"""Tables that few runs have"""
 
 
 def csv_table(runs: Sequence[Path], path: Path) -> Path:
     """Write `rows` of these run folders as CSV; a missing accuracy or loss is an empty cell.
 
-    Runs with a table ``evaluations`` have it written beside it (`evaluations_path`).
+    Runs with a table of `OTHERS` have it written beside it.
     """
     table = rows(open_runs(runs))
     path.parent.mkdir(parents=True, exist_ok=True)
     head = list(table[0]) if table else ["run", "method", "seed", "round"]
     with path.open("w", encoding="utf-8", newline="") as file:  # not replaced as a whole, since it may be a pipe
         file.write(csv_text(head, (row.values() for row in table)))
-    values = _evaluations_beside(runs, path)
-    if values:
-        companion = evaluations_path(path)
+    for companion, values in _beside(runs, path):
         with companion.open("w", encoding="utf-8", newline="") as file:
             file.write(csv_text(list(values[0]), (row.values() for row in values)))
     return path
 
 
-def evaluations_path(path: Path) -> Path:
-    """The file beside ``path`` for the table ``evaluations``: ``a.csv`` -> ``a-evaluations.csv``."""
-    return path.with_name(f"{path.stem}-evaluations{path.suffix}")
+def _beside(runs: Sequence[Path], path: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    """The files beside ``path`` for other tables, ``a.csv`` -> ``a-evaluations.csv``, with their rows.
 
-
-def _evaluations_beside(runs: Sequence[Path], path: Path) -> list[dict[str, Any]]:
-    """The rows for `evaluations_path`; empty if no run has any, and for a pipe, which has no place beside it."""
-    return evaluation_rows(open_runs(runs)) if path.is_file() else []
+    None for a table of which no run has a row, nor for a pipe, which has no place beside it.
+    """
+    for table in OTHERS if path.is_file() else ():
+        if values := value_rows(open_runs(runs), table):
+            yield path.with_name(f"{path.stem}-{table}{path.suffix}"), values
 
 
 def parquet_table(runs: Sequence[Path], path: Path) -> Path:
@@ -45,7 +46,6 @@ def parquet_table(runs: Sequence[Path], path: Path) -> Path:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows(open_runs(runs))), path)
-    values = _evaluations_beside(runs, path)
-    if values:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(values), evaluations_path(path))
+    for companion, values in _beside(runs, path):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(values), companion)
     return path

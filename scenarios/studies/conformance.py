@@ -66,7 +66,7 @@ class Finding:
 
 @dataclass
 class Examination:
-    """The runs of one plug-in. ``overrides``: the plug-in and the user's further settings."""
+    """The runs of one plug-in. ``overrides``: `settings`."""
 
     overrides: Sequence[str]
     host: Host
@@ -76,12 +76,12 @@ class Examination:
 
     def examine(self, folder: Path) -> None:
         """All lines of the contract; later ones are left out if the first run fails."""
-        loaded = load(BASE, [*SHORT, *self.overrides])
+        loaded = load(BASE, self.overrides)
         first = self._tried("1 worker", lambda: self._run(loaded, folder, "one", 1), self._costs)
         if first is None:
             return
         self._tried("3 workers", lambda: self._run(loaded, folder, "three", 3), lambda run: self._same(first, run))
-        self._tried("resume", lambda: self._interrupted(loaded, folder), lambda run: self._same(first, run))
+        self._tried("resume", lambda: self._interrupted(loaded, folder), lambda run: self._resumed(first, run))
         self._note("absence", *self._absence(first))
         if not any(override.startswith("rounds.policy=") for override in self.overrides):
             for policy in ASYNCHRONOUS:
@@ -112,24 +112,31 @@ class Examination:
         return Path(result["run_dir"])
 
     def _interrupted(self, loaded: Loaded, folder: Path) -> Path:
-        """A run that is stopped after half of its rounds, and resumed."""
-        done = 0
+        """A run that is stopped after each of its rounds, and resumed: a state that is lost may be back at its start
+        after some of them."""
+        is_due = False
 
         def on_round(progress: RoundFinished) -> None:
-            nonlocal done
-            done += 1
+            nonlocal is_due
+            is_due = True
+
+        def stopped() -> bool:
+            return is_due or self.stopped()
 
         host = replace(self.host, out=folder, run_id="cut", workers=2, on_round=on_round)
-        result = runner.run(loaded, host, self.launcher, lambda: done >= ROUNDS // 2 or self.stopped(), True)
-        run = self._ended(result)
-        stored, device = runner.open_existing(run, "auto")
-        again = replace(self.host, device=device, workers=2)
-        return self._ended(runner.resume(stored, again, run, self.launcher, self.stopped))
+        run = self._ended(runner.run(loaded, host, self.launcher, stopped, True))
+        for stops in range(1, ROUNDS):
+            is_due = False
+            stored, device = runner.open_existing(run, "auto")
+            until = stopped if stops < ROUNDS - 1 else self.stopped  # with the user's rounds.max it may be longer
+            if runner.ended(stored, run) is None:
+                self._ended(runner.resume(stored, replace(host, device=device), run, self.launcher, until))
+        return run
 
     def _variant(self, name: str, folder: Path, override: str) -> None:
         """A setting under which a plug-in works, or is refused with a reason before anything runs."""
         try:
-            loaded = load(BASE, [*SHORT, *self.overrides, override])
+            loaded = load(BASE, [*self.overrides, override])
         except ScenarioError as error:
             self._note(name, True, f"refused: {error}")
             return
@@ -151,6 +158,10 @@ class Examination:
         if differing:
             return False, f"round {differing[0] + 1} differs"
         return False, f"{len(chains[1])} rounds of {len(chains[0])}"
+
+    def _resumed(self, first: Path, second: Path) -> tuple[bool, str]:
+        holds, detail = self._same(first, second)
+        return holds, f"{detail}, stopped after each" if holds else f"{detail} if the run is stopped after each round"
 
     @staticmethod
     def _absence(run: Path) -> tuple[bool, str]:
@@ -174,7 +185,7 @@ def key_of(name: str) -> str:
     try:
         row = plugins.load(name)
     except ValueError as error:
-        raise ScenarioError(str(error)) from None
+        raise ScenarioError(str(error)) from error.__cause__
     for kind, key in KEYS.items():
         if isinstance(row, kind):
             return key
@@ -182,21 +193,26 @@ def key_of(name: str) -> str:
     raise ScenarioError(f"{name!r} is a {type(row).__name__}, not a row of a plug-in point: {kinds}")
 
 
+def settings(name: str, overrides: Sequence[str]) -> list[str]:
+    """The overrides of `BASE` for short runs with a plug-in, the user's own last. ScenarioError as of `key_of`."""
+    key = key_of(name)
+    value = f'["accuracy", "loss", "{name}"]' if key == "eval.metrics" else name
+    return [*SHORT, f"{key}={value}", *overrides]
+
+
 def check_plugin(
     name: str, overrides: Sequence[str], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
     """What holds of the contract: {plugin, key, holds, findings: [{name, holds, detail}]}. ScenarioError, Stopped."""
-    key = key_of(name)
-    value = f'["accuracy", "loss", "{name}"]' if key == "eval.metrics" else name
     host = replace(host, on_start=lambda folder, loaded: None, on_round=lambda progress: None)
     with scratch() as folder:
         launcher.adopt(folder)
-        examination = Examination([f"{key}={value}", *overrides], host, launcher, stopped)
+        examination = Examination(settings(name, overrides), host, launcher, stopped)
         examination.examine(folder)
     findings = examination.findings
     return {
         "plugin": name,
-        "key": key,
+        "key": key_of(name),
         "holds": all(finding.holds for finding in findings),
         "findings": [vars(finding) for finding in findings],
     }

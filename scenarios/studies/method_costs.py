@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.server import ServerContext, ServerStrategy
-from coordinator.methods.compute import ChosenBlocks, ComputeContext
+from coordinator.methods.compute import ComputeContext
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import Options
 from edge.protocol import codec
 from edge.protocol.config import TrainConfig
+from edge.protocol.messages import Choice
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT, BlockShape, Layout, Vector, initial_slot
 
 MODEL_NAME = "resnet18, 32x32 images of 100 classes"
@@ -122,7 +123,7 @@ def _stored_on_client(method: Method, options: Options, setup: ServerContext) ->
     return sum(setup.layout.shapes(kept).values()) + method.state_numbers(options, setup.layout)
 
 
-def _compute(method: Method, options: Options, choice: ChosenBlocks) -> float:
+def _compute(method: Method, options: Options, choice: Choice) -> float:
     """FLOPs in units of three forward passes; papers also count an input gradient of the images, never computed."""
     spec, layout = method.objective, _layout(method)
     macs = _macs(layout)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from coordinator.records.schema import RoundRow
@@ -21,7 +22,7 @@ ROW = RoundRow(
 
 
 def finished(rounds: int = 1, **changes: Any) -> RoundFinished:
-    return RoundFinished(ROW._replace(**changes), rounds, 900, 800, {})
+    return RoundFinished(ROW._replace(**changes), rounds, 900, 800, {}, {"clients/gap": 0.5, "server/drift": None})
 
 
 def watching(*callbacks: Any) -> CallbackDisplay:
@@ -41,6 +42,8 @@ def test_a_function_is_given_rounds_counted_from_one_with_this_rounds_and_all_by
     assert (round.bytes_down, round.bytes_up, round.total_bytes_down, round.total_bytes_up) == (300, 200, 900, 800)
     assert round.ledger_row["round"] == 2
     assert "test_loss" not in round.numbers()
+    assert round.logged == {"clients/gap": 0.5, "server/drift": None}
+    assert (round.numbers()["clients/gap"], "server/drift" in round.numbers()) == (0.5, False)
     assert round.numbers()["participants"] == 2.0
 
 
@@ -51,7 +54,11 @@ def test_a_row_that_is_no_round_says_so(busy_s: float, number: int) -> None:
     assert (rounds[0].round, rounds[0].is_whole) == (number, False)
 
 
-@pytest.mark.parametrize("stop", [lambda round: False, lambda round: round.stop()], ids=["False", "stop()"])
+@pytest.mark.parametrize(
+    "stop",
+    [lambda round: False, lambda round: np.float64(0.5) > 0.9, lambda round: round.stop()],
+    ids=["False", "numpy's False", "stop()"],
+)
 def test_a_callback_stops_the_run(stop: Any) -> None:
     watch = watching(stop)
     assert not watch()
@@ -94,6 +101,8 @@ def test_an_error_stops_the_run_and_is_named_while_the_others_are_told_all_the_s
     watch.on_round(finished())
     watch.on_end({})
     assert (watch(), told) == (True, ["end"])
-    with pytest.raises(RunFailed, match=r"callback .*Broken: KeyError: 'size'; .*fedbr.resume\('runs/a'\)") as failed:
+    with pytest.raises(
+        RunFailed, match=r"callback .*Broken: KeyError: 'size' \(/.*, line \d+\); .*fedbr.resume\('runs/a'\)"
+    ) as failed:
         watch.check(Path("runs/a"))
     assert isinstance(failed.value.__cause__, KeyError)

@@ -165,7 +165,9 @@ def test_a_callback_that_raises_ends_the_run_which_can_be_resumed(recorded: Reco
         raise ValueError("no room")
 
     before = set(psutil.Process().children(recursive=True))
-    with pytest.raises(fedbr.RunFailed, match=r"callback .*broken: ValueError: no room; to resume the run") as failed:
+    with pytest.raises(
+        fedbr.RunFailed, match=r"callback .*broken: ValueError: no room \(/.*, line \d+\); to resume the run"
+    ) as failed:
         made(recorded.out, "broken", broken)
     assert isinstance(failed.value.__cause__, ValueError)
     assert set(psutil.Process().children(recursive=True)) <= before

@@ -51,12 +51,26 @@ def test_nested_mappings_change_only_the_keys_that_they_name() -> None:
         ({"train": {3: 2}}, "train.3: a key is text such as train.lr"),
         ({"callbacks": [print]}, "callbacks = <built-in function print>: callbacks are the argument on_round of"),
         ({"train": {"lr": 1}, "train.lr": 2}, "command line: train.lr: is given twice; a key has one value"),
+        ({"data": np.zeros((2, 3))}, "data = ndarray of shape (2, 3): a scenario holds no data; a data set of your "),
+        ({"data": (np.zeros((2, 3)), [1, 2])}, "data = (ndarray of shape (2, 3), [1, 2]): a scenario holds no data"),
+        ({"data": [[0] * 784] * 2000}, "data = [[0, 0, 0, 0, 0, 0, ...], [0, 0, 0, 0, 0, 0, ...], "),
     ],
 )
 def test_what_no_scenario_has_is_refused_by_its_key(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         overrides(given)
     assert str(refused.value).startswith(message)
+    assert len(str(refused.value)) < 400
+
+
+def test_arrays_are_refused_without_a_look_at_their_numbers() -> None:
+    endless = np.broadcast_to(np.float32(0), (10**6, 10**6))  # to visit its numbers takes days
+    with pytest.raises(
+        ScenarioError, match=r"^data = \(ndarray of shape \(1000000, 1000000\), ndarray of shape \(1,\)\)"
+    ):
+        fedbr.check("digits", data=(endless, np.zeros(1)))
+    with pytest.raises(ScenarioError, match=r"^scenario = ndarray of shape \(1000000, 1000000\): must be a name"):
+        fedbr.check(endless)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

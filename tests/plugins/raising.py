@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerRow
 from coordinator.aggregation.server import Download, ServerStrategy
 from coordinator.methods.spec import ObjectiveSpec, Options
+from edge.data.partition_registry import PartitionRow
+from edge.data.registry import DataSet
 from edge.protocol.messages import Update
 from edge.protocol.payload import Floats
 from edge.protocol.plugins import PluginOptions
@@ -72,6 +75,26 @@ class InPlace(Short):
         return current
 
 
+def split(*_: Any) -> Any:
+    """KeyError, in another function."""
+    return deeper({})
+
+
+def deeper(table: Mapping[str, int]) -> int:
+    """KeyError."""
+    return table["absent"]
+
+
+def files(places: Any) -> tuple[Path, ...]:
+    """This module is its own data set's reader."""
+    return (Path(__file__),)
+
+
+def read(row: DataSet, paths: Any) -> Any:
+    """ZeroDivisionError."""
+    return 1 / row.pad
+
+
 def no_blocks(options: Any) -> str:
     """OSError."""
     raise FileNotFoundError("no list of blocks")
@@ -85,6 +108,11 @@ NUMBER = spec(3)
 BLOCKS = spec(down=no_blocks)
 NO_CLIENT = spec(client="tests.plugins.no_such_module:Client")
 NO_CLIENT_SIDE = spec(client="tests.plugins.raising:NoSum")
+UNTRAINED = spec(client="tests.plugins.raising_client:Untrained")
+UNSPLIT = PartitionRow("unsplit", "no split", split)
+UNREAD = DataSet(
+    *("unread", "no examples", 4, (6,), (6,), "plain", "a test"), reader="tests.plugins.raising", kind="features"
+)
 NO_WRAPPER = spec(wrap_model=lambda options: "tests.plugins.no_such_module:wrap")
 SHORT = ServerOptimizerRow("short", "one number less", "a test", PluginOptions, "none", Short)
 IN_PLACE = ServerOptimizerRow("in-place", "no copy", "a test", PluginOptions, "none", InPlace)

@@ -53,6 +53,61 @@ def test_a_folder_with_modules_of_our_names_breaks_neither_the_command_nor_its_w
     assert json.loads(ended.stdout)["method"] == "my_method:SPEC"
 
 
+@pytest.mark.parametrize(
+    ("module", "script", "last"),
+    [
+        ("edge.py", "import edge, fedbr", "ImportError: fedbr has a package 'edge', and this process has imported {}"),
+        (
+            "edge.py",
+            "import fedbr, edge\nassert edge.MINE\nfedbr.run",
+            "ImportError: fedbr has a package 'edge', and {}",
+        ),
+        (
+            "scenarios/__init__.py",
+            "import scenarios, fedbr",
+            "ImportError: fedbr has a package 'scenarios', and this {}",
+        ),
+        ("edge.py", "import fedbr\nfedbr.run\nimport edge\nedge.MINE", "AttributeError: module 'edge' has no att{}"),
+    ],
+)
+def test_a_module_of_ones_own_with_a_name_of_ours_is_named_in_one_sentence(
+    module: str, script: str, last: str, tmp_path: Path
+) -> None:
+    file = tmp_path / module
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("MINE = True\n")
+    (tmp_path / "script.py").write_text(script)
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")],
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    lines = ended.stderr.splitlines()
+    assert lines[-1].startswith(last.removesuffix("{}"))
+    way_out = "rename it, or use fedbr in a process of its own, such as the command fedbr"
+    (sentence,) = [line for line in lines if line.endswith(way_out)]
+    assert str(tmp_path / module.partition("/")[0]) in sentence
+
+
+def test_folders_that_are_no_packages_are_no_clash(tmp_path: Path) -> None:
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios" / "mine.toml").write_text('extends = "digits"')
+    (tmp_path / "script.py").write_text("import fedbr\nprint(fedbr.check('scenarios/mine.toml')['scenario']['seed'])")
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.stdout, ended.returncode) == ("0\n", 0), ended.stderr
+
+
 def test_modules_beside_a_scenario_are_found_but_not_those_in_a_run_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

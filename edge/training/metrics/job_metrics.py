@@ -12,7 +12,7 @@ import torch
 from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, LOSS, MAX_VALUE_NAME, MAX_VALUES, SUBVALUE
 from edge.protocol.payload import Payload
-from edge.protocol.plugins import PluginOptions, load
+from edge.protocol.plugins import PluginOptions, error_text, load
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batch, Batches
 from edge.training.metrics.metric import Metric, ModelInputs, Sums
@@ -99,7 +99,7 @@ def _named(row: MetricRow) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ValueError(f"eval.metrics: {row.name} ({row.measure}): {type(error).__name__}: {error}") from error
+        raise ValueError(f"eval.metrics: {row.name} ({row.measure}): {error_text(error)}") from error
 
 
 def _add(values: Values, row: MetricRow, sums: Sums) -> None:

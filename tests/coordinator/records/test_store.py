@@ -17,8 +17,8 @@ from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import audit, resume_checkpoint
-from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
-from coordinator.records.store import Commit, Ledger, evaluations, has_rounds, read
+from coordinator.records.schema import EvaluationRow, HostEvent, LoggedRow, RoundRow, VisitRow
+from coordinator.records.store import Commit, Ledger, evaluations, has_rounds, logged, read
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_synchronous
@@ -375,3 +375,17 @@ def test_a_model_that_scores_no_number_leaves_a_chain_that_can_be_computed_again
     ((loss, chain),) = run.rows("SELECT test_loss, chain FROM rounds")
     assert loss is None
     assert len(chain) == 64
+
+
+def test_what_a_method_logs_is_in_no_hash(path: Path, ledger: Ledger) -> None:
+    ledger.commit(done(0))
+    assert logged(path) == []
+    ledger.commit(done(1, logged=[LoggedRow(1, 7, "gap", 0.5), LoggedRow(1, None, "drift", None)]))
+    silent = Ledger(path.with_name("silent.sqlite"), "start", CHOICES)
+    for round in (0, 1):
+        silent.commit(done(round))
+    assert ledger.chain == silent.chain
+    assert [tuple(row) for row in logged(path)] == [(1, 7, "gap", 0.5), (1, None, "drift", None)]
+    audit(ledger)
+    ledger.truncate_after(0)
+    assert logged(path) == []

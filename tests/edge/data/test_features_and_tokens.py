@@ -132,7 +132,8 @@ def test_an_error_in_a_users_reader_names_it(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("inspect.getsource", lambda module: "its text")
     with pytest.raises(DataError) as caught:
         open_data(DataConfig("own_sets:ROW"), tmp_path)
-    assert str(caught.value) == "data set own: its reader own_reader: KeyError: 'column'"
+    place = f"{__file__}, line {fails.__code__.co_firstlineno + 1}"
+    assert str(caught.value) == f"data set own: its reader own_reader: KeyError: 'column' ({place})"
 
 
 def test_flops_and_activations_are_counted_by_hand() -> None:

@@ -43,6 +43,7 @@ def updates(**changed: Any) -> Updates:
         "seconds": np.array([0.25, 0.5]),
         "numbers": {"loss": np.array([1.5, np.inf]), "steps": np.array([3.0, 4.0])},
         "payloads": [payload(1.0, 2.0, 3.0), payload(4.0, 5.0, 6.0)],
+        "logged": {"gap": np.array([0.25, np.nan])},
     }
     return Updates(**(columns | changed))
 
@@ -67,14 +68,37 @@ def test_visits_come_out_as_the_trains_that_they_would_be_alone() -> None:
     assert numbers_of(down) == [1.0, 2.0, 3.0]
 
 
+def test_floats_and_integers_of_choices_stay_what_they_are() -> None:
+    mixed = {"alpha": np.array([2, 1]), "mu": np.array([0.5, 1.0])}
+    (*_, first), (*_, second) = through(visits(choice=mixed)).tasks()
+    assert (repr(first.choice), repr(second.choice)) == ("{'alpha': 2, 'mu': 0.5}", "{'alpha': 1, 'mu': 1.0}")
+    with pytest.raises(WireError, match="visits: choice: mu: nan does not fit"):
+        visits(choice={"mu": np.array([0.5, np.nan])})
+
+
 def test_updates_come_out_one_by_one_from_one_frame_each() -> None:
     assert [frame.nbytes for frame in codec.encode(updates(), "run-1").frames] == [12, 12]
     first, second = through(updates()).replies()
     assert [first[:2], second[:2]] == [(7, 0.25), (8, 0.5)]
     assert first[2] == Update(0, 4, {"loss": 1.5, "steps": 3.0}, first[2].payload)
     assert second[2].numbers == {"loss": np.inf, "steps": 4.0}
+    assert [repr(each[2].logged) for each in (first, second)] == ["{'gap': 0.25}", "{'gap': nan}"]
     assert [numbers_of(each[2].payload) for each in (first, second)] == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
     assert shapes(second[2].payload) == {"model": {"a": 1}, "control": {"b": 2}}
+
+
+@pytest.mark.parametrize(
+    ("logged", "refusal"),
+    [
+        ({"Gap": np.zeros(2)}, "updates: logged: 'Gap' does not fit"),
+        ({"gap": np.zeros(3)}, "updates: lengths: "),
+        ({"gap": np.array([0.5, -np.inf])}, "updates: logged: gap: -inf does not fit"),
+        ({f"n{index}": np.zeros(2) for index in range(65)}, "updates: logged: names: 65 does not fit"),
+    ],
+)
+def test_logged_numbers_that_no_method_can_log_are_refused(logged: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(WireError, match=refusal):
+        updates(logged=logged)
 
 
 def test_updates_that_are_in_a_partial_sum_have_no_frames() -> None:
@@ -111,7 +135,7 @@ def test_visits_that_cannot_be_are_refused(changed: dict[str, Any], reason: str)
     [
         ({"seconds": np.array([0.1, -1.0])}, "updates: seconds: -1.0 does not fit"),
         ({"rounds": np.array([-2, 0])}, "updates: rounds: -2 does not fit"),
-        ({"payloads": [payload(1.0)]}, "updates: lengths: [2, 2, 2, 2, 2, 2, 1] does not fit"),
+        ({"payloads": [payload(1.0)]}, "updates: lengths: [2, 2, 2, 2, 2, 2, 2, 1] does not fit"),
     ],
 )
 def test_updates_that_cannot_be_are_refused(changed: dict[str, Any], reason: str) -> None:

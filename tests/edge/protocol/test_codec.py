@@ -233,7 +233,16 @@ def test_vectors_are_views_of_the_received_frame_and_copied_only_if_it_is_not_al
 def test_length_does_not_depend_on_values() -> None:
     small = codec.encode(train(client=0, round=0, lr=0.0, choice={"alpha": 0}), RUN)
     large = codec.encode(train(client=2**62, round=2**62, lr=1e300, choice={"alpha": -(2**62)}), RUN)
-    assert small.nbytes == large.nbytes
+    real = codec.encode(train(client=1, round=1, lr=0.1, choice={"alpha": 0.1}), RUN)
+    assert small.nbytes == large.nbytes == real.nbytes
+
+
+@pytest.mark.parametrize("value", [0.1, -0.0, 1.0, 5e-324, 1.7976931348623157e308, 3, -(2**63), 2**63 - 1])
+def test_a_number_of_a_choice_stays_what_it_is(value: float) -> None:
+    for message in (train(choice={"mu": value}), messages.Evaluate(0, 1, 2, {}, choice={"mu": value})):
+        back = there_and_back(message)
+        assert isinstance(back, messages.Train | messages.Evaluate)
+        assert repr(back.choice["mu"]) == repr(value)
 
 
 def test_length_is_known_before_the_message() -> None:
@@ -304,6 +313,12 @@ BLOCKS = messages.Tensors(tuple(model()["model"].values()))
         (described(flops=-DESCRIPTION.flops), put(0, PROTOCOL), "described: flops: [-6.0]"),
         (described(samples=np.array([5, -7, 9])), put(0, PROTOCOL), "described: samples: [-7]"),
         (messages.Error("E", ""), put(3, "text", LONG), "error: characters: 4001 does not fit"),
+        (messages.Error("E", ""), put(3, "traceback", "x" * 16_001), "error: traceback: characters: 16001"),
+        (train(), put(3, "choice", "alpha", msgpack.ExtType(0, b"\x7f\xf0" + bytes(6))), "train: choice: alpha: inf"),
+        (train(), put(3, "choice", "alpha", msgpack.ExtType(1, bytes(8))), "not a msgpack message: ValueError an ext"),
+        (train(), put(3, "choice", "alpha", msgpack.ExtType(0, bytes(4))), "not a msgpack message: ValueError an ext"),
+        (train(), put(3, "choice", "alpha", 0.5), "train: choice: alpha: 0.5 does not fit"),
+        (train(), put(3, "lr", msgpack.ExtType(0, bytes(8))), "train: lr: ExtType(code=0, "),
         (messages.Shutdown(""), put(3, "why", LONG), "bye: characters: 4001 does not fit"),
         (KEPT, put(4, 0, 6, bytes(8)), "entry model/stem: the checksum does not fit the frame"),
         (KEPT, put(4, 0, 0, "mo|del"), "kept: slot: 'mo|del' does not fit"),
@@ -342,7 +357,12 @@ def test_what_is_too_large_or_not_msgpack_is_refused() -> None:
 def test_envelope_comes_back() -> None:
     envelope = codec.Envelope("worker-1-00ff", 9, "state/1", None, (b"v" * 16,), 0.5, 0.25, (3, 0), "cuda:0: 1 MiB")
     assert codec.Envelope.parse(envelope.pack()) == envelope
+    logged = replace(envelope, logged={"gap": 0.5, "a-z_0.9": -1.0, "unknown": float("nan")})
+    assert repr(codec.Envelope.parse(logged.pack())) == repr(logged)
     wrong = [
+        *(("logged", {name: 0.5}) for name in ("", "Gap", "a b", "gap\n", "x" * 65)),
+        *(("logged", {"gap": value}) for value in (float("inf"), 1, None, "0.5")),
+        *(("logged", {f"n{index}": 0.5 for index in range(65)}),),
         *(("sequence", -1), ("state_in", 5), ("evict", (b"short",)), ("retired_slots", (-1,))),
         *(("wall_seconds", -1.0), ("wall_seconds", float("inf")), ("wall_seconds", float("nan"))),
         *(("telemetry", None), ("telemetry", "x" * 1001)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,18 @@ def test_updates_of_other_shapes_are_not_mixed() -> None:
     batch.add(7, 0.5, update(1))
     batch.add(8, 0.5, update(2, np.ones(2, np.float32)))
     assert sent.messages == [(update(1), 7)]
+
+
+def test_what_visits_have_logged_waits_with_them_and_other_names_are_not_mixed() -> None:
+    sent = Sent()
+    batch = ReplyBatch(sent)
+    for client, name in enumerate(("gap", "gap", "norm")):
+        batch.add(7 + client, 0.5, replace(update(client), logged={name: 0.5 * client}))
+    batch.send()
+    (both, _), (last, sequence) = sent.messages
+    assert isinstance(both, messages.Updates) and isinstance(last, messages.Update)
+    assert [reply.logged for *_, reply in both.replies()] == [{"gap": 0.0}, {"gap": 0.5}]
+    assert (last.logged, sequence) == ({"norm": 1.0}, 9)
 
 
 def test_long_uploads_and_other_replies_do_not_wait() -> None:

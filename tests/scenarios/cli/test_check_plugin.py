@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
 from scenarios.cli import main
+from scenarios.config.load import load
 from scenarios.host import Host
+from scenarios.studies import conformance
 from scenarios.studies.conformance import check_plugin
 from tests.scenarios.runs import refused
 
@@ -32,7 +35,8 @@ def test_a_method_with_two_models_keeps_the_contract(capsys: pytest.CaptureFixtu
     code, findings = checked(capsys, "tests.plugins.clusters:SPEC")
     assert code == 0
     assert list(findings) == ["1 worker", "3 workers", "resume", "absence", "fedasync", "fedbuff", "fixed_point"]
-    assert findings["3 workers"] == findings["resume"] == (True, "4 rounds with the same hashes")
+    assert findings["3 workers"] == (True, "4 rounds with the same hashes")
+    assert findings["resume"] == (True, "4 rounds with the same hashes, stopped after each")
     assert findings["absence"] == (True, "keeps nothing per client")
     assert findings["fedasync"][1].partition(" visits cost what was priced: ")[1]
     refusal = 'refused: command line: aggregate.sum = "fixed_point": clusters needs individual updates'
@@ -44,7 +48,54 @@ def test_a_client_side_that_depends_on_its_process_is_found(capsys: pytest.Captu
     code, findings = checked(capsys, "tests.plugins.broken:UNSEEDED")
     assert code == 3
     assert findings["1 worker"][0]
-    assert findings["3 workers"] == findings["resume"] == (False, "round 1 differs")
+    assert findings["3 workers"] == (False, "round 1 differs")
+    assert findings["resume"] == (False, "round 1 differs if the run is stopped after each round")
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_a_lost_state_is_found_that_is_back_at_its_start_after_half_of_the_rounds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, findings = checked(capsys, "tests.plugins.forgetful:SPEC")
+    assert code == 3
+    assert findings["resume"] == (False, "round 2 differs if the run is stopped after each round")
+    assert all(holds for name, (holds, _) in findings.items() if name != "resume")
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_runs_have_the_options_of_the_plug_in_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    code, findings = checked(capsys, "tests.plugins.forgetful:SPEC", "method_options.amount=0")
+    assert (code, findings["resume"][0]) == (0, True)  # nothing is lost by a state of no effect
+
+
+@pytest.mark.parametrize(
+    ("row", "key"),
+    [
+        ("METHOD", "method_options"),
+        ("CORRECTION", "method_options"),
+        ("SERVER", "server_options"),
+        ("SELECTION", "rounds.selection_options"),
+        ("POLICY", "rounds.policy_options"),
+        ("SCHEDULE", "train.lr_schedule_options"),
+        ("PARTITION", "data.partition.options"),
+        ("METRIC", "eval.metric_options.optioned"),
+    ],
+)
+def test_the_options_of_every_plug_in_point_may_be_given(
+    row: str, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[object] = []
+
+    def examine(examination: conformance.Examination, folder: Path) -> None:
+        tables = load(conformance.BASE, examination.overrides).scenario.model_dump()
+        given.append(reduce(lambda table, name: table[name], [*key.split("."), "amount"], tables))
+
+    monkeypatch.setattr(conformance.Examination, "examine", examine)
+    assert main.run_command(["check-plugin", f"tests.plugins.optioned:{row}", f"{key}.amount=0.25"]) == 0
+    assert given == [0.25]
+    if row != "PARTITION":  # whose options are the function's own affair
+        assert main.run_command(["check-plugin", f"tests.plugins.optioned:{row}", f"{key}.amuont=0.25"]) == 2
+        assert f"unknown key {key}.amuont, did you mean '{key}.amount'?" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("warm_workers")

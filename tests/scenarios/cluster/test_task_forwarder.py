@@ -109,7 +109,7 @@ def test_a_visit_that_fails_brings_back_its_error_alone(agent: Listener) -> None
         "PoolError",
         "client 2, round 6, train: given up after 3 workers",
     )
-    assert error.text.endswith("KeyError: 'model'")
+    assert "KeyError: 'model' (/" in error.text
     assert brought(agent, 2, None, "after") == [[2.0, 2.0, 2.0]]
 
 

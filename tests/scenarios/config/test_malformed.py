@@ -215,7 +215,7 @@ def test_a_module_of_ones_own_that_fails_is_told_in_one_line(folder: Path, monke
         came = ending(folder, scenario({key: "my_own_broken:ROW"}))
         assert isinstance(came, str)
         assert came.startswith(f"mine.toml: {text}")
-        assert came.endswith("ZeroDivisionError: division by zero")
+        assert came.endswith(f"ZeroDivisionError: division by zero ({folder / 'my_own_broken.py'}, line 1)")
 
 
 def test_lists_without_end_in_an_own_device_file_and_tables_that_stand_twice_are_named(folder: Path) -> None:

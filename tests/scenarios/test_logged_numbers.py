@@ -1,0 +1,102 @@
+"""Numbers that a method logs on both sides: in the ledger, in reports, and without an effect on any result."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.records.store import logged, read
+from coordinator.workers.launcher import WorkerLauncher
+from scenarios import runner
+from scenarios.config.load import load
+from scenarios.host import Host
+from scenarios.report import html, run_tables
+from scenarios.report.run_reader import open_runs
+from tests.scenarios.runs import QUICK, never
+
+TALKING = "method=tests.plugins.talking:SPEC+tests.plugins.talking:CORRECTION"
+SHAPE = ("data.clients=4", "rounds.participants=3", "rounds.max=4", "stop.target_accuracy=1.0", "train.local_steps=2")
+
+
+def made(out: Path, launcher: WorkerLauncher, name: str, *overrides: str, workers: int = 1, rounds: int = 4) -> Path:
+    """A run, stopped after so many rounds and then resumed if there are more."""
+    loaded, done = load("digits", [*QUICK, TALKING, *SHAPE, *overrides]), 0
+
+    def count(_: Any) -> None:
+        nonlocal done
+        done += 1
+
+    host = Host(out, workers, "cpu", name, on_round=count)
+    folder = Path(runner.run(loaded, host, launcher, lambda: done >= rounds < 4, True)["run_dir"])
+    if rounds < 4:
+        stored, device = runner.open_existing(folder, "auto")
+        runner.resume(stored, Host(out, workers, device), folder, launcher, never)
+    return folder
+
+
+def rows(run: Path) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in logged(run / "ledger.sqlite")]
+
+
+def column(run: Path, query: str) -> list[Any]:
+    return [row[0] for row in read(run / "ledger.sqlite", query)]
+
+
+@pytest.mark.parametrize("policy", ["sync", "fedbuff"])
+def test_the_same_numbers_are_logged_by_any_workers_and_after_a_stop(
+    policy: str, tmp_path: Path, trainers: WorkerLauncher
+) -> None:
+    first = made(tmp_path, trainers, "one", f"rounds.policy={policy}")
+    found = rows(first)
+    assert found == rows(made(tmp_path, trainers, "three", f"rounds.policy={policy}", workers=3))
+    assert found == rows(made(tmp_path, trainers, "cut", f"rounds.policy={policy}", workers=2, rounds=2))
+    assert {round for round, *_ in found} == {0, 1, 2, 3}
+
+
+def test_each_visit_and_each_step_log_what_they_say(tmp_path: Path, trainers: WorkerLauncher) -> None:
+    run = made(tmp_path, trainers, "run")
+    found = rows(run)
+    clients = column(run, "SELECT client FROM visits WHERE round = 1 ORDER BY visit")
+    of_round = [row[1:] for row in found if row[0] == 1]
+    # the floats that the server chose came down as they were: 0.1 / (1 + client + round)
+    assert [(client, value) for client, name, value in of_round if name == "mu"] == [
+        (client, 0.1 / (2 + client)) for client in clients
+    ]
+    assert [value for _, name, value in of_round if name == "client-number"] == clients
+    assert [(client, value) for client, name, value in of_round if name in ("unknown", "first")] == [
+        *((0, None) for client in clients if client == 0),
+        (None, None),
+    ]
+    assert (None, "extension.blocks", 4.0) in of_round
+
+
+def test_workers_that_add_updates_up_send_what_was_logged(tmp_path: Path, trainers: WorkerLauncher) -> None:
+    one = made(tmp_path, trainers, "one", "aggregate.sum=fixed_point")
+    assert rows(one) == rows(made(tmp_path, trainers, "three", "aggregate.sum=fixed_point", workers=3))
+    assert len(rows(one)) == len(rows(made(tmp_path, trainers, "whole")))
+
+
+def test_logging_costs_no_byte(tmp_path: Path, trainers: WorkerLauncher) -> None:
+    plain, talking = made(tmp_path, trainers, "aa", "method=fedavg"), made(tmp_path, trainers, "bb", TALKING)
+    assert column(plain, "SELECT bytes_up FROM visits") == column(talking, "SELECT bytes_up FROM visits")
+    down = column(plain, "SELECT MAX(bytes_down) FROM visits") + column(talking, "SELECT MAX(bytes_down) FROM visits")
+    assert down[1] - down[0] == 3 + 10  # "mu", and the float that is chosen
+    assert rows(plain) == []
+
+
+def test_a_report_draws_what_was_logged_and_has_it_as_a_table(tmp_path: Path, trainers: WorkerLauncher) -> None:
+    run = made(tmp_path, trainers, "run")
+    page = html.from_folder(run, tmp_path / "report.html").read_text()
+    assert '<section id="logged">' in page
+    for name in ("clients/mu", "server/drift", "server/extension.blocks"):
+        assert name in page
+    run_tables.csv_table([run], tmp_path / "runs.csv")
+    with (tmp_path / "runs-logged.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == len(open_runs([run])[0].logged) == len(rows(run))
+    assert [row["value"] for row in table if row["name"] == "unknown"] == [""] * 4
+    plain = made(tmp_path, trainers, "plain", "method=fedavg")
+    assert '<section id="logged">' not in html.from_folder(plain, tmp_path / "plain.html").read_text()
