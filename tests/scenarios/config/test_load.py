@@ -135,8 +135,8 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
         ),
         (
             "budget.bytes=1,5 MB",
-            "budget.bytes = '1,5 MB': '1,5 MB' is not bytes: write a number and a unit of B, kB, MB, GB, TB, PB, KiB, "
-            "MiB, GiB, TiB",
+            "budget.bytes = '1,5 MB': '1,5 MB' is not bytes: unknown unit ',5 MB', choose from B, kB, MB, GB, TB, PB, "
+            "KiB, MiB, GiB, TiB",
         ),
         ("train.batch=true", "train.batch = true: must not be true or false"),
         ("train.lr.x=3", "train.lr.x: lr is a value, not a table"),
