@@ -77,7 +77,7 @@ def take_places_first(modules: Iterable[nn.Module]) -> None:
                 layer.stride = (1, 1)
 
 
-def _places(stride: tuple[int, int], layer: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+def _places(stride: tuple[int, ...], layer: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
     """(batch, channels, h, w) -> (batch, channels, h/stride, w/stride)."""
     return F.avg_pool2d(inputs[0], 1, stride)
 

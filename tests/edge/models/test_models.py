@@ -218,7 +218,7 @@ def test_a_strided_convolution_of_few_channels_is_that_of_the_places_it_looks_at
     kernel.grad = None
     kernel.data.copy_(torch.tensor(weight)[:, :, None, None])
     y = layer(images)
-    y.backward(torch.tensor(factors, dtype=torch.float32).contiguous(memory_format=memory_format))
+    torch.autograd.backward(y, torch.tensor(factors, dtype=torch.float32).contiguous(memory_format=memory_format))
 
     places = x[:, :, ::down, ::across]
     gradient = np.zeros_like(x)
