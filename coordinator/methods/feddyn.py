@@ -5,7 +5,9 @@ side is `edge.methods.feddyn`, which keeps λ_i; only the model is sent.
 
 The server keeps h, 0 at first: h ← h − (α/N) Σ (θ_i − θ) over the clients of a round, with N the number of all clients,
 so that h is the mean of all λ_i at any time. Then θ ← (the clients' mean) − h/α. The paper's mean is unweighted; here
-``aggregate.weights`` applies, which is the same if all clients have as many examples.
+``aggregate.weights`` applies, by default the clients' examples, which is the same if all have as many. The code of the
+authors (https://github.com/alpemreacar/FedDyn) takes the unweighted mean too (``aggregate.weights = "uniform"``), and
+divides a client's α by its examples relative to their mean; here α is the same for all clients, as in the paper.
 """
 
 from __future__ import annotations

@@ -12,6 +12,11 @@ for these and its own newest model θ_i, with L_i its loss on validation example
 before. It starts from θ_i + Σ w_n (θ_n − θ_i), where negative w_n count as 0 and the others are normalised to a sum of
 1. It uploads its model and w; P_in grows by w_n as it was before that, which may be negative. A client's first visit
 starts from the initial model. Its own newest model is evaluated. P ties are broken at random.
+
+The authors' code (https://github.com/NVlabs/FedFomo) measures distances by the L1 norm where the paper has the L2 norm,
+which is the one here; draws with probability ε for each downloaded model, and not once for all of a visit; lets ε fall
+per round, and not per visit of the client; adds to P the weights over the absolute value of their sum; and starts from
+θ_i^prev, and not from θ_i, if no weight is positive.
 """
 
 from __future__ import annotations

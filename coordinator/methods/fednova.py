@@ -5,6 +5,9 @@ NeurIPS 2020, https://arxiv.org/abs/2007.07481. The client side, which counts th
 
 θ ← θ − τ_eff Σ p_i d_i with d_i = (θ − θ_i)/a_i equals τ_eff Σ p_i/a_i times the step from θ to the mean of the θ_i
 with weights p_i/a_i. The server optimizer gets the mean of this scaled step.
+
+With ``train.nesterov``, a_i is that of Nesterov's steps; the authors' code (https://github.com/JYWa/FedNova) takes that
+of plain momentum there. It also adds a proximal term after momentum, and here the term is part of the gradient before.
 """
 
 from __future__ import annotations

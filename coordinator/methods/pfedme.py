@@ -13,7 +13,10 @@ are moved at most to those of θ and to the mean, since a variance beyond could 
 momentum of ``train`` act on inner steps, where the pull is part of the gradient. The authors' code has η_p = 0.09, and
 a weight decay that the paper lacks: that is ``train.weight_decay = 0.001``. Inner steps diverge if λ·η_p reaches 2.
 
-Personal models stay on the clients; they are evaluated. A client that never took part has the global model.
+Personal models stay on the clients; they are evaluated. A client that never took part has the global model. In the
+paper and its code (https://github.com/CharlieDinh/pFedMe) all clients train in each round, and the server averages
+those of the cohort; so each evaluated θ is trained from the newest w. Here the cohort alone trains, and θ is that of
+the client's last visit. The code weighs clients by their examples: ``aggregate.weights = "size"``.
 """
 
 from __future__ import annotations

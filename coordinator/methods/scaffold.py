@@ -8,6 +8,10 @@ round, with N the number of all clients. So c is the mean of all c_i at any time
 covers uploaded parameters only: other blocks are private, and have no common gradient. The paper's η_g is the server
 optimizer's.
 
+Models are averaged by ``aggregate.weights``, by default in proportion to the clients' examples; the paper's mean is
+unweighted (``aggregate.weights = "uniform"``). The authors published no code. That of FedDyn's authors takes the
+unweighted mean of the models, and weighs Δc_i, and c in the clients' steps, by the examples.
+
 Asynchronous policies discount the models of late updates, but not their Δc_i, since clients keep c_i undiscounted.
 """
 

@@ -56,7 +56,7 @@ class PartitionRow:
 
     def options(self, rule: PartitionConfig) -> dict[str, Any]:
         """The options of ``split``: those of ``keys``, or the user's own; and the partition's seed."""
-        return {"seed": rule.seed} | {key: getattr(rule, key) for key in self.keys} | rule.options
+        return {"seed": rule.seed or 0} | {key: getattr(rule, key) for key in self.keys} | rule.options
 
 
 # --- the shipped kinds ------------------------------------------------------------------------------------------------

@@ -96,13 +96,13 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
     if not any(len(indices) for indices in train):
         raise _no_client_error(config, len(data.train.y))
     labels = data.train.y if config.validation_by == "class" else None
-    train, validation = partition.hold_out(train, config.validation, rule.seed, labels)
+    train, validation = partition.hold_out(train, config.validation, rule.seed or 0, labels)
     return ClientIndices(train, test, validation)
 
 
 def _split_both(config: DataConfig, row: PartitionRow, data: Data) -> tuple[list[Indices], list[Indices]]:
     rule, options = config.partition, row.options(config.partition)
-    rngs = [keyed_generator(rule.seed, purpose) for purpose in ("partition", "partition.test")]
+    rngs = [keyed_generator(rule.seed or 0, purpose) for purpose in ("partition", "partition.test")]
 
     def split(part: Split, rng: np.random.Generator) -> list[Indices]:
         found = row.split(part.y, part.ids, config.clients, data.classes, rng, options)

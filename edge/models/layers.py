@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from edge.models.registry import GROUPS
 
 FEW = 16
-"""Numbers in a vector register. A strided 1x1 convolution of fewer channels, on images in channels_last of 56x56 and
-more, makes oneDNN (torch 2.15) write past its memory when it computes the weight gradient."""
+"""Numbers in a vector register with AVX-512; 8 without. A strided 1x1 convolution of fewer channels makes oneDNN (torch
+2.15) write past its memory when it computes the weight gradient of two or more images in channels_last: seen with 56x56
+pixels and AVX-512, and with 32x32 without, where the process then aborts or hangs."""
 
 
 def normalised(norm: str, channels: int) -> list[nn.Module]:
@@ -53,6 +57,29 @@ def conv1x1(norm: str, inputs: int, outputs: int, stride: int = 1) -> list[nn.Mo
         return [nn.Conv2d(inputs, outputs, 1, stride=stride, bias=bias), *after]
     # The same numbers: first every stride-th pixel, then a convolution without stride.
     return [nn.AvgPool2d(1, stride), nn.Conv2d(inputs, outputs, 1, bias=bias), *after]
+
+
+def take_places_first(modules: Iterable[nn.Module]) -> None:
+    """Take the stride from all convolutions of `FEW` channels, in place: they get every stride-th pixel alone.
+
+    Their numbers stay the same. What a module computes with functions, without a layer, is not changed.
+    """
+    for module in modules:
+        for layer in module.modules():
+            if (
+                isinstance(layer, nn.Conv2d)
+                and (layer.kernel_size, layer.groups, layer.padding in ((0, 0), "valid")) == ((1, 1), 1, True)
+                and layer.in_channels < FEW
+                and layer.stride != (1, 1)
+            ):
+                # A hook keeps the layer's class and name, by which methods and the user's own code know it.
+                layer.register_forward_pre_hook(partial(_places, layer.stride))
+                layer.stride = (1, 1)
+
+
+def _places(stride: tuple[int, ...], layer: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+    """(batch, channels, h, w) -> (batch, channels, h/stride, w/stride)."""
+    return F.avg_pool2d(inputs[0], 1, stride)
 
 
 class ResidualUnit(nn.Module):

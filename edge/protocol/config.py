@@ -83,8 +83,8 @@ class PartitionConfig(Section):
     """classes and class-shares: the distinct classes of each client; pFedMB has 2 of 10, and 20 of 100."""
     file: FilePath | None = None
     """JSON {client: [indices]} for kind = "file"."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the partition alone, so that runs with different seeds can share one."""
+    seed: Annotated[int, Field(ge=0)] | None = None
+    """Seed of the partition alone; by default the run's ``seed``. A number lets runs of different seeds share one."""
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     """Numbers, text and flags of a partition of one's own."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from edge.models.layers import take_places_first
 from edge.models.registry import ModelRow, model
 from edge.models.user_module import make_module, stages_of
 from edge.protocol.config import ModelConfig
@@ -44,6 +45,7 @@ def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
         norm = () if row.norm is None else (config.norm or row.norm,)
         stages = load_dotted(row.stages)(classes, inputs, width, *norm)
         _check_names(row, [name for name, _ in stages])
+    take_places_first(unit for _, units in stages for unit in units)
     if config.blocks == "stages":
         return [(name, units[0] if len(units) == 1 else nn.Sequential(*units)) for name, units in stages]
     units = [unit for _, stage in stages for unit in stage]

@@ -106,6 +106,9 @@ class TraceEstimate:
     trace: float
     tensors: tuple[float, ...]
     """The part of each tensor of parameters in the trace"""
+    error: float | None
+    """The standard error of the trace, by the deviation between probes; None with one"""
+    probes: int
     diagonal: Tensors
     """The diagonal, in the tensors' shapes"""
 
@@ -118,14 +121,17 @@ def estimate_trace(
     It ends when the running mean changes by less than ``tolerance`` of itself; None: after all ``probes``.
     """
     sums, mean, made = [torch.zeros_like(each) for each in hessian.parameters], 0.0, 0
+    traces: list[float] = []
     for estimate in hessian.diagonals(rng, probes):
         sums = _sum(sums, estimate)
+        traces.append(sum(_totals(estimate)))
         made += 1
         before, mean = mean, sum(_totals(sums)) / made
         if made > 1 and tolerance is not None and _settled(before, mean, tolerance):
             break
     tensors = tuple(total / made for total in _totals(sums))
-    return TraceEstimate(sum(tensors), tensors, [each / made for each in sums])
+    error = float(np.std(traces, ddof=1)) / made**0.5 if made > 1 else None
+    return TraceEstimate(sum(tensors), tensors, error, made, [each / made for each in sums])
 
 
 def cross_entropy_hessian(net: BlockModel, batches: Batches) -> HessianOfLoss:

@@ -345,7 +345,7 @@ class Scenario(BaseModel):
     server_options: dict[str, Any] = {}
     """The server optimizer's hyperparameters."""
     seed: int = Field(default=0, ge=0)
-    """Seed of all random draws of the run, but for those of ``data.partition.seed``."""
+    """Seed of all random draws of the run; the partition has one of its own if ``data.partition.seed`` is given."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()

@@ -230,7 +230,8 @@ def _unprinted(panel: PaperPanel, measure: str) -> PaperPanel:
 LAST_ROUND = (
     "Accuracies are those of the last round; whether the paper has the last or the best is not said (its code keeps "
     "the best). The best of each run is in best_accuracy.",
-    "The paper's three runs are --seeds 3, with one partition; its code has a single seed.",
+    "The paper's three runs are --seeds 3, each with its own partition unless data.partition.seed is given; its code "
+    "has a single seed.",
 )
 SECOND_ORDER = (
     "Table 1 is of a single run. H_N and H_D are measured as in the published code: per tensor of parameters, over all "

@@ -362,7 +362,7 @@ def recorded_keys(file: Path) -> dict[str, Any]:
 def _refuse_other(file: Path, text: str) -> None:
     before = recorded_keys(file)
     now = flat(tomllib.loads(text))
-    for key in sorted({*before, *now}):
+    for key in sorted({*before, *now}, key=lambda key: (key.count("."), key)):  # seed before what follows it
         if before.get(key) != now.get(key):
             was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
             raise ScenarioError(f"{file.parent} was made with {key} {was}, now {wanted}; choose another --run-id")

@@ -14,4 +14,5 @@ def image_row(name: str) -> ModelRow:
 
 
 CONV_NET = image_row("ConvNet")
+STRIDED = image_row("Strided")
 RESIDUAL = image_row("Residual")

@@ -33,12 +33,13 @@ def test_values_of_the_global_model_and_over_clients(tmp_path: Path) -> None:
     assert values["hessian/H_N"] == {-1: 0.0}
     assert values["hessian/H_D"] == {-1: pytest.approx(1)}
     summary = json.loads(read(folder / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")[0]["value"])
-    assert summary["evaluation"]["values"] == {
-        f"hessian/{part}": values[f"hessian/{part}"][-1] for part in ("eigenvalue", "trace", "H_N", "H_D")
-    }
+    shown = ("eigenvalue", "trace", "trace-error", "probes", "H_N", "H_D")
+    assert summary["evaluation"]["values"] == {f"hessian/{part}": values[f"hessian/{part}"][-1] for part in shown}
+    assert values["hessian/probes"][-1] == 2
+    assert 0 < values["hessian/trace-error"][-1] < values["hessian/trace"][-1]
     report = from_folder(folder, tmp_path / "report.html").read_text()
     drawn = report[report.index('id="metrics"') :]
-    assert [part for part in ("eigenvalue", "trace", "H_N", "H_D") if f">hessian/{part}<" not in drawn] == []
+    assert [part for part in shown if f">hessian/{part}<" not in drawn] == []
 
 
 def test_options_are_written_out_for_metrics_that_have_any() -> None:

@@ -4,10 +4,16 @@ Lai, Zhu, Madhyastha and Chowdhury, Oort: Efficient Federated Learning via Guide
 https://www.usenix.org/conference/osdi21/presentation/lai, Algorithm 1. |B_i| are a client's examples, t_i the virtual
 seconds of its last visit, L(i) the round of its last report, R the round, T the preferred duration, all counted from 1.
 
-Differences: |B_i| sqrt(mean of squared losses) is |B_i| times the mean loss, since clients report no squared losses;
-unexplored clients are drawn uniformly, since the server does not know their speed; there is no blacklist of clients
-that were picked often. The number of unexplored clients is rounded up or down at random, so that it is right on average
-also for one client at a time.
+Statistical utilities are scaled to their range, about 0 to 1, before the bonus is added. Algorithm 1 does not print
+this, but the authors' code does it (``thirdparty/oort/oort.py`` of https://github.com/SymbioticLab/FedScale): beside
+utilities of hundreds, which |B_i| gives, a bonus below 1 would change no choice.
+
+Differences from the paper: |B_i| sqrt(mean of squared losses) is |B_i| times the mean loss, since clients report no
+squared losses; unexplored clients are drawn uniformly, since the server does not know their speed; there is no
+blacklist of clients that were picked often. The number of unexplored clients is rounded up or down at random, so that
+it is right on average also for one client at a time. From the code: it draws from at least ten times as many clients as
+it needs, whatever the cut-off; its T is a percentile of durations, which the pacer moves up and down; and never visited
+clients, whose utility is their size there, count in the range.
 """
 
 from __future__ import annotations
@@ -24,6 +30,9 @@ from edge.protocol.plugins import PluginOptions
 
 Doubles = NDArray[np.float64]
 
+LEAST_RANGE = 1e-4
+"""Of utilities, as in the authors' code; and the lowest is reduced by a thousandth, so that none becomes 0."""
+
 
 class OortOptions(PluginOptions):
     """Defaults are the paper's; it gives none for the pacer's step."""
@@ -35,7 +44,8 @@ class OortOptions(PluginOptions):
     least_exploration: float = Field(default=0.2, ge=0, le=1)
     """The share decays to this."""
     staleness_bonus: float = Field(default=0.1, ge=0)
-    """c of the bonus sqrt(c ln R / L(i)) for clients that were not visited for long; 0 is no bonus."""
+    """c of the bonus sqrt(c ln R / L(i)) for clients that were not visited for long, beside utilities from 0 to 1; 0 is
+    no bonus."""
     clip_percentile: float = Field(default=95.0, gt=0, le=100)
     """Utilities above this percentile of the visited clients' are reduced to it; 100 is no clipping."""
     cutoff: float = Field(default=0.95, gt=0, le=1, title="c")
@@ -81,10 +91,13 @@ class Oort(ClientSelector):
         return max(decayed, min(options.least_exploration, options.exploration))
 
     def utility(self, context: SelectionContext, explored: NDArray[np.intp]) -> Doubles:
-        """Utility of visited clients: statistical, clipped, with the bonus, and reduced for those slower than T."""
+        """Utility of visited clients: statistical, clipped, as a share of the range before that, with the bonus, and
+        reduced for those slower than T."""
         history, options = context.history, self.options
         value = context.samples[explored] * history.loss[explored]
-        value = np.minimum(value, np.percentile(value, options.clip_percentile))
+        lowest = 0.999 * value.min()
+        scale = max(value.max() - lowest, LEAST_RANGE)
+        value = (np.minimum(value, np.percentile(value, options.clip_percentile)) - lowest) / scale
         bonus = np.sqrt(options.staleness_bonus * math.log(context.round + 1) / (history.loss_round[explored] + 1))
         seconds = history.seconds[explored]
         slowdown = np.maximum(seconds / self.preferred, 1.0)

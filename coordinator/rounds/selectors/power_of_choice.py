@@ -3,6 +3,9 @@
 Cho, Wang and Joshi, Towards Understanding Biased Client Selection in Federated Learning, AISTATS 2022,
 https://arxiv.org/abs/2010.01243, section 4. d is ``candidates``, m the participants. This is their variant π_rpow-d,
 which needs no messages of its own: a client's loss is the one that it last reported, infinite before its first report.
+
+The authors draw by size, and so average the chosen clients' models without weights (``aggregate.weights = "uniform"``);
+by default they are weighted by size here, so that size counts twice.
 """
 
 from __future__ import annotations

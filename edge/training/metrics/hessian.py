@@ -18,7 +18,8 @@ from edge.training.metrics.metric import Metric, ModelInputs, Sums
 
 
 class LossHessian(Metric):
-    """Values ``hessian/eigenvalue``, ``hessian/trace``, and ``hessian/0`` and so on of the tensors of parameters."""
+    """Values ``hessian/eigenvalue``, ``hessian/trace`` with its standard error ``hessian/trace-error`` and the number
+    of ``hessian/probes``, and ``hessian/0`` and so on of the tensors of parameters."""
 
     def __init__(self, options: HessianOptions) -> None:
         self.options = options
@@ -41,7 +42,14 @@ class LossHessian(Metric):
         found = estimate_trace(hessian, rng, options.probes, None if by_parameter else options.tolerance)
         self._diagonal = found.diagonal if by_parameter else []
         tensors = {str(number): (trace, 1) for number, trace in enumerate(found.tensors)}
-        return {"eigenvalue": (eigenvalue, 1), "trace": (found.trace, 1), **tensors}
+        errors = {} if found.error is None else {"trace-error": (found.error, 1)}
+        return {
+            "eigenvalue": (eigenvalue, 1),
+            "trace": (found.trace, 1),
+            **errors,
+            "probes": (found.probes, 1),
+            **tensors,
+        }
 
     def vectors(self) -> dict[str, Vector]:
         """The diagonal, (parameters,), where it is asked for."""

@@ -22,7 +22,8 @@ class EigenvectorOptions(PluginOptions):
     iterations: int = Field(default=100, ge=1, le=100_000)
     """Most iterations for an eigenvalue."""
     tolerance: float = Field(default=1e-3, ge=0, lt=1)
-    """Relative change of an estimate at which it ends."""
+    """Relative change of an estimate at which it ends; of the trace, that of the running mean, which can end early by
+    chance, so that ``hessian/trace-error`` says how sure it is. 0: after all ``iterations`` and ``probes``."""
 
 
 class HessianOptions(EigenvectorOptions):

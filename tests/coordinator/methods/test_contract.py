@@ -286,8 +286,8 @@ def test_a_real_setting_is_not(case: Case, once: Played) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if "+" not in case.name], ids=str)
 def test_it_learns_to_read_digits(case: Case, once: Played) -> None:
-    """Within seven rounds; it ends with the one that has."""
-    run = case.play_real(once, train=THOROUGH, partition=IID, clients=3, rounds=7, target=0.9)
+    """Within ten rounds: last bits, which differ between processors, move the round. It ends with the one that has."""
+    run = case.play_real(once, train=THOROUGH, partition=IID, clients=3, rounds=10, target=0.9)
     assert max(accuracy for (accuracy,) in run.rows("SELECT accuracy FROM rounds")) >= 0.9
 
 

@@ -84,23 +84,37 @@ def utility(samples: Sequence[int], **options: Any) -> list[float]:
     return [float(value) for value in oort.utility(asked(1, samples, THREE, round=4), np.arange(3))]
 
 
-def test_utility_is_samples_times_loss_with_a_bonus_and_a_penalty_for_the_slow() -> None:
-    # Losses: 10 * 2, 20 * 0.5, 5 * 4. Bonus: sqrt(0.1 ln 5 / L) with L = 1, 3, 4. Client 1 takes twice T: * 0.5^2.
-    assert utility([10, 20, 5]) == pytest.approx([20.401178, 2.557905, 20.200589], abs=1e-6)
-    assert utility([10, 20, 5], staleness_bonus=0) == [20, 2.5, 20]
-    assert utility([10, 20, 5], staleness_bonus=0, penalty=0) == [20, 10, 20]
-    assert utility([10, 20, 10], staleness_bonus=0, penalty=0, clip_percentile=50) == [20, 10, 20]  # of 20, 10, 40
+def test_utility_is_samples_times_loss_in_its_range_with_a_bonus_and_a_penalty_for_the_slow() -> None:
+    # 10 * 2, 20 * 0.5 and 5 * 4 are 20, 10 and 20; less 0.999 * 10, over 20 - 9.99: 1, 0.000999 and 1.
+    # Bonus: sqrt(0.1 ln 5 / L) with L = 1, 3, 4: 0.401178, 0.231620, 0.200589. Client 1 takes twice T: * 0.5^2.
+    assert utility([10, 20, 5]) == pytest.approx([1.401178, 0.058155, 1.200589], abs=1e-6)
+    assert utility([10, 20, 5], staleness_bonus=0) == pytest.approx([1, 0.01 / 10.01 / 4, 1])
+    assert utility([10, 20, 5], staleness_bonus=0, penalty=0) == pytest.approx([1, 0.01 / 10.01, 1])
+    # 20, 10 and 40, reduced to the median, 20; the range is that of all three: 40 - 9.99.
+    clipped = utility([10, 20, 10], staleness_bonus=0, penalty=0, clip_percentile=50)
+    assert clipped == pytest.approx([10.01 / 30.01, 0.01 / 30.01, 10.01 / 30.01])
+    # A thousand times the samples give the same scores, so that the bonus counts for as much.
+    assert utility([10_000, 20_000, 5_000]) == pytest.approx(utility([10, 20, 5]))
+
+
+def test_a_client_that_was_not_visited_for_long_comes_before_one_of_a_little_more_utility() -> None:
+    # In round 100, of 500 samples each, 500, 450 and 50, of which 95 % is 495; in their range 0.989, 0.889 and 0.0001.
+    # Bonus: sqrt(0.1 ln 100 / L) is 0.068 for L = 99 and 0.679 for L = 1: 1.057, 1.568 and 0.068.
+    history = known({0: (1.0, 98, 1.0), 1: (0.9, 0, 1.0), 2: (0.1, 98, 1.0)}, 3)
+    context = asked(1, [500, 500, 500], history, round=99)
+    assert Oort(OortOptions(exploration=0, cutoff=1)).select(context) == [1]
+    assert Oort(OortOptions(exploration=0, cutoff=1, staleness_bonus=0, clip_percentile=100)).select(context) == [0]
 
 
 def test_the_best_are_drawn_from_those_above_the_cutoff() -> None:
     best = {"exploration": 0, "staleness_bonus": 0, "penalty": 0, "clip_percentile": 100}
-    samples = [10, 20, 10]  # utilities 20, 10, 40
+    samples = [10, 20, 10]  # 20, 10, 40; in their range 0.3336, 0.0003, 1
     assert Oort(OortOptions(cutoff=1, **best)).select(asked(1, samples, THREE)) == [2]
     assert sorted(Oort(OortOptions(cutoff=1, **best)).select(asked(2, samples, THREE))) == [0, 2]
-    wide = [Oort(OortOptions(cutoff=0.5, **best)).select(asked(1, samples, THREE, seed=s))[0] for s in range(1000)]
+    wide = [Oort(OortOptions(cutoff=0.25, **best)).select(asked(1, samples, THREE, seed=s))[0] for s in range(1000)]
     counts = Counter(wide)
     assert set(counts) == {0, 2}
-    assert 610 < counts[2] < 720  # 2/3 expected, standard deviation 15
+    assert 695 < counts[2] < 805  # 1 / 1.3336 expected, standard deviation 14
 
 
 def test_a_share_that_decays_is_explored() -> None:

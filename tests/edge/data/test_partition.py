@@ -272,7 +272,7 @@ def test_a_validation_split_is_drawn_from_each_clients_training_examples_alone()
 
 
 def test_a_validation_split_leaves_the_partition_and_its_place_in_the_cache_as_they_were(tmp_path: Path) -> None:
-    plain = config(10, kind="dirichlet")
+    plain = config(10, kind="dirichlet", seed=0)
     split = replace(plain, validation=0.2)
     whole, parted = (cached_partition(each, toy(), tmp_path) for each in (plain, split))
     fresh = partition_data(split, toy())

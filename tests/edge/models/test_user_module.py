@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from edge.data.registry import DATASETS
 from edge.models.registry import ModelRow, model, module_row
@@ -123,6 +125,42 @@ def test_methods_train_it_as_they_train_shipped_models(tmp_path: Path, method: s
     accuracies = [accuracy for (accuracy,) in run.rows("SELECT accuracy FROM rounds")]
     assert accuracies[-1] > 0.5, "one in ten is chance"
     assert np.isfinite(run.model).all()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "pfedmb", "gradaug"])
+def test_its_strided_convolutions_of_few_channels_train_in_channels_last(tmp_path: Path, method: str) -> None:
+    name = "tests.plugins.own_rows:STRIDED"
+    down = build(ModelConfig(name), 10, 1)[1][1].get_submodule("0.down")
+    assert type(down) is nn.Conv2d
+    assert down.stride == (1, 1)
+    check_module(ModelConfig(name), DATASETS["digits"])
+    one, other = (
+        play(
+            tmp_path / memory_format,
+            method,
+            model=ModelConfig(name),
+            clients=2,
+            rounds=2,
+            partition=PartitionConfig("iid"),
+            train=TrainConfig(lr=0.1, batch=16, local_steps=3, memory_format=memory_format),
+        ).model
+        for memory_format in ("contiguous", "channels_last")
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_a_strided_convolution_of_few_channels_gives_its_own_gradients() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(*(block for _, block in build(ModelConfig("tests.plugins.own_rows:STRIDED"), 10, 1)))
+    x = torch.randn(20, 1, 32, 32)
+    exact = deepcopy(net).double()
+    torch.autograd.backward(torch.logsumexp(exact(x.double()), 1).sum())
+    net.to(memory_format=torch.channels_last)
+    torch.autograd.backward(torch.logsumexp(net(x.contiguous(memory_format=torch.channels_last)), 1).sum())
+    for mine, other in zip(net.parameters(), exact.parameters(), strict=True):
+        assert mine.grad is not None
+        assert other.grad is not None
+        np.testing.assert_allclose(mine.grad, other.grad, rtol=1e-3, atol=1e-4)
 
 
 def test_its_row_is_an_ordinary_one() -> None:

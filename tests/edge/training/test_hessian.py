@@ -41,6 +41,8 @@ def test_a_diagonal_hessian_has_its_trace_and_diagonal_after_one_probe() -> None
     hessian = quadratic([[5, 0, 0], [0, 2, 0], [0, 0, 1]], 2, 1)
     found = estimate_trace(hessian, rng())
     assert (found.trace, found.tensors) == (8.0, (7.0, 1.0))
+    assert (found.error, found.probes) == (0.0, 2)  # the second says the same, which ends it
+    assert estimate_trace(hessian, rng(), probes=1).error is None
     assert [each.tolist() for each in found.diagonal] == [[5.0, 2.0], [1.0]]
     assert hessian.top_eigenvalue(rng()) == pytest.approx(5, rel=2e-3)
 
@@ -52,6 +54,14 @@ def test_products_eigenvalue_and_trace_of_a_full_hessian() -> None:
     assert estimate_trace(hessian, rng(), probes=100, tolerance=None).trace == pytest.approx(4, abs=0.5)
     assert quadratic([[-3, 0], [0, 1]], 2).top_eigenvalue(rng()) == pytest.approx(-3, rel=1e-3)
     assert quadratic([[0]], 1).top_eigenvalue(rng()) == 0.0
+
+
+def test_the_trace_has_the_standard_error_of_its_probes() -> None:
+    # Each probe says 6 or 2, so that with k sixes of 100 the variance is 16 k (100 - k) / (100 * 99).
+    found = estimate_trace(quadratic([[2, 1], [1, 2]], 1, 1), rng(), probes=100, tolerance=None)
+    sixes = round((found.trace - 2) * 25)
+    assert (found.probes, 30 < sixes < 70) == (100, True)
+    assert found.error == pytest.approx((16 * sixes * (100 - sixes) / 9900 / 100) ** 0.5)
 
 
 def test_softmax_regression_has_the_hessian_of_the_textbook() -> None:

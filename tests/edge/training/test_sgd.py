@@ -87,6 +87,15 @@ def test_it_walks_as_torch_does(momentum: float, nesterov: bool, decay: float, c
     assert ours.steps == 5
 
 
+@pytest.mark.parametrize("sizes", [(614_452,), (11_220_132,), (5, 0, 4096, 10_000_001)])
+def test_the_norm_of_millions_of_numbers_is_that_in_double(sizes: tuple[int, ...]) -> None:
+    # One float32 sum gives 4.4e-4 too little for the 11,220,132 numbers of ResNet-18, and clips too little.
+    rng = torch.Generator().manual_seed(0)
+    grads = [1e-3 * torch.randn(size, generator=rng) for size in sizes]
+    clip(grads, 0.5)
+    assert sum(float(grad.double().square().sum()) for grad in grads) ** 0.5 == pytest.approx(0.5, rel=3e-6)
+
+
 def test_corrections_are_inside_the_clipped_gradient_or_join_where_weight_decay_does() -> None:
     net = weight(0.0)
     step = Sgd(net, TrainConfig(clip=1.0), lr=0.5, corrections=[push(4.0)])

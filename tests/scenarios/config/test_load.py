@@ -472,6 +472,17 @@ def test_an_error_of_a_file_names_the_file_and_one_that_is_not_there_the_nearest
     assert absent == f"{tmp_path / 'x.toml'}: no such file"
 
 
+def test_the_partition_has_the_runs_seed_unless_it_is_given_one(tmp_path: Path) -> None:
+    def seed(*overrides: str, name: str = "digits") -> int | None:
+        return load(name, overrides).scenario.data.partition.seed
+
+    assert [seed(), seed("seed=3"), seed("seed=3", "data.partition.seed=0")] == [0, 3, 0]
+    # A run's own file has the number, so that another seed of it has the same partition.
+    copy = tmp_path / "scenario.toml"
+    copy.write_text(scenario_text(load("digits", ["seed=3"]).scenario.model_dump()))
+    assert [seed(name=str(copy)), seed("seed=4", name=str(copy))] == [3, 3]
+
+
 def test_with_a_method_given_only_the_options_that_it_has_are_kept() -> None:
     options = ["method_options.lambda1=0.5", "method_options.period=7"]
 

@@ -92,11 +92,11 @@ def test_budgets_have_units_and_are_sorted_and_bad_ones_are_refused() -> None:
     assert refusal("1 MB,1000 kB") == "--bytes: '1 MB' is named twice"
 
 
-def test_seeds_count_up_from_the_scenarios_own_and_share_the_partition() -> None:
+def test_seeds_count_up_from_the_scenarios_own_each_with_its_partition() -> None:
     study = budget.plan("digits", ["seed=5"], "fedavg,fedbr", {"time": [1.0, 2.0]}, seeds=2)
 
     assert [part.name for part in study.runs] == ["fedavg-seed5", "fedbr-seed5", "fedavg-seed6", "fedbr-seed6"]
-    assert {part.loaded.scenario.data.partition.seed for part in study.runs} == {0}
+    assert [part.loaded.scenario.data.partition.seed for part in study.runs] == [5, 5, 6, 6]
     assert {part.needs["time"] for part in study.runs} == {2.0}
 
 
