@@ -26,7 +26,6 @@ from scenarios.report import (
     loss_figures,
     method_figures,
     method_style,
-    nominal_cost,
     pareto,
     participation,
     partition_figures,
@@ -152,7 +151,7 @@ def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | Non
         return None
     names = reflow.wide_ticks([run.label for run in runs])
     figure, panels = plot_style.panels(2, 2, 90 + reflow.row_pixels(names, 44) * len(runs), sharey=True)
-    has_nominal = nominal_cost.is_shown(run.method for run in runs)
+    has_nominal = any(run.shows_nominal for run in runs)
     seconds, second_unit = plot_style.unit([needed[:, 0]], SECONDS)
     nbytes, byte_unit = plot_style.unit([needed[:, 1:] if has_nominal else needed[:, 1]], BYTES)
     for place, (run, (time, real, nominal)) in enumerate(zip(runs, needed, strict=True)):
@@ -270,7 +269,7 @@ def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
     found = [(run, rows) for run, rows in traffic if rows]
     if not found:
         return None
-    columns, has_nominal = min(2, len(found)), nominal_cost.is_shown(run.method for run in runs)
+    columns, has_nominal = min(2, len(found)), any(run.shows_nominal for run in runs)
     most = max(len(rows) for _, rows in found)
     figure, panels = plot_style.panels(len(found), columns, 90 + 32 * most, sharex=True)
     scale, unit = plot_style.unit((np.array([[row.down, row.up] for row in rows], float) for _, rows in found), BYTES)

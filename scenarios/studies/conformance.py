@@ -122,9 +122,9 @@ class Examination:
         host = replace(self.host, out=folder, run_id="cut", workers=2, on_round=on_round)
         result = runner.run(loaded, host, self.launcher, lambda: done >= ROUNDS // 2 or self.stopped(), True)
         run = self._ended(result)
-        stored, device = runner.open_existing(run, "auto")
-        again = replace(self.host, device=device, workers=2)
-        return self._ended(runner.resume(stored, again, run, self.launcher, self.stopped))
+        with runner.open_existing(run, "auto", allow_code=True) as (stored, device):  # it was made here just now
+            again = replace(self.host, device=device, workers=2)
+            return self._ended(runner.resume(stored, again, run, self.launcher, self.stopped))
 
     def _variant(self, name: str, folder: Path, override: str) -> None:
         """A setting under which a plug-in works, or is refused with a reason before anything runs."""
