@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def __getattr__(name: str) -> Any:
     _refuse_others()
     if "scenarios" not in sys.modules:
         _warn_of_others()
-    _load_packages()
+    _load_packages().add_current_folder()
     try:
         globals()[name] = found = getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))
     except ModuleNotFoundError as error:
@@ -152,8 +153,8 @@ def main() -> None:
         sys.exit(_STOPPED)
 
 
-def _load_packages() -> None:
-    """Search users' folders last (`scenarios.search_path`), even where one with a module of our names came first."""
+def _load_packages() -> ModuleType:
+    """`scenarios.search_path`, by which users' folders are searched last, even if one has a module of our names."""
     from pathlib import Path
 
     sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -162,3 +163,4 @@ def _load_packages() -> None:
     finally:
         del sys.path[0]
     search_path.protect()
+    return search_path

@@ -16,18 +16,22 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from edge.protocol.files import write_bytes
 from edge.protocol.home import abbreviated, expanded
-from edge.protocol.plugins import load
+from edge.protocol.plugins import checked, load
+from scenarios import search_path
 from scenarios.config.load import Loaded
 from scenarios.config.plugin_keys import own_names
 
 FOLDER = "sources"
+ALLOW = "--allow-code"
+"""The option of commands, and in Python the argument, that `of_run` calls ``allow_code``"""
 OURS = {"coordinator", "costmodel", "edge", "scenarios"}
 INSTALLED = {"site-packages", "dist-packages"}
 MODE = 0o644
@@ -136,6 +140,62 @@ def remove(folder: Path) -> None:
             copy.unlink()
             for parent in within:
                 parent.rmdir()
+
+
+@contextmanager
+def of_run(folder: Path, recorded: Mapping[str, SourceFile], allow_code: bool) -> Iterator[None]:
+    """For a body that imports the modules which a run folder names; ``recorded``: its record of `keep`.
+
+    They come from the user's own search path alone (`search_path.independent`), and never from the run's folder, from
+    beside it, or from a package that the run lies in: all of these may come from somebody else, and so may the record.
+    Any other is a ValueError of `load` that says how to allow it. With ``allow_code`` the current folder and those of
+    the record (`roots`) are searched as well, after all others.
+    """
+    with search_path.restored():
+        if allow_code:
+            search_path.add_current_folder()
+            for root in roots(recorded, folder):
+                search_path.append(root)
+            yield
+            return
+        search_path.leave_current_folder()
+        with checked(partial(_check_place, folder.resolve(), recorded)):
+            yield
+
+
+@contextmanager
+def not_imported() -> Iterator[None]:
+    """For a body that only reads runs: no module of a user's own is imported, and the current folder is not searched.
+
+    `edge.protocol.plugins.load` is a ValueError.
+    """
+
+    def refuse(module: str) -> None:
+        raise ValueError(f"the module {module!r} is not imported to read a run")
+
+    with search_path.without_current_folder(), checked(refuse):
+        yield
+
+
+def _check_place(folder: Path, recorded: Mapping[str, SourceFile], module: str) -> None:
+    top = _top(module)
+    if top in OURS:
+        return
+    places = _roots(top)
+    if places and not any(_comes_with(folder, place, top) for place in places):
+        return
+    source = recorded.get(module)
+    was = f"SHA-256 {source.sha256}, then in {source.file}" if source else "its hash is not recorded"
+    raise ValueError(
+        f"the module {module!r} ({was}) is in no folder of your own search path; it is imported from the current "
+        f"folder or from there only if you trust the run: add {ALLOW}, or name its folder in PYTHONPATH"
+    )
+
+
+def _comes_with(folder: Path, place: Path, top: str) -> bool:
+    """Whether a top-level module in this folder may have come with the run of ``folder``."""
+    place = place.resolve()
+    return place == folder.parent or place.is_relative_to(folder) or folder.is_relative_to(place / top)
 
 
 def roots(recorded: Mapping[str, SourceFile], folder: Path) -> list[Path]:

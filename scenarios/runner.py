@@ -49,7 +49,7 @@ from scenarios.report.metadata import (
     device_of,
     environment,
     machine_change,
-    search_sources,
+    modules_of,
     source_change,
     stops_at_target,
     summary,
@@ -134,10 +134,13 @@ def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
         return _outcome(loaded, folder)
 
 
-def open_existing(folder: Path, device: str) -> tuple[Loaded, str]:
+@contextlib.contextmanager
+def open_existing(folder: Path, device: str, allow_code: bool = False) -> Iterator[tuple[Loaded, str]]:
     """The scenario of a run folder, and the device to resume on: by default (``auto``) the device that it began on.
 
-    ScenarioError for a folder without a run, and for a device of another type: results would not be bit-identical.
+    Modules that the run names are imported in the body, too, so that workers are started there: from the user's own
+    places, or with ``allow_code`` also from those of `metadata.modules_of`. ScenarioError for a folder without a run,
+    for modules that are not allowed, and for a device of another type: results would not be bit-identical.
     """
     file = folder / "scenario.toml"
     if not file.is_file():
@@ -146,13 +149,13 @@ def open_existing(folder: Path, device: str) -> tuple[Loaded, str]:
     if device == "auto":
         device = device_of(folder) or device
     _check_device(folder, device)
-    search_sources(folder)
-    try:
-        loaded = load(str(file))
-    except ScenarioError as error:
-        change = source_change(folder)  # possibly the cause
-        raise ScenarioError(f"{error}; {change}" if change else str(error)) from None
-    return replace(loaded, name=folder.resolve().parent.name, began=began_with(folder)), device
+    with modules_of(folder, allow_code):
+        try:
+            loaded = load(str(file))
+        except ScenarioError as error:
+            change = "" if plugin_sources.ALLOW in str(error) else source_change(folder)  # possibly the cause
+            raise ScenarioError(f"{error}; {change}" if change else str(error)) from None
+        yield replace(loaded, name=folder.resolve().parent.name, began=began_with(folder)), device
 
 
 def _check_device(folder: Path, device: str) -> None:

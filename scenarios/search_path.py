@@ -3,13 +3,16 @@
 A user's folder may hold an ``edge.py`` or a ``scenarios`` of its own, and may be on the path before this product: by
 ``PYTHONPATH``, or as the current folder of ``python -m``. Such folders are searched last. Workers receive the path of
 this process (`coordinator.workers.launcher`), so that the order holds in all of them. Nothing is imported here.
+
+Commands on recorded runs do not search the current folder: it may be the folder of a run, or of whatever came with it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,10 +20,53 @@ PACKAGES = ("coordinator", "costmodel", "edge", "scenarios")
 
 
 def protect() -> None:
-    """Search the current folder, too, and folders with modules of our names after all others."""
-    with suppress(FileNotFoundError):  # the current folder was removed
-        append(Path.cwd())
+    """Search folders with modules of our names after all others."""
     sys.path[:] = ordered(sys.path)
+
+
+def add_current_folder() -> None:
+    """Search the current folder, too, after all others."""
+    with suppress(FileNotFoundError):  # it was removed
+        append(Path.cwd())
+
+
+def leave_current_folder() -> None:
+    """Search only folders that are the user's own wherever this process was started (`independent`)."""
+    sys.path[:] = independent(sys.path)
+
+
+@contextmanager
+def without_current_folder() -> Iterator[None]:
+    """`leave_current_folder` for a body."""
+    with restored():
+        leave_current_folder()
+        yield
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Leave the search path as it was, whatever the body does to it."""
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def independent(path: Sequence[str]) -> list[str]:
+    """``path`` without the current folder, and without those that ``PYTHONPATH`` names relative to it.
+
+    A folder stays that ``PYTHONPATH`` names by its whole path, that holds the script which runs, or this product.
+    """
+    named = [Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    kept = {ROOT, *(entry.resolve() for entry in named if entry.is_absolute())}
+    kept |= {Path(script).resolve().parent} if script else set()
+    try:
+        found = {entry.resolve() for entry in (Path(), *named) if not entry.is_absolute()} - kept
+    except FileNotFoundError:  # the current folder was removed
+        found = set()
+    return [entry for entry in path if Path(entry).is_absolute() and Path(entry).resolve() not in found]
 
 
 def append(folder: Path) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
@@ -48,12 +50,27 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
+_check: ContextVar[Callable[[str], None] | None] = ContextVar("check", default=None)
+
+
+@contextmanager
+def checked(check: Callable[[str], None]) -> Iterator[None]:
+    """Within it, `load` first calls ``check`` with the name of the module, which may raise a ValueError instead."""
+    before = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(before)
+
+
 def load(name: str) -> Any:
-    """The object that ``module:NAME`` names; ValueError with the reason if it cannot be loaded."""
+    """The object that ``module:NAME`` names; ValueError with the reason if it cannot be loaded, or is not allowed."""
     module, _, attribute = name.partition(":")
     if module.endswith(".py"):
         as_module = module.removesuffix(".py").strip("./").replace("/", ".")
         raise ValueError(f"cannot load {name!r}: is a file; write MODULE:NAME, {as_module}:{attribute}")
+    if (check := _check.get()) is not None:
+        check(module)
     try:
         loaded = importlib.import_module(module)
         if hasattr(loaded, attribute):

@@ -81,6 +81,7 @@ def resume(
     on: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
+    allow_code: bool = False,
     **overrides: Any,
 ) -> Run:
     """Go on with a killed or stopped run after its last committed round; the result is bit-identical.
@@ -88,10 +89,14 @@ def resume(
     A run that has ended is returned as it is. ``overrides``: other limits, such as ``**{"rounds.max": 200}``, with
     which a run that has ended goes on, too: ``rounds.max``, ``stop.*`` and ``budget.*``. Arguments and errors as of
     `run`.
+
+    Modules of the user's own that the run names are imported from the script's folder, from those of ``PYTHONPATH``
+    and from installed packages. With ``allow_code`` the current folder is searched, too, and that from which the run
+    has imported them: only for a run that you trust.
     """
     path = path_of(folder)
-    with calling() as write_note:
-        loaded, device = runner.open_existing(path, device)
+    with calling() as write_note, runner.open_existing(path, device, allow_code) as (recorded, device):
+        loaded = recorded
         if overrides:
             runner.ended(loaded, path)  # or refuse a run whose files have changed
             loaded = extension.extend(loaded, path, values.overrides(overrides))
@@ -116,29 +121,35 @@ def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict
         return estimate.run_check(load(name, values.overrides(overrides)), place("out", out))
 
 
-def replay(folder: Folder | Run, **overrides: Any) -> dict[str, Any]:
+def replay(folder: Folder | Run, *, allow_code: bool = False, **overrides: Any) -> dict[str, Any]:
     """The times and energy of a recorded run on another fleet or link, without training: ``fedbr replay --json``.
 
-    ScenarioError for keys that would change the training, and where other visits would have been trained.
+    ``allow_code``: as of `resume`. ScenarioError for keys that would change the training, and where other visits would
+    have been trained.
     """
     from scenarios.studies import replay as study
 
     with calling():
-        return study.replay(path_of(folder), values.overrides(overrides))
+        return study.replay(path_of(folder), values.overrides(overrides), allow_code)
 
 
 def verify(
-    folder: Folder | Run, *, workers: int | None = None, device: str = "auto", progress: bool | None = None
+    folder: Folder | Run,
+    *,
+    workers: int | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    allow_code: bool = False,
 ) -> dict[str, Any]:
     """Repeat a run in a temporary folder and compare it round by round: what ``fedbr verify --json`` prints.
 
-    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not. Errors as of `run`.
+    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not. ``allow_code``: as
+    of `resume`. Errors as of `run`.
     """
     from scenarios.studies import verify as study
 
     path = path_of(folder)
-    with calling() as write_note:
-        loaded, device = runner.open_existing(path, device)
+    with calling() as write_note, runner.open_existing(path, device, allow_code) as (loaded, device):
 
         def repeat(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
             return study.verify(loaded, path, host, launcher, stopped)

@@ -11,6 +11,7 @@ from pathlib import Path
 from edge.protocol.files import write_text
 from edge.protocol.spelling import nearest
 from scenarios.api.values import place
+from scenarios.plugin_sources import not_imported
 from scenarios.report.run_reader import RecordedRun, ReportError, open_runs
 
 
@@ -58,6 +59,7 @@ def state(run: RecordedRun) -> tuple[Hashable, ...]:
 
 
 @lru_cache(maxsize=2)
+@not_imported()
 def _drawn(folders: tuple[Path, ...], states: tuple[tuple[Hashable, ...], ...]) -> dict[str, str]:
     """All figures of the report, which are drawn together; ``states`` of the runs, which may still be running."""
     from scenarios.report import figures

@@ -143,25 +143,26 @@ class Run:
 
         return html.from_folder(self.folder, None if path is None else place("path", path))
 
-    def model(self, round: int | None = None, name: str = "global") -> TrainedModel:
+    def model(self, round: int | None = None, name: str = "global", *, allow_code: bool = False) -> TrainedModel:
         """The global model as a torch module on the CPU, in evaluation mode, with one module per block.
 
         It maps examples as `test_set` has them to logits (batch, classes). ``round``: of a kept checkpoint, from 1 on;
         by default the newest. ``name``: of another model of the server's, such as ``cluster0``, for methods that have
-        several. This imports torch. ReportError for a checkpoint that is not kept, or a model that there is not.
+        several. ``allow_code``: as of `fedbr.resume`. This imports torch. ReportError for a checkpoint that is not
+        kept, or a model that there is not.
         """
         from scenarios.api import weights
 
-        return weights.model(self._opened(), round, name)
+        return weights.model(self._opened(), round, name, allow_code)
 
-    def test_set(self) -> Examples:
+    def test_set(self, *, allow_code: bool = False) -> Examples:
         """(inputs, labels) of the test examples on which `accuracy` was evaluated, as tensors for `model`.
 
-        This imports torch. DataError if the data is no longer there.
+        ``allow_code``: as of `fedbr.resume`. This imports torch. DataError if the data is no longer there.
         """
         from scenarios.api import weights
 
-        return weights.test_set(self._opened())
+        return weights.test_set(self._opened(), allow_code)
 
     def _opened(self) -> RecordedRun:
         return open_runs([self._folder])[0]

@@ -5,7 +5,8 @@ torch is imported by the functions that make modules, and by nothing else in thi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from edge.training.trained_model import Examples, TrainedModel
 
 
-def model(run: RecordedRun, round: int | None, name: str = GLOBAL) -> TrainedModel:
+def model(run: RecordedRun, round: int | None, name: str = GLOBAL, allow_code: bool = False) -> TrainedModel:
     """A model of the server's in a kept checkpoint; ``round`` is counted from 1, None for the newest.
 
     ReportError for a checkpoint that is not kept or damaged, and for a method without a model of this name.
@@ -39,19 +40,22 @@ def model(run: RecordedRun, round: int | None, name: str = GLOBAL) -> TrainedMod
     arrays = _checkpoint(run, round)
     _check_name(run, arrays, name)
     stored = arrays_under(model_prefix(name), arrays)
-    return trained_model(_job(run), {key: Vector(np.asarray(array, np.float32)) for key, array in stored.items()})
+    with _job(run, allow_code) as job:
+        return trained_model(job, {key: Vector(np.asarray(array, np.float32)) for key, array in stored.items()})
 
 
-def test_set(run: RecordedRun) -> Examples:
+def test_set(run: RecordedRun, allow_code: bool = False) -> Examples:
     """(inputs, labels) of the test examples that the run's evaluations use, prepared for `model`."""
     from edge.training.trained_model import evaluated_examples
 
-    return evaluated_examples(_job(run))
+    with _job(run, allow_code) as job:
+        return evaluated_examples(job)
 
 
-def _job(run: RecordedRun) -> Job:
-    loaded, _ = runner.open_existing(run.folder, "auto")
-    return builder.job(loaded, None, "cpu", cache_folder())
+@contextmanager
+def _job(run: RecordedRun, allow_code: bool) -> Iterator[Job]:
+    with runner.open_existing(run.folder, "auto", allow_code) as (loaded, _):
+        yield builder.job(loaded, None, "cpu", cache_folder())
 
 
 def _checkpoint(run: RecordedRun, round: int | None) -> Arrays:

@@ -6,6 +6,7 @@ import re
 
 ARGUMENTS = {
     "methods": "methods",
+    "allow-code": "allow_code=True",
     "run-id": "run_id",
     "out": "out",
     "device": "device",

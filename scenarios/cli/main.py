@@ -55,10 +55,16 @@ def _for_each_command(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Entry point. Files are never writable by others, whatever the user's umask is.
 
-    A user's own modules are imported from the current folder, too (`scenarios.search_path`).
+    A user's own modules are imported from the current folder, too (`scenarios.search_path`), but for commands on runs
+    that there are.
     """
     os.umask(os.umask(0o022) | 0o022)
     search_path.protect()
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if command in (*COMMANDS[RECORDED], "resume"):
+        search_path.leave_current_folder()
+    else:
+        search_path.add_current_folder()
     own_numpy.claim()
     output.guard()
     code = run_command(sys.argv[1:])
@@ -77,7 +83,7 @@ def run_command(arguments: Sequence[str]) -> int:
     words = list(arguments)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    with verbosity.restored():
+    with verbosity.restored(), search_path.restored():
         return _ended(words)
 
 
@@ -125,13 +131,14 @@ def _expected(error: Exception) -> int | None:
     return FAILED if isinstance(error, RunFailed | PoolError | OSError) else None
 
 
+RECORDED = "Runs that there are"
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Runs": {
         "run": runs.run,
         "resume": runs.resume,
         "check": runs.check,
     },
-    "Runs that there are": {
+    RECORDED: {
         "report": recorded.report,
         "replay": recorded.replay,
         "verify": recorded.verify,

@@ -64,6 +64,10 @@ Workers = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda (all GPUs), cuda:N or auto")]
+AllowCode = Annotated[
+    bool,
+    typer.Option("--allow-code", help="import the run's modules also from the current folder and from where they were"),
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else; implies --quiet")]
 Parallel = Annotated[
     int | None,

@@ -14,6 +14,7 @@ from scenarios.cli.options import (
     FAILED,
     FINISHED,
     STOPPED,
+    AllowCode,
     Device,
     Json,
     Quiet,
@@ -107,6 +108,7 @@ def replay(
     sigma: Annotated[
         list[str] | None, typer.Option("--sigma", metavar="BASIS=SIGMA", help="of the figures of a basis: assumed=0.5")
     ] = None,
+    allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
     """Compute a run's times and energy on another fleet or link.
@@ -124,22 +126,28 @@ def replay(
     refuse_repeated(map(parse, overrides))
     folders = [folder, *(Path(word) for word in words or [] if word not in overrides)]
     if draws is not None:
-        _replay_in_draws(folders, overrides, draws, seed or 0, sigma or [], as_json)
+        _replay_in_draws(folders, overrides, draws, seed or 0, sigma or [], allow_code, as_json)
         return
     if seed is not None or sigma:
         raise ScenarioError("--seed and --sigma are those of draws: add --draws 100")
     if len(folders) > 1:
         raise ScenarioError(f"{folders[1]}: only with --draws several runs are replayed, for example --draws 100")
-    result = study.replay(folder, overrides)
+    result = study.replay(folder, overrides, allow_code)
     emit(result, as_json, lambda: study.show(result))
 
 
 def _replay_in_draws(
-    folders: list[Path], overrides: list[str], draws: int, seed: int, settings: list[str], as_json: bool
+    folders: list[Path],
+    overrides: list[str],
+    draws: int,
+    seed: int,
+    settings: list[str],
+    allow_code: bool,
+    as_json: bool,
 ) -> None:
     from scenarios.studies import uncertainty as study
 
-    drawn = study.replay_in_draws(folders, overrides, study.Draws(draws, seed, study.sigmas(settings)))
+    drawn = study.replay_in_draws(folders, overrides, study.Draws(draws, seed, study.sigmas(settings)), allow_code)
     kept: list[Path] = []
     try:
         kept = drawn.keep()
@@ -151,6 +159,7 @@ def _replay_in_draws(
 
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    allow_code: AllowCode = False,
     workers: Workers = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -160,12 +169,12 @@ def verify(
     from scenarios import runner
     from scenarios.studies import verify as study
 
-    loaded, device = runner.open_existing(folder, device)
+    with runner.open_existing(folder, device, allow_code) as (loaded, device):
 
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        return study.verify(loaded, folder, host, launcher, stopped)
+        def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+            return study.verify(loaded, folder, host, launcher, stopped)
 
-    result = with_workers([loaded], None, None, workers, device, quiet or as_json, work)
+        result = with_workers([loaded], None, None, workers, device, quiet or as_json, work)
     emit(result, as_json, lambda: study.show(result))
     if result["difference"] is not None:
         raise typer.Exit(FAILED)
@@ -191,6 +200,7 @@ def measure(
         typer.Option("--clients", help="local (models after the next visit), evaluated (as evaluations use) or none"),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="the JSON file; by default RUN/measure.json")] = None,
+    allow_code: AllowCode = False,
     workers: Workers = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -208,14 +218,14 @@ def measure(
 
     if not metrics:
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
-    loaded, device = runner.open_existing(folder, device)
-    asked = measure_request.plan(loaded, folder, metrics, overrides or [], round, clients)
     path = out or folder / run_folder.MEASURED
     tell = study.progress_lines(progress_printer(quiet or as_json))
+    with runner.open_existing(folder, device, allow_code) as (loaded, device):
+        asked = measure_request.plan(loaded, folder, metrics, overrides or [], round, clients)
 
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        return study.measure(asked, folder, host, launcher, stopped, tell)
+        def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+            return study.measure(asked, folder, host, launcher, stopped, tell)
 
-    result = with_workers([loaded], None, None, workers, device, True, work)
+        result = with_workers([loaded], None, None, workers, device, True, work)
     study.write(result, path)
     emit(result, as_json, lambda: study.show(result, path))

@@ -14,6 +14,7 @@ from scenarios.cli.options import (
     FINISHED,
     STOPPED,
     USAGE,
+    AllowCode,
     Json,
     Limits,
     Out,
@@ -78,6 +79,7 @@ def run(
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
     overrides: Limits = None,
+    allow_code: AllowCode = False,
     *,
     options: RunOptions,
 ) -> None:
@@ -90,21 +92,21 @@ def resume(
     from scenarios.host import check_room
 
     remote_access, engine = options.access(options.workers), options.engine(options.workers)
-    loaded, device = runner.open_existing(folder, options.device)
-    result = runner.ended(loaded, folder)
-    if overrides:
-        loaded = extension.extend(loaded, folder, overrides)
-        result = runner.ended(loaded, folder)
-    if result is not None:
+    with runner.open_existing(folder, options.device, allow_code) as (recorded, device):
+        loaded, result = recorded, runner.ended(recorded, folder)
+        if overrides:
+            loaded = extension.extend(loaded, folder, overrides)
+            result = runner.ended(loaded, folder)
+        if result is not None:
+            _finish(loaded, result, options)
+        check_room(folder)
+
+        def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+            return runner.resume(loaded, host, folder, launcher, stopped)
+
+        parts = (None, None, options.workers, device, options.silent)
+        result = with_workers([loaded], *parts, work, remote_access, options.piece, engine=engine)
         _finish(loaded, result, options)
-    check_room(folder)
-
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        return runner.resume(loaded, host, folder, launcher, stopped)
-
-    parts = (None, None, options.workers, device, options.silent)
-    result = with_workers([loaded], *parts, work, remote_access, options.piece, engine=engine)
-    _finish(loaded, result, options)
 
 
 def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoReturn:

@@ -42,17 +42,18 @@ def measure_runs(
     for run in done["runs"]:
         if stopped():
             return
-        folder, (loaded, _) = Path(run["run_dir"]), runner.open_existing(Path(run["run_dir"]), host.device)
+        folder = Path(run["run_dir"])
         try:
-            asked = measure_request.plan(
-                loaded,
-                folder,
-                ",".join(plan.figure.metrics),
-                options.overrides,
-                None,
-                None if needs_clients else "none",
-            )
-            _measure(asked, folder, host, launcher, stopped, tell)
+            with runner.open_existing(folder, host.device) as (loaded, _):
+                asked = measure_request.plan(
+                    loaded,
+                    folder,
+                    ",".join(plan.figure.metrics),
+                    options.overrides,
+                    None,
+                    None if needs_clients else "none",
+                )
+                _measure(asked, folder, host, launcher, stopped, tell)
         except Stopped:
             return
         except (RunFailed, PoolError) as error:

@@ -27,7 +27,6 @@ from scenarios.report import (
     loss_figures,
     method_figures,
     method_style,
-    nominal_cost,
     pareto,
     participation,
     partition_figures,
@@ -163,7 +162,7 @@ def to_target(groups: Sequence[RunGroup], target: float | None) -> Figure | None
     }
     labels = reflow.wide_ticks([group.label for group in groups])
     figure, panels = plot_style.panels(2, 2, 90 + reflow.row_pixels(labels, 44) * len(groups), sharey=True)
-    has_nominal = nominal_cost.is_shown(group.first.method for group in groups)
+    has_nominal = any(group.first.shows_nominal for group in groups)
     offset, height = (-0.15, 0.32) if has_nominal else (0.0, 0.56)
     looks = colours([group.first for group in groups])
     times, real = (_of_column(means[name], of) for name, of in (("virtual_seconds", SECONDS), ("nbytes", BYTES)))
@@ -303,7 +302,7 @@ def blocks(groups: Sequence[RunGroup]) -> Figure | None:
     found = [(group, rows) for group in groups if (rows := _mean_traffic(group))]
     if not found:
         return None
-    columns, has_nominal = min(2, len(found)), nominal_cost.is_shown(group.first.method for group in groups)
+    columns, has_nominal = min(2, len(found)), any(group.first.shows_nominal for group in groups)
     most = max(len(rows) for _, rows in found)
     figure, panels = plot_style.panels(len(found), columns, 90 + 32 * most, sharex=True)
     scale, unit = plot_style.unit(

@@ -16,6 +16,7 @@ from typing import Any
 
 from coordinator.records.schema import FAULTY, NO_TRAINING
 from edge.protocol.files import write_text
+from scenarios.plugin_sources import not_imported
 from scenarios.report import (
     bottlenecks,
     client_values,
@@ -24,7 +25,6 @@ from scenarios.report import (
     groups,
     labels,
     method_style,
-    nominal_cost,
     time_basis,
 )
 from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
@@ -69,6 +69,7 @@ JOINED = "runs.html"
 """The default name of a report of several runs; a study's own ``report.html`` beside it stays."""
 
 
+@not_imported()
 def from_folders(
     folders: Sequence[Path],
     output: Path | None = None,
@@ -112,6 +113,7 @@ def _title(folders: Sequence[Path], runs: FoundRuns) -> str:
     return f"{f'{len(runs.folders)} runs' if runs.several else whole.resolve().parent.name}: {shown}"
 
 
+@not_imported()
 def build(
     runs: Sequence[Path],
     output: Path,
@@ -157,7 +159,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
     target = _target(opened[0], comparison)
     by_group = groups.grouped(opened)
     shown = [group.first for group in by_group]
-    nominal = nominal_cost.is_shown(run.method for run in opened)
+    nominal = any(run.shows_nominal for run in opened)
     return {
         "runs": shown,
         "all_runs": opened,

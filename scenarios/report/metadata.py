@@ -7,7 +7,7 @@ import os
 import platform
 import sqlite3
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -27,11 +27,11 @@ from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
 from edge.protocol.portable import NATIVE, PORTABLE, Instructions, numpy_instructions, numpy_is_portable
 from edge.runtime.numerics import difference, fingerprint, processor
-from scenarios import builder, evaluated_clients, search_path
+from scenarios import builder, evaluated_clients
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import PACKAGES, Host, default_workers
-from scenarios.plugin_sources import SourceFile, change, roots
-from scenarios.report import bottlenecks, client_values, energy_parts, progress, time_basis
+from scenarios.plugin_sources import SourceFile, change, of_run
+from scenarios.report import bottlenecks, client_values, energy_parts, own_method, progress, time_basis
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
 from scenarios.report.run_reader import is_cut_step
@@ -65,6 +65,7 @@ def environment(
         **({"outputs": description.outputs.tolist()} if len(description.outputs) else {}),
         **_operations(description),
         **_units(description),
+        **own_method.record(loaded.method),
         **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
     }
 
@@ -179,14 +180,17 @@ def source_change(folder: Path) -> str:
     return change(_recorded(folder).sources, folder)
 
 
-def search_sources(folder: Path) -> None:
-    """Search the folders from which a run has imported the user's own modules, after all others.
+@contextlib.contextmanager
+def modules_of(folder: Path, allow_code: bool) -> Iterator[None]:
+    """For a body that imports the user's own modules that a run names, from where `of_run` allows it.
 
-    Nothing for a run whose record is missing or damaged, which other functions here refuse.
+    A run whose record is missing or damaged, which other functions here refuse, has recorded none.
     """
+    sources: Mapping[str, SourceFile] = {}
     with contextlib.suppress(ScenarioError):
-        for root in roots(_recorded(folder).sources, folder):
-            search_path.append(root)
+        sources = _recorded(folder).sources
+    with of_run(folder, sources, allow_code):
+        yield
 
 
 class _Recorded(BaseModel, extra="ignore", strict=True):

@@ -22,17 +22,25 @@ AVERAGED_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 def figures_of(runs: Sequence[RecordedRun]) -> dict[str, MethodFigure | MethodMap]:
     """Table -> the figure that is drawn from it, for all methods of these runs that have one.
 
-    A method of the user's own that cannot be loaded here is left out.
+    That of a method of the user's own is the one that the run has recorded; a method of another version is left out.
     """
     figures: dict[str, MethodFigure | MethodMap] = {}
-    for name in dict.fromkeys(run.method for run in runs):
-        try:
-            spec = resolve(name).objective
-        except ValueError:
-            continue
-        if spec.table is not None and spec.figure is not None:
-            figures[spec.table.name] = spec.figure
+    for run in runs:
+        table, figure = _figure_of(run)
+        if table is not None and figure is not None:
+            figures.setdefault(table, figure)
     return figures
+
+
+def _figure_of(run: RecordedRun) -> tuple[str | None, MethodFigure | MethodMap | None]:
+    """(table, the figure of it) of a run's method."""
+    if (own := run.own_method) is not None:
+        return own.table, own.figure or own.map
+    try:
+        spec = resolve(run.method).objective
+    except ValueError:
+        return None, None
+    return None if spec.table is None else spec.table.name, spec.figure
 
 
 def draw(table: str, figure: MethodFigure | MethodMap, runs: Sequence[RecordedRun]) -> Figure | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coordinator.methods.registry import resolve
+from coordinator.methods.spec import ObjectiveSpec
 
 
 def is_shown(methods: Iterable[str]) -> bool:
@@ -17,7 +18,11 @@ def is_shown(methods: Iterable[str]) -> bool:
 
 def _has_own(method: str) -> bool:
     try:
-        spec = resolve(method).objective
+        return is_charged(resolve(method).objective)
     except ValueError:
         return False
+
+
+def is_charged(spec: ObjectiveSpec) -> bool:
+    """Whether a method has a nominal period."""
     return spec.nominal_period(spec.options()) is not None

@@ -22,10 +22,12 @@ from coordinator.rounds.policy import POLICIES, RoundPolicy
 from edge.protocol.config import EvalSplit
 from edge.protocol.home import expanded
 from edge.protocol.payload import BUFFERS
+from edge.protocol.plugins import is_own
 from edge.protocol.portable import PORTABLE
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.quantities import scenario_text
-from scenarios.report import labels, progress
+from scenarios.plugin_sources import not_imported
+from scenarios.report import labels, nominal_cost, own_method, progress
 
 PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
 UNFINISHED = "unfinished"
@@ -81,6 +83,22 @@ class RecordedRun:
     def method(self) -> str:
         """The method's name, as the scenario writes it."""
         return str(self.scenario.get("method", "unknown"))
+
+    @cached_property
+    def own_method(self) -> own_method.OwnMethod | None:
+        """What the run has recorded of a method of the user's own; None for a shipped one. ReportError."""
+        if not is_own(self.method):
+            return None
+        try:
+            return own_method.read(self.environment)
+        except ValueError as error:
+            raise ReportError(f"{self.folder / PARTS[1]} is damaged: {error}") from None
+
+    @property
+    def shows_nominal(self) -> bool:
+        """Whether reports show its nominal costs."""
+        own = self.own_method
+        return nominal_cost.is_shown([self.method]) if own is None else own.nominal
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
@@ -227,8 +245,8 @@ def is_cut_step(row: RoundRow) -> bool:
 def settings(folder: Path, text: str, scenario: Mapping[str, Any]) -> Mapping[str, Any]:
     """Dotted key -> value of a run's scenario with the keys and units of this version, so that older runs compare.
 
-    ``text`` and ``scenario``: of its file. As the file has them where the scenario cannot be resolved any more, for
-    example since a plug-in of the user's is not there.
+    ``text`` and ``scenario``: of its file. As the file has them where the scenario cannot be resolved any more, and
+    where it names a plug-in of the user's, which is not imported to read a run.
     """
     return _resolved(folder / PARTS[0], text) or flat(scenario)
 
@@ -237,7 +255,8 @@ def settings(folder: Path, text: str, scenario: Mapping[str, Any]) -> Mapping[st
 def _resolved(file: Path, text: str) -> Mapping[str, Any]:
     """Dotted key -> value; empty if the scenario cannot be resolved. ``text``: of the file, which may change."""
     try:
-        return flat(tomllib.loads(scenario_text(load(str(file)).scenario.model_dump())))
+        with not_imported():
+            return flat(tomllib.loads(scenario_text(load(str(file)).scenario.model_dump())))
     except (OSError, ValueError, ScenarioError):
         return {}
 

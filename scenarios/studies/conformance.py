@@ -127,10 +127,10 @@ class Examination:
         run = self._ended(runner.run(loaded, host, self.launcher, stopped, True))
         for stops in range(1, ROUNDS):
             is_due = False
-            stored, device = runner.open_existing(run, "auto")
             until = stopped if stops < ROUNDS - 1 else self.stopped  # with the user's rounds.max it may be longer
-            if runner.ended(stored, run) is None:
-                self._ended(runner.resume(stored, replace(host, device=device), run, self.launcher, until))
+            with runner.open_existing(run, "auto", allow_code=True) as (stored, device):  # it was made here just now
+                if runner.ended(stored, run) is None:
+                    self._ended(runner.resume(stored, replace(host, device=device), run, self.launcher, until))
         return run
 
     def _variant(self, name: str, folder: Path, override: str) -> None:

@@ -39,7 +39,7 @@ from scenarios import builder, plugin_errors
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
-from scenarios.report.metadata import search_sources
+from scenarios.report.metadata import modules_of
 from scenarios.report.progress import accumulated, to_target
 from scenarios.report.run_reader import open_runs
 from scenarios.studies.replayed_run import OtherVisits, RecordedRounds, RetimedRun
@@ -58,7 +58,7 @@ POLICY_OPTIONS = "rounds.policy_options"
 """So do the options of a user's policy."""
 
 
-def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def replay(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False) -> dict[str, Any]:
     """The result of ``replay --json``; pairs are (recorded, replayed).
 
     If a budget makes the replay longer or shorter than the record, both are compared over the rounds that they share,
@@ -66,7 +66,7 @@ def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     other visits would have been trained, or before whose first round's end a budget would end the run. ReportError for
     a folder without a run.
     """
-    new = replayed(folder, overrides)
+    new = replayed(folder, overrides, allow_code)
     after = new.rounds_done
     before = new.record.rounds if new.other_end is None else new.record.rounds[: len(after)]
     if not (before and after):
@@ -127,18 +127,21 @@ class PreparedReplay:
         return new
 
 
-def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
+def replayed(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False) -> RetimedRun:
     """The run, replayed to its end. Errors as of `replay`."""
-    ready = prepared(folder, overrides)
+    ready = prepared(folder, overrides, allow_code)
     return ready.play(ready.fleet, may_end_elsewhere=True)
 
 
-def prepared(folder: Path, overrides: Sequence[str] = ()) -> PreparedReplay:
-    """The run of a folder, read and checked. ScenarioError and ReportError as of `replay`."""
+def prepared(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False) -> PreparedReplay:
+    """The run of a folder, read and checked. ScenarioError and ReportError as of `replay`.
+
+    ``allow_code``: modules of the user's own are imported from wherever `modules_of` finds them.
+    """
     (run,) = open_runs([folder])
-    search_sources(folder)
     file = str(folder / "scenario.toml")
-    recorded, loaded = load(file), load(file, overrides)
+    with modules_of(folder, allow_code):
+        recorded, loaded = load(file), load(file, overrides)
     record = RecordedRounds.of(run, recorded.method.objective.table)
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")

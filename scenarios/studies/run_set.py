@@ -25,9 +25,12 @@ from edge.protocol.files import write_text
 from edge.protocol.home import shared
 from scenarios import builder, run_folder, runner
 from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.plugin_keys import own_names
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
+from scenarios.config.toml_source import read as read_toml
 from scenarios.host import Host, check_folder, make_folder, run_lock
+from scenarios.plugin_sources import not_imported
 from scenarios.report.progress import ProgressPoint, after, reached, trail
 from scenarios.report.run_reader import flat
 from scenarios.run_folder import HeldFolder
@@ -351,11 +354,16 @@ def resolved_keys(scenario: Scenario) -> dict[str, Any]:
 def recorded_keys(file: Path) -> dict[str, Any]:
     """Key -> value of a run's ``scenario.toml``, with the defaults of keys that were added since it was made.
 
-    ScenarioError for a file that cannot be read.
+    One with plug-ins of the user's own, which are not imported for this, as it stands. ScenarioError for a file that
+    cannot be read.
     """
     try:
-        return resolved_keys(load(str(file)).scenario)
-    except (OSError, ValueError, ScenarioError) as error:
+        tables = read_toml(file, set())
+        if own_names(tables):
+            return flat(tables)
+        with not_imported():
+            return resolved_keys(load(str(file)).scenario)
+    except (OSError, ValueError) as error:
         raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
 
 

@@ -110,7 +110,9 @@ class DrawnRuns:
         return [run.folder / drawn_times.FILE for run in self.runs]
 
 
-def replay_in_draws(folders: Sequence[Path], overrides: Sequence[str], draws: Draws) -> DrawnRuns:
+def replay_in_draws(
+    folders: Sequence[Path], overrides: Sequence[str], draws: Draws, allow_code: bool = False
+) -> DrawnRuns:
     """Replay runs in the same draws.
 
     ScenarioError and ReportError as of `scenarios.studies.replay.replay`; ScenarioError also if more
@@ -118,7 +120,7 @@ def replay_in_draws(folders: Sequence[Path], overrides: Sequence[str], draws: Dr
     """
     if not 2 <= draws.count <= MOST_DRAWS:
         raise ScenarioError(f"--draws {draws.count}: must be from 2 to {MOST_DRAWS:,}")
-    ready = [prepared(folder, overrides) for folder in folders]
+    ready = [prepared(folder, overrides, allow_code) for folder in folders]
     targets = {each.loaded.scenario.stop.target_accuracy for each in ready}
     if len(targets) > 1:
         named = ", ".join(sorted("none" if target is None else f"{target:g}" for target in targets))

@@ -14,7 +14,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios import runner
 from scenarios.config.load import load
 from scenarios.host import Host
-from tests.scenarios.runs import never
+from tests.scenarios.runs import never, opened
 
 METHODS = {
     "fedavg": (),
@@ -46,7 +46,7 @@ def test_a_run_on_a_gpu_resumes_after_its_first_round(
     cut = runner.run(load(scenario, ["method=fedbr"]), host, trainers, lambda: bool(rounds), stop_at_target=False)
     assert cut["rounds"] == 1
     folder = Path(cut["run_dir"])
-    loaded, device = runner.open_existing(folder, "auto")
+    loaded, device = opened(folder)
     resumed = runner.resume(loaded, Host(folder.parent, 1, device), folder, trainers, never)
     assert (device, resumed["rounds"], resumed["model_sha256"]) == (gpu, 3, whole["model_sha256"])
 

@@ -15,7 +15,7 @@ from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios import runner
 from scenarios.cli import main
-from scenarios.config.load import load
+from scenarios.config.load import Loaded, load
 from scenarios.host import Host
 from tests import warm
 
@@ -52,9 +52,15 @@ def undisturbed(out: Path, launcher: WorkerLauncher, *overrides: str) -> Path:
     return Path(result["run_dir"])
 
 
+def opened(folder: Path) -> tuple[Loaded, str]:
+    """The scenario of a run, and the device that it began on."""
+    with runner.open_existing(folder, "auto") as found:
+        return found
+
+
 def resumed(folder: Path, launcher: WorkerLauncher) -> dict[str, Any]:
     """The summary of a run that has been taken up again."""
-    loaded, device = runner.open_existing(folder, "auto")
+    loaded, device = opened(folder)
     return runner.resume(loaded, Host(folder.parent, 2, device), folder, launcher, never)
 
 

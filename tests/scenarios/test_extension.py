@@ -18,13 +18,14 @@ from scenarios.host import Host
 from scenarios.studies.verify import verify
 from tests.ledgers import virtual_rows
 from tests.scenarios.in_this_process import pool_in_this_process, run
+from tests.scenarios.runs import opened
 
 __all__ = ["pool_in_this_process"]
 SHORT = ("train.local_steps=2", "stop.target_accuracy=1.0", "eval.every=3")
 
 
 def extended(folder: Path, *overrides: str) -> Loaded:
-    loaded, _ = runner.open_existing(folder, "cpu")
+    loaded, _ = opened(folder)
     return extension.extend(loaded, folder, overrides)
 
 
@@ -67,7 +68,7 @@ def test_a_run_that_ended_by_its_rounds_goes_on_as_if_it_had_never_ended(ended: 
     (event,) = read(ended / "ledger.sqlite", "SELECT detail FROM host_events WHERE kind = 'limits_changed'")
     assert event["detail"] == "rounds.max = 4 instead of 2"
 
-    loaded, device = runner.open_existing(ended, "auto")
+    loaded, device = opened(ended)
     with WorkerLauncher() as launcher:
         again = verify(loaded, ended, Host(tmp_path, 1, device), launcher, lambda: False)
     assert (again["rounds"], again["same"]) == (4, True)
@@ -132,16 +133,16 @@ def test_a_fleet_budget_stays_as_it_is_where_visits_outlast_their_round() -> Non
 
 def test_a_constant_schedule_spans_the_new_rounds_and_the_chain_still_begins_with_the_old(tmp_path: Path) -> None:
     folder = run(tmp_path, *SHORT, "train.lr_schedule=constant", "rounds.max=1")
-    before, _ = runner.open_existing(folder, "cpu")
+    before, _ = opened(folder)
     extended(folder, "rounds.max=2")  # the only round is taken back: nothing is left of the old limits
-    again, _ = runner.open_existing(folder, "cpu")
+    again, _ = opened(folder)
     assert (again.scenario.train.lr_rounds, again.began) == (2, {})
     runner.resume(again, Host(tmp_path, 1, "cpu"), folder, WorkerLauncher(), lambda: False)
 
     gone_on(folder, "rounds.max=3")
     gone_on(folder, "rounds.max=4")
 
-    longer, device = runner.open_existing(folder, "cpu")
+    longer, device = opened(folder)
     fresh = load("digits", [*SHORT, "train.lr_schedule=constant", "rounds.max=4"], before.scenario.method).scenario
     assert longer.scenario.train.lr_rounds == fresh.train.lr_rounds == 4
     assert longer.began["train"] == {"lr_rounds": 2}

@@ -13,6 +13,7 @@ from scenarios import runner
 from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host
 from tests.scenarios.in_this_process import SMALL, pool_in_this_process, run
+from tests.scenarios.runs import opened
 
 __all__ = ["pool_in_this_process"]
 SHORT = ("method=fedper", "rounds.max=5", "data.clients=3", "rounds.participants=2", "model.width=4")
@@ -42,7 +43,7 @@ def test_kept_checkpoints_survive_an_end_and_a_resume(tmp_path: Path) -> None:
     with pytest.raises(Cut):
         runner.run(loaded, Host(tmp_path, 1, "cpu", "cut", on_round=cut), WorkerLauncher(), lambda: False, True)
     folder = tmp_path / "digits" / "cut"
-    found, device = runner.open_existing(folder, "auto")
+    found, device = opened(folder)
     runner.resume(found, Host(tmp_path, 1, device), folder, WorkerLauncher(), lambda: False)
     assert {name for name in kept(whole) if "round" in name} == {
         f"checkpoints/round-00000{number}.safetensors" for number in (1, 3, 4)

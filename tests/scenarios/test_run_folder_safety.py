@@ -28,7 +28,7 @@ from scenarios.host import Host
 from scenarios.report import html
 from scenarios.run_folder import SUPER_JOURNAL
 from scenarios.studies.run_set import MARK, PlannedRun, RunSet, pending, run_all
-from tests.scenarios.runs import QUICK, fedbr, never, resumed
+from tests.scenarios.runs import QUICK, fedbr, never, opened, resumed
 
 DIGITS = (*QUICK, "rounds.max=3", "method=fedbr")
 NEWEST = "checkpoints/round-000001.safetensors"
@@ -120,7 +120,7 @@ def test_the_folder_that_the_user_names_may_be_a_link(folder: Path, launcher: Wo
 def test_a_log_is_not_written_through_a_link_that_comes_later(
     folder: Path, precious: Path, launcher: WorkerLauncher
 ) -> None:
-    loaded, device = runner.open_existing(folder, "auto")
+    loaded, device = opened(folder)
 
     def on_start(*_: object) -> None:
         for path in (folder / "logs").glob("worker-*.log"):

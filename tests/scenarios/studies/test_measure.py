@@ -14,11 +14,11 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolTask, check_reply_kind
 from edge.protocol.messages import Evaluate, Score, WireError
 from edge.protocol.payload import Vector
-from scenarios import runner
 from scenarios.config.load import ScenarioError
 from scenarios.host import Host
 from scenarios.studies import measure, measure_request
 from tests.scenarios.in_this_process import InThisProcess, pool_in_this_process, run
+from tests.scenarios.runs import opened
 
 __all__ = ["pool_in_this_process"]
 BRIEF = [f"eval.metric_options.hessian.{key}" for key in ("examples=20", "batch=20", "iterations=2", "probes=2")]
@@ -35,7 +35,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 def measured(
     folder: Path, metrics: str = "accuracy", *overrides: str, round: int | None = None, clients: str | None = None
 ) -> dict[str, Any]:
-    loaded, device = runner.open_existing(folder, "auto")
+    loaded, device = opened(folder)
     asked = measure_request.plan(loaded, folder, metrics, overrides, round, clients)
     told: list[tuple[int, int]] = []
     found = measure.measure(

@@ -1,0 +1,179 @@
+"""A run folder from somebody else is data: nothing that lies in it, or beside it, is imported unless its user says so.
+
+One run of a user's own method is killed after the first of its two rounds. What a test gets is that folder as a
+stranger could send it: with modules of the method's name, and of packages that libraries import if they are there,
+everywhere, and an environment that names them. Each of them writes a file when it is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedbr
+from scenarios import search_path
+from scenarios.errors import ScenarioError
+from tests import warm
+
+ROOT = Path(__file__).parents[2]
+METHOD = """
+from coordinator.methods.spec import ObjectiveSpec, Options
+
+SPEC = ObjectiveSpec("mine", "plain", "a test", Options, "always", client="sent_side:Mine")
+"""
+SIDE = "from edge.training.client_update import ClientUpdate\n\n\nclass Mine(ClientUpdate):\n    pass\n"
+OPTIONAL = ("defusedxml", "olefile", "cairocffi", "cupy", "numexpr", "bottleneck", "colorama", "IPython", "win32api")
+"""Packages that libraries import only if they are installed, which these are not"""
+KILLED = ("kill", "coordinator.records.store:Ledger.commit", "after", "1")
+COMMANDS = {
+    "report": ("-o", "{out}/page.html", "--csv", "{out}/rounds.csv"),
+    "replay": (),
+    "verify": ("--workers", "1"),
+    "measure": ("--metrics", "loss", "--workers", "1"),
+    "resume": ("--workers", "1"),
+}
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a user's modules, and in ``runs`` a run with them that was killed."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "sent.py").write_text(METHOD)
+    (home / "sent_side.py").write_text(SIDE)
+    words = ("run", "digits", "method=sent:SPEC", "rounds.max=2", "train.local_steps=1", "--workers", "1")
+    where = ("--out", str(home / "runs"), "--run-id", "cut")
+    assert fedbr_in(home, *words, *where, meddler=KILLED).returncode == -signal.SIGKILL
+    return home
+
+
+def fedbr_in(
+    folder: Path, *words: str, path: str | None = None, meddler: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """A command line in a folder; ``path``: the user's own entries of PYTHONPATH."""
+    entries = os.pathsep.join([*([] if path is None else [path]), str(ROOT)])
+    return warm.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": entries}, meddler=meddler)
+
+
+def as_sent(own: Path, place: Path) -> Path:
+    """The run's folder as a stranger sends it, below ``place``; modules in it write ``imported`` beside ``place``."""
+    folder = Path(shutil.copytree(own / "runs" / "digits" / "cut", place / "sent_runs" / "digits" / "cut"))
+    harm = f"open({str(place.with_name('imported'))!r}, 'a').write(__name__ + ' ')\n"
+    for where in (place, folder.parent, folder, folder / "sources"):
+        where.mkdir(exist_ok=True)
+        (where / "sent.py").write_text(harm + METHOD)
+        (where / "sent_side.py").write_text(harm + SIDE)
+        for name in OPTIONAL:
+            (where / f"{name}.py").write_text(f"{harm}raise ImportError(__name__)\n")
+    return folder
+
+
+def recorded_at(folder: Path, file: str) -> str:
+    """Say in a run's environment that its method was imported from there; returns the hash of what lies there."""
+    path = folder / "environment.json"
+    record = json.loads(path.read_text())
+    content = Path(file).read_bytes() if Path(file).is_file() else b""
+    digest = hashlib.sha256(content).hexdigest()
+    record["sources"] = {"sent": {"file": file, "sha256": digest}}
+    path.write_text(json.dumps(record))
+    return digest
+
+
+@pytest.mark.parametrize(
+    ("file", "cwd", "run", "commands"),
+    [
+        ("{folder}/sent.py", "{folder}", ".", ("report", "replay", "verify", "measure", "resume")),
+        ("{folder}/sources/sent.py", "{folder}/..", "cut", ("replay", "verify", "measure", "resume")),
+        ("{place}/sent.py", "{place}/..", "{folder}", ("report", "replay", "resume")),
+        ("/proc/self/cwd/sent.py", "{place}", "{folder}", ("replay", "verify", "resume")),
+    ],
+    ids=["inside", "above", "outside", "beside"],
+)
+def test_no_command_imports_what_a_foreign_folder_brings(
+    file: str, cwd: str, run: str, commands: tuple[str, ...], own: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "mail"
+    folder = as_sent(own, place)
+    names = {"folder": folder, "place": place}
+    digest = recorded_at(folder, file.format(**names))
+    for command in commands:
+        words = [option.format(out=tmp_path) for option in COMMANDS[command]]
+        ended = fedbr_in(Path(cwd.format(**names)).resolve(), command, run.format(**names), *words)
+        assert "Traceback" not in ended.stderr
+        assert ended.returncode == (0 if command == "report" else 2), ended.stderr
+        if command != "report":
+            assert ended.stderr == (
+                f"fedbr: scenario.toml: method: the module 'sent' (SHA-256 {digest}, then in "
+                f"{file.format(**names)}) is in no folder of your own search path; it is imported from the current "
+                "folder or from there only if you trust the run: add --allow-code, or name its folder in PYTHONPATH\n"
+            )
+    assert not (tmp_path / "imported").exists()
+
+
+def test_a_user_who_allows_it_has_modules_of_the_current_folder_or_of_the_record_imported(
+    own: Path, tmp_path: Path
+) -> None:
+    folder = as_sent(own, tmp_path / "mail")
+    recorded_at(folder, str(tmp_path / "mail" / "sent.py"))
+    ended = fedbr_in(tmp_path, "replay", str(folder), "--allow-code")
+    assert (ended.returncode, (tmp_path / "imported").read_text()) == (0, "sent "), ended.stderr
+    recorded_at(folder, str(folder / "sent.py"))  # never from within the run's folder
+    assert fedbr_in(tmp_path, "replay", str(folder), "--allow-code").returncode == 2
+    assert fedbr_in(folder.parent, "replay", "cut", "--allow-code").returncode == 0  # but from the current one
+    assert (tmp_path / "imported").read_text() == "sent sent "
+
+
+def test_the_users_own_modules_are_imported_although_a_foreign_folder_brings_some(own: Path, tmp_path: Path) -> None:
+    folder = as_sent(own, tmp_path / "mail")
+    for command, rounds in (("verify", 1), ("resume", 2)):
+        ended = fedbr_in(folder, command, ".", "--workers", "1", "--json", path=str(own))
+        assert (ended.returncode, json.loads(ended.stdout)["rounds"]) == (0, rounds), ended.stderr
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "path"),
+    [
+        ("sent", "."),
+        ("sent", "mail"),
+        ("sent", "{folder}"),
+        ("sent", "{folder}/sources"),
+        ("sent", "{folder}/.."),
+        ("mail.sent", "{tmp_path}"),
+    ],
+)
+def test_a_search_path_that_leads_to_the_run_is_not_the_users_own(
+    module: str, path: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = as_sent(own, tmp_path / "mail")
+    scenario = folder / "scenario.toml"
+    scenario.write_text(scenario.read_text().replace("sent:SPEC", f"{module}:SPEC"))
+    entry = path.format(folder=folder, tmp_path=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", entry)
+    monkeypatch.setattr("sys.path", [*sys.path, str(Path(entry).absolute())])
+    before = list(sys.path)
+    with pytest.raises(ScenarioError, match=f"the module '{module}' .* add allow_code=True, or"):
+        fedbr.replay(folder)
+    assert not (tmp_path / "imported").exists()
+    assert sys.path == before
+
+
+def test_the_users_own_places_are_those_that_do_not_depend_on_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, named, lib = tmp_path / "here", tmp_path / "named", tmp_path / "here" / "lib"
+    lib.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(named), "lib", ""]))
+    path = ["", str(here), str(named), str(lib), "lib", "/usr/lib/python3", str(ROOT)]
+    assert search_path.independent(path) == [str(named), "/usr/lib/python3", str(ROOT)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(lib)]))
+    assert search_path.independent(path) == [str(here), str(named), str(lib), "/usr/lib/python3", str(ROOT)]
