@@ -32,8 +32,8 @@ def made(out: Path, launcher: WorkerLauncher, name: str, *overrides: str, worker
     host = Host(out, workers, "cpu", name, on_round=count)
     folder = Path(runner.run(loaded, host, launcher, lambda: done >= rounds < 4, True)["run_dir"])
     if rounds < 4:
-        stored, device = runner.open_existing(folder, "auto")
-        runner.resume(stored, Host(out, workers, device), folder, launcher, never)
+        with runner.open_existing(folder, "auto", allow_code=True) as (stored, device):
+            runner.resume(stored, Host(out, workers, device), folder, launcher, never)
     return folder
 
 
