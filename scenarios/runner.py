@@ -36,12 +36,14 @@ from scenarios import (
     plugin_sources,
     run_errors,
     run_folder,
+    run_records,
     run_warnings,
     shipped_files,
 )
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.host import Host, create_run_folder, logging_to, reset_run_folder, run_lock
+from scenarios.report import run_reader
 from scenarios.report.metadata import (
     began_with,
     data_sha256,
@@ -139,7 +141,7 @@ def open_existing(folder: Path, device: str, allow_code: bool = False) -> Iterat
     for modules that are not allowed, and for a device of another type: results would not be bit-identical.
     """
     file = folder / "scenario.toml"
-    if not file.is_file():
+    if not file.exists():
         raise ScenarioError(f"{folder}: not a run folder: there is no scenario.toml in it")
     run_folder.check(folder)
     if device == "auto":
@@ -164,13 +166,15 @@ def _outcome(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
     """The summary of a run that has ended; None for a run that its user stopped, or that is unfinished."""
     path = folder / "ledger.sqlite"
     meta = _meta(path)
-    result: dict[str, Any] = json.loads(meta.get("summary", "{}"))
-    if result.get("stopped_by", USER) == USER:
+    result = run_reader.summary(folder) if "summary" in meta else None
+    if result is None or result["stopped_by"] == USER:
         if has_rounds(path) and (change := source_change(folder)):
             raise ScenarioError(f"{folder}: {change}; to resume this run, restore the files, or start a new run")
         return None
     if meta["genesis"] != initial_hash(builder.identity(loaded), data_sha256(folder)):
         raise _is_another(folder)
+    if lacking := run_records.PRINTED - result.keys():
+        raise ScenarioError(f"{path} is damaged: its summary has no {min(lacking)}")
     if path.with_name(f"{path.name}-wal").exists():  # killed before the ledger was closed
         with contextlib.suppress(sqlite3.Error):
             Ledger(path, None).close()

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from coordinator.records import foreign
 from coordinator.records.chain import committed_files, next_hash, stored_rows
 from coordinator.records.kept_checkpoints import BEST, CheckpointRules
 from coordinator.records.schema import (
@@ -73,8 +74,6 @@ class Stored:
 Row = TypeVar("Row", RoundRow, VisitRow)
 BY_ROUND = ("rounds", "visits", "payload_shapes", "states", "client_vectors", "checkpoints", "host_rounds")
 """Tables whose rows belong to a round"""
-TRUST_NOTHING = "PRAGMA trusted_schema=OFF"
-"""A ledger may come from others, so its schema must not run functions with side effects."""
 FILES = "SELECT file FROM states UNION SELECT file FROM client_vectors UNION SELECT file FROM checkpoints"
 KEPT_CHECKPOINTS = 2
 """The newest, and the one before in case it is damaged"""
@@ -96,6 +95,7 @@ class Ledger:
         """
         self.path, self._rules = path, rules or CheckpointRules()
         self._method_table = method_table
+        foreign.check_files(path)
         self._db = sqlite3.connect(path, isolation_level=None)
         try:
             self._open(genesis)
@@ -107,7 +107,7 @@ class Ledger:
         self._payloads: set[str] = self._texts("SELECT DISTINCT payload FROM payload_shapes")
 
     def _open(self, genesis: str | None) -> None:
-        self._db.execute(TRUST_NOTHING)
+        foreign.check_schema(self._db)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         if genesis is not None:
@@ -409,11 +409,12 @@ def evaluations(path: Path, round: int | None = None) -> list[sqlite3.Row]:
 
 
 def read(path: Path, query: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
-    """Rows of a ledger, opened read-only; a run may be using it."""
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        db.execute(TRUST_NOTHING)
+    """Rows of a ledger, opened read-only; a run may be using it. `foreign.ForeignLedger` for one that is none."""
+
+    def rows() -> list[sqlite3.Row]:
+        foreign.check_schema(db)
         db.row_factory = sqlite3.Row
-        return db.execute(query, arguments).fetchall()
-    finally:
-        db.close()
+        return foreign.rows(db.execute(query, arguments))
+
+    with closing(foreign.connect(path)) as db:
+        return foreign.interruptible(db, rows)

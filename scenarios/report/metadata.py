@@ -33,6 +33,7 @@ from scenarios.plugin_sources import SourceFile, change, of_run
 from scenarios.report import bottlenecks, client_values, own_method, progress, time_basis
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
+from scenarios.run_records import read_json
 
 
 def environment(
@@ -207,12 +208,15 @@ def _recorded(folder: Path) -> _Recorded:
     """ScenarioError for a file that is damaged, or missing although rounds have been committed."""
     path = folder / "environment.json"
     try:
-        return _Recorded.model_validate_json(path.read_bytes())
+        if path.exists():
+            return _Recorded.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f" {part}:" for part in first["loc"])
         raise ScenarioError(f"{path} is damaged:{where} {first['msg']}") from None
-    except FileNotFoundError:
+    except ValueError as error:
+        raise ScenarioError(f"{path} is damaged: {error}") from None
+    else:
         with contextlib.suppress(sqlite3.DatabaseError):  # another check names a damaged ledger
             if has_rounds(folder / "ledger.sqlite"):
                 raise ScenarioError(f"{path} is missing, and without it the run cannot be resumed") from None
