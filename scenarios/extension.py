@@ -19,7 +19,7 @@ from typing import Any
 
 from coordinator.records.round_record import EvalResult
 from coordinator.records.schema import HostEvent, RoundRow
-from coordinator.records.store import Ledger, has_rounds, read
+from coordinator.records.store import Ledger, has_rounds
 from coordinator.rounds.budget import CONVERGED, EARLY, FLEET_RULES, ROUNDS, TARGET, Budget
 from edge.protocol.config import TrainConfig
 from edge.protocol.files import write_text
@@ -32,6 +32,8 @@ from scenarios.config.toml_source import leaves, parse
 from scenarios.config.validation import CHECKED_ROUNDS
 from scenarios.host import reset_run_folder, run_lock
 from scenarios.report.metadata import source_change, stops_at_target
+from scenarios.report.run_reader import summary
+from scenarios.run_records import read_json
 
 SCENARIO, ENVIRONMENT, LEDGER = "scenario.toml", "environment.json", "ledger.sqlite"
 ALLOWED = ("rounds.max", "stop", "budget")
@@ -108,15 +110,15 @@ def _began(loaded: Loaded, new: Loaded) -> Mapping[str, Any]:
 
 def _ended_by(folder: Path) -> str | None:
     """The rule that ended the run, by its summary; None without one."""
-    rows = read(folder / LEDGER, "SELECT value FROM meta WHERE key = 'summary'")
-    return json.loads(rows[0]["value"]).get("stopped_by") if rows else None
+    ended = summary(folder)
+    return None if ended is None else str(ended["stopped_by"])
 
 
 def _write(new: Loaded, folder: Path) -> None:
     """The limits that the run began with, first: with them alone, nothing has changed."""
     path = folder / ENVIRONMENT
     if path.exists():
-        record = {key: value for key, value in json.loads(path.read_bytes()).items() if key != "began_with"}
+        record = {key: value for key, value in read_json(path).items() if key != "began_with"}
         write_text(path, json.dumps(record | ({"began_with": new.began} if new.began else {}), indent=1))
     write_text(folder / SCENARIO, scenario_text(new.scenario.model_dump()))
 

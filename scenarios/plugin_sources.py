@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import json
 import re
 import sys
 import warnings
@@ -22,12 +21,15 @@ from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from pydantic import ConfigDict
+
 from edge.protocol.files import write_bytes
 from edge.protocol.home import abbreviated, expanded
 from edge.protocol.plugins import checked, load
 from scenarios import search_path
 from scenarios.config.load import Loaded
 from scenarios.config.plugin_keys import own_names
+from scenarios.run_records import read_json
 
 FOLDER = "sources"
 ALLOW = "--allow-code"
@@ -55,6 +57,8 @@ class Source:
 @dataclass(frozen=True)
 class SourceFile:
     """The record of a module's file in a run's environment."""
+
+    __pydantic_config__ = ConfigDict(strict=False)  # JSON's tables are taken, too
 
     file: str
     sha256: str
@@ -124,7 +128,7 @@ def keep(sources: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
 def copies(folder: Path) -> list[Path]:
     """The copies of sources that a run folder's environment names; they may be missing, or links."""
     try:
-        recorded = dict(json.loads((folder / "environment.json").read_bytes())["sources"])
+        recorded = dict(read_json(folder / "environment.json")["sources"])
         return [_copy(folder, module, Path(source["file"])) for module, source in recorded.items() if _is_name(module)]
     except (OSError, ValueError, KeyError, TypeError):  # no sources, or not a file that a run has written
         return []

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from coordinator.records import foreign
 from coordinator.records.checkpoints import remove_all
 from coordinator.records.names import PLACES, VECTORS
 from coordinator.rounds.run import RunFailed
@@ -98,6 +100,14 @@ def check(folder: Path) -> None:
         raise ScenarioError(
             f"{folder / JOURNAL} names another journal, which SQLite would delete; no run writes such a file"
         )
+    ledger = folder / LEDGER[0]
+    try:
+        if ledger.exists():
+            foreign.check(ledger)
+    except foreign.ForeignLedger as error:
+        raise ScenarioError(f"{ledger} cannot be read: {error}") from None
+    except sqlite3.Error:
+        pass  # what is wrong with a damaged one is said where it is read
 
 
 def _refuse_unless(path: Path, is_expected: Callable[[int], bool], problem: str) -> None:

@@ -18,7 +18,7 @@ from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.schema import HostEvent
 from coordinator.records.store import Ledger, has_rounds, read
-from coordinator.rounds.budget import EARLY, USER
+from coordinator.rounds.budget import EARLY
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
@@ -37,12 +37,14 @@ from scenarios import (
     plugin_sources,
     run_errors,
     run_folder,
+    run_records,
     run_warnings,
     shipped_files,
 )
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.host import Host, create_run_folder, logging_to, reset_run_folder, run_lock
+from scenarios.report import run_reader
 from scenarios.report.metadata import (
     began_with,
     data_sha256,
@@ -143,7 +145,7 @@ def open_existing(folder: Path, device: str, allow_code: bool = False) -> Iterat
     for modules that are not allowed, and for a device of another type: results would not be bit-identical.
     """
     file = folder / "scenario.toml"
-    if not file.is_file():
+    if not file.exists():
         raise ScenarioError(f"{folder}: not a run folder: there is no scenario.toml in it")
     run_folder.check(folder)
     if device == "auto":
@@ -168,13 +170,15 @@ def _outcome(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
     """The summary of a run that has ended; None for a run that was stopped early, or that is unfinished."""
     path = folder / "ledger.sqlite"
     meta = _meta(path)
-    result: dict[str, Any] = json.loads(meta.get("summary", "{}"))
-    if result.get("stopped_by", USER) in EARLY:
+    result = run_reader.summary(folder) if "summary" in meta else None
+    if result is None or result["stopped_by"] in EARLY:
         if has_rounds(path) and (change := source_change(folder)):
             raise ScenarioError(f"{folder}: {change}; to resume this run, restore the files, or start a new run")
         return None
     if meta["genesis"] != initial_hash(builder.identity(loaded), data_sha256(folder)):
         raise _is_another(folder)
+    if lacking := run_records.PRINTED - result.keys():
+        raise ScenarioError(f"{path} is damaged: its summary has no {min(lacking)}")
     if path.with_name(f"{path.name}-wal").exists():  # killed before the ledger was closed
         with contextlib.suppress(sqlite3.Error):
             Ledger(path, None).close()

@@ -173,7 +173,7 @@ def audit(ledger: Ledger, check_stop: Callable[[], None] = lambda: None) -> None
             checkpoint, files, *more = json.loads(stored.files)
             states |= {client: (name, digest) for client, name, digest in files}
             vectors |= {(client, slot): (name, digest) for client, slot, name, digest in (more[0] if more else [])}
-        except (TypeError, ValueError):  # bytes, NaN, or no list of files
+        except (TypeError, ValueError, RecursionError):  # bytes, NaN, or no list of files
             chain = ""
         if not chain or chain != stored.chain:
             raise _broken(ledger, stored.round, "its rows are")

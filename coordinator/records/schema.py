@@ -69,6 +69,8 @@ NO_TRAINING = (*EVALUATION, LEFTOVER)
 """Kinds of visit that neither train nor were meant to; only some runs have them"""
 COUNTED = (*TRAINED, DOWNLOAD_ONLY, EVALUATE)
 """Kinds of visit that counted"""
+KINDS = (*COUNTED, "late", "lost", "cut", UPDATE_REJECTED, FAILED, NOT_SCORED, LEFTOVER)
+"""All kinds of visit: those that counted, then those that were wasted"""
 
 
 class VisitRow(NamedTuple):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from coordinator.records import foreign
 from coordinator.records.chain import committed_files, next_hash, stored_rows
 from coordinator.records.kept_checkpoints import BEST, CheckpointRules
 from coordinator.records.schema import (
@@ -82,8 +83,6 @@ class Stored:
 Row = TypeVar("Row", RoundRow, VisitRow)
 BY_ROUND = ("rounds", "visits", "payload_shapes", "states", "client_vectors", "checkpoints", "host_rounds")
 """Tables whose rows belong to a round"""
-TRUST_NOTHING = "PRAGMA trusted_schema=OFF"
-"""A ledger may come from others, so its schema must not run functions with side effects."""
 FILES = "SELECT file FROM states UNION SELECT file FROM client_vectors UNION SELECT file FROM checkpoints"
 ROUNDING = 1e-9
 """Share of a visit's joules by which their parts may miss them"""
@@ -110,6 +109,7 @@ class Ledger:
         self.path, self._rules = path, rules or CheckpointRules()
         self.check_place = check_place
         self._method_table = method_table
+        foreign.check_files(path)
         self._db = sqlite3.connect(path, isolation_level=None)
         try:
             self._open(genesis)
@@ -121,7 +121,7 @@ class Ledger:
         self._payloads: set[str] = self._texts("SELECT DISTINCT payload FROM payload_shapes")
 
     def _open(self, genesis: str | None) -> None:
-        self._db.execute(TRUST_NOTHING)
+        foreign.check_schema(self._db)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         if genesis is not None:
@@ -453,12 +453,13 @@ def _optional(path: Path, table: str, round: int | None = None) -> list[sqlite3.
 
 
 def read(path: Path, query: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
-    """Rows of a ledger, opened read-only; a run may be using it."""
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        db.execute(TRUST_NOTHING)
+    """Rows of a ledger, opened read-only; a run may be using it. `foreign.ForeignLedger` for one that is none."""
+
+    def rows() -> list[sqlite3.Row]:
+        foreign.check_schema(db)
         _check_format(db)
         db.row_factory = sqlite3.Row
-        return db.execute(query, arguments).fetchall()
-    finally:
-        db.close()
+        return foreign.rows(db.execute(query, arguments))
+
+    with closing(foreign.connect(path)) as db:
+        return foreign.interruptible(db, rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from os import PathLike
@@ -20,6 +19,7 @@ from scenarios.errors import ScenarioError
 from scenarios.host import Host, Piece, choose_device
 from scenarios.report.run_finder import LEDGER, found
 from scenarios.report.run_reader import ReportError
+from scenarios.run_records import read_json
 from scenarios.studies import run_set
 from scenarios.studies.run_set import Study
 
@@ -229,8 +229,8 @@ def _opened(path: Path, write_note: Callable[[str], None]) -> Run | RunCollectio
 
 def _result(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):  # a folder of runs that no study made
+        return read_json(file)
+    except ValueError:  # a folder of runs that no study made
         return {}
 
 

@@ -11,18 +11,12 @@ from dataclasses import dataclass, field
 
 from coordinator.records.schema import (
     BOTTLENECKS,
-    COUNTED,
-    FAILED,
     FAULTY,
-    LEFTOVER,
+    KINDS,
     NO_TRAINING,
-    NOT_SCORED,
-    UPDATE_REJECTED,
 )
 
 Query = Callable[[str], list[sqlite3.Row]]
-KINDS = (*COUNTED, "late", "lost", "cut", UPDATE_REJECTED, FAILED, NOT_SCORED, LEFTOVER)
-"""Kinds of visit: those that counted, then those that were wasted."""
 NONE = "none"
 
 
@@ -94,7 +88,9 @@ def critical_clients(query: Query, most: int) -> list[CriticalClient]:
         "SELECT critical, bottleneck, COUNT(*) n, SUM(end_s - start_s) s FROM rounds WHERE critical IS NOT NULL "
         "GROUP BY critical, bottleneck ORDER BY n DESC"
     ):
-        client = clients[row["critical"]]
+        client = clients.get(row["critical"])
+        if client is None:  # in a ledger that no run has written
+            continue
         client.rounds += row["n"]
         client.seconds += row["s"]
         client.by[row["bottleneck"]] = row["n"]

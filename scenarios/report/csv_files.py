@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from edge.protocol.files import write_text
 
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Characters that a terminal obeys; they are escaped."""
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 """First characters of cells that a spreadsheet may run."""
 
@@ -27,4 +30,7 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Iterable[Any]]) ->
 
 
 def _safe(cell: Any) -> Any:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell
+    if not isinstance(cell, str):
+        return cell
+    text = CONTROL.sub(lambda found: ascii(found[0])[1:-1], cell)
+    return f"'{text}" if text.startswith(FORMULAS) else text

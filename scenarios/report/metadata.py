@@ -35,6 +35,7 @@ from scenarios.report import bottlenecks, client_values, energy_parts, own_metho
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
 from scenarios.report.run_reader import is_cut_step
+from scenarios.run_records import read_json
 
 
 def environment(
@@ -209,12 +210,15 @@ def _recorded(folder: Path) -> _Recorded:
     """ScenarioError for a file that is damaged, or missing although rounds have been committed."""
     path = folder / "environment.json"
     try:
-        return _Recorded.model_validate_json(path.read_bytes())
+        if path.exists():
+            return _Recorded.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f" {part}:" for part in first["loc"])
         raise ScenarioError(f"{path} is damaged:{where} {first['msg']}") from None
-    except FileNotFoundError:
+    except ValueError as error:
+        raise ScenarioError(f"{path} is damaged: {error}") from None
+    else:
         with contextlib.suppress(sqlite3.DatabaseError):  # another check names a damaged ledger
             if has_rounds(folder / "ledger.sqlite"):
                 raise ScenarioError(f"{path} is missing, and without it the run cannot be resumed") from None

@@ -6,7 +6,6 @@ runs; a damaged run below it is left out, and said.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.report.run_reader import PARTS, ReportError, check_folder, find, open_runs
+from scenarios.run_records import read_json
 
 LEDGER = PARTS[-1]
 COMPARISON = "compare.json"
@@ -57,10 +57,10 @@ def found(named: Sequence[Path]) -> FoundRuns:
 def _is_begun(file: Path) -> bool:
     """Whether a comparison has begun whose first run has not ended; its file then names no runs."""
     try:
-        comparison = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        comparison = read_json(file)
+    except ValueError:
         return False
-    return isinstance(comparison, dict) and "study" in comparison and "runs" not in comparison
+    return "study" in comparison and "runs" not in comparison
 
 
 def _to_go_on(folder: Path) -> str:

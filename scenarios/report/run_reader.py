@@ -5,7 +5,6 @@ An unfinished or running run is read up to its last committed round; how a run e
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 import tomllib
@@ -16,6 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from coordinator.records import foreign
 from coordinator.records.schema import EvaluationRow, LoggedRow, RoundRow
 from coordinator.records.store import evaluations, logged, read
 from coordinator.rounds.policy import POLICIES, RoundPolicy
@@ -24,8 +24,10 @@ from edge.protocol.home import expanded
 from edge.protocol.payload import BUFFERS
 from edge.protocol.plugins import is_own
 from edge.protocol.portable import PORTABLE
+from scenarios import run_records
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.quantities import scenario_text
+from scenarios.errors import one_paragraph
 from scenarios.plugin_sources import not_imported
 from scenarios.report import labels, nominal_cost, own_method, progress
 
@@ -46,7 +48,10 @@ _STOPS = {
 
 
 class ReportError(ValueError):
-    """A folder that is not a run, or cannot be read as one."""
+    """A folder that is not a run, or cannot be read as one. Control characters of names are escaped."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(one_paragraph(text))
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,7 @@ class RecordedRun:
         try:
             return [EvaluationRow._make(row) for row in evaluations(self.folder / "ledger.sqlite")]
         except sqlite3.Error as error:
-            raise ReportError(f"{self.folder / 'ledger.sqlite'} cannot be read: {error}") from error
+            raise _unreadable(self.folder, error) from error
 
     @cached_property
     def logged(self) -> list[LoggedRow]:
@@ -179,7 +184,7 @@ class RecordedRun:
         try:
             return [LoggedRow._make(row) for row in logged(self.folder / "ledger.sqlite")]
         except sqlite3.Error as error:
-            raise ReportError(f"{self.folder / 'ledger.sqlite'} cannot be read: {error}") from error
+            raise _unreadable(self.folder, error) from error
 
     def wall_seconds(self) -> float:
         """Wall-clock seconds of the run, start-up included once it has finished."""
@@ -222,7 +227,7 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
     if not folders:
         raise ReportError("there is no run to report")
     parts = [read_parts(folder) for folder in folders]
-    rounds = [[RoundRow._make(row) for row in _query(folder, progress.ROUNDS)] for folder in folders]
+    rounds = [_checked_rounds(folder) for folder in folders]
     groups = _groups(folders, parts)
     cut = {group for group, rows in zip(groups, rounds, strict=True) if rows and is_cut_step(rows[-1])}
     groups = [f"{group}{CUT}" if group in cut else group for group in groups]
@@ -231,15 +236,34 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
     for folder, (text, scenario, environment), rows, group, label in zip(
         folders, parts, rounds, groups, labelled, strict=True
     ):
-        summary = _query(folder, "SELECT value FROM meta WHERE key = 'summary'")
-        ended = json.loads(summary[0]["value"]) if summary else None
-        runs.append(RecordedRun(folder, label, scenario, text, environment, ended, rows, group))
+        runs.append(RecordedRun(folder, label, scenario, text, environment, summary(folder), rows, group))
     return runs
+
+
+def _checked_rounds(folder: Path) -> list[RoundRow]:
+    """The rounds of a ledger all of whose rows are such as a run writes; ReportError for any other."""
+    try:
+        foreign.check(folder / PARTS[2])
+        return [RoundRow._make(row) for row in read(folder / PARTS[2], progress.ROUNDS)]
+    except sqlite3.Error as error:
+        raise _unreadable(folder, error) from error
 
 
 def is_cut_step(row: RoundRow) -> bool:
     """Whether a budget cut this round, and the clients that were left still made a step (``rounds.min_fraction``)."""
     return bool(row.cut_by) and row.participants > 0
+
+
+def summary(folder: Path) -> dict[str, Any] | None:
+    """How the run of a folder ended; None while it is unfinished.
+
+    ReportError for a summary that no run has written, and sqlite3.Error for a ledger that cannot be read.
+    """
+    found = read(folder / PARTS[2], "SELECT value FROM meta WHERE key = 'summary'")
+    try:
+        return run_records.parsed(found[0]["value"], run_records.Summary) if found else None
+    except ValueError as error:
+        raise ReportError(f"{folder / PARTS[2]} is damaged: summary: {error}") from None
 
 
 def settings(folder: Path, text: str, scenario: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -294,11 +318,11 @@ def find(folder: Path) -> tuple[list[Path], Mapping[str, Any] | None]:
     if not file.exists():
         return [folder], None
     try:
-        comparison = json.loads(file.read_text(encoding="utf-8"))
+        comparison = run_records.read_json(file, run_records.Comparison)
         named = [expanded(run["run_dir"]) for run in comparison["runs"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise ReportError(
-            f"{file} does not name the runs that were compared: {error!r}; make the comparison again with --run-id "
+            f"{file} does not name the runs that were compared: {error}; make the comparison again with --run-id "
             f"{folder.resolve().name}, or name the folder of one of its runs"
         ) from error
     return [run if run.is_dir() else folder / run.name for run in named], comparison
@@ -335,16 +359,15 @@ def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def read_parts(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Scenario text, scenario and environment of a run folder; ReportError if it is not one."""
     check_folder(folder)
-    missing = [name for name in PARTS if not (folder / name).is_file()]
+    missing = [name for name in PARTS if not (folder / name).exists()]
     if missing:
         raise ReportError(f"{folder} is not a run folder: it has no {', no '.join(missing)}")
     name = PARTS[0]
     try:
-        text = (folder / name).read_text(encoding="utf-8")
-        scenario = tomllib.loads(text)
+        text, scenario = run_records.read_scenario(folder / name)
         name = PARTS[1]
-        return text, scenario, dict(json.loads((folder / name).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        return text, scenario, run_records.read_json(folder / name, run_records.Environment)
+    except ValueError as error:
         raise ReportError(f"{folder / name} cannot be read: {error}") from error
 
 
@@ -357,6 +380,10 @@ def check_folder(folder: Path) -> None:
 
 def _query(folder: Path, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
     try:
-        return read(folder / "ledger.sqlite", sql, arguments)
+        return read(folder / PARTS[2], sql, arguments)
     except sqlite3.Error as error:
-        raise ReportError(f"{folder / 'ledger.sqlite'} cannot be read: {error}") from error
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: Path, error: sqlite3.Error) -> ReportError:
+    return ReportError(f"{folder / PARTS[2]} cannot be read: {error}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +20,7 @@ from scenarios.report.narrow import column_groups, widths
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import percent, to_target, trail
 from scenarios.report.run_reader import ReportError
+from scenarios.run_records import read_scenario
 
 Summary = Mapping[str, Any]
 Row = tuple[str, list[str]]
@@ -152,7 +152,7 @@ def _print_group(console: Console, group: Sequence[Summary], comparison: Mapping
 def method_name(run: Summary) -> str:
     """The method, with lines of their own for a server optimizer that is not plain, and for a last round cut short."""
     file = Path(run["run_dir"]) / "scenario.toml"
-    server = tomllib.loads(file.read_text(encoding="utf-8")).get(labels.SERVER) if file.is_file() else None
+    server = read_scenario(file)[1].get(labels.SERVER) if file.is_file() else None
     name = str(run["method"]) + (f"\nserver={server}" if server not in (None, labels.PLAIN) else "")
     return name + (f"\nround {run['cut_round']['round']} cut" if run.get("cut_round") else "")
 

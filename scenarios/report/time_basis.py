@@ -41,7 +41,7 @@ def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
 
 
 def seconds_by_basis(query: Query, bases: Mapping[str, Any] | None) -> dict[str, float] | None:
-    """Each of `BASES` -> seconds of all visits; None for a run whose environment has no ``bases``.
+    """Each of `BASES` -> seconds of all visits; None for a run whose environment has no ``bases`` for all of them.
 
     ``query``: `coordinator.records.store.read` bound to the run's ledger.
     """
@@ -54,7 +54,10 @@ def seconds_by_basis(query: Query, bases: Mapping[str, Any] | None) -> dict[str,
     ):
         for part, of in (("down", "networks"), ("compute", "devices"), ("up", "networks")):
             name = row["device" if of == "devices" else "network"]
-            seconds[bases[of][name][part]] += row[part]
+            known = bases.get(of, {}).get(name, {}).get(part)
+            if known not in seconds:  # in an environment that no run has written
+                return None
+            seconds[known] += row[part]
     return seconds
 
 

@@ -8,7 +8,6 @@ study itself is run or changed.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -38,6 +37,7 @@ from scenarios.config.load import Loaded
 from scenarios.host import Host, StopFlag, choose_device, logging_to
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import TARGET
+from scenarios.run_records import read_json
 from scenarios.studies import estimate, typical_visits
 from scenarios.studies.run_set import PlannedRun, RunSet, known_folder
 from scenarios.studies.wall_time import (
@@ -151,7 +151,7 @@ def foreseen(
 
 def _recorded(run_set: RunSet, host: Host) -> list[RunDuration] | None:
     folder = known_folder(run_set, host.out)
-    found = {} if folder is None else json.loads((folder / run_set.mark).read_text(encoding="utf-8"))
+    found = {} if folder is None else read_json(folder / run_set.mark)
     here = _conditions(host)
     if "estimate" not in found or {key: found["estimate"][key] for key in here} != here:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from edge.runtime.numerics import processor
 from scenarios import builder
 from scenarios.config.load import Loaded
 from scenarios.report.metadata import machine_change
+from scenarios.run_records import read_json
 from scenarios.studies.run_set import recorded_keys, resolved_keys
 
 MOST_FOLDERS = 20
@@ -55,7 +55,7 @@ def _folders(place: Path) -> Iterator[Path]:
 
 
 def _read(folder: Path, device: str, wanted: Mapping[str, Any]) -> EarlierRun | None:
-    environment = json.loads((folder / "environment.json").read_bytes())
+    environment = read_json(folder / "environment.json")
     # Portable numerics have one fingerprint on processors of different speeds.
     is_here = environment.get("processor", processor()) == processor() and not machine_change(folder, device)
     if environment["device"] != device or not is_here or not has_rounds(folder / "ledger.sqlite"):

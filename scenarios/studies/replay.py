@@ -41,7 +41,7 @@ from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.metadata import modules_of
 from scenarios.report.progress import accumulated, to_target
-from scenarios.report.run_reader import open_runs
+from scenarios.report.run_reader import PARTS, ReportError, open_runs
 from scenarios.studies.replayed_run import OtherVisits, RecordedRounds, RetimedRun
 
 TABLES = ("fleet", "budget")
@@ -158,7 +158,12 @@ def prepared(folder: Path, overrides: Sequence[str] = (), allow_code: bool = Fal
             f"eval.charged = true: the clients that are evaluated depend on times, so it cannot be replayed; to train "
             f"anew: {fresh}"
         )
-    description = described(run.environment, recorded)
+    try:
+        description = described(run.environment, recorded)
+        if len(description.samples) != recorded.scenario.data.clients:
+            raise ValueError(f"{len(description.samples)} clients instead of {recorded.scenario.data.clients}")
+    except (LookupError, TypeError, ValueError) as error:
+        raise ReportError(f"{folder / PARTS[1]} does not describe the run's model and data: {error!r}") from error
     drawn = builder.with_operations(loaded, builder.fleet(loaded), description)
     target = recorded.scenario.stop.target_accuracy
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):

@@ -12,11 +12,11 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from coordinator.records import names
+from coordinator.records import foreign, names
 from coordinator.records.checkpoints import restore_server
 from coordinator.records.names import CHECKPOINTS, STATE, VECTORS
 from coordinator.records.resume import resume_checkpoint
-from coordinator.records.store import TRUST_NOTHING, Ledger
+from coordinator.records.store import Ledger
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.workers.pool import Pool
 from costmodel.clock import Clock
@@ -26,16 +26,18 @@ from edge.protocol.payload import Payload
 from scenarios import builder
 from scenarios.studies.measure_request import MeasureRequest
 
+COPIED_PAGES = 4096
+"""At a time; signals are handled in between"""
+
 
 def copied_ledger(asked: MeasureRequest, folder: Path, place: Path) -> Ledger:
     """A copy of the ledger up to the checkpoint, beside the files of that."""
     copy = place / "ledger.sqlite"
     with (
-        contextlib.closing(sqlite3.connect(f"{(folder / copy.name).resolve().as_uri()}?mode=ro", uri=True)) as source,
+        contextlib.closing(foreign.connect(folder / copy.name)) as source,
         contextlib.closing(sqlite3.connect(copy)) as target,
     ):
-        source.execute(TRUST_NOTHING)
-        source.backup(target)
+        source.backup(target, pages=COPIED_PAGES)
     ledger, round = Ledger(copy, None, asked.loaded.method.objective.table), asked.round
     ledger.truncate_after(round)
     files = [(CHECKPOINTS, name) for number, name, _ in ledger.checkpoints() if number == round]

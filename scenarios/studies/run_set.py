@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.store import has_rounds, read
+from coordinator.records.store import has_rounds
 from coordinator.rounds.budget import EARLY
 from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
@@ -32,8 +32,9 @@ from scenarios.config.toml_source import read as read_toml
 from scenarios.host import Host, check_folder, make_folder, run_lock
 from scenarios.plugin_sources import not_imported
 from scenarios.report.progress import ProgressPoint, after, reached, trail
-from scenarios.report.run_reader import flat
+from scenarios.report.run_reader import flat, summary
 from scenarios.run_folder import HeldFolder
+from scenarios.run_records import read_json
 
 BUDGETS = "budgets"
 """`stopped_by` of a run that met all its needs."""
@@ -182,7 +183,7 @@ def ended_before(run_set: RunSet, folder: Path, host: Host) -> tuple[dict[str, d
     missing = pending(run_set, host.out, host.device)
     names = {run.name for run in missing}
     there = [run for run in run_set.runs if run.name not in names]
-    return {run.name: _ended(run, folder / run.name, _summary(folder / run.name)) for run in there}, missing
+    return {run.name: _ended(run, folder / run.name, summary(folder / run.name) or {}) for run in there}, missing
 
 
 def collected(
@@ -252,8 +253,8 @@ def known_folder(run_set: RunSet, out: Path) -> Path | None:
     if run_set.run_id is None or not folder.exists():
         return None
     try:
-        kind = json.loads((folder / run_set.mark).read_text(encoding="utf-8"))["study"]
-    except (OSError, ValueError, KeyError, TypeError):
+        kind = read_json(folder / run_set.mark)["study"]
+    except (ValueError, KeyError):
         kind = None
     if kind != run_set.kind:
         raise ScenarioError(
@@ -335,15 +336,10 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
         return False
     _refuse_other(file, scenario_text(builder.on_device(run.loaded, device).scenario.model_dump()))
     try:
-        stopped_by = _summary(path)["stopped_by"]
-        return stopped_by not in EARLY or reached(trail(path), run.needs)
-    except (sqlite3.Error, IndexError):  # there is no ledger yet, or no summary in it
+        ended = summary(path)
+        return ended is not None and (ended["stopped_by"] not in EARLY or reached(trail(path), run.needs))
+    except sqlite3.Error:  # there is no ledger yet
         return False
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    rows = read(path / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
-    return dict(json.loads(rows[0]["value"]))
 
 
 def resolved_keys(scenario: Scenario) -> dict[str, Any]:

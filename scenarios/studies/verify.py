@@ -120,8 +120,11 @@ def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str])
 
 def _files(row: Row) -> list[Any]:
     """The files that were committed with a round: the checkpoint, client states, then the server's vectors."""
-    checkpoint, *others = json.loads(row.get("files", "[null, []]"))
-    return [checkpoint, *(file for group in others for file in group)]
+    try:
+        checkpoint, *others = json.loads(row.get("files", "[null, []]"))
+        return [checkpoint, *(file for group in others for file in group)]
+    except (TypeError, ValueError, RecursionError):  # in a ledger that no run has written
+        return [row["files"]]
 
 
 def _differing(table: str, round: int, index: int, old: Sequence[Row], new: Sequence[Row]) -> Difference:

@@ -1,0 +1,261 @@
+"""The texts of a run folder, which may come from anyone: read within limits, and refused if no run writes such values.
+
+Only what commands rely on is described here; other keys may hold any JSON, but no text that a terminal obeys.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from costmodel.files import parse_toml, read_bytes
+
+MOST_NBYTES = 1 << 27
+"""Of one file; an environment has a few bytes for each class of each client"""
+MOST_TABLES, MOST_LEVELS = 4_000_000, 32
+"""Lists and tables of one file, and how deep they may lie in each other"""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+Count = Annotated[int, Field(ge=0, le=1 << 60)]
+Number = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)] | None
+
+
+class _Record(BaseModel):
+    """Keys that are there must have these types; None where a run may write null."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Block(_Record):
+    name: str
+    params: Count
+    buffers: Count
+    nbytes: Count
+    flops_forward: Number = 0
+    flops_weight_gradient: Number = 0
+    flops_input_gradient: Number = 0
+    activations: Number = 0
+
+
+class _Partition(_Record):
+    clients: Count = 0
+    classes: Count = 0
+    histogram: list[list[Count]] = []
+    validation: list[Count] = []
+    test: list[Count] = []
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        clients = len(self.histogram)
+        if len(set(map(len, self.histogram))) > 1 or {len(self.validation), len(self.test)} - {0, clients}:
+            raise ValueError("its lists are of different numbers of clients or classes")
+        return self
+
+
+class Environment(_Record):
+    """``environment.json``."""
+
+    started_utc: str = ""
+    data: dict[str, Any] = {}
+    partition: _Partition | None = None
+    blocks: list[_Block] | None = None
+    calibrations: dict[str, list[list[str]]] | None = None
+    bases: dict[str, dict[str, dict[str, str]]] | None = None
+    computes: dict[str, str] | None = None
+
+
+class _Goal(_Record):
+    target_accuracy: Number | None = None
+
+
+class _Rounds(_Record):
+    policy: str = ""
+    participants: Count | str | None = None
+
+
+class _Data(_Record):
+    name: str = ""
+    clients: Count | None = None
+
+
+class _Model(_Record):
+    name: str = ""
+
+
+class _Eval(_Record):
+    split: str = ""
+
+
+class Scenario(_Record):
+    """``scenario.toml``, without resolving it."""
+
+    name: str = ""
+    method: str = ""
+    server: str = ""
+    seed: Count = 0
+    data: _Data = _Data()
+    model: _Model = _Model()
+    rounds: _Rounds = _Rounds()
+    stop: _Goal = _Goal()
+    eval: _Eval = _Eval()
+
+
+class _Evaluation(_Record):
+    clients_accuracy: Number | None = None
+    worst_decile: Number | None = None
+    spread: Number | None = None
+    values: dict[str, Number | None] = {}
+
+
+class _Best(_Record):
+    round: Count = 0
+    rounds: Count = 0
+    selected_by: str = ""
+    accuracy: Number | None = None
+    validation_accuracy: Number | None = None
+    clients_accuracy: Number | None = None
+    before_accuracy: Number | None = None
+    worst_decile: Number | None = None
+
+
+class _CutRound(_Record):
+    round: Count
+    participants: Count
+    accuracy: Number | None = None
+    cut_by: str
+
+
+class Summary(_Record):
+    """How a run ended, in its ledger's table ``meta``."""
+
+    method: str = ""
+    seed: Count = 0
+    rounds: Count
+    accuracy: Number | None = None
+    best_accuracy: Number | None = None
+    evaluation: _Evaluation | None = None
+    best_round: _Best | None = None
+    cut_round: _CutRound | None = None
+    virtual_seconds: Number = 0
+    bytes_down: Count = 0
+    bytes_up: Count = 0
+    nominal_bytes: Number = 0
+    flops: Number = 0
+    nominal_flops: Number = 0
+    joules: Number = 0
+    joules_by_part: dict[str, Number] = {}
+    wasted_bytes: Count = 0
+    wasted_joules: Number = 0
+    wasted_seconds: Number = 0
+    bottlenecks: dict[str, Count] = {}
+    visits: dict[str, Count] = {}
+    seconds_by_basis: dict[str, Number] | None = None
+    target_accuracy: Number | None = None
+    time_to_target_s: Number | None = None
+    bytes_to_target: Count | None = None
+    rounds_to_target: Count | None = None
+    stopped_by: str
+    wall_seconds: Number | None = None
+    model_sha256: str = ""
+    data: str = ""
+    warnings: list[str] = []
+    method_notes: list[str] = []
+
+
+PRINTED = frozenset(Summary.model_fields) - {
+    *("evaluation", "best_round", "seconds_by_basis", "data", "warnings", "method_notes", "rounds_to_target"),
+    *("wasted_joules", "wasted_seconds", "visits"),
+}
+"""Keys without which a summary cannot be printed"""
+
+
+class _Common(_Record):
+    bytes: Number = 0
+    seconds: Number = 0
+    accuracy: dict[str, Number | None] = {}
+
+
+class _ComparedRun(_Record):
+    run_dir: str
+
+
+class Comparison(_Record):
+    """``compare.json``."""
+
+    runs: list[_ComparedRun]
+    target_accuracy: Number | None = None
+    at_common_bytes: _Common = _Common()
+    at_common_seconds: _Common = _Common()
+
+
+class Other(_Record):
+    """Any table."""
+
+
+def read_json(path: Path, kind: type[_Record] = Other) -> dict[str, Any]:
+    """The tables of a JSON file; ValueError with the reason if it is no regular file, too large, or of other types."""
+    try:
+        return parsed(read_bytes(path, MOST_NBYTES), kind)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix(f"{path}: ")) from None
+
+
+def parsed(text: str | bytes, kind: type[_Record]) -> dict[str, Any]:
+    """The tables of a JSON text. ValueError as of `read_json`."""
+    signs = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+    if sum(map(text.count, signs)) > MOST_TABLES:  # type: ignore[arg-type]  # both are of the text's type
+        raise ValueError(f"more than {MOST_TABLES:,} lists and tables")
+    try:
+        return checked(json.loads(text), kind)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+
+
+TOO_DEEP = f"lists and tables lie more than {MOST_LEVELS} deep in each other"
+
+
+def read_scenario(path: Path) -> tuple[str, dict[str, Any]]:
+    """(text, tables) of a run's ``scenario.toml``, without files that it may extend. ValueError as of `read_json`."""
+    try:
+        text = read_bytes(path, MOST_NBYTES).decode()
+        return text, checked(parse_toml(text), Scenario)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix(f"{path}: ")) from None
+
+
+def checked(tables: Any, kind: type[_Record]) -> dict[str, Any]:
+    """The tables as they are; ValueError, with the key, for values that no run writes."""
+    _check_texts(tables, "", 0)
+    try:
+        kind.model_validate(tables)
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = "must be a table" if first["type"] == "model_type" else first["msg"]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {why}".removeprefix(": ")) from None
+    return dict(tables)
+
+
+def _check_texts(value: Any, key: str, level: int) -> None:
+    """ValueError for a text that a terminal obeys, an integer that is no float, and levels beyond the limit."""
+    if level > MOST_LEVELS:
+        raise ValueError(TOO_DEEP)
+    if isinstance(value, str):
+        if CONTROL.search(value):
+            raise ValueError(f"{key}: has control characters")
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            _check_texts(name, key or repr(name), level)
+            _check_texts(inner, f"{key}.{name}" if key else name, level + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            if not isinstance(inner, float):
+                _check_texts(inner, key, level + 1)
+    elif isinstance(value, int) and abs(value) > 1 << 63:
+        raise ValueError(f"{key}: is a number that no run writes")

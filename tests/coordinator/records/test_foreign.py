@@ -1,0 +1,206 @@
+"""A ledger from anywhere: what is no ledger of a run is refused, nothing is read without end, and Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from coordinator.records import foreign
+from coordinator.records.foreign import ForeignLedger, check
+from coordinator.records.schema import EvaluationRow, RoundRow
+from coordinator.records.store import Commit, Ledger, has_rounds, read
+from coordinator.records.visit_columns import VisitColumns
+from tests.ledgers import visit_row
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """Two rounds with a visit and an evaluation each."""
+    path = tmp_path / "ledger.sqlite"
+    made = Ledger(path, "genesis", None)
+    for number in range(2):
+        row = RoundRow(
+            number, 1.0 * number, number + 1.0, 1, 0.5, None, 1.0, 5, 5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0, 0.0, 3,
+            "compute", "ab",
+        )  # fmt: skip
+        visits = VisitColumns.of([visit_row(number, number, 3, 0.0, 1.0, 2.0, 3.0)])
+        made.commit(Commit(row, visits, evaluations=[EvaluationRow(number, 3, "accuracy", 0.5, 8)]))
+    made.finish({"stopped_by": "rounds", "rounds": 2})
+    made.close()
+    return path
+
+
+def changed(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+def test_a_ledger_as_a_run_writes_it_is_read(ledger: Path) -> None:
+    check(ledger)
+    assert [tuple(row) for row in read(ledger, "SELECT round, critical FROM rounds")] == [(0, 3), (1, 3)]
+    assert Ledger(ledger, None).genesis == "genesis"
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_a_file_that_is_none_is_refused_by_name_and_not_opened(
+    end: str, make: Callable[[Path], None], ledger: Path
+) -> None:
+    place = ledger.with_name(f"{ledger.name}{end}")
+    place.unlink(missing_ok=True)
+    make(place)
+    for use in (lambda: read(ledger, "SELECT 1"), lambda: check(ledger), lambda: Ledger(ledger, None)):
+        with pytest.raises(ForeignLedger, match=r"^(zero|ledger\.sqlite" + end + ") is not a regular file$"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("statements", "why"),
+    [
+        ([f"CREATE VIEW more AS {ENDLESS}"], "it has the view 'more', which no run makes"),
+        (["ALTER TABLE rounds RENAME TO r", f"CREATE VIEW rounds AS {ENDLESS}"], "it has the view 'rounds'"),
+        (["DROP VIEW transfers", f"CREATE VIEW transfers AS {ENDLESS}"], "it has the view 'transfers'"),
+        (["CREATE TRIGGER t AFTER INSERT ON rounds BEGIN DELETE FROM visits; END"], "it has the trigger 't'"),
+        (["CREATE INDEX i ON visits (client)"], "it has the index 'i'"),
+        (["CREATE VIRTUAL TABLE v USING fts5(x)"], "it has the virtual table 'v'"),
+    ],
+)
+def test_other_objects_than_a_runs_are_refused_before_anything_is_read_from_them(
+    statements: Sequence[str], why: str, ledger: Path
+) -> None:
+    changed(ledger, *statements)
+    for use in (lambda: read(ledger, "SELECT * FROM rounds"), lambda: has_rounds(ledger), lambda: Ledger(ledger, None)):
+        with pytest.raises(ForeignLedger, match=why):
+            use()
+
+
+VALUE = "holds a value that no run writes"
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("UPDATE rounds SET bytes_down = 'many'", f"table rounds: column bytes_down: {VALUE}"),
+        ("UPDATE rounds SET joules = 'hot'", f"table rounds: column joules: {VALUE}"),
+        ("UPDATE rounds SET joules = 9e999", f"table rounds: column joules: {VALUE}"),
+        ("UPDATE rounds SET joules = NULL", f"table rounds: column joules: {VALUE}"),
+        ("UPDATE rounds SET bytes_up = 1152921504606846977", f"table rounds: column bytes_up: {VALUE}"),
+        ("UPDATE rounds SET bottleneck = 'luck'", f"table rounds: column bottleneck: {VALUE}"),
+        ("UPDATE rounds SET critical = 10000001", f"table rounds: column critical: {VALUE}"),
+        ("UPDATE rounds SET round = 7 WHERE round = 1", "table rounds: its rounds are not numbered from 0"),
+        ("UPDATE visits SET device = char(27) || '[31m'", f"table visits: column device: {VALUE}"),
+        ("UPDATE visits SET network = char(155) || '31m'", f"table visits: column network: {VALUE}"),
+        ("UPDATE visits SET device = 'pi' || char(0) || char(27)", f"table visits: column device: {VALUE}"),
+        ("UPDATE visits SET device = x'00'", f"table visits: column device: {VALUE}"),
+        ("UPDATE visits SET kind = 'odd'", f"table visits: column kind: {VALUE}"),
+        ("UPDATE evaluations SET metric = 'a' || char(10)", f"table evaluations: column metric: {VALUE}"),
+        ("UPDATE meta SET value = 5 WHERE key = 'genesis'", ""),  # becomes text
+        ("UPDATE meta SET value = x'05' WHERE key = 'genesis'", f"table meta: column value: {VALUE}"),
+        ("DELETE FROM meta WHERE key = 'genesis'", "table meta: it has no beginning of the hash chain"),
+        ("INSERT INTO meta VALUES ('stopped_by', '[1]')", "table meta: stopped_by: is no rule"),
+        ("INSERT INTO meta VALUES ('stopped_by', '[1, \"rounds\"]')", ""),
+        ("ALTER TABLE visits DROP COLUMN samples", "table visits: there is no column samples"),
+        ("ALTER TABLE visits ADD COLUMN more AS (samples + 1)", "table visits: column 'more' is one that no run makes"),
+        ("CREATE TABLE own (round INTEGER, client INTEGER, choice INTEGER)", ""),
+        ("CREATE TABLE own (round INTEGER, client BLOB)", "table own: column 'client' is one that no run makes"),
+        ('CREATE TABLE "own table" (round INTEGER, client INTEGER)', "it has the table 'own table'"),
+    ],
+)
+def test_values_that_no_run_writes_are_refused_with_their_column(statement: str, why: str, ledger: Path) -> None:
+    changed(ledger, statement)
+    if not why:
+        check(ledger)
+        return
+    with pytest.raises(ForeignLedger, match=why):
+        check(ledger)
+
+
+def test_a_value_of_a_gigabyte_is_not_read(ledger: Path) -> None:
+    changed(ledger, "UPDATE meta SET value = zeroblob(200000000) WHERE key = 'summary'")
+    with pytest.raises(sqlite3.DataError, match="too big"):
+        read(ledger, "SELECT value FROM meta WHERE key = 'summary'")
+
+
+def test_a_page_that_is_named_again_and_again_is_not_read_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    Ledger(path, "genesis").close()
+    changed(path, *(f"INSERT INTO visits SELECT {number}, {', '.join(['0'] * 23)}" for number in range(400)))
+    content = bytearray(path.read_bytes())
+    size = struct.unpack(">H", content[16:18])[0]
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        page = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'visits'").fetchone()[0]
+    start = (page - 1) * size
+    assert content[start] == 5  # an interior page: each cell begins with the number of a child
+    cells = struct.unpack(">H", content[start + 3 : start + 5])[0]
+    # A chain of new pages above, each of which names the next one as often as there is room.
+    wide = (size - 12) // 8
+    for level in range(8):
+        own = len(content) // size + 1
+        child = own + 1 if level < 7 else page
+        body = bytearray(size)
+        body[0], body[8:12] = 5, struct.pack(">I", child)
+        body[3:5] = struct.pack(">H", wide)
+        for cell in range(wide):
+            at = size - 6 * (cell + 1)
+            body[at : at + 6] = struct.pack(">I", child) + b"\x81\x00"
+            body[12 + 2 * cell : 14 + 2 * cell] = struct.pack(">H", at)
+        body[5:7] = struct.pack(">H", size - 6 * wide)
+        content += body
+    assert cells > 0
+    first = len(content) // size - 7
+    content[28:32] = struct.pack(">I", len(content) // size)
+    path.write_bytes(content)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA writable_schema=ON")
+        db.execute("UPDATE sqlite_master SET rootpage = ? WHERE name = 'visits'", (first,))
+        db.commit()
+    with pytest.raises(sqlite3.DatabaseError, match=r"^table visits: more rows than its file can hold$"):
+        check(path)
+
+
+def test_more_rows_than_any_result_has_are_refused(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "MOST_ROWS", 100_000)
+    with pytest.raises(ForeignLedger, match="a result has more than 100,000 rows"):
+        read(ledger, ENDLESS)
+
+
+@pytest.mark.parametrize("query", [f"SELECT COUNT(*) FROM ({ENDLESS})", ENDLESS])
+def test_an_error_of_a_signals_handler_ends_a_query(query: str, ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "rows", lambda cursor: sum(1 for _ in cursor))
+
+    def on_alarm(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            read(ledger, query)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not [thread for thread in threading.enumerate() if thread.name == "ledger"]
+
+
+def test_a_ledger_is_checked_again_when_it_was_written(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[float] = []
+    whole = foreign._check_all
+    monkeypatch.setattr(foreign, "_check_all", lambda *given: (checked.append(time.monotonic()), whole(*given)))
+    check(ledger)
+    check(ledger)
+    changed(ledger, "UPDATE visits SET samples = 9")
+    check(ledger)
+    assert len(checked) == 2
