@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.records.schema import FORMAT
 from coordinator.records.store import read
 from scenarios.cli.main import run_command
 from scenarios.config.load import load
@@ -183,6 +184,7 @@ def test_a_damaged_environment_is_named(
     with sqlite3.connect(folder / "ledger.sqlite") as db:
         db.execute("CREATE TABLE rounds (round INTEGER)")
         db.execute("INSERT INTO rounds VALUES (0)")
+        db.execute(f"PRAGMA user_version = {FORMAT}")
     db.close()
     if text is not None:
         (folder / "environment.json").write_text(text, encoding="latin-1")
