@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.schema import FAULTY, NO_TRAINING
+from coordinator.records.schema import FAULTY, KINDS, NO_TRAINING
 from edge.protocol.files import write_text
 from scenarios.plugin_sources import not_imported
 from scenarios.report import (
@@ -281,7 +281,7 @@ def _drawn_cells(found: Sequence[tuple[RecordedRun, drawn_times.DrawnTimes]]) ->
 def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
     """Kinds of visit to show; those of invalid updates and of evaluations only if there are any."""
     used = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
-    return [kind for kind in bottlenecks.KINDS if kind not in (*FAULTY, *NO_TRAINING) or kind in used]
+    return [kind for kind in KINDS if kind not in (*FAULTY, *NO_TRAINING) or kind in used]
 
 
 def _swatches(by_group: Sequence[groups.RunGroup]) -> dict[str, tuple[str, str]]:
