@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.schema import FAULTY, NO_TRAINING
+from coordinator.records.schema import FAULTY, KINDS, NO_TRAINING
 from costmodel.units import format_bytes, format_flops, format_seconds
 from edge.protocol.files import write_text
 from scenarios.plugin_sources import not_imported
@@ -260,7 +260,7 @@ def _drawn_cells(run: RecordedRun, times: drawn_times.DrawnTimes) -> list[str]:
 def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
     """Kinds of visit to show; those of invalid updates and of evaluations only if there are any."""
     used = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
-    return [kind for kind in bottlenecks.KINDS if kind not in (*FAULTY, *NO_TRAINING) or kind in used]
+    return [kind for kind in KINDS if kind not in (*FAULTY, *NO_TRAINING) or kind in used]
 
 
 def _swatches(by_group: Sequence[groups.RunGroup]) -> dict[str, tuple[str, str]]:

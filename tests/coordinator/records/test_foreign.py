@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -196,9 +195,13 @@ def test_an_error_of_a_signals_handler_ends_a_query(query: str, ledger: Path, mo
 
 
 def test_a_ledger_is_checked_again_when_it_was_written(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[float] = []
-    whole = foreign._check_all
-    monkeypatch.setattr(foreign, "_check_all", lambda *given: (checked.append(time.monotonic()), whole(*given)))
+    checked, whole = [], foreign._check_all
+
+    def counted(db: sqlite3.Connection, most: int) -> None:
+        checked.append(most)
+        whole(db, most)
+
+    monkeypatch.setattr(foreign, "_check_all", counted)
     check(ledger)
     check(ledger)
     changed(ledger, "UPDATE visits SET samples = 9")
