@@ -57,7 +57,7 @@ class _Partition(_Record):
         return self
 
 
-class Environment(_Record):
+class EnvironmentRecord(_Record):
     """``environment.json``."""
 
     started_utc: str = ""
@@ -91,7 +91,7 @@ class _Eval(_Record):
     split: str = ""
 
 
-class Scenario(_Record):
+class ScenarioRecord(_Record):
     """``scenario.toml``, without resolving it."""
 
     name: str = ""
@@ -130,7 +130,7 @@ class _CutRound(_Record):
     cut_by: str
 
 
-class Summary(_Record):
+class SummaryRecord(_Record):
     """How a run ended, in its ledger's table ``meta``."""
 
     method: str = ""
@@ -167,7 +167,7 @@ class Summary(_Record):
     method_notes: list[str] = []
 
 
-PRINTED = frozenset(Summary.model_fields) - {
+PRINTED = frozenset(SummaryRecord.model_fields) - {
     *("evaluation", "best_round", "seconds_by_basis", "data", "warnings", "method_notes", "rounds_to_target"),
     *("wasted_joules", "wasted_seconds", "visits"),
 }
@@ -184,7 +184,7 @@ class _ComparedRun(_Record):
     run_dir: str
 
 
-class Comparison(_Record):
+class ComparisonRecord(_Record):
     """``compare.json``."""
 
     runs: list[_ComparedRun]
@@ -193,11 +193,11 @@ class Comparison(_Record):
     at_common_seconds: _Common = _Common()
 
 
-class Other(_Record):
+class AnyRecord(_Record):
     """Any table."""
 
 
-def read_json(path: Path, kind: type[_Record] = Other) -> dict[str, Any]:
+def read_json(path: Path, kind: type[_Record] = AnyRecord) -> dict[str, Any]:
     """The tables of a JSON file; ValueError with the reason if it is no regular file, too large, or of other types."""
     try:
         return parsed(read_bytes(path, MOST_NBYTES), kind)
@@ -223,7 +223,7 @@ def read_scenario(path: Path) -> tuple[str, dict[str, Any]]:
     """(text, tables) of a run's ``scenario.toml``, without files that it may extend. ValueError as of `read_json`."""
     try:
         text = read_bytes(path, MOST_NBYTES).decode()
-        return text, checked(parse_toml(text), Scenario)
+        return text, checked(parse_toml(text), ScenarioRecord)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     except ValueError as error:

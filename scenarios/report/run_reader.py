@@ -261,7 +261,7 @@ def summary(folder: Path) -> dict[str, Any] | None:
     """
     found = read(folder / PARTS[2], "SELECT value FROM meta WHERE key = 'summary'")
     try:
-        return run_records.parsed(found[0]["value"], run_records.Summary) if found else None
+        return run_records.parsed(found[0]["value"], run_records.SummaryRecord) if found else None
     except ValueError as error:
         raise ReportError(f"{folder / PARTS[2]} is damaged: summary: {error}") from None
 
@@ -318,7 +318,7 @@ def find(folder: Path) -> tuple[list[Path], Mapping[str, Any] | None]:
     if not file.exists():
         return [folder], None
     try:
-        comparison = run_records.read_json(file, run_records.Comparison)
+        comparison = run_records.read_json(file, run_records.ComparisonRecord)
         named = [expanded(run["run_dir"]) for run in comparison["runs"]]
     except ValueError as error:
         raise ReportError(
@@ -366,7 +366,7 @@ def read_parts(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     try:
         text, scenario = run_records.read_scenario(folder / name)
         name = PARTS[1]
-        return text, scenario, run_records.read_json(folder / name, run_records.Environment)
+        return text, scenario, run_records.read_json(folder / name, run_records.EnvironmentRecord)
     except ValueError as error:
         raise ReportError(f"{folder / name} cannot be read: {error}") from error
 

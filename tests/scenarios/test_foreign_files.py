@@ -22,7 +22,15 @@ import fedbr
 from scenarios.cli.main import run_command
 from scenarios.report import html, run_tables
 from scenarios.report.run_reader import ReportError, open_runs
-from scenarios.run_records import MOST_LEVELS, Environment, Other, Scenario, Summary, checked, parsed
+from scenarios.run_records import (
+    MOST_LEVELS,
+    AnyRecord,
+    EnvironmentRecord,
+    ScenarioRecord,
+    SummaryRecord,
+    checked,
+    parsed,
+)
 from tests import warm
 from tests.ledgers import made_run, visit_row
 from tests.scenarios.in_this_process import pool_in_this_process, run
@@ -93,7 +101,9 @@ def test_other_files_in_a_run_folder_are_not_waited_for(
     with pytest.raises(ReportError, match=r"compare\.json does not name"):
         fedbr.open(folder.parent)
     (folder.parent / "compare.json").unlink()
-    assert len(fedbr.open(folder.parent)) == 1
+    opened = fedbr.open(folder.parent)
+    assert isinstance(opened, fedbr.RunCollection)
+    assert [found.folder for found in opened] == [folder]
 
 
 def test_one_ctrl_c_ends_a_report_whose_ledger_takes_too_long(tmp_path: Path) -> None:
@@ -168,19 +178,19 @@ def test_a_summary_without_what_is_printed_is_refused_when_it_would_be(
 @pytest.mark.parametrize(
     ("kind", "tables", "why"),
     [
-        (Summary, {"rounds": True, "stopped_by": "rounds"}, "rounds: Input should be a valid integer"),
-        (Summary, [], "must be a table"),
-        (Environment, {"blocks": [{"name": "a", "params": 1, "buffers": 0}]}, "blocks.0.nbytes: Field required"),
-        (Environment, {"blocks": {}}, "blocks: Input should be a valid list"),
-        (Environment, {"partition": {"histogram": [[1, 2], [3]]}}, "its lists are of different numbers"),
-        (Environment, {"partition": {"histogram": [[1]], "test": [1, 2]}}, "its lists are of different numbers"),
-        (Environment, {"partition": {"histogram": [[-1]]}}, "partition.histogram.0.0: Input should be greater"),
-        (Environment, {"bases": {"devices": {"pi": 5}}}, "bases.devices.pi: Input should be a valid dictionary"),
-        (Environment, {"anything": {"deep": ["\x07"]}}, "anything.deep: has control characters"),
-        (Scenario, {"method": 5}, "method: Input should be a valid string"),
-        (Scenario, {"stop": {"target_accuracy": "high"}}, "stop.target_accuracy: Input should be a valid number"),
-        (Scenario, {"stop": 5}, "stop: must be a table"),
-        (Scenario, {"seed": -1}, "seed: Input should be greater than or equal to 0"),
+        (SummaryRecord, {"rounds": True, "stopped_by": "rounds"}, "rounds: Input should be a valid integer"),
+        (SummaryRecord, [], "must be a table"),
+        (EnvironmentRecord, {"blocks": [{"name": "a", "params": 1, "buffers": 0}]}, "blocks.0.nbytes: Field required"),
+        (EnvironmentRecord, {"blocks": {}}, "blocks: Input should be a valid list"),
+        (EnvironmentRecord, {"partition": {"histogram": [[1, 2], [3]]}}, "its lists are of different numbers"),
+        (EnvironmentRecord, {"partition": {"histogram": [[1]], "test": [1, 2]}}, "its lists are of different numbers"),
+        (EnvironmentRecord, {"partition": {"histogram": [[-1]]}}, "partition.histogram.0.0: Input should be greater"),
+        (EnvironmentRecord, {"bases": {"devices": {"pi": 5}}}, "bases.devices.pi: Input should be a valid dictionary"),
+        (EnvironmentRecord, {"anything": {"deep": ["\x07"]}}, "anything.deep: has control characters"),
+        (ScenarioRecord, {"method": 5}, "method: Input should be a valid string"),
+        (ScenarioRecord, {"stop": {"target_accuracy": "high"}}, "stop.target_accuracy: Input should be a valid number"),
+        (ScenarioRecord, {"stop": 5}, "stop: must be a table"),
+        (ScenarioRecord, {"seed": -1}, "seed: Input should be greater than or equal to 0"),
     ],
 )
 def test_records_of_other_types_are_refused_with_the_key(kind: Any, tables: Any, why: str) -> None:
@@ -191,12 +201,12 @@ def test_records_of_other_types_are_refused_with_the_key(kind: Any, tables: Any,
 def test_a_text_of_too_many_or_too_deep_lists_is_refused() -> None:
     for depth in (MOST_LEVELS + 1, 100_000):
         with pytest.raises(ValueError, match="lists and tables lie more than 32 deep in each other"):
-            parsed('{"a": ' + "[" * depth + "]" * depth + "}", Other)
+            parsed('{"a": ' + "[" * depth + "]" * depth + "}", AnyRecord)
     with pytest.raises(ValueError, match="more than 4,000,000 lists and tables"):
-        parsed("[" * 4_000_001, Other)
+        parsed("[" * 4_000_001, AnyRecord)
     with pytest.raises(ValueError, match="integer string conversion"):
-        parsed('{"a": ' + "9" * 5000 + "}", Other)
-    assert parsed('{"a": [1, 2.5, {"b": null}]}', Other) == {"a": [1, 2.5, {"b": None}]}
+        parsed('{"a": ' + "9" * 5000 + "}", AnyRecord)
+    assert parsed('{"a": [1, 2.5, {"b": null}]}', AnyRecord) == {"a": [1, 2.5, {"b": None}]}
 
 
 def test_names_that_a_terminal_obeys_are_escaped_in_messages_and_tables(tmp_path: Path) -> None:

@@ -343,7 +343,7 @@ def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(
     where = ("--out", str(tmp_path), "--workers", "1", "--json")
     assert here("run", *brief, *where, "--run-id", "cut", meddler=KILLED).returncode == -signal.SIGKILL
     folder = tmp_path / "digits" / "cut"
-    resume = ("resume", str(folder), "--workers", "1", "--json")
+    resume = ("resume", str(folder), "--allow-code", "--workers", "1", "--json")
     for module, (text, *_) in OF_ALL_KINDS.items():
         row = tmp_path / f"{module}.py"
         row.write_text(f"{text}# a comment\n")
@@ -351,7 +351,7 @@ def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(
         why = f"{folder}: {change}; to resume this run, restore the files, or start a new run"
         assert refused(capsys, *resume) == why
         if module == "kinds_policy":
-            verified = json.loads(here("verify", str(folder), "--workers", "1", "--json").stdout)
+            verified = json.loads(here("verify", str(folder), "--allow-code", "--workers", "1", "--json").stdout)
             assert (verified["same"], verified["source_change"]) == (True, change)
         row.write_text(text)
     whole, resumed = here("run", *brief, *where), here(*resume)

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 
 from coordinator.records import foreign
 from coordinator.records.foreign import ForeignLedger, check
-from coordinator.records.schema import EvaluationRow, RoundRow
+from coordinator.records.schema import EvaluationRow, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger, has_rounds, read
 from coordinator.records.visit_columns import VisitColumns
 from tests.ledgers import visit_row
@@ -137,7 +136,8 @@ def test_a_value_of_a_gigabyte_is_not_read(ledger: Path) -> None:
 def test_a_page_that_is_named_again_and_again_is_not_read_without_end(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     Ledger(path, "genesis").close()
-    changed(path, *(f"INSERT INTO visits SELECT {number}, {', '.join(['0'] * 23)}" for number in range(400)))
+    others = ", ".join(["0"] * (len(VisitRow._fields) - 1))
+    changed(path, *(f"INSERT INTO visits SELECT {number}, {others}" for number in range(400)))
     content = bytearray(path.read_bytes())
     size = struct.unpack(">H", content[16:18])[0]
     with contextlib.closing(sqlite3.connect(path)) as db:
@@ -196,9 +196,13 @@ def test_an_error_of_a_signals_handler_ends_a_query(query: str, ledger: Path, mo
 
 
 def test_a_ledger_is_checked_again_when_it_was_written(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[float] = []
-    whole = foreign._check_all
-    monkeypatch.setattr(foreign, "_check_all", lambda *given: (checked.append(time.monotonic()), whole(*given)))
+    checked, whole = [], foreign._check_all
+
+    def counted(db: sqlite3.Connection, most: int) -> None:
+        checked.append(most)
+        whole(db, most)
+
+    monkeypatch.setattr(foreign, "_check_all", counted)
     check(ledger)
     check(ledger)
     changed(ledger, "UPDATE visits SET samples = 9")
