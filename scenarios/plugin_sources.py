@@ -125,13 +125,20 @@ def keep(sources: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
     }
 
 
-def copies(folder: Path) -> list[Path]:
-    """The copies of sources that a run folder's environment names; they may be missing, or links."""
+def copies(folder: Path) -> dict[Path, object]:
+    """The copies of sources that a run folder's environment names, and their hashes in it.
+
+    They may be missing, links, or have other hashes: the folder may come from anyone.
+    """
     try:
         recorded = dict(read_json(folder / "environment.json")["sources"])
-        return [_copy(folder, module, Path(source["file"])) for module, source in recorded.items() if _is_name(module)]
-    except (OSError, ValueError, KeyError, TypeError):  # no sources, or not a file that a run has written
-        return []
+        return {
+            _copy(folder, module, Path(source["file"])): source.get("sha256")
+            for module, source in recorded.items()
+            if _is_name(module)
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no sources, or not what a run has written
+        return {}
 
 
 def remove(folder: Path) -> None:

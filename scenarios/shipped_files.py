@@ -62,8 +62,11 @@ def _partition(job: Job) -> Iterator[tuple[ShippedFile, Path]]:
 
 
 def _sources(folder: Path) -> Iterator[tuple[ShippedFile, Path]]:
-    for path in plugin_sources.copies(folder):
+    for path, recorded in plugin_sources.copies(folder).items():
         with opened(path) as file:
             raw = file.read()
+        digest = hashlib.sha256(raw).hexdigest()
+        if digest != recorded:  # others have code here that this machine does not run
+            raise ScenarioError(f"--listen: {path} is not the module that the run began with; restore it")
         name = str(path.relative_to(folder / plugin_sources.FOLDER))
-        yield ShippedFile("source", name, hashlib.sha256(raw).hexdigest(), len(raw)), path
+        yield ShippedFile("source", name, digest, len(raw)), path

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import fedbr
-from scenarios import search_path
+from scenarios import search_path, shipped_files
 from scenarios.errors import ScenarioError
 from tests import warm
 
@@ -152,7 +152,7 @@ def test_the_users_own_modules_are_imported_although_a_foreign_folder_brings_som
 def test_a_search_path_that_leads_to_the_run_is_not_the_users_own(
     module: str, path: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = as_sent(own, tmp_path / "mail")
+    folder, replay = as_sent(own, tmp_path / "mail"), fedbr.replay
     scenario = folder / "scenario.toml"
     scenario.write_text(scenario.read_text().replace("sent:SPEC", f"{module}:SPEC"))
     entry = path.format(folder=folder, tmp_path=tmp_path)
@@ -161,9 +161,17 @@ def test_a_search_path_that_leads_to_the_run_is_not_the_users_own(
     monkeypatch.setattr("sys.path", [*sys.path, str(Path(entry).absolute())])
     before = list(sys.path)
     with pytest.raises(ScenarioError, match=f"the module '{module}' .* add allow_code=True, or"):
-        fedbr.replay(folder)
+        replay(folder)
     assert not (tmp_path / "imported").exists()
     assert sys.path == before
+
+
+def test_remote_workers_get_no_other_modules_than_this_machine_runs(own: Path, tmp_path: Path) -> None:
+    sent = list(shipped_files._sources(own / "runs" / "digits" / "cut"))
+    assert sorted(file.name for file, _ in sent) == ["sent.py", "sent_side.py"]
+    folder = as_sent(own, tmp_path / "mail")
+    with pytest.raises(ScenarioError, match=r"sources/sent\w*\.py is not the module that the run began with"):
+        list(shipped_files._sources(folder))
 
 
 def test_the_users_own_places_are_those_that_do_not_depend_on_the_current_folder(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.records.schema import FORMAT
 from coordinator.records.store import read
 from scenarios.cli.main import run_command
 from scenarios.config.load import load
@@ -21,7 +20,7 @@ from scenarios.config.quantities import scenario_text
 from scenarios.host import run_lock
 from scenarios.session import Session
 from tests import warm
-from tests.ledgers import virtual_rows
+from tests.ledgers import made_run, virtual_rows
 from tests.scenarios.runs import changed
 
 DIGITS = ("run", "digits", "rounds.max=8", "stop.target_accuracy=1.0", "train.local_epochs=1", "--workers", "2")
@@ -167,9 +166,9 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"device": "cp', "is damaged: Invalid JSON"),
+        ('{"device": "cp', "is damaged: Unterminated string"),
         ('{"device": 5}', "is damaged: device: Input should be a valid string"),
-        ("[]", "is damaged: Input should be an object"),
+        ("[]", "is damaged: must be a table"),
         ("\xff", "is damaged: "),
         (None, "is missing, and without it the run cannot be resumed"),
     ],
@@ -178,14 +177,8 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
 def test_a_damaged_environment_is_named(
     command: str, text: str | None, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "scenario.toml").write_text('extends = "digits"\n')
-    with sqlite3.connect(folder / "ledger.sqlite") as db:
-        db.execute("CREATE TABLE rounds (round INTEGER)")
-        db.execute("INSERT INTO rounds VALUES (0)")
-        db.execute(f"PRAGMA user_version = {FORMAT}")
-    db.close()
+    folder = made_run(tmp_path / "run", (0.5,), 'extends = "digits"\n')
+    (folder / "environment.json").unlink()
     if text is not None:
         (folder / "environment.json").write_text(text, encoding="latin-1")
     assert run_command([command, str(folder)]) == 2
