@@ -63,6 +63,7 @@ class RunKeeper:
             below = self._path.relative_to(out)
             out = self._exits.enter_context(scratch())
             self._path = out / below
+            self._path.parent.mkdir(parents=True)
             unpack(order.begun, self._path)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", RUN_PROCESS],

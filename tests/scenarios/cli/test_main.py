@@ -24,7 +24,7 @@ RUN_KEYS = {
     "bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules", "joules_by_part", "target_accuracy",
     "time_to_target_s", "bytes_to_target", "rounds_to_target", "wasted_bytes", "wasted_seconds", "wasted_joules",
     "clients_left_out", "method_notes", "bottlenecks", "visits", "seconds_by_basis", "stopped_by", "wall_seconds",
-    "model_sha256", "warnings",
+    "cut_round", "model_sha256", "warnings",
 }  # fmt: skip
 
 
