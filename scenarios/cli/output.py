@@ -43,7 +43,7 @@ def guard() -> None:
         try:
             os.fstat(number)
         except OSError:  # or the next file to be opened would take its place
-            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for number, name in enumerate(("stdout", "stderr"), 1):
         before: TextIO | None = getattr(sys, name)
         descriptor = _descriptors[name] = _Descriptor(number, "w", closefd=False)
@@ -51,8 +51,7 @@ def guard() -> None:
             io.BufferedWriter(descriptor),
             encoding=before.encoding if before is not None else "utf-8",
             errors=before.errors if before is not None else "backslashreplace",
-            line_buffering=name == "stderr" or descriptor.isatty(),
-            write_through=bool(getattr(before, "write_through", False)),
+            line_buffering=getattr(before, "line_buffering", False) or getattr(before, "write_through", False),
         )
         setattr(sys, name, stream)
 

@@ -192,6 +192,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
     folder = tmp_path_factory.mktemp("reported")
     runs = two_runs(folder)
     before = {file: file.read_bytes() for run in runs for file in run.iterdir()}
+    (folder / "out").mkdir()
     return Reported(runs, before, html.build(runs, folder / "out" / "report.html", "Two methods", COMPARISON))
 
 
