@@ -28,6 +28,7 @@ DOWN: Payload = {"model": {"a": Vector(np.zeros(2, np.float32))}}
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Of files that clients keep; client 7 has one."""
+    (tmp_path / "state").mkdir()
     client_state.write(str(tmp_path / "state" / "before"), BEFORE)
     return tmp_path / "state"
 

@@ -175,6 +175,7 @@ def test_what_a_client_keeps_comes_back_to_the_bit(tmp_path: Path) -> None:
         "control": {"c": vector(-0.0, np.inf)},
     }
     path = tmp_path / "state" / "3-0.safetensors"
+    path.parent.mkdir()
     client_state.write(str(path), kept)
     back = client_state.read(str(path))
     assert {slot: {*named} for slot, named in back.items()} == {slot: {*named} for slot, named in kept.items()}
