@@ -10,6 +10,7 @@ import math
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,8 @@ def _page(title: str, runs: FoundRuns) -> str:
 
 def _write(page: str, output: Path, follow: bool) -> Path:
     if follow and _is_special(output):
-        output.write_text(page, encoding="utf-8")
+        with suppress(BrokenPipeError):  # whoever reads the pipe has seen enough
+            output.write_text(page, encoding="utf-8")
         return output
     place = output.resolve() if follow else output
     if follow:

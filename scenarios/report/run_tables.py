@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,8 @@ def csv_table(runs: Sequence[Path], path: Path) -> Path:
     table = rows(open_runs(runs))
     path.parent.mkdir(parents=True, exist_ok=True)
     head = list(table[0]) if table else ["run", "method", "seed", "round"]
-    with path.open("w", encoding="utf-8", newline="") as file:  # not replaced as a whole, since it may be a pipe
+    # Not replaced as a whole, since it may be a pipe, whose reader may have seen enough.
+    with suppress(BrokenPipeError), path.open("w", encoding="utf-8", newline="") as file:
         file.write(csv_text(head, (row.values() for row in table)))
     for companion, values in _beside(runs, path):
         with companion.open("w", encoding="utf-8", newline="") as file:

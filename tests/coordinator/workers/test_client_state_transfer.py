@@ -318,7 +318,7 @@ def test_a_disk_that_refuses_ends_the_run_by_the_files_name(listening: Opener, f
     with Guest(host.endpoint, ALICE) as alice, meanwhile(alice.do), pytest.raises(PoolError) as error:
         host.pool.submit([task], lambda task, reply: heard.append(reply)).wait()
     assert str(error.value) == (
-        f"client 7, round 6, train: the client's state cannot be written: {task.state_out}: File exists"
+        f"client 7, round 6, train: the client's state cannot be written: {task.state_out}: Not a directory"
     )
     assert heard == []
 

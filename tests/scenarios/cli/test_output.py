@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tests.ledgers import made_run
 from tests.remains import Watch
 from tests.scenarios.runs import QUICK, committed, fedbr
 
@@ -147,3 +148,11 @@ def test_streams_that_were_closed_before_the_start_are_no_failure_and_no_file_ta
     shell = ["sh", "-c", '"$@" >&-', "sh", *fedbr("list", "methods")]
     ended = subprocess.run(shell, stderr=subprocess.PIPE, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_table_that_goes_to_a_reader_that_has_gone_keeps_no_report_from_being_written(tmp_path: Path) -> None:
+    folder, page = made_run(tmp_path / "a", [0.5], ""), tmp_path / "page.html"
+    with without_reader() as output:
+        for words in (["--csv", "/dev/stdout", "-o", str(page)], ["-o", "/dev/stdout"]):
+            assert run(["report", str(folder), *words], output, tmp_path / "errors") == (0, "")
+    assert page.is_file()
