@@ -9,7 +9,7 @@ MESSAGES ?= 100000
 LIMIT ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-docs fuzz test-network chaos docs lint format clean
+.PHONY: help install demo test test-docs golden golden-write fuzz test-network chaos docs lint format clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -30,6 +30,12 @@ test: $(STAMP) ## the whole test suite
 
 test-docs: $(STAMP) ## every command of README and docs, run as it is written, LIMIT seconds at most (about an hour)
 	$(BIN)/python -m tests.documented --limit $(LIMIT)
+
+golden: $(STAMP) ## what commands print and write, compared with the golden outputs (two minutes)
+	FEDBR_GOLDEN=1 $(BIN)/python -m pytest tests/scenarios/test_golden_outputs.py
+
+golden-write: $(STAMP) ## take over what commands print and write now; look at the difference
+	$(BIN)/python -m tests.scenarios.golden_commands
 
 fuzz: $(STAMP) ## malformed messages against both sides of the protocol: make fuzz SEED=1 MESSAGES=100000
 	$(BIN)/python -m tests.fuzz --seed $(SEED) --messages $(MESSAGES)
