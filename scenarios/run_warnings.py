@@ -110,7 +110,7 @@ def of_cut_round(cut: Mapping[str, Any] | None) -> list[str]:
     """The mark of a run whose last step was made by fewer clients, since a budget left no more."""
     if cut is None:
         return []
-    rule = cut["cut_by"] if cut["cut_by"] == CLIENTS else f"budget.{cut['cut_by']}"
+    rule = "lack of clients" if cut["cut_by"] == CLIENTS else f"budget.{cut['cut_by']}"
     who = "1 client has" if cut["participants"] == 1 else f"{cut['participants']} clients have"
     accuracy = "" if cut["accuracy"] is None else f", and gave {100 * cut['accuracy']:.2f} %"
     return [f"{rule} cut round {cut['round']}, the last: {who} made it (rounds.min_fraction){accuracy}"]

@@ -97,7 +97,7 @@ class RoundRecord:
     evaluations: list[EvaluationRow] = field(default_factory=list)
     """Values of the evaluation beside the round's accuracy and loss, set when it has ended"""
     logged: list[LoggedRow] = field(default_factory=list)
-    """What the method has logged: in visits that counted, then on the server's side"""
+    """What the method has logged: in visits whose updates were accepted, then on the server's side"""
     states: dict[int, str] = field(default_factory=dict)
     """client -> file of its state, if written in this round"""
     critical: int | None = None

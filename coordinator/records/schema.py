@@ -237,18 +237,14 @@ for all bytes of a visit that did not count."""
 
 FORMAT = 1
 """The format of a ledger, raised with its tables and kept as ``user_version``: another one is refused"""
-CLIENT_VECTORS = (
-    "CREATE TABLE IF NOT EXISTS client_vectors "
-    "(client INTEGER, slot TEXT, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, slot, round))"
-)
-"""Files of the server's vectors per client; ledgers of earlier versions have no such table."""
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
     create("rounds", RoundRow, ", chain TEXT, files TEXT, PRIMARY KEY (round)"),
     create("visits", VisitRow, ", PRIMARY KEY (visit)"),
     create("payload_shapes", PayloadShapeRow),
     "CREATE TABLE states (client INTEGER, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, round))",
-    CLIENT_VECTORS,
+    "CREATE TABLE client_vectors "
+    "(client INTEGER, slot TEXT, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, slot, round))",
     "CREATE TABLE checkpoints (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)",
     "CREATE TABLE host_rounds (round INTEGER PRIMARY KEY, wall_s REAL)",
     "CREATE TABLE host_events (kind TEXT, worker TEXT, detail TEXT, wall_s REAL)",

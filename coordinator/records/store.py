@@ -22,7 +22,6 @@ from coordinator.records.chain import committed_files, next_hash, stored_rows
 from coordinator.records.kept_checkpoints import BEST, CheckpointRules
 from coordinator.records.schema import (
     CHAINED,
-    CLIENT_VECTORS,
     ENERGY,
     EVALUATIONS,
     FORMAT,
@@ -134,7 +133,6 @@ class Ledger:
                 self._set("genesis", genesis)
         else:
             _check_format(self._db)
-            self._db.execute(CLIENT_VECTORS)
 
     def commit(self, commit: Commit) -> list[str]:
         """Commit one round; returns the names of obsolete files, to be deleted."""
@@ -166,7 +164,7 @@ class Ledger:
         return obsolete
 
     def _insert_optional(self, table: str, rows: Sequence[NamedTuple]) -> None:
-        """Insert rows into a table that runs without such rows, and those of earlier versions, lack."""
+        """Insert rows into a table that runs without such rows lack."""
         if rows and not self._has(table):
             self._db.execute(create(table, type(rows[0])))
         self._insert(table, rows)

@@ -173,8 +173,8 @@ class _SynchronousRound:
 
     def _submit(self) -> None:
         run = self.run
-        _, timeline = self._timed(self.visits)
-        self.counts, end = accepted(run.rules, self.visits, timeline, run.clock.now)
+        solved, self.counts, end = self._outcome(self.visits, self.going_on)
+        timeline = solved.solution.timeline
         self.end_time = end + self._aggregation_seconds(self.visits, self.counts)
         if self.end_time > run.budget.ends_at:
             self.stopped_by = self.record.cut_by = SECONDS
@@ -231,23 +231,24 @@ class _SynchronousRound:
         affordable, refused_by = run.within_budgets(planned, self._costs)
         kept_out = run.kept_out(cohort)
         if kept_out or len(begins(affordable)) < len(begins(planned)):
-            foreseen, counted = self._foreseen(planned) + kept_out, self._foreseen(affordable)
+            foreseen, counted = self._trained_of(planned) + kept_out, self._trained_of(affordable)
             if counted < foreseen:
                 if run.rules.is_cut_short(counted, foreseen):
                     return [], refused_by
                 self.record.cut_by = refused_by or CLIENTS
         affordable = run.numbered(affordable)
-        self.going_on = [visit for visit in affordable if visit.kind == LEFTOVER]
+        self.going_on = _leftovers_of(affordable)
         return begins(affordable), refused_by
 
-    def _foreseen(self, planned: Sequence[PlannedVisit]) -> int:
+    def _trained_of(self, planned: Sequence[PlannedVisit]) -> int:
         """Training visits that would count if these visits began."""
-        visits, going_on = begins(planned), [visit for visit in planned if visit.kind == LEFTOVER]
-        if not visits:
-            return 0
-        timeline = self._solved(visits, going_on).solution.timeline
-        counts, _ = accepted(self.run.rules, visits, timeline, self.run.clock.now)
-        return _trained(visits, counts)
+        visits = begins(planned)
+        return _trained(visits, self._outcome(visits, _leftovers_of(planned))[1]) if visits else 0
+
+    def _outcome(self, visits: Sequence[PlannedVisit], going_on: Sequence[PlannedVisit]) -> tuple[_Solved, Mask, float]:
+        """The solution of these visits if none is interrupted, which of them count, and when the round would end."""
+        solved = self._solved(visits, going_on)
+        return solved, *accepted(self.run.rules, visits, solved.solution.timeline, self.run.clock.now)
 
     def _leftovers(self) -> list[PlannedVisit]:
         """The messages of late visits that flow in this round, before its visits begin or beside them."""
@@ -256,9 +257,8 @@ class _SynchronousRound:
         return [self.run.prepare_leftover(client) for client in clients]
 
     def _costs(self, planned: Sequence[PlannedVisit]) -> list[Cost]:
-        visits, going_on = begins(planned), [visit for visit in planned if visit.kind == LEFTOVER]
-        conditions, solution, _ = self._solved(visits, going_on)
-        counts, end = accepted(self.run.rules, visits, solution.timeline, self.run.clock.now)
+        visits, going_on = begins(planned), _leftovers_of(planned)
+        (conditions, solution, _), counts, end = self._outcome(visits, going_on)
         end += self._aggregation_seconds(visits, counts)
         if self.run.rules.synchronous.interrupts:
             conditions, solution, _ = self._solved(visits, going_on, end)
@@ -266,10 +266,6 @@ class _SynchronousRound:
         joules = timeline.joules_spent + self._waiting_joules(timeline, conditions, end)
         costs = [] if rests is None else _upper_bounds(going_on, rests.joules_spent, rests.seconds(end))
         return costs + _upper_bounds(visits, joules, timeline.seconds(end))
-
-    def _timed(self, visits: Sequence[PlannedVisit]) -> tuple[Conditions, Timeline]:
-        solved = self._solved(visits, self.going_on)
-        return solved.conditions, solved.solution.timeline
 
     def _solved(
         self, visits: Sequence[PlannedVisit], going_on: Sequence[PlannedVisit], until: float = math.inf
@@ -383,6 +379,11 @@ class _SynchronousRound:
             kinds = [LEFTOVER] * len(visits)
             run.charge(self.record.add(visits, run.clock.fleet, timeline.only(flowed), kinds, now, up={}))
         run.clock.went_on(solved.leftovers, solved.solution)
+
+
+def _leftovers_of(planned: Sequence[PlannedVisit]) -> list[PlannedVisit]:
+    """The messages of late visits among what is planned; the others of it begin (`begins`)."""
+    return [visit for visit in planned if visit.kind == LEFTOVER]
 
 
 def _trained(visits: Sequence[PlannedVisit], counts: Mask) -> int:

@@ -44,7 +44,8 @@ def measure_runs(
             return
         folder = Path(run["run_dir"])
         try:
-            with runner.open_existing(folder, host.device) as (loaded, _):
+            # Its plug-ins are those of this reproduction, which has imported them from where this process searches.
+            with runner.open_existing(folder, host.device, allow_code=True) as (loaded, _):
                 asked = measure_request.plan(
                     loaded,
                     folder,

@@ -16,6 +16,8 @@ from scenarios.report import nominal_cost
 
 KEY = "own_method"
 """Of ``environment.json``"""
+MOST_PERIODS = 12
+"""Of a map over rounds, each of which is a panel"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,3 @@ def read(environment: Mapping[str, Any]) -> OwnMethod:
     if wrong:
         raise ValueError(f"{KEY}: {wrong[0]!r} is no name of a table or column of a method")
     return own
-
-
-MOST_PERIODS = 12

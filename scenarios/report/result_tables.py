@@ -123,15 +123,19 @@ def _lookup(by_method: Mapping[str, float | None]) -> Callable[[RecordedRun], fl
 
 
 def headline(runs: Sequence[RecordedRun], columns: Sequence[ReportColumn]) -> dict[str, Any]:
-    """Groups with their widths, column names, and one row of (text, is best) cells per run."""
+    """Groups with their widths, column names, and one row of (text, is best) cells per run.
+
+    A cell that reads as the best does is best, too: what tells them apart is not shown.
+    """
     rows: list[list[tuple[str, bool]]] = [[] for _ in runs]
     for column in columns:
         values = [column.value(run) for run in runs]
         known = [value for value in values if value is not None]
         best = column.best(known) if column.best and len(runs) > 1 and known else None
         texts = cells(column.quantity, values, missing=column.missing)
-        for row, text, value in zip(rows, texts, values, strict=True):
-            row.append((text, best is not None and value == best))
+        best_text = None if best is None else texts[values.index(best)]
+        for row, text in zip(rows, texts, strict=True):
+            row.append((text, text == best_text))
     groups = Counter(column.group for column in columns)
     return {
         "groups": list(groups.items()),

@@ -9,7 +9,7 @@ import math
 import sqlite3
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -173,16 +173,16 @@ class RecordedRun:
     @cached_property
     def evaluations(self) -> list[EvaluationRow]:
         """The values of all evaluations beside the accuracy and loss of rounds; empty in most runs."""
-        try:
-            return [EvaluationRow._make(row) for row in evaluations(self.folder / "ledger.sqlite")]
-        except sqlite3.Error as error:
-            raise _unreadable(self.folder, error) from error
+        return [EvaluationRow._make(row) for row in self._read(evaluations)]
 
     @cached_property
     def logged(self) -> list[LoggedRow]:
         """The numbers that its method has logged; empty in most runs."""
+        return [LoggedRow._make(row) for row in self._read(logged)]
+
+    def _read(self, table: Callable[[Path], list[sqlite3.Row]]) -> list[sqlite3.Row]:
         try:
-            return [LoggedRow._make(row) for row in logged(self.folder / "ledger.sqlite")]
+            return table(self.folder / PARTS[2])
         except sqlite3.Error as error:
             raise _unreadable(self.folder, error) from error
 
@@ -227,24 +227,25 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
     if not folders:
         raise ReportError("there is no run to report")
     parts = [read_parts(folder) for folder in folders]
-    rounds = [_checked_rounds(folder) for folder in folders]
+    ledgers = [_checked(folder) for folder in folders]
+    rounds = [rows for rows, _ in ledgers]
     groups = _groups(folders, parts)
     cut = {group for group, rows in zip(groups, rounds, strict=True) if rows and is_cut_step(rows[-1])}
     groups = [f"{group}{CUT}" if group in cut else group for group in groups]
     runs = []
     labelled = _run_labels(folders, groups, [scenario for _, scenario, _ in parts])
-    for folder, (text, scenario, environment), rows, group, label in zip(
-        folders, parts, rounds, groups, labelled, strict=True
+    for folder, (text, scenario, environment), (rows, ended), group, label in zip(
+        folders, parts, ledgers, groups, labelled, strict=True
     ):
-        runs.append(RecordedRun(folder, label, scenario, text, environment, summary(folder), rows, group))
+        runs.append(RecordedRun(folder, label, scenario, text, environment, ended, rows, group))
     return runs
 
 
-def _checked_rounds(folder: Path) -> list[RoundRow]:
-    """The rounds of a ledger all of whose rows are such as a run writes; ReportError for any other."""
+def _checked(folder: Path) -> tuple[list[RoundRow], dict[str, Any] | None]:
+    """Rounds and `summary` of a ledger all of whose rows are such as a run writes; ReportError for any other."""
     try:
         foreign.check(folder / PARTS[2])
-        return [RoundRow._make(row) for row in read(folder / PARTS[2], progress.ROUNDS)]
+        return [RoundRow._make(row) for row in read(folder / PARTS[2], progress.ROUNDS)], summary(folder)
     except sqlite3.Error as error:
         raise _unreadable(folder, error) from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scenarios.report.csv_files import csv_text
-from scenarios.report.run_reader import open_runs, rows, value_rows
+from scenarios.report.run_reader import RecordedRun, open_runs, rows, value_rows
 
 OTHERS: tuple[Literal["evaluations", "logged"], ...] = ("evaluations", "logged")
 """Tables that few runs have"""
@@ -19,25 +19,26 @@ def csv_table(runs: Sequence[Path], path: Path) -> Path:
 
     Runs with a table of `OTHERS` have it written beside it.
     """
-    table = rows(open_runs(runs))
+    opened = open_runs(runs)
+    table = rows(opened)
     path.parent.mkdir(parents=True, exist_ok=True)
     head = list(table[0]) if table else ["run", "method", "seed", "round"]
     # Not replaced as a whole, since it may be a pipe, whose reader may have seen enough.
     with suppress(BrokenPipeError), path.open("w", encoding="utf-8", newline="") as file:
         file.write(csv_text(head, (row.values() for row in table)))
-    for companion, values in _beside(runs, path):
+    for companion, values in _beside(opened, path):
         with companion.open("w", encoding="utf-8", newline="") as file:
             file.write(csv_text(list(values[0]), (row.values() for row in values)))
     return path
 
 
-def _beside(runs: Sequence[Path], path: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+def _beside(runs: Sequence[RecordedRun], path: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
     """The files beside ``path`` for other tables, ``a.csv`` -> ``a-evaluations.csv``, with their rows.
 
     None for a table of which no run has a row, nor for a pipe, which has no place beside it.
     """
     for table in OTHERS if path.is_file() else ():
-        if values := value_rows(open_runs(runs), table):
+        if values := value_rows(runs, table):
             yield path.with_name(f"{path.stem}-{table}{path.suffix}"), values
 
 
@@ -46,8 +47,9 @@ def parquet_table(runs: Sequence[Path], path: Path) -> Path:
     import pyarrow
     import pyarrow.parquet
 
+    opened = open_runs(runs)
     path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows(open_runs(runs))), path)
-    for companion, values in _beside(runs, path):
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows(opened)), path)
+    for companion, values in _beside(opened, path):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(values), companion)
     return path

@@ -228,3 +228,13 @@ def test_a_critical_client_without_a_visit_and_a_device_without_a_basis_break_no
         db.execute("UPDATE rounds SET critical = 999, bottleneck = 'compute'")
         db.commit()
     assert "fedavg" in html.from_folder(folder).read_text()
+
+
+def test_a_ledger_that_lacks_a_table_is_refused_by_name(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", (0.5,), SCENARIO)
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        db.execute("DROP TABLE meta")
+        db.commit()
+    with pytest.raises(ReportError, match="meta") as error:
+        open_runs([folder])
+    assert str(folder) in str(error.value)

@@ -55,6 +55,13 @@ def test_a_run_without_a_round_names_the_budget(overrides: list[str], rule: str,
     assert run_warnings.found(load("digits", overrides), 0, NO_VISITS, rule) == [warning]
 
 
+def test_a_last_round_that_lacks_clients_says_so_without_a_budget() -> None:
+    cut = {"round": 3, "participants": 1, "accuracy": None, "cut_by": "clients"}
+    assert run_warnings.of_cut_round(cut) == [
+        "lack of clients cut round 3, the last: 1 client has made it (rounds.min_fraction)"
+    ]
+
+
 def test_a_last_round_that_a_budget_has_cut_is_marked_in_warning_summary_labels_and_table(tmp_path: Path) -> None:
     # A round of five visits moves 617,230 B: two of them fit in what the first round leaves.
     words = ("rounds.max=9", "budget.bytes=900 kB", "rounds.participants=5")
