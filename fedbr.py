@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from scenarios.api.several import RunCollection, compare, report, sweep
     from scenarios.api.several import open_folder as open
     from scenarios.api.tensorboard import TensorBoard
-    from scenarios.errors import ScenarioError
+    from scenarios.config.errors import ScenarioError
     from scenarios.report.run_reader import ReportError
 
     __version__: str
@@ -105,7 +105,7 @@ _HOMES = {
     "ReportError": "scenarios.report.run_reader",
     "Run": "scenarios.api.run",
     "RunFailed": "coordinator.rounds.run",
-    "ScenarioError": "scenarios.errors",
+    "ScenarioError": "scenarios.config.errors",
     "TensorBoard": "scenarios.api.tensorboard",
 }
 """Name -> the module that has it"""
@@ -154,12 +154,12 @@ def main() -> None:
 
 
 def _load_packages() -> ModuleType:
-    """`scenarios.search_path`, by which users' folders are searched last, even if one has a module of our names."""
+    """`scenarios.config.search_path`, which searches users' folders last, even if one has a module of our names."""
     from pathlib import Path
 
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     try:
-        from scenarios import search_path
+        from scenarios.config import search_path
     finally:
         del sys.path[0]
     search_path.protect()

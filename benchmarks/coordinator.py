@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # or this file would hide
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
-from scenarios import runner
 from scenarios.config.load import load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 
 CLIENTS = 1000
 MOST_CPU_MS = 0.4

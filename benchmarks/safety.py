@@ -35,8 +35,8 @@ sys.path.insert(0, str(ROOT))
 from coordinator.records.checkpoints import CheckpointStore  # noqa: E402
 from coordinator.records.store import Ledger, read  # noqa: E402
 from coordinator.workers.message_sender import MessageSender  # noqa: E402
-from scenarios import runner  # noqa: E402
 from scenarios.cli.main import run_command  # noqa: E402
+from scenarios.run import runner  # noqa: E402
 
 MOST_COST, MOST_WORKER_SECONDS, MOST_RESUME_SECONDS = 1.03, 3.0, 5.0
 REPEATS = 3

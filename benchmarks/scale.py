@@ -33,7 +33,7 @@ from benchmarks.scale_parts.coordinator import Request, Round  # noqa: E402
 from benchmarks.scale_parts.figure import draw  # noqa: E402
 from benchmarks.scale_parts.model import CoordinatorCost, Measured, fit  # noqa: E402
 from edge.runtime.keys import make  # noqa: E402
-from scenarios.cache import cache_folder  # noqa: E402
+from scenarios.config.cache import cache_folder  # noqa: E402
 from tests.network.lab import Lab, UnavailableError, require_kernel  # noqa: E402
 from tests.network.peer import SERVER  # noqa: E402
 

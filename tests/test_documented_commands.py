@@ -10,8 +10,8 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import load
-from scenarios.studies.sweep.study import plan
-from scenarios.studies.sweep.sweep_file import requested
+from scenarios.experiment.sweep import plan
+from scenarios.experiment.sweep_file import requested
 from tests import documented
 from tests.documented import ROOT, Documented
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process

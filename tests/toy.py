@@ -64,10 +64,10 @@ from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
 from edge.training.client_update import ClientUpdate, VisitContext
 from edge.training.trainer import LocalTrainer
-from scenarios import builder
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
 from scenarios.config.validation import named_blocks
+from scenarios.run import builder
 
 CPU = torch.device("cpu")
 TEMPORARY = tempfile.gettempdir()

@@ -34,7 +34,7 @@ from tests.remains import MARK
 ROOT = Path(__file__).parents[1]
 FORK_SERVER = "edge.runtime.fork_server"
 IMPORTED = (
-    *("scenarios.cli.main", "scenarios.runner", "scenarios.report.html", "tests.scenarios.meddler"),
+    *("scenarios.cli.main", "scenarios.run.runner", "scenarios.report.html", "tests.scenarios.meddler"),
     *(FORK_SERVER, "edge.training.trainer"),
 )
 PR_SET_NAME = 15  # linux/prctl.h

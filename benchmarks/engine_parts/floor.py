@@ -28,9 +28,9 @@ from edge.data.partitioning import cached_partition
 from edge.protocol.payload import MODEL, Floats
 from edge.protocol.rng import keyed_generator
 from edge.training.trainer import LocalTrainer
-from scenarios.builder import job
-from scenarios.cache import cache_folder
+from scenarios.config.cache import cache_folder
 from scenarios.config.load import load
+from scenarios.run.builder import job
 
 PROCESSES = 2
 SEED_STREAM = "batches"

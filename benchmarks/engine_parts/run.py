@@ -27,9 +27,9 @@ from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
-from scenarios import runner
 from scenarios.config.load import Loaded, load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 
 SITE = "benchmarks.engine_parts.site"
 

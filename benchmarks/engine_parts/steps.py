@@ -30,9 +30,9 @@ from edge.protocol.payload import MODEL, Floats
 from edge.protocol.rng import keyed_generator
 from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
-from scenarios.builder import job
-from scenarios.cache import cache_folder
+from scenarios.config.cache import cache_folder
 from scenarios.config.load import load as load_scenario
+from scenarios.run.builder import job
 
 WARM_UP = 1
 CHECKED_STEPS = 3

@@ -22,9 +22,9 @@ from edge.protocol.config import CPU
 from edge.protocol.messages import Train
 from edge.protocol.payload import MODEL, Floats, Payload
 from edge.training.trainer import LocalTrainer
-from scenarios.builder import job
-from scenarios.cache import cache_folder
+from scenarios.config.cache import cache_folder
 from scenarios.config.load import load
+from scenarios.run.builder import job
 
 WARM_UP = 2
 """Visits of each variant before it is timed, on a GPU: libraries choose kernels, graphs are captured"""

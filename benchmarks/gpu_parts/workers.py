@@ -28,9 +28,9 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import CPU
 from edge.runtime.gpu_memory import free_nbytes
-from scenarios import runner
 from scenarios.config.load import ScenarioError, load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 
 LOOK_SECONDS = 0.5
 """Between two looks at the GPU's memory; each starts a process"""

@@ -24,9 +24,9 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
 from edge.runtime.keys import read_pair, read_public
-from scenarios import runner
 from scenarios.config.load import load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 
 CLIENTS = 1000
 

@@ -107,7 +107,7 @@ class History:
 
 @dataclass
 class FederatedRun:
-    """One run, put together by `scenarios.builder.federated_run`."""
+    """One run, put together by `scenarios.run.builder.federated_run`."""
 
     job: Job
     method: Method

@@ -150,8 +150,9 @@ class TrainConfig(Section):
     """What training computes in: fp32; bf16 (layers in bfloat16; fast on GPUs, and on CPUs with AVX512-BF16 or AMX);
     tf32 (CUDA devices only). Models are kept, sent and evaluated in fp32 in any case.
 
-    Where a scenario leaves this or one of the next two keys out, `scenarios.builder` fills in what is fastest for the
-    model on the device in use, since all three are part of the result; a worker takes None for the first choice."""
+    Where a scenario leaves this or one of the next two keys out, `scenarios.run.builder` fills in what is fastest
+    for the model on the device in use, since all three are part of the result; a worker takes None for the first
+    choice."""
     memory_format: Literal["contiguous", "channels_last"] | None = None
     """How images lie in memory; it changes the order of sums."""
     pathways: Literal["each", "sweep"] | None = None

@@ -16,9 +16,9 @@ import numpy as np
 
 from coordinator.rounds.run import RoundFinished, RunFailed
 from edge.protocol.plugins import error_text
+from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
-from scenarios.errors import ScenarioError
-from scenarios.session import ProgressDisplay
+from scenarios.run.session import ProgressDisplay
 
 
 @dataclass

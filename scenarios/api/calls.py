@@ -16,7 +16,6 @@ from typing import Any
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
-from scenarios import builder, extension, runner
 from scenarios.api import values
 from scenarios.api.callbacks import CallbackDisplay, Callbacks
 from scenarios.api.notebook import progress_display
@@ -24,13 +23,14 @@ from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, place
 from scenarios.api.wording import in_python
 from scenarios.cluster.ray_engine import RayEngine
+from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded, load, note_on_sums
 from scenarios.config.toml_source import COMMAND_LINE
-from scenarios.errors import ScenarioError
-from scenarios.host import KILLED, Host, Piece, check_room
-from scenarios.notes import note_printer
 from scenarios.report.run_reader import ReportError
-from scenarios.session import ProgressDisplay, Session
+from scenarios.run import builder, extension, runner
+from scenarios.run.host import KILLED, Host, Piece, check_room
+from scenarios.run.notes import note_printer
+from scenarios.run.session import ProgressDisplay, Session
 
 Folder = str | PathLike[str]
 
@@ -115,7 +115,7 @@ def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict
 
     ScenarioError for a scenario that cannot be run.
     """
-    from scenarios.studies import estimate
+    from scenarios.studies.forecast import estimate
 
     with calling(), values.named(scenario) as name:
         return estimate.run_check(load(name, values.overrides(overrides)), place("out", out))

@@ -15,13 +15,13 @@ from scenarios.api.notebook import parallel_display, progress_display
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
 from scenarios.api.wording import in_python
-from scenarios.errors import ScenarioError
-from scenarios.host import Host, Piece, choose_device
+from scenarios.config.errors import ScenarioError
+from scenarios.experiment import run_set
+from scenarios.experiment.run_set import Study
 from scenarios.report.run_finder import LEDGER, found
 from scenarios.report.run_reader import ReportError
-from scenarios.run_records import read_json
-from scenarios.studies import run_set
-from scenarios.studies.run_set import Study
+from scenarios.run.host import Host, Piece, choose_device
+from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:
     from scenarios.api.drawn import DrawnFigure
@@ -95,7 +95,7 @@ def compare(
     or with several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
     finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
-    from scenarios.studies import compare as study
+    from scenarios.experiment import compare as study
 
     check_text(run_id=run_id, device=device)
     several = [methods] if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
@@ -137,9 +137,9 @@ def sweep(
     ScenarioError for anything that cannot be run in any cell; a run that fails is in ``failed``, beside those that did
     not; RunFailed if all did. If the user stops it, the runs so far are returned; KeyboardInterrupt if there are none.
     """
-    from scenarios.studies.sweep import page
-    from scenarios.studies.sweep.grid import axis
-    from scenarios.studies.sweep.study import plan
+    from scenarios.experiment import sweep_page as page
+    from scenarios.experiment.grid import axis
+    from scenarios.experiment.sweep import plan
 
     with calling() as write_note, values.named(scenario) as name:
         check_text(run_id=run_id, device=device)
@@ -168,7 +168,7 @@ def _made(
     write_note: Callable[[str], None],
 ) -> RunCollection:
     """The runs of a study, after those that are missing have been made and its result has been written."""
-    from scenarios.studies.sweep.parallel import make_runs
+    from scenarios.experiment.parallel import make_runs
 
     planned, at_once = study.run_set, 1 if parallel is None else at_least_1("parallel", parallel)
     missing = run_set.pending(planned, out, choose_device(device))

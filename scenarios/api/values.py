@@ -20,9 +20,9 @@ import numpy as np
 from edge.protocol.files import write_text
 from edge.protocol.scratch import scratch
 from scenarios.config.error_messages import FOREIGN
+from scenarios.config.errors import ScenarioError
 from scenarios.config.toml_source import WHOLE, find, refuse_repeated, set_key
 from scenarios.config.toml_writer import toml_text, toml_value
-from scenarios.errors import ScenarioError
 
 Scenario = str | PathLike[str] | Mapping[str, Any]
 """The name of a shipped scenario, the path of a TOML file, or the tables of a scenario as a mapping with nested or

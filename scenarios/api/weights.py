@@ -22,9 +22,9 @@ from coordinator.rounds.ports import Arrays
 from edge.protocol.config import Job
 from edge.protocol.payload import MODEL, Vector
 from edge.protocol.spelling import nearest
-from scenarios import builder, runner
-from scenarios.cache import cache_folder
+from scenarios.config.cache import cache_folder
 from scenarios.report.run_reader import RecordedRun, ReportError
+from scenarios.run import builder, runner
 
 if TYPE_CHECKING:
     from edge.training.trained_model import Examples, TrainedModel

@@ -74,7 +74,7 @@ def _beginning(typed: str, candidates: Sequence[str]) -> list[str]:
 
 def words() -> Words:
     """Keys, tables, choices by key, and topics; from the cache if that is no older than the product's files."""
-    from scenarios.cache import cache_folder
+    from scenarios.config.cache import cache_folder
 
     path, stamp = cache_folder() / "completion.json", _stamp()
     with suppress(OSError, ValueError):

@@ -20,10 +20,10 @@ from scenarios.cli import listing, listing_text
 from scenarios.config import catalogue
 from scenarios.config.catalogue import OPTION_TABLES, ScenarioKey
 from scenarios.config.error_messages import known_keys
+from scenarios.config.errors import ScenarioError
 from scenarios.config.schema import Scenario
 from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_value
-from scenarios.errors import ScenarioError
 
 Explanation = dict[str, Any]
 MOST_VALUES = 6

@@ -27,13 +27,12 @@ from edge.protocol import plugins
 from edge.protocol.lr_schedules import LR_SCHEDULES
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import METRICS, MetricRow
-from scenarios import plugin_errors
-from scenarios.cache import cache_folder
-from scenarios.config import catalogue
+from scenarios.config import catalogue, plugin_errors
+from scenarios.config.cache import cache_folder
+from scenarios.config.errors import ScenarioError
 from scenarios.config.field_docs import field_docs as field_docs
 from scenarios.config.toml_source import FILES, shipped
-from scenarios.errors import ScenarioError
-from scenarios.studies.method_costs import method_costs
+from scenarios.studies.forecast.method_costs import method_costs
 
 Row = dict[str, Any]
 

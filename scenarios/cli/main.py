@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios import search_path
 from scenarios.cli import lookup, new, output, own_numpy, recorded, remote, runs, studies, sweeps, verbosity
 from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
+from scenarios.config import search_path
 
 app = typer.Typer(
     cls=GroupedCommands,
@@ -55,8 +55,8 @@ def _for_each_command(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Entry point. Files are never writable by others, whatever the user's umask is.
 
-    A user's own modules are imported from the current folder, too (`scenarios.search_path`), but for commands on runs
-    that there are.
+    A user's own modules are imported from the current folder, too (`scenarios.config.search_path`), but for commands
+    on runs that there are.
     """
     os.umask(os.umask(0o022) | 0o022)
     search_path.protect()

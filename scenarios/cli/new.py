@@ -85,7 +85,7 @@ def new(
 def write(kind: str, name: str, out: Path) -> dict[str, Any]:
     """Write the files of a start: {kind, name, files, commands}. ScenarioError for a bad kind, name or folder."""
     from edge.protocol.spelling import nearest
-    from scenarios.errors import ScenarioError
+    from scenarios.config.errors import ScenarioError
 
     if kind not in KINDS:
         raise ScenarioError(f"new {kind!r}: {nearest(kind, KINDS)}")

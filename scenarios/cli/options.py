@@ -19,14 +19,14 @@ import typer
 
 from scenarios.cli import output, own_numpy
 from scenarios.cli.completion import complete_overrides, complete_scenarios
-from scenarios.notes import note_printer
+from scenarios.run.notes import note_printer
 
 if TYPE_CHECKING:
     from coordinator.workers.sockets import RemoteAccess
     from scenarios.cluster.ray_engine import RayEngine
     from scenarios.config.load import Loaded
     from scenarios.report.live import LiveTable
-    from scenarios.session import Work
+    from scenarios.run.session import Work
 
 FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
 
@@ -177,11 +177,11 @@ def with_workers(
 ) -> dict[str, Any]:
     """Call ``work`` with a worker launcher and a stop flag, and show a live table of ``runs`` meanwhile, or ``show``.
 
-    Arguments and errors as of `scenarios.session.Session`.
+    Arguments and errors as of `scenarios.run.session.Session`.
     """
     from coordinator.workers.monitor import FIRST_REMOTE_WORKER_SECONDS
     from scenarios.report.live import LiveTable
-    from scenarios.session import Session
+    from scenarios.run.session import Session
 
     own_numpy.limit(runs)
     names = remote_access.names if remote_access is not None else engine.names if engine is not None else {}
@@ -210,7 +210,7 @@ def report_or_warning(draw: Callable[[], Path]) -> Path | None:
 
 def print_notes(loaded: Loaded, tell: Callable[[str], None] | None = None) -> None:
     """Print the notes for a scenario's author to stderr, by default with a `note_printer` of their own."""
-    from scenarios import builder
+    from scenarios.run import builder
 
     tell = tell or note_printer()
     for note in (*loaded.notes, *builder.fleet_notes(loaded)):

@@ -26,7 +26,7 @@ from scenarios.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from scenarios.host import Host, Piece
+    from scenarios.run.host import Host, Piece
 
 
 class ReportCommand(PlainCommand):
@@ -37,7 +37,7 @@ class ReportCommand(PlainCommand):
 
         An empty path would be the current folder, which nobody means by an empty variable of a shell.
         """
-        from scenarios.errors import ScenarioError
+        from scenarios.config.errors import ScenarioError
 
         if "" in args:
             raise ScenarioError("report '': an argument is empty; name a folder, or . for the current one")
@@ -166,7 +166,7 @@ def verify(
     quiet: Quiet = False,
 ) -> None:
     """Repeat a run and name the first round that differs, if any."""
-    from scenarios import runner
+    from scenarios.run import runner
     from scenarios.studies import verify as study
 
     with runner.open_existing(folder, device, allow_code) as (loaded, device):
@@ -211,8 +211,8 @@ def measure(
     Of the global model, and of clients' models: by default the local models after the visit that would follow, or,
     for methods without a global model, those that evaluations use. Nothing is charged, and no ledger is written.
     """
-    from scenarios import run_folder, runner
     from scenarios.config.load import ScenarioError
+    from scenarios.run import run_folder, runner
     from scenarios.studies import measure as study
     from scenarios.studies import measure_request
 

@@ -63,7 +63,7 @@ class RemoteOptions:
 
     def engine(self, workers: int | None) -> RayEngine | None:
         """The cluster that does the work; None without --on. ScenarioError for options that do not go with it."""
-        from scenarios.errors import ScenarioError
+        from scenarios.config.errors import ScenarioError
 
         if self.on is None:
             return None
@@ -87,7 +87,7 @@ class RemoteOptions:
     def access(self, workers: int | None) -> RemoteAccess | None:
         """The endpoint and keys for remote workers; None without --listen, and with --on. ScenarioError for
         incomplete options."""
-        from scenarios.errors import ScenarioError
+        from scenarios.config.errors import ScenarioError
 
         if self.on is not None:
             return None
@@ -117,7 +117,7 @@ class RemoteOptions:
 
 
 def _check_endpoint(option: str, endpoint: str) -> None:
-    from scenarios.errors import ScenarioError
+    from scenarios.config.errors import ScenarioError
 
     match = ENDPOINT.fullmatch(endpoint)
     if match is None or not 0 < int(match[2]) <= MAX_PORT:
@@ -158,9 +158,9 @@ def worker(
     """
     from edge.runtime.connection import Credentials
     from edge.runtime.keys import read_pair, read_public
-    from scenarios.cache import cache_folder
     from scenarios.cluster.node_agent import NodeOptions, join_run
-    from scenarios.host import choose_device
+    from scenarios.config.cache import cache_folder
+    from scenarios.run.host import choose_device
 
     _check_endpoint("--connect", connect)
     credentials = Credentials(read_pair(keys), read_public(server))

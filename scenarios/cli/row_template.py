@@ -9,9 +9,9 @@ from typing import Any
 
 from costmodel.fleet.devices import Device, Network, devices, networks
 from edge.protocol.spelling import nearest
+from scenarios.config.errors import ScenarioError
 from scenarios.config.field_docs import field_docs
 from scenarios.config.toml_writer import toml_text
-from scenarios.errors import ScenarioError
 
 OWN = "my-"
 """Before the row's name, since shipped names are taken."""

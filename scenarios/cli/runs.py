@@ -31,11 +31,11 @@ from scenarios.cli.options import (
     with_workers,
 )
 from scenarios.cli.remote import OwnWorkers, RemoteOptions
-from scenarios.notes import note_printer
+from scenarios.run.notes import note_printer
 
 if TYPE_CHECKING:
     from scenarios.config.load import Loaded
-    from scenarios.host import Host, Piece
+    from scenarios.run.host import Host, Piece
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def run(
     options: RunOptions,
 ) -> None:
     """Run a scenario; write its run folder and report."""
-    from scenarios import runner
     from scenarios.config.load import load, note_on_sums
+    from scenarios.run import runner
 
     remote_access, engine = options.access(options.workers), options.engine(options.workers)
     loaded = load(scenario, _with_seed(overrides, seed))
@@ -88,8 +88,8 @@ def resume(
     The run continues after its last committed round. For a run that has ended, print the summary, and draw the report
     if that is missing; with another limit (rounds.max, stop.*, budget.*), go on with it.
     """
-    from scenarios import extension, runner
-    from scenarios.host import check_room
+    from scenarios.run import extension, runner
+    from scenarios.run.host import check_room
 
     remote_access, engine = options.access(options.workers), options.engine(options.workers)
     with runner.open_existing(folder, options.device, allow_code) as (recorded, device):
@@ -158,8 +158,8 @@ def check(
     """
     from scenarios.config.load import load
     from scenarios.report import check_output
-    from scenarios.studies import duration, run_costs
-    from scenarios.studies import estimate as study
+    from scenarios.studies.forecast import duration, run_costs
+    from scenarios.studies.forecast import estimate as study
 
     loaded = load(scenario, _with_seed(overrides, seed))
     tell = note_printer()

@@ -26,7 +26,7 @@ from scenarios.cli.options import (
 from scenarios.cli.study_runner import estimate_of, run_study, show_estimate
 
 if TYPE_CHECKING:
-    from scenarios.host import Host, Piece
+    from scenarios.run.host import Host, Piece
 
 _METHODS = "methods, separated by commas"
 several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
@@ -66,7 +66,7 @@ def compare(
 
     With the --run-id of an earlier comparison, finished runs are kept and interrupted runs are resumed.
     """
-    from scenarios.studies import compare as study
+    from scenarios.experiment import compare as study
 
     planned = study.plan(scenario, overrides or [], methods, options.seed, options.run_id, seeds)
     parallel = options.parallel or (1 if seeds > 1 and not options.on else None)
@@ -89,7 +89,7 @@ def study_budget(
 
     With the --run-id of an earlier study, finished runs are kept and interrupted runs are resumed.
     """
-    from scenarios.studies import budget as study
+    from scenarios.experiment import budget as study
 
     budgets = study.budgets(nbytes, seconds)
     planned = study.plan(scenario, overrides or [], methods, budgets, seeds, options.seed, options.run_id)
@@ -116,8 +116,8 @@ def study_trial(
     All parts share the folder trial, or that of --run-id: a part that needs runs of another finds them; finished runs
     are kept and interrupted runs are resumed.
     """
-    from scenarios.studies.trial import pace, plan
-    from scenarios.studies.trial import study as trial
+    from scenarios.papers.trial import pace, plan
+    from scenarios.papers.trial import study as trial
 
     choice = plan.TrialChoice(scenario, overrides or [], part, seeds, options.seed, target, targets, only)
     planned = plan.plan(choice if options.run_id is None else replace(choice, run_id=options.run_id))
@@ -147,7 +147,7 @@ def study_tune(
     Every combination of the values of --grid is a run per seed. An option of a method (method_options.KEY) varies for
     the methods that have it.
     """
-    from scenarios.studies import tune as study
+    from scenarios.experiment import tune as study
 
     values = study.grid(grid or [])
     planned = study.plan(scenario, overrides or [], methods, values, seeds, options.seed, options.run_id)

@@ -24,8 +24,8 @@ from scenarios.cli.options import (
 
 if TYPE_CHECKING:
     from scenarios.cluster.ray_slots import RayRuns
-    from scenarios.host import Host, Piece
-    from scenarios.studies.run_set import RunSet, Study
+    from scenarios.experiment.run_set import RunSet, Study
+    from scenarios.run.host import Host, Piece
 
 
 def run_study(
@@ -42,10 +42,10 @@ def run_study(
     made) -> the host, with what is to be said while they work; ``parallel``: runs at a time, which are then
     shown by their names; ``on``: the cluster whose nodes make them.
     """
-    from scenarios.host import choose_device, piece_seconds
+    from scenarios.experiment import run_set
+    from scenarios.experiment.parallel import make_runs
     from scenarios.report.live import LiveTable, ParallelTable
-    from scenarios.studies import run_set
-    from scenarios.studies.sweep.parallel import make_runs
+    from scenarios.run.host import choose_device, piece_seconds
 
     planned, piece = study.run_set, options.piece
     piece_seconds(piece)  # refused before minutes are spent on an estimate
@@ -97,8 +97,9 @@ def _cluster(on: str | None, options: StudyOptions, parallel: int | None) -> Ray
 
 def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, expected: dict[str, Any]) -> NoReturn:
     """Write and print what a study found, and say what is left of one that was stopped; exit with its code."""
-    from scenarios.host import choose_device
-    from scenarios.studies import run_set, wall_time
+    from scenarios.experiment import run_set
+    from scenarios.run.host import choose_device
+    from scenarios.studies.forecast import wall_time
 
     result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
     stopped, folder = run_set.is_interrupted(result, study.run_set), run_set.folder_of(result)
@@ -121,7 +122,7 @@ def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, e
 
 def estimate_of(planned: RunSet, options: StudyOptions) -> dict[str, Any]:
     """The expected duration of a study on this machine (`duration.result`), measured in short runs."""
-    from scenarios.studies import duration
+    from scenarios.studies.forecast import duration
 
     tell = progress_printer(options.silent)
 
@@ -135,6 +136,6 @@ def estimate_of(planned: RunSet, options: StudyOptions) -> dict[str, Any]:
 
 def show_estimate(found: dict[str, Any], stream: IO[str]) -> None:
     from scenarios.report import terminal
-    from scenarios.studies import duration
+    from scenarios.studies.forecast import duration
 
     terminal.print_table(duration.table(found), stream=stream)

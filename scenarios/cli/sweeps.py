@@ -37,8 +37,9 @@ def sweep(
     The same command, also with more seeds or values, makes only the runs that are missing: the folder's name follows
     from the scenario, the keys of the grid and what all runs have in common.
     """
-    from scenarios.studies.sweep import page, study
-    from scenarios.studies.sweep.sweep_file import requested
+    from scenarios.experiment import sweep as study
+    from scenarios.experiment import sweep_page as page
+    from scenarios.experiment.sweep_file import requested
 
     asked = requested(scenario, words or [])
     planned = study.plan(

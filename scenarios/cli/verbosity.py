@@ -63,7 +63,7 @@ def show_traceback(error: BaseException) -> None:
 
 def _switch_on() -> None:
     from edge.protocol.plugins import own_folders
-    from scenarios.cache import cache_folder
+    from scenarios.config.cache import cache_folder
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.INFO)

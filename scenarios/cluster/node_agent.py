@@ -38,7 +38,7 @@ from edge.runtime.log import log
 from edge.runtime.numerics import difference, fingerprint, lacking
 from scenarios.cluster.state_files import StateFiles
 from scenarios.cluster.task_forwarder import TaskForwarder
-from scenarios.host import default_workers, logging_to
+from scenarios.run.host import default_workers, logging_to
 
 FINISHED, FAILED, STOPPED = 0, 3, 4
 HEARTBEAT_SECONDS = 5.0

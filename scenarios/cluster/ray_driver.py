@@ -16,7 +16,7 @@ To stdout:
     {"unreachable": TEXT}
     {"placed": NODE, "name", "key", ..}, {"gone": NODE, "name"}, {"said": LINES, "name"}
     {"failed": NODE, "name", "why", "is_left_out"}, {"hopeless": TEXT}, {"note": TEXT}
-    {"slot": NUMBER, "said": {..}}  of a run, as `scenarios.studies.sweep.run_process` has it
+    {"slot": NUMBER, "said": {..}}  of a run, as `scenarios.experiment.run_process` has it
 
 At the end of stdin, which the kernel brings about however the other process dies, it ends all that it has placed.
 """

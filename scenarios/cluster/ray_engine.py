@@ -28,7 +28,7 @@ from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import PoolError
 from edge.runtime.keys import KeyPair, new_pair
 from scenarios.cluster.agent_keeper import agent_environment
-from scenarios.errors import ScenarioError
+from scenarios.config.errors import ScenarioError
 
 DRIVER = "scenarios.cluster.ray_driver"
 RAY, AUTO, LOCAL = "ray", "auto", "local"

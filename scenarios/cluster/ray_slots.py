@@ -1,4 +1,4 @@
-"""Whole runs of a run set on the nodes of a Ray cluster, as `scenarios.studies.sweep.parallel` hands them out."""
+"""Whole runs of a run set on the nodes of a Ray cluster, as `scenarios.experiment.parallel` hands them out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from scenarios.cluster.ray_engine import RayEngine
-from scenarios.errors import ScenarioError
-from scenarios.host import Host
-from scenarios.studies.run_set import PlannedRun
-from scenarios.studies.sweep.slots import told_of
+from scenarios.config.errors import ScenarioError
+from scenarios.experiment.run_set import PlannedRun
+from scenarios.experiment.slots import told_of
+from scenarios.run.host import Host
 
 
 class RayRuns:

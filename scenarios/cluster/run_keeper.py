@@ -22,7 +22,7 @@ from edge.protocol.portable import PORTABLE, numpy_environment
 from edge.protocol.scratch import scratch
 from scenarios.cluster.agent_keeper import agent_environment
 
-RUN_PROCESS = "scenarios.studies.sweep.run_process"
+RUN_PROCESS = "scenarios.experiment.run_process"
 WAIT_SECONDS = 0.5
 """Longest wait for something that a run says."""
 
@@ -33,7 +33,7 @@ class RunOrder:
 
     host: dict[str, Any]
     run: dict[str, Any]
-    """Both as `scenarios.studies.sweep.run_process` reads them, with the paths of the machine that asks"""
+    """Both as `scenarios.experiment.run_process` reads them, with the paths of the machine that asks"""
     token: str
     """The name of a file in the folder of the run set, by which its files are recognized"""
     begun: bytes = b""
@@ -123,7 +123,7 @@ def run_environment(scenario: str) -> dict[str, str]:
     """The environment of a run's process: NumPy, which computes virtual times and server steps there, is limited for
     portable numerics, as in a command's own process (`scenarios.cli.own_numpy`).
 
-    ``scenario``: TOML, as `scenarios.studies.sweep.slots.told_of` writes it.
+    ``scenario``: TOML, as `scenarios.experiment.slots.told_of` writes it.
     """
     is_portable = tomllib.loads(scenario)["train"]["instructions"] == PORTABLE
     return numpy_environment(agent_environment()) if is_portable else agent_environment()

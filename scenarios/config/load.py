@@ -29,15 +29,14 @@ from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import LR_SCHEDULES, lr_schedule
 from edge.protocol.plugins import PluginOptions
 from edge.training.metrics.registry import metric_rows
-from scenarios import plugin_errors, search_path
-from scenarios.config import number_checks, quantities, validation
+from scenarios.config import number_checks, plugin_errors, quantities, search_path, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
+from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.method_names import named_method
 from scenarios.config.plugin_keys import PLUGIN_KEYS
 from scenarios.config.schema import EvalSection, Scenario, all_fields
 from scenarios.config.toml_source import COMMAND_LINE, FILES, ValueOrigin, find, leaves, parse, read, renamed, set_key
 from scenarios.config.value_types import type_text
-from scenarios.errors import ScenarioError as ScenarioError
 
 RUN_COPY = "scenario.toml"
 """Name of a scenario's file in a run folder"""

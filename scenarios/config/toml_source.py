@@ -14,7 +14,7 @@ from typing import Any
 from costmodel.files import parse_toml, read_bytes
 from edge.data.locate import is_file
 from edge.protocol.spelling import nearest
-from scenarios.errors import ScenarioError
+from scenarios.config.errors import ScenarioError
 
 FILES = Path(__file__).parent / "files"
 COMMAND_LINE = "command line"

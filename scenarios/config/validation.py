@@ -23,8 +23,8 @@ from edge.protocol.plugins import is_own
 from edge.protocol.portable import PORTABLE
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import metric_rows
-from scenarios import fleet_builder
 from scenarios.config.schema import AccessLinksSection, EvalSection, Scenario
+from scenarios.run import fleet_builder
 
 KINDS_OF_EXAMPLES = {"image": "images", "features": "features", "tokens": "tokens"}
 """Kinds of examples, in messages."""

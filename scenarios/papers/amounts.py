@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coordinator.records.store import read
 from scenarios.report.progress import trail
-from scenarios.run_folder import MEASURED
+from scenarios.run.run_folder import MEASURED
 
 FORWARD_MACS, TRAINING_MACS = "forward MACs per example", "MACs of a training step per example"
 STORED_WEIGHTS, STORED_PARAMETERS = "stored weights", "stored parameters"

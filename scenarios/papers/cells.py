@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from scenarios.experiment.run_set import RunSet
+from scenarios.experiment.variant import Variant
 from scenarios.papers.amounts import HESSIANS, TABLE_AMOUNTS
 from scenarios.papers.moving_average import Smoothing, smoothed
 from scenarios.papers.spec import (
@@ -29,8 +31,6 @@ from scenarios.papers.spec import (
 )
 from scenarios.report import best_round
 from scenarios.report.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
-from scenarios.studies.run_set import RunSet
-from scenarios.studies.variant import Variant
 
 MARKS = {
     "scaled": ("†", "not at the paper's scale"),

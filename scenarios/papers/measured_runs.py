@@ -14,11 +14,11 @@ from typing import Any
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
-from scenarios import runner
-from scenarios.host import Host
 from scenarios.papers.amounts import HESSIAN_DIRECTION, HESSIAN_NORM, HESSIANS
 from scenarios.papers.cells import ReproductionPlan
-from scenarios.run_folder import MEASURED
+from scenarios.run import runner
+from scenarios.run.host import Host
+from scenarios.run.run_folder import MEASURED
 from scenarios.studies import measure, measure_request
 from scenarios.studies.measure_request import MeasureRequest
 

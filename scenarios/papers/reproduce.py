@@ -11,14 +11,14 @@ from typing import Any
 
 from edge.protocol.spelling import nearest
 from scenarios.config.load import ScenarioError, load
+from scenarios.experiment.compare import check_options, check_settings
+from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.papers import fedalign, fedbr, fedmlb, pfedmb
 from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import ReproductionPlan, changed, described, run_name
 from scenarios.papers.moving_average import STARTS, Smoothing
 from scenarios.papers.spec import ACCURACY_AT, BEST_MEASURES, SCALES, PaperFigure, PaperPanel, TablePart
 from scenarios.report.progress import TARGET
-from scenarios.studies.compare import check_options, check_settings
-from scenarios.studies.run_set import PlannedRun, RunSet
 
 FIGURES: dict[str, PaperFigure] = {
     **fedbr.FIGURES,

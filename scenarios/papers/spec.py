@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from scenarios.experiment.variant import Variant
 from scenarios.papers.moving_average import Smoothing
-from scenarios.studies.variant import Variant
 
 PAPER, SMALL, TINY = "paper", "small", "tiny"
 SCALES = (TINY, SMALL, PAPER)

@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.units import format_bytes, format_seconds
-from scenarios.host import Host
+from scenarios.experiment.run_set import Study, missing_note
 from scenarios.papers import surfaces
 from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import MARKS, ReproductionPlan, changed, read_off
@@ -33,7 +33,7 @@ from scenarios.report import columns, terminal
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable, write_study
 from scenarios.report.run_reader import open_runs
-from scenarios.studies.run_set import Study, missing_note
+from scenarios.run.host import Host
 
 UNKNOWN = "setting unknown"
 CUT = "*"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.fleet.devices import own_devices
-from scenarios import fleet_builder
 from scenarios.config.schema import Scenario
 from scenarios.report.columns import FLOPS, SECONDS, cells
+from scenarios.run import fleet_builder
 
 COLUMNS = ("model", "batch", "work", "CPU time", "predicted", "error")
 TITLES = (

@@ -17,7 +17,6 @@ from typing import Any
 
 from coordinator.records.schema import FAULTY, KINDS, NO_TRAINING
 from edge.protocol.files import write_text
-from scenarios.plugin_sources import not_imported
 from scenarios.report import (
     bottlenecks,
     client_values,
@@ -43,6 +42,7 @@ from scenarios.report.result_tables import (
 from scenarios.report.run_finder import FoundRuns, found
 from scenarios.report.run_reader import RecordedRun, flat, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
+from scenarios.run.plugin_sources import not_imported
 
 MAX_EVENTS = 200
 MOST_FAULTY = 20

@@ -16,10 +16,10 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP, Replay, Samples
 from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.units import SECONDS
-from scenarios import builder, fleet_builder
 from scenarios.config.schema import Scenario
 from scenarios.report import plot_style
 from scenarios.report.run_reader import RecordedRun
+from scenarios.run import builder, fleet_builder
 
 COLOURS = ("#0072b2", "#d55e00")
 RATES = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}

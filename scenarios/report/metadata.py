@@ -27,15 +27,15 @@ from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
 from edge.protocol.portable import NATIVE, PORTABLE, Instructions, numpy_instructions, numpy_is_portable
 from edge.runtime.numerics import difference, fingerprint, processor
-from scenarios import builder, evaluated_clients
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.host import PACKAGES, Host, default_workers
-from scenarios.plugin_sources import SourceFile, change, of_run
 from scenarios.report import bottlenecks, client_values, energy_parts, own_method, progress, time_basis
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
 from scenarios.report.run_reader import is_cut_step
-from scenarios.run_records import read_json
+from scenarios.run import builder, evaluated_clients
+from scenarios.run.host import PACKAGES, Host, default_workers
+from scenarios.run.plugin_sources import SourceFile, change, of_run
+from scenarios.run.run_records import read_json
 
 
 def environment(
@@ -152,7 +152,7 @@ def data_sha256(folder: Path) -> str:
 
 
 def began_with(folder: Path) -> dict[str, dict[str, Any]]:
-    """The limits that a run began with, if it has been given others since (`scenarios.extension`)."""
+    """The limits that a run began with, if it has been given others since (`scenarios.run.extension`)."""
     return _recorded(folder).began_with
 
 

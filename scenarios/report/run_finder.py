@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.report.run_reader import PARTS, ReportError, check_folder, find, open_runs
-from scenarios.run_records import read_json
+from scenarios.run.run_records import read_json
 
 LEDGER = PARTS[-1]
 COMPARISON = "compare.json"

@@ -24,12 +24,12 @@ from edge.protocol.home import expanded
 from edge.protocol.payload import BUFFERS
 from edge.protocol.plugins import is_own
 from edge.protocol.portable import PORTABLE
-from scenarios import run_records
+from scenarios.config.errors import one_paragraph
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.quantities import scenario_text
-from scenarios.errors import one_paragraph
-from scenarios.plugin_sources import not_imported
 from scenarios.report import labels, nominal_cost, own_method, progress
+from scenarios.run import run_records
+from scenarios.run.plugin_sources import not_imported
 
 PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
 UNFINISHED = "unfinished"

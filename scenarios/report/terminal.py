@@ -20,7 +20,7 @@ from scenarios.report.narrow import column_groups, widths
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import percent, to_target, trail
 from scenarios.report.run_reader import ReportError
-from scenarios.run_records import read_scenario
+from scenarios.run.run_records import read_scenario
 
 Summary = Mapping[str, Any]
 Row = tuple[str, list[str]]

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
-from scenarios import fleet_builder
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
+from scenarios.run import fleet_builder
 
 Query = Callable[[str], list[sqlite3.Row]]
 READ = "read"

@@ -25,9 +25,9 @@ from edge.protocol import plugins
 from edge.protocol.lr_schedules import LrSchedule
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import MetricRow
-from scenarios import runner
 from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 
 BASE = "digits"
 ROUNDS = 4

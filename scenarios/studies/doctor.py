@@ -37,11 +37,11 @@ from edge.data.locate import ENVIRONMENT, find_data
 from edge.data.registry import DATASETS
 from edge.protocol.files import write_text
 from edge.runtime import numerics
-from scenarios.cache import cache_folder
+from scenarios.config.cache import cache_folder
 from scenarios.config.load import ScenarioError
 from scenarios.config.toml_writer import toml_text
-from scenarios.host import PACKAGES, default_workers
 from scenarios.report import calibration, terminal
+from scenarios.run.host import PACKAGES, default_workers
 
 SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh.scratch/pool")
 THIS_HOST = "this-host"

@@ -34,11 +34,12 @@ from edge.protocol.messages import GLOBAL, LOCAL_MODEL, OWN_COMPONENT, SUBVALUE,
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
-from scenarios import builder, evaluated_clients, plugin_errors, run_errors, runner
-from scenarios.cache import cache_folder
+from scenarios.config import plugin_errors
+from scenarios.config.cache import cache_folder
 from scenarios.config.load import ScenarioError
-from scenarios.host import Host, run_lock
 from scenarios.report.metadata import source_change
+from scenarios.run import builder, evaluated_clients, run_errors, runner
+from scenarios.run.host import Host, run_lock
 from scenarios.studies.measure_request import MeasureRequest
 from scenarios.studies.restored_run import copied_ledger, restored_run
 

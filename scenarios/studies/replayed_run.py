@@ -40,10 +40,10 @@ from costmodel.clock import Clock
 from costmodel.units import format_seconds
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Totals, Update
-from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
-from scenarios.studies.typical_visits import server_of_zeros
+from scenarios.run import builder
+from scenarios.studies.forecast.typical_visits import server_of_zeros
 
 BUDGETS = (*FLEET_RULES, SECONDS)
 """Rules whose budgets decide how long a run lasts, and nothing else"""

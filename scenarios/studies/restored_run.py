@@ -23,7 +23,7 @@ from costmodel.clock import Clock
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import opened
 from edge.protocol.payload import Payload
-from scenarios import builder
+from scenarios.run import builder
 from scenarios.studies.measure_request import MeasureRequest
 
 COPIED_PAGES = 4096

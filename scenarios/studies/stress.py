@@ -33,7 +33,7 @@ from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work, Works
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
-from scenarios.errors import ScenarioError
+from scenarios.config.errors import ScenarioError
 from scenarios.report import terminal
 from scenarios.studies.resident_memory import ResidentMemory
 

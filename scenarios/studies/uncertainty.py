@@ -23,7 +23,7 @@ from costmodel.fleet.row_factors import DEVICE_FIGURES, NETWORK_FIGURES, RowFact
 from costmodel.fleet.variation import MEASURED, Noise
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
-from scenarios.errors import ScenarioError, one_paragraph
+from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.report import drawn_times, terminal
 from scenarios.report.drawn_times import MOST_DRAWS, DrawnTimes, Interval, with_intervals
 from scenarios.report.pages import PageTable

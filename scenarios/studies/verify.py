@@ -15,10 +15,10 @@ from coordinator.records.store import evaluations, has_rounds, read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.scratch import scratch
-from scenarios import runner
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.host import Host
 from scenarios.report.metadata import machine_change, source_change, stops_at_target
+from scenarios.run import runner
+from scenarios.run.host import Host
 
 TABLES = {"rounds": "round", "visits": "visit", "payload_shapes": "rowid"}
 """Tables in the hash chain, beside the method's own -> the order of their rows."""

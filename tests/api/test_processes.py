@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import fedbr
-from scenarios.host import StopFlag
+from scenarios.run.host import StopFlag
 
 ROOT = Path(__file__).parents[2]
 RUN = """

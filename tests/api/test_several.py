@@ -112,7 +112,7 @@ def test_a_relative_folder_is_another_one_elsewhere(tmp_path: Path, monkeypatch:
 
 
 def test_a_call_writes_a_note_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("scenarios.builder.fleet_notes", lambda loaded: ["a trace"])
+    monkeypatch.setattr("scenarios.run.builder.fleet_notes", lambda loaded: ["a trace"])
 
     def watched(*arguments: Any) -> None:
         write_note = arguments[-2]

@@ -11,9 +11,9 @@ import pytest
 
 import fedbr
 from scenarios.api.values import named, overrides
+from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.config.toml_source import parse
-from scenarios.errors import ScenarioError
 
 
 @pytest.mark.parametrize(

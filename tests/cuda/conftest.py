@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from edge.training.trainer import LocalTrainer
-from scenarios import builder
-from scenarios.cache import cache_folder
+from scenarios.config.cache import cache_folder
 from scenarios.config.load import load
+from scenarios.run import builder
 
 DEVICE = "cuda:0"
 

@@ -11,9 +11,9 @@ import pytest
 from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios import runner
 from scenarios.config.load import load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 from tests.scenarios.runs import never, opened
 
 METHODS = {

@@ -22,8 +22,8 @@ from unittest import mock
 
 from coordinator.workers.launcher import WorkerLauncher, environment
 from edge.protocol.portable import trains_portably
-from scenarios import runner
 from scenarios.cli import main
+from scenarios.run import runner
 from tests.scenarios.in_this_process import BOARDS, InThisProcess
 
 GOLDEN = Path(__file__).with_name("golden")

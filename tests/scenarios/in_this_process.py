@@ -13,9 +13,9 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import Payload
 from edge.training.trainer import LocalTrainer
-from scenarios import runner
 from scenarios.config.load import load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 from tests import toy
 
 BOARDS = "fleet.devices={raspberry-pi-4=0.4, jetson-nano=0.3, raspberry-pi-5=0.3}"

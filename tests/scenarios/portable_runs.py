@@ -16,9 +16,9 @@ from unittest import mock
 import torch
 
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios import runner
 from scenarios.config.load import load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 from tests.scenarios.in_this_process import InThisProcess
 
 SHORT = ("train.instructions=portable", "rounds.max=2", "train.local_steps=4", "stop.target_accuracy=1.0")

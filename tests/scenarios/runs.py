@@ -13,10 +13,10 @@ import pytest
 
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios import runner
 from scenarios.cli import main
 from scenarios.config.load import Loaded, load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 from tests import warm
 
 QUICK = ("train.local_epochs=1", "stop.target_accuracy=1.0")

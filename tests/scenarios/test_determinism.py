@@ -17,8 +17,8 @@ import pytest
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
-from scenarios.host import Host
-from scenarios.runner import run
+from scenarios.run.host import Host
+from scenarios.run.runner import run
 from tests.ledgers import virtual_rows
 from tests.scenarios.runs import never
 

@@ -17,8 +17,8 @@ import pytest
 
 from coordinator.records.store import read
 from coordinator.workers.task import PoolError
-from scenarios import run_errors
 from scenarios.cli.main import run_command
+from scenarios.run import run_errors
 from tests import warm
 from tests.remains import Watch
 from tests.scenarios.runs import committed, fedbr

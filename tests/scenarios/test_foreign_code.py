@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 import fedbr
-from scenarios import search_path, shipped_files
-from scenarios.errors import ScenarioError
+from scenarios.config import search_path
+from scenarios.config.errors import ScenarioError
+from scenarios.run import shipped_files
 from tests import warm
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ import fedbr
 from scenarios.cli.main import run_command
 from scenarios.report import html, run_tables
 from scenarios.report.run_reader import ReportError, open_runs
-from scenarios.run_records import (
+from scenarios.run.run_records import (
     MOST_LEVELS,
     AnyRecord,
     EnvironmentRecord,

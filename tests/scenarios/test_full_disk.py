@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios import runner
 from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
-from scenarios.host import Host, logging_to
+from scenarios.run import runner
+from scenarios.run.host import Host, logging_to
 from tests import warm
 from tests.ledgers import virtual_rows
 from tests.remains import Watch

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.records.store import evaluations, read
-from scenarios.builder import identity
 from scenarios.config.load import ScenarioError, load
 from scenarios.report.html import from_folder
+from scenarios.run.builder import identity
 from tests.scenarios.in_this_process import pool_in_this_process, run
 
 __all__ = ["pool_in_this_process"]

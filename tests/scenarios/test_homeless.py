@@ -14,7 +14,8 @@ import os, sys
 # whoever is no longer root may not read the code
 from scenarios.cli import listing, main, remote
 from scenarios.report import terminal
-from scenarios.studies import doctor, estimate
+from scenarios.studies.forecast import estimate
+from scenarios.studies import doctor
 os.setgroups([])
 os.setuid({STRANGER})
 sys.exit(main.run_command(sys.argv[1:]))

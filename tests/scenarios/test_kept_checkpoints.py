@@ -9,9 +9,9 @@ import pytest
 from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios import runner
 from scenarios.config.load import ScenarioError, load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 from tests.scenarios.in_this_process import SMALL, pool_in_this_process, run
 from tests.scenarios.runs import opened
 

@@ -10,11 +10,11 @@ import pytest
 
 from coordinator.records.store import logged, read
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios import runner
 from scenarios.config.load import load
-from scenarios.host import Host
 from scenarios.report import html, run_tables
 from scenarios.report.run_reader import open_runs
+from scenarios.run import runner
+from scenarios.run.host import Host
 from tests.scenarios.runs import QUICK, never
 
 TALKING = "method=tests.plugins.talking:SPEC+tests.plugins.talking:CORRECTION"

@@ -11,10 +11,10 @@ import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
 from edge.data.partition_registry import PartitionRow
-from scenarios import runner
 from scenarios.config.load import ScenarioError, load
-from scenarios.host import Host
 from scenarios.report import html
+from scenarios.run import runner
+from scenarios.run.host import Host
 from tests.scenarios.in_this_process import SMALL, pool_in_this_process
 
 __all__ = ["pool_in_this_process"]

@@ -9,10 +9,10 @@ import pytest
 
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios import runner
+from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
-from scenarios.errors import ScenarioError
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 from tests.ledgers import virtual_rows
 from tests.scenarios.runs import QUICK, killed, never, resumed, undisturbed
 

@@ -26,8 +26,8 @@ from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Vector
 from scenarios.config.load import ScenarioError, load
-from scenarios.host import Host
-from scenarios.runner import run as run_scenario
+from scenarios.run.host import Host
+from scenarios.run.runner import run as run_scenario
 from tests.pools import BLOCK_NBYTES, KILL_ONCE, NORMAL, SHORT, TRAINER, Pools
 from tests.pools import visit as pools_visit
 from tests.toy import build_now, direct, federation, model_sha256, play, set_workers, store

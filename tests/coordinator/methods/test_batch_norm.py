@@ -21,8 +21,8 @@ from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
 from edge.protocol.config import ModelConfig, Norm, PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL
-from scenarios import builder
 from scenarios.config.load import ScenarioError
+from scenarios.run import builder
 from tests.ledgers import virtual_rows
 from tests.toy import Run, build_now, described, direct, federation, loaded, model_sha256, play, set_workers, store
 

@@ -22,8 +22,8 @@ from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT, MODEL, BlockShape, LayerShape, Layout, Vector
 from edge.training.trainer import LocalTrainer
-from scenarios import builder
 from scenarios.config.load import ScenarioError, load
+from scenarios.run import builder
 from tests.toy import Run, cache_folder, loaded, play, state_file, vector
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)

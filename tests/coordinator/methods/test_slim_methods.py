@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import ModelConfig, TrainConfig
-from scenarios.errors import ScenarioError
+from scenarios.config.errors import ScenarioError
 from tests.scenarios.runs import undisturbed
 from tests.toy import play
 

@@ -14,8 +14,8 @@ from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.payload import INPUT_GRADIENT
-from scenarios.host import Host
 from scenarios.report.metadata import environment
+from scenarios.run.host import Host
 from scenarios.studies.replay import described
 from tests.edge.protocol.mutations import DESCRIPTION as PROFILE
 from tests.toy import loaded, play

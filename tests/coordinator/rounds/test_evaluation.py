@@ -17,8 +17,8 @@ from coordinator.rounds.evaluation import EvaluationScope, result
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import GLOBAL, Score
 from edge.protocol.payload import MODEL
-from scenarios import builder, evaluated_clients
 from scenarios.config.load import ScenarioError
+from scenarios.run import builder, evaluated_clients
 from tests.ledgers import virtual_rows
 from tests.toy import Run, loaded, play, state_file
 

@@ -20,7 +20,7 @@ from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.tcp import wire_bits
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import GLOBAL
-from scenarios import builder
+from scenarios.run import builder
 from tests.toy import Run, federation, loaded, play, store
 
 # They end after 4, 4, 8 and 16 s.

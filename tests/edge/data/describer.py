@@ -16,8 +16,8 @@ import sklearn.datasets  # noqa: F401  # `edge.data.digits` imports it when it r
 from edge.data import digits, partitioning
 from edge.training import describe
 from edge.training.trainer import LocalTrainer
-from scenarios.builder import job
 from scenarios.config.load import load
+from scenarios.run.builder import job
 
 
 def work(folder: Path, stuck: str, told: Connection) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from edge.protocol.config import TrainConfig, parse, plain
-from scenarios import builder
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.toml_writer import toml_text
+from scenarios.run import builder
 from tests.toy import federation
 
 

@@ -12,7 +12,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.training.blocks import build
 from edge.training.describe import flops_per_example
-from scenarios.errors import ScenarioError
+from scenarios.config.errors import ScenarioError
 from scenarios.studies.replay import replay
 from tests.scenarios.runs import undisturbed
 from tests.toy import one_example, play

@@ -15,8 +15,8 @@ from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.payload import FORWARD, MODEL
 from edge.training.blocks import Block, build, wrapped
 from edge.training.describe import cached_counts
+from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
-from scenarios.errors import ScenarioError
 from tests.plugins import projected_client
 from tests.scenarios.runs import undisturbed
 from tests.toy import DIGITS_CNN, play

@@ -13,7 +13,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
 from scenarios.cli import main
 from scenarios.config.load import load
-from scenarios.host import Host
+from scenarios.run.host import Host
 from scenarios.studies import conformance
 from scenarios.studies.conformance import check_plugin
 from tests.scenarios.runs import refused

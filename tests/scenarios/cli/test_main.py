@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from scenarios.cli import main
-from scenarios.host import Host, StopFlag, check_folder, make_folder
 from scenarios.report import html, terminal
+from scenarios.run.host import Host, StopFlag, check_folder, make_folder
 from tests import warm
 from tests.scenarios.runs import fedbr, refused
 

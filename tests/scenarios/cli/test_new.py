@@ -13,11 +13,11 @@ import pytest
 
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios import runner
 from scenarios.cli import main
 from scenarios.cli.new import KINDS, show, write
 from scenarios.config.load import load
-from scenarios.host import Host
+from scenarios.run import runner
+from scenarios.run.host import Host
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import refused
 

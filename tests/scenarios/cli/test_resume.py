@@ -17,8 +17,8 @@ from coordinator.records.store import read
 from scenarios.cli.main import run_command
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
-from scenarios.host import run_lock
-from scenarios.session import Session
+from scenarios.run.host import run_lock
+from scenarios.run.session import Session
 from tests import warm
 from tests.ledgers import made_run, virtual_rows
 from tests.scenarios.runs import changed

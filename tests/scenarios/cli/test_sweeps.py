@@ -16,12 +16,12 @@ import fedbr
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
-from scenarios.host import Host
-from scenarios.studies import compare
-from scenarios.studies.run_set import run_all
-from scenarios.studies.sweep.grid import read_words
-from scenarios.studies.sweep.parallel import make_runs
-from scenarios.studies.sweep.study import plan
+from scenarios.experiment import compare
+from scenarios.experiment.grid import read_words
+from scenarios.experiment.parallel import make_runs
+from scenarios.experiment.run_set import run_all
+from scenarios.experiment.sweep import plan
+from scenarios.run.host import Host
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never, refused
 

@@ -19,10 +19,10 @@ from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder, a
 from scenarios.cluster.ray_engine import check_address
 from scenarios.cluster.ray_slots import run_shares
 from scenarios.cluster.run_keeper import RunKeeper, RunOrder, packed_folder, run_environment, unpack
+from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load, note_on_sums
-from scenarios.errors import ScenarioError
-from scenarios.studies.run_set import PlannedRun
-from scenarios.studies.sweep.slots import told_of
+from scenarios.experiment.run_set import PlannedRun
+from scenarios.experiment.slots import told_of
 from tests.scenarios.runs import refused
 
 

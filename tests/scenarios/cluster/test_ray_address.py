@@ -20,7 +20,7 @@ from scenarios.cluster import node_agent
 from scenarios.cluster.node_agent import NodeAgent, NodeOptions
 from scenarios.cluster.ray_engine import RayEngine, last_word
 from scenarios.cluster.ray_reach import named_address
-from scenarios.errors import ScenarioError
+from scenarios.config.errors import ScenarioError
 from tests.scenarios.runs import refused
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from coordinator.methods import fedbr
 from coordinator.methods.fedavg import SPEC as FEDAVG
 from coordinator.methods.fedbr import FedBROptions
-from scenarios.builder import identity
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.quantities import scenario_text
 from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_text
+from scenarios.run.builder import identity
 
 
 def refusal(*overrides: str, name: str = "digits") -> str:

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scenarios import fleet_builder
+from scenarios.config.errors import LONGEST
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
-from scenarios.errors import LONGEST
+from scenarios.run import fleet_builder
 from tests import warm
 from tests.scenarios.config.malformed import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
 

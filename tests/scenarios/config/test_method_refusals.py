@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scenarios.config.load import ScenarioError, load
-from scenarios.evaluated_clients import check_validation
+from scenarios.run.evaluated_clients import check_validation
 from tests.scenarios.runs import refused
 
 CLUSTERS = "method=tests.plugins.clusters:SPEC"

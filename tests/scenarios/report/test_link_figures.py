@@ -11,9 +11,9 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.patches import StepPatch
 
-from scenarios import builder
 from scenarios.config.load import load
 from scenarios.report.link_figures import recorded_link
+from scenarios.run import builder
 
 # Of 40 s: down 4 Mbit/s, but for an outage from 10 s to 20 s; up 1 Mbit/s.
 DAYS = "client,seconds,down_bits_per_second,up_bits_per_second\na,0,4e6,1e6\na,10,0,1e6\na,20,4e6,1e6\na,30,4e6,1e6\n"

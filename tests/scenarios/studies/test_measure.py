@@ -15,7 +15,7 @@ from coordinator.workers.task import PoolTask, check_reply_kind
 from edge.protocol.messages import Evaluate, Score, WireError
 from edge.protocol.payload import Vector
 from scenarios.config.load import ScenarioError
-from scenarios.host import Host
+from scenarios.run.host import Host
 from scenarios.studies import measure, measure_request
 from tests.scenarios.in_this_process import InThisProcess, pool_in_this_process, run
 from tests.scenarios.runs import opened

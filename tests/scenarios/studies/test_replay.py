@@ -17,11 +17,11 @@ from coordinator.records.schema import RoundRow, VisitRow
 from coordinator.records.store import evaluations, read
 from costmodel.fleet import devices as device
 from edge.training.trainer import LocalTrainer
-from scenarios import builder
-from scenarios.cache import cache_folder
 from scenarios.cli import main
+from scenarios.config.cache import cache_folder
 from scenarios.config.load import ScenarioError, load
 from scenarios.report.run_reader import ReportError
+from scenarios.run import builder
 from scenarios.studies import replay as study
 from scenarios.studies.replay import described, replay, replayed
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process

@@ -13,7 +13,7 @@ from rich.console import Console
 from coordinator.rounds import synchronous
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from costmodel.clock import Clock
-from scenarios.errors import ScenarioError
+from scenarios.config.errors import ScenarioError
 from scenarios.studies import stress as study
 from scenarios.studies.resident_memory import ResidentMemory
 from scenarios.studies.stress import closing, deadline_seconds, stress

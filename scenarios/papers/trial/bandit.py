@@ -1,0 +1,156 @@
+"""Is the bandit worth it: GMBS against random and fixed alpha at equal bytes and time, and its regret over rounds.
+
+The best fixed alpha is chosen in hindsight, by the mean accuracy at equal bytes: no server knows it beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator.records.store import read
+from scenarios.experiment.statistics import paired
+from scenarios.papers.trial.addition import Figures, Say, TrialAddition
+from scenarios.papers.trial.plan import TrialPlan
+from scenarios.papers.trial.results import Trails, trails
+from scenarios.papers.trial.tables import READ_AS, compared
+from scenarios.report.pages import PageTable
+from scenarios.report.progress import AMOUNTS, Trail, at_budget, with_interval
+
+GMBS = "fedbr"
+FIXED = "fedbr-alpha-"
+REWARDS = "SELECT round, AVG(reward) AS reward FROM choices GROUP BY round ORDER BY round"
+SHARED = {"bytes": "equal bytes", "time": "equal virtual time"}
+HINDSIGHT = "the best fixed alpha is that of the best mean accuracy at equal bytes, which is known only in hindsight"
+
+
+def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """``bandit``: accuracies at equal bytes and time, the best fixed alpha, and GMBS's regret against it."""
+    progress = trails(plan, result["runs"])
+    curves = {cell.variant.name: progress[cell.name] for cell in plan.cells if progress[cell.name]}
+    shared = {kind: at_common(curves, kind) for kind in SHARED}
+    best = best_fixed(shared["bytes"])
+    found: dict[str, Any] = {"at_common": shared, "best_fixed": best, "best_fixed_note": HINDSIGHT}
+    if best is not None and GMBS in curves:
+        folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
+        skew = plan.cells[0].skew
+        seeds = sorted(curves[best].keys() & curves[GMBS].keys())
+        rewards = {seed: [rewards_of(folders[f"{skew}-{name}-seed{seed}"]) for name in (best, GMBS)] for seed in seeds}
+        found["regret"] = {
+            "reward": over_seeds({seed: reward_regret(*pair) for seed, pair in rewards.items()}),
+            "accuracy": over_seeds({seed: accuracy_gap(curves[best][seed], curves[GMBS][seed]) for seed in seeds}),
+        }
+    return {"bandit": found}
+
+
+def at_common(curves: Trails, kind: str) -> dict[str, Any]:
+    """Accuracies at the smallest total of a seed's runs, and GMBS's minus each, paired over seeds."""
+    seeds = sorted({seed for runs in curves.values() for seed in runs})
+    limits = {
+        seed: min(float(getattr(runs[seed][-1], AMOUNTS[kind])) for runs in curves.values() if seed in runs)
+        for seed in seeds
+    }
+    accuracy = {
+        name: {seed: at_budget(points, kind, limits[seed]).accuracy for seed, points in runs.items()}
+        for name, runs in curves.items()
+    }
+    known = {
+        name: {seed: value for seed, value in values.items() if value is not None} for name, values in accuracy.items()
+    }
+    gmbs = known.get(GMBS, {})
+    return {
+        "limits": {str(seed): limit for seed, limit in limits.items()},
+        "variants": {
+            name: {
+                **with_interval(list(values.values())),
+                "gmbs_minus": None if name == GMBS else paired(gmbs, known[name]),
+            }
+            for name, values in accuracy.items()
+        },
+    }
+
+
+def best_fixed(shared: Mapping[str, Any]) -> str | None:
+    """The fixed alpha of the best mean accuracy; None without one."""
+    means = {
+        name: found["mean"]
+        for name, found in shared["variants"].items()
+        if name.removeprefix(FIXED).isdecimal() and found["mean"] is not None
+    }
+    return max(means, key=means.__getitem__) if means else None
+
+
+def rewards_of(folder: Path) -> dict[int, float]:
+    """Round -> mean reward of a visit (Eq. 5), from the ledger's choices."""
+    return {row["round"]: float(row["reward"]) for row in read(folder / "ledger.sqlite", REWARDS)}
+
+
+def reward_regret(best: Mapping[int, float], gmbs: Mapping[int, float]) -> dict[int, float]:
+    """Round -> sum, up to it, of the mean reward of a visit of the best fixed alpha minus GMBS's."""
+    rounds = sorted(best.keys() & gmbs.keys())
+    totals = np.cumsum([best[each] - gmbs[each] for each in rounds]).tolist()
+    return dict(zip(rounds, totals, strict=True))
+
+
+def accuracy_gap(best: Trail, gmbs: Trail) -> dict[int, float]:
+    """Round -> accuracy of the best fixed alpha minus GMBS's, in the rounds that were evaluated in both."""
+    own, other = (
+        {point.rounds - 1: point.accuracy for point in points if point.accuracy is not None} for points in (best, gmbs)
+    )
+    return {each: own[each] - other[each] for each in sorted(own.keys() & other.keys())}
+
+
+def over_seeds(by_seed: Mapping[int, Mapping[int, float]]) -> dict[str, Any]:
+    """Per round, in rounds that all seeds have: the mean over seeds with its interval."""
+    rounds = sorted(set.intersection(*(set(values) for values in by_seed.values()))) if by_seed else []
+    found = [with_interval([values[each] for values in by_seed.values()]) for each in rounds]
+    return {
+        "seeds": list(by_seed),
+        "rounds": rounds,
+        **{key: [each[key] for each in found] for key in ("mean", "half_width", "values")},
+    }
+
+
+def tables(result: Mapping[str, Any]) -> list[PageTable]:
+    """A table for equal bytes and one for equal time: each alpha, and what GMBS is better by."""
+    found = result["bandit"]
+    best = found["best_fixed"]
+    notes = [READ_AS, *([f"best fixed: {best}; {HINDSIGHT}"] if best else [])]
+    return [
+        PageTable(
+            f"accuracy at {label} (fedbr: GMBS)",
+            ["", "accuracy", "GMBS minus it"],
+            compared(list(cells), list(cells.values()), [cell["gmbs_minus"] for cell in cells.values()]),
+            notes,
+        )
+        for kind, label in SHARED.items()
+        for cells in [found["at_common"][kind]["variants"]]
+    ]
+
+
+def figures(result: Mapping[str, Any]) -> Figures:
+    """The accuracies, and the regret over rounds if there are runs of GMBS and of a fixed alpha."""
+    from scenarios.papers.trial.figures import equal_amounts, regret
+
+    found = result["bandit"]
+    panels = {label: found["at_common"][kind]["variants"] for kind, label in SHARED.items()}
+    caption = (
+        "Accuracy when last evaluated within the smallest total of each seed's runs (fedbr: GMBS). Dots are means, "
+        "bars 95 % intervals, ticks single seeds."
+    )
+    drawn = [("bandit-equal", equal_amounts(panels, "bandit-equal"), caption)]
+    if "regret" in found:
+        caption = (
+            f"GMBS against {found['best_fixed']}. Left: the sum over rounds of the mean reward of a visit (Eq. 5, with "
+            "times relative to the longest of their round), best fixed alpha minus GMBS. Right: accuracy after equal "
+            "rounds, best fixed alpha minus GMBS. Lines are means over seeds, bands 95 % intervals, thin lines single "
+            f"seeds; above 0 GMBS is worse. Note that {HINDSIGHT}."
+        )
+        drawn.append(("bandit-regret", regret(found["regret"], "bandit-regret"), caption))
+    return drawn
+
+
+ADDITION = TrialAddition(read_off, tables, figures)

@@ -1,0 +1,412 @@
+"""Builds the parts of a run from its scenario: job, fleet, the method's server side, and the run itself."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, fields, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.aggregation.optimizers import server_optimizer
+from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.methods import fedbr
+from coordinator.methods.compute import ComputeContext
+from coordinator.methods.spec import CorrectionSpec
+from coordinator.records.chain import initial_hash
+from coordinator.records.checkpoints import CheckpointStore
+from coordinator.records.client_states import ClientStates
+from coordinator.records.client_vectors import ClientVectors
+from coordinator.records.store import Ledger
+from coordinator.rounds.budget import Budget
+from coordinator.rounds.evaluation import PoolEvaluator
+from coordinator.rounds.pool_trainer import PoolTrainer
+from coordinator.rounds.run import FederatedRun, RoundFinished
+from coordinator.rounds.selection import ClientSelection
+from coordinator.rounds.selectors.registry import selector
+from coordinator.workers.task import Workers
+from costmodel.clock import Clock
+from costmodel.files import read_bytes
+from costmodel.fleet import memory
+from costmodel.fleet.csv_table import LARGEST_NBYTES
+from costmodel.fleet.devices import Device, Network
+from costmodel.fleet.fleet import Fleet
+from edge.data.json_partition import MOST_NBYTES
+from edge.protocol import codec
+from edge.protocol.config import CPU, ComponentConfig, DataConfig, Job, ModelProfile
+from edge.protocol.home import expanded
+from edge.protocol.payload import BUFFERS, Layout, Payload
+from edge.protocol.portable import PORTABLE
+from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.schema import EVALUATION_KEYS, EvalSection, Scenario, SpeedSection
+from scenarios.config.validation import evaluated, named_blocks
+from scenarios.run import fleet_builder
+from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
+
+RUN_ID_BYTES = 8
+ADDED: Mapping[str, Mapping[str, Any]] = {
+    "rounds": {"selection": "uniform", "selection_options": {}, "policy_options": {}, "on_late": "stop"},
+    "train": {
+        "lr_schedule": "exponential",
+        "lr_schedule_options": {},
+        "lr_rounds": None,
+        "frozen_statistics": "running",
+        "instructions": "native",
+    },
+    "data": {"validation": 0.0, "validation_by": "client"},
+    "data.partition": {"options": {}, "classes_per_client": 2},
+    "fleet": {"trace_assign": "shuffled", "speed": asdict(SpeedSection())},
+    "fleet.transport": {"congestion": "cubic", "reconnect": math.inf, "promotion": False},
+    "fleet.bandwidth": {"up_file": None, "outages": False},
+    "fleet.gateways": {"kind": "rate", "fair": "time"},
+    "stop": {"patience": None},
+    "eval": {key: asdict(EvalSection())[key] for key in (*EVALUATION_KEYS, "drop_last")},
+    "eval.adapt": {"before": False},
+}
+"""Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""
+HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
+"""Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
+PassFlops = tuple[tuple[float, float, float, float], ...]
+"""FLOPs by type of pass, a row per block or unit"""
+KEPT_MODELS = 4
+"""Bound of the client state of one part of a method, in models; its spec does not say how much it keeps."""
+
+
+def on_device(loaded: Loaded, device: str) -> Loaded:
+    """The scenario as it runs on a device, with the defaults that depend on the type of device written out.
+
+    ScenarioError for a precision or instructions that the device does not have.
+    """
+    loaded = _settled(loaded, device)
+    kind = device.partition(":")[0]
+    train = loaded.scenario.train
+    if train.instructions == PORTABLE and kind != CPU:
+        raise ScenarioError(
+            f"{loaded.name}: train.instructions = portable: only on the CPU, and this run is on {kind}; choose "
+            "--device cpu, or native"
+        )
+    for key, is_set in (("precision = tf32", train.precision == "tf32"), ("graphs = true", train.graphs)):
+        if is_set and kind != "cuda":
+            raise ScenarioError(f"{loaded.name}: train.{key}: needs a CUDA device; this run is on {kind}")
+    return loaded
+
+
+def _settled(loaded: Loaded, device: str) -> Loaded:
+    train = loaded.scenario.train
+    defaults = loaded.model.on(device.partition(":")[0], loaded.scenario.model.width, train.precision)
+    keys = ("precision", "memory_format", "pathways")
+    missing = {key: getattr(defaults, key) for key in keys if getattr(train, key) is None}
+    settled = {"train": replace(train, **missing)}
+    return replace(loaded, scenario=loaded.scenario.model_copy(update=settled))
+
+
+def identity(loaded: Loaded) -> dict[str, Any]:
+    """The beginning of the hash chain: the resolved scenario, with hashes of files in place of their paths."""
+    scenario = _overlaid(loaded.scenario.model_dump(), loaded.began)
+    del scenario["checkpoints"]  # it decides what stays on the disk, not what is computed
+    for table, keys in ADDED.items():
+        section: dict[str, Any] = reduce(lambda outer, name: outer.get(name, {}), table.split("."), scenario)
+        for key, default in keys.items():
+            if key in section and section[key] == default:
+                del section[key]
+    if scenario["model"]["norm"] == loaded.model.norm:
+        del scenario["model"]["norm"]
+    if loaded.method.objective.name == fedbr.SPEC.name:
+        scenario["method_options"].pop("preset", None)  # the options that it stands for are written out
+    data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
+    file = data["partition"]["file"]
+    if file is not None and (path := expanded(file)).is_file():
+        data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", path, MOST_NBYTES)}
+    files = file_hashes(loaded.scenario)
+    scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
+    user_rows = [_own_row(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
+    return {**scenario, "data": data, "files": files, "own": user_rows}
+
+
+def _overlaid(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with the values of others in place of their own."""
+    merged = dict(tables)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _overlaid(merged[key], value) if both else value
+    return merged
+
+
+def file_hashes(scenario: Scenario) -> dict[str, str]:
+    """Key -> SHA-256 of each file that the fleet reads; ScenarioError for one that cannot be read."""
+    return {key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleet_builder.named_files(scenario).items()}
+
+
+def _own_row(row: Device | Network) -> dict[str, Any]:
+    """The user's row without the figures and lists that it leaves to their defaults: they were added later."""
+    values = asdict(row)
+    for field in fields(row):
+        if field.default is not MISSING and values[field.name] == field.default:
+            del values[field.name]
+            values["assumed"] = tuple(key for key in values["assumed"] if key != field.name)
+    return values
+
+
+def _sha256(key: str, path: Path, most_nbytes: int) -> str:
+    """The SHA-256 of a file of at most ``most_nbytes`` bytes; ScenarioError naming the key and the file."""
+    try:
+        return hashlib.sha256(read_bytes(path, most_nbytes)).hexdigest()
+    except ValueError as error:
+        raise ScenarioError(f"{key}: {error}") from None
+
+
+def _expanded(data: DataConfig) -> DataConfig:
+    """With the paths of this machine's user, since workers may be another's."""
+    root, file = (None if path is None else str(expanded(path)) for path in (data.root, data.partition.file))
+    return replace(data, root=root, partition=replace(data.partition, file=file))
+
+
+def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) -> Job:
+    """The job of every worker; without a profile (before describe), it names no blocks that are sent or kept."""
+    loaded = _settled(loaded, device)
+    scenario, method = loaded.scenario, loaded.method
+    down: tuple[str, ...] = ()
+    up: tuple[str, ...] = ()
+    kept_blocks: tuple[str, ...] = ()
+    flops: PassFlops = ()
+    unit_flops: PassFlops = ()
+    if profile is not None:
+        down, up = travels(loaded, profile.layout)
+        kept_blocks = method.objective.kept_blocks(profile.layout, down, loaded.options)
+        flops, unit_flops = _rows(profile.flops), _rows(profile.unit_flops)
+    return Job(
+        run_id=initial_hash(identity(loaded), "")[: 2 * RUN_ID_BYTES],
+        seed=scenario.seed,
+        device=device,
+        cache=str(cache),
+        model=scenario.model,
+        data=_expanded(scenario.data),
+        train=scenario.train,
+        objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
+        wrap_model=method.objective.wrap_model(loaded.options),
+        variants=method.objective.variants(loaded.options),
+        corrections=tuple(ComponentConfig(c.client, method.options_of(loaded.options, c)) for c in method.corrections),
+        up=up,
+        kept_blocks=kept_blocks,
+        reports=method.reports,
+        by_layer=method.objective.by_layer(loaded.options),
+        initial_models=method.objective.initial_models(loaded.options),
+        eval_batch=scenario.eval.batch,
+        eval_subset=scenario.eval.subset,
+        eval_drop_last=scenario.eval.drop_last,
+        metrics=scenario.eval.metrics,
+        metric_options=scenario.eval.metric_options,
+        adapt_epochs=scenario.eval.adapt.epochs,
+        adapt_lr=scenario.eval.adapt.lr,
+        adapt_before=scenario.eval.adapt.before,
+        eval_select=scenario.eval.select,
+        flops=flops,
+        unit_flops=unit_flops,
+        data_sha256=profile.data_sha256 if profile is not None else "",
+    )
+
+
+def _rows(flops: NDArray[np.float64]) -> PassFlops:
+    return tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in flops)
+
+
+def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(downloaded blocks, uploaded blocks). ScenarioError names the key."""
+    foreseen = named_blocks(loaded.method, loaded.options, loaded.model, loaded.scenario).names
+    if loaded.method.objective.wrap_model(loaded.options) is not None and layout.names != foreseen:
+        raise ScenarioError(
+            f"{loaded.name}: method = {loaded.method.name!r}: its model has the blocks {', '.join(layout.names)}, but "
+            f"wrapped_blocks of its spec foresees {', '.join(foreseen)}"
+        )
+    exchange = loaded.scenario.travels
+    try:
+        down, up = loaded.method.travels(loaded.options, layout, exchange.down, exchange.up)
+        _check_statistics(loaded, layout, up)
+    except ValueError as error:
+        raise ScenarioError(f"{loaded.name}: {error}") from None
+    return down, up
+
+
+def _check_statistics(loaded: Loaded, layout: Layout, up: tuple[str, ...]) -> None:
+    """Check that running statistics are uploaded, where the global model is evaluated with them."""
+    scenario = loaded.scenario
+    if scenario.model.norm != "batch" or evaluated(loaded.method, scenario) == "clients":
+        return
+    kept = [key.removesuffix(BUFFERS) for key in layout.sizes if key.endswith(BUFFERS) and key not in up]
+    if kept:
+        raise ValueError(
+            f"model.norm = 'batch': the running statistics of {', '.join(kept)} are never uploaded, so that the global "
+            "model cannot be evaluated; choose another travels.up, eval.on = clients, or model.norm = group"
+        )
+
+
+def fleet(loaded: Loaded) -> Fleet:
+    """The clients' devices and links, drawn with the scenario's seed."""
+    try:
+        return fleet_builder.fleet(loaded.scenario, (loaded.model.name, loaded.model.family))
+    except ScenarioError as error:
+        raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def fleet_notes(loaded: Loaded) -> list[str]:
+    """How shares that look like counts, and rows of recordings, meet clients, where there are not as many of both."""
+    try:
+        return fleet_builder.fleet_notes(loaded.scenario)
+    except ScenarioError as error:
+        raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def method_notes(loaded: Loaded, description: ModelProfile) -> list[str]:
+    """What the method says of the described model, if anything."""
+    note = loaded.method.objective.note(description, loaded.options)
+    return [] if note is None else [f"method = {loaded.method.name!r}: {note}"]
+
+
+def with_operations(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fleet:
+    """The fleet with the speed of its devices for the described model, for devices calibrated by kind of operation."""
+    return fleet_builder.with_operations(drawn, (loaded.model.name, loaded.model.family), description)
+
+
+def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int, str]:
+    """client -> why the model does not fit its device, with the largest number of pathways that the method trains."""
+    try:
+        return fleet_builder.refused(loaded.scenario, drawn, description, _stored_forwards(loaded, description))
+    except ScenarioError as error:
+        raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
+    """Bytes that a training visit takes by the count of `costmodel.fleet.memory`, with the largest choice."""
+    parameters = sum(block.params for block in description.layout.blocks)
+    activations = float((description.activations * _stored_forwards(loaded, description)).sum())
+    return memory.training_nbytes(parameters, activations, loaded.scenario.train.batch)
+
+
+def _stored_forwards(loaded: Loaded, description: ModelProfile) -> NDArray[np.float64]:
+    """(blocks,): forward passes of one example that store activations, for the largest choice; ScenarioError."""
+    spec, blocks, train = loaded.method.objective, len(description.layout), loaded.scenario.train
+    context = ComputeContext(
+        layout=description.layout,
+        options=loaded.options,
+        choice=dict.fromkeys(spec.choices, blocks - 1),
+        train=train,
+        plan=train.plan(train.batch),
+        samples=train.batch,
+        flops=description.flops,
+        seed=loaded.scenario.seed,
+        variants=dict(zip(spec.variants(loaded.options), description.variant_flops, strict=True)),
+        outputs=description.outputs,
+        unit_flops=description.unit_flops,
+    )
+    compute = spec.compute(context)
+    try:
+        compute.check(description.flops)
+    except ValueError as error:
+        raise ScenarioError(f"method = {loaded.method.name!r}: its spec's compute: {error}") from None
+    return compute.stored_forwards
+
+
+def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: Path | None = None) -> ServerStrategy:
+    """The server side of the method and of its corrections, before the first round.
+
+    ``folder``: of the run, for vectors that it stores per client; None for the price of a run.
+    """
+    scenario, method = loaded.scenario, loaded.method
+    down, up = travels(loaded, description.layout)
+    assert scenario.aggregate.weights is not None
+    setup = ServerContext(
+        layout=description.layout,
+        initial=initial,
+        options=method.options_of(loaded.options, method.objective),
+        weights=scenario.aggregate.weights,
+        down=down,
+        up=up,
+        seed=scenario.seed,
+        samples=description.samples,
+        histogram=description.histogram,
+        optimiser=server_optimizer(scenario.server).make(loaded.server_options),
+        asynchronous=scenario.rounds.is_asynchronous,
+        sum=scenario.aggregate.sum,
+        train=scenario.train,
+        store=ClientVectors(folder),
+    )
+    parts = [
+        correction.server(_with_options(setup, loaded, correction))
+        for correction in method.corrections
+        if correction.server
+    ]
+    server_side = method.objective.server(setup, parts)
+    server_side.store.expected = server_side.store_shapes()
+    return server_side
+
+
+def federated_run(
+    loaded: Loaded,
+    job: Job,
+    description: ModelProfile,
+    server_side: ServerStrategy,
+    clock: Clock,
+    workers: Workers,
+    ledger: Ledger,
+    folder: Path,
+    *,
+    refused: Mapping[int, str],
+    on_round: Callable[[RoundFinished], None],
+    is_stopped: Callable[[], bool],
+    stop_at_target: bool,
+) -> tuple[FederatedRun, CheckpointStore]:
+    """A run that trains, before its first round, and the store of its checkpoints.
+
+    ``refused``: client -> why it cannot take part; the other arguments are the parts of the run.
+    """
+    method, scenario = loaded.method, loaded.scenario
+    has_client_state = bool(job.kept_blocks) or method.keeps_slots
+    target = scenario.stop.target_accuracy if stop_at_target else None
+    states = ClientStates(folder, job.kept_blocks, method.keeps_slots) if has_client_state else None
+    store = CheckpointStore(ledger, folder, server_side, states)
+    run = FederatedRun(
+        job=job,
+        method=method,
+        options=loaded.options,
+        description=description,
+        server=server_side,
+        clock=clock,
+        trainer=PoolTrainer(job, method, description, server_side, workers, folder, scenario.faults, states),
+        evaluator=PoolEvaluator(job, evaluation_scope(loaded, description), description, server_side, workers, states),
+        recorder=store,
+        states=states,
+        budget=Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience),
+        rules=scenario.rounds,
+        selection=client_selection(loaded, description),
+        eval_every=scenario.eval.every,
+        on_round=on_round,
+        is_stopped=is_stopped,
+        refused=refused,
+        charged_examples=examples_of_clients(loaded, description) if scenario.eval.charged else None,
+    )
+    return run, store
+
+
+def client_selection(loaded: Loaded, description: ModelProfile) -> ClientSelection:
+    """The scenario's client selector, before the first round."""
+    rules = loaded.scenario.rounds
+    chosen = selector(rules.selection, rules.selection_options)
+    return ClientSelection(rules.selection, chosen, loaded.scenario.seed, description.samples)
+
+
+def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> int:
+    """A bound of the bytes of one message of a worker, all of its parts together."""
+    model = description.layout.nbytes()
+    up = codec.update_nbytes(job.run_id, job.reports, server_side.up_shapes())
+    parts_with_state = sum(part.has_client_state for part in loaded.method.parts)
+    state = description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state
+    return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four
+
+
+def _with_options(setup: ServerContext, loaded: Loaded, correction: CorrectionSpec) -> ServerContext:
+    return replace(setup, options=loaded.method.options_of(loaded.options, correction))

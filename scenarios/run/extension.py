@@ -1,0 +1,198 @@
+"""Another limit for a run that there is: its rounds, its goal or its budget. Nothing that a round computes is changed.
+
+The end of a run leaves a mark on its last round alone: a last evaluation, or visits that were refused or cut. So that
+round is taken back and repeated, and the result is that of a run with the new limits from the start. The hash chain
+still begins with the limits that the run began with, which ``environment.json`` keeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from coordinator.records.round_record import EvalResult
+from coordinator.records.schema import HostEvent, RoundRow
+from coordinator.records.store import Ledger, has_rounds
+from coordinator.rounds.budget import CONVERGED, EARLY, FLEET_RULES, ROUNDS, TARGET, Budget
+from edge.protocol.config import TrainConfig
+from edge.protocol.files import write_text
+from edge.protocol.messages import VALIDATION_ACCURACY
+from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.quantities import scenario_text
+from scenarios.config.schema import Scenario
+from scenarios.config.toml_source import leaves, parse
+from scenarios.config.validation import CHECKED_ROUNDS
+from scenarios.report.metadata import source_change, stops_at_target
+from scenarios.report.run_reader import summary
+from scenarios.run import run_errors
+from scenarios.run.host import reset_run_folder, run_lock
+from scenarios.run.run_records import read_json
+
+SCENARIO, ENVIRONMENT, LEDGER = "scenario.toml", "environment.json", "ledger.sqlite"
+ALLOWED = ("rounds.max", "stop", "budget")
+"""Keys and tables that only say how long a run lasts."""
+KEY_OF = {ROUNDS: "rounds.max", TARGET: "stop.target_accuracy", CONVERGED: "stop.patience"}
+"""Stop rule -> its key"""
+
+
+def limits(scenario: Scenario) -> dict[str, Any]:
+    """The tables and keys that say how long a run lasts."""
+    return {"rounds": {"max": scenario.rounds.max}, "stop": asdict(scenario.stop), "budget": asdict(scenario.budget)}
+
+
+def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
+    """Give a run other limits: ``rounds.max``, ``stop.*`` and ``budget.*``; returns its new scenario.
+
+    ``loaded``: its scenario until now. A run that has ended can then be resumed. ScenarioError for other keys, for
+    limits that rounds of the run would have been affected by, and for a run that another process works on.
+    """
+    fresh = f"another run: {shlex.join(['fedbr', 'run', str(folder / SCENARIO), *overrides])}"
+    for override in overrides:
+        key, _ = parse(override)
+        if key not in ALLOWED and not key.startswith(("stop.", "budget.")):
+            raise ScenarioError(f"{key}: resume changes only rounds.max, stop.* and budget.*; to start {fresh}")
+    new = replace(load(str(folder / SCENARIO), overrides), name=loaded.name, began=loaded.began)
+    before, now = (dict(leaves(limits(each.scenario))) for each in (loaded, new))
+    changes = [f"{key} = {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]]
+    if not changes:
+        return loaded
+    check_schedule(loaded.scenario.train, loaded.scenario.rounds.max, new.scenario.rounds.max)
+    new = _spanned(loaded.scenario, new)
+    check_budget(loaded.scenario, new.scenario)
+    with run_lock(folder), run_errors.named(folder):
+        if not has_rounds(folder / LEDGER):
+            reset_run_folder(folder)
+            _write(new, folder)
+            return new
+        if change := source_change(folder):
+            raise ScenarioError(f"{folder}: {change}; restore the files, or start {fresh}")
+        new = replace(new, began=_began(loaded, new))
+        with contextlib.closing(Ledger(folder / LEDGER, None, loaded.method.objective.table)) as ledger:
+            rows = ledger.rounds()
+            ended_by = _ended_by(folder) or ledger.stopped_by(rows[-1].round)  # killed before it wrote its summary
+            kept = rows[:-1] if ended_by not in (None, *EARLY) else rows
+            _check_kept(loaded, ledger, len(kept), ended_by)
+            try:
+                check_passed(new.scenario, kept, _selecting(new.scenario, ledger, kept), stops_at_target(folder))
+            except ValueError as error:
+                raise ScenarioError(f"{error}; to start {fresh}") from None
+            if kept:
+                ledger.truncate_after(kept[-1].round)
+                ledger.event(HostEvent("limits_changed", "", ", ".join(changes), time.time()))
+        if not kept:
+            new = replace(new, began={})
+            reset_run_folder(folder)
+        _write(new, folder)
+    return new
+
+
+def _spanned(before: Scenario, new: Loaded) -> Loaded:
+    """With the rounds that a fresh run's constant schedule would span, unless the user has said others."""
+    train, rounds = new.scenario.train, new.scenario.rounds.max
+    if train.lr_schedule != "constant" or train.lr_rounds != before.rounds.max:
+        return new
+    return replace(new, scenario=new.scenario.model_copy(update={"train": replace(train, lr_rounds=rounds)}))
+
+
+def _began(loaded: Loaded, new: Loaded) -> Mapping[str, Any]:
+    """The tables of a run with the values that it began with, which its hash chain begins with."""
+    began = loaded.began or limits(loaded.scenario)
+    before, now = (each.scenario.train.lr_rounds for each in (loaded, new))
+    return began if before == now else {"train": {"lr_rounds": before}, **began}
+
+
+def _ended_by(folder: Path) -> str | None:
+    """The rule that ended the run, by its summary; None without one."""
+    ended = summary(folder)
+    return None if ended is None else str(ended["stopped_by"])
+
+
+def _write(new: Loaded, folder: Path) -> None:
+    """The limits that the run began with, first: with them alone, nothing has changed."""
+    path = folder / ENVIRONMENT
+    if path.exists():
+        record = {key: value for key, value in read_json(path).items() if key != "began_with"}
+        write_text(path, json.dumps(record | ({"began_with": new.began} if new.began else {}), indent=1))
+    write_text(folder / SCENARIO, scenario_text(new.scenario.model_dump()))
+
+
+def _check_kept(loaded: Loaded, ledger: Ledger, kept: int, ended_by: str | None) -> None:
+    """ScenarioError if a run cannot go back to the end of so many rounds."""
+    if kept and all(round != kept - 1 for round, _, _ in ledger.checkpoints()):
+        raise ScenarioError(f"{ledger.path}: there is no checkpoint of round {kept}, from which the run could go on")
+    rounds = loaded.scenario.rounds
+    if rounds.is_asynchronous and ended_by in FLEET_RULES:
+        raise ScenarioError(
+            f"rounds.policy = {rounds.policy}: the budget has refused visits of several rounds before the run's end; "
+            "start another run"
+        )
+
+
+def _selecting(scenario: Scenario, ledger: Ledger, rows: Sequence[RoundRow]) -> list[float | None]:
+    """By round, the value that decides on convergence."""
+    if scenario.eval.select is None:
+        return [row.accuracy for row in rows]
+    values = {round: [row[1:] for row in own] for round, own in ledger.evaluations(VALIDATION_ACCURACY).items()}
+    return [EvalResult(None, None, values.get(row.round, ())).validation for row in rows]
+
+
+def check_schedule(train: TrainConfig, before: int, now: int) -> None:
+    """ScenarioError if the step sizes of so many rounds depend on their number."""
+    if train.lr_rounds != before:  # exponential, or said by the user
+        return
+    longer = replace(train, lr_rounds=now)
+    if any(train.lr_in(round) != longer.lr_in(round) for round in islice(range(now + 1), CHECKED_ROUNDS)):
+        raise ScenarioError(
+            f"rounds.max = {now}: the step sizes of train.lr_schedule = {train.lr_schedule!r} depend on it, and until "
+            f"now they were those of {before} rounds; start another run"
+        )
+
+
+def check_budget(before: Scenario, now: Scenario) -> None:
+    """ScenarioError for budgets by which visits might have been refused that took place, or the other way round."""
+    if before.budget.client != now.budget.client:
+        raise ScenarioError("budget.client: has decided who took part in the rounds so far; start another run")
+    for rule in FLEET_RULES:
+        old, new = (getattr(each.budget, rule) for each in (before, now))
+        if new != old and (several := _several_rounds(before)):
+            raise ScenarioError(
+                f"budget.{rule}: {several}: visits of several rounds are under way at a time, so the budget may have "
+                "refused some long before the run's last round; start another run"
+            )
+        if new is not None and (old is None or new < old):
+            than = "where there was none" if old is None else f"smaller than {old:g}"
+            raise ScenarioError(f"budget.{rule} = {new:g}: is {than}; a run goes on only with a larger one")
+
+
+def _several_rounds(scenario: Scenario) -> str | None:
+    """The setting by which visits outlast the round that they began in; None if none does."""
+    rounds = scenario.rounds
+    if rounds.is_asynchronous:
+        return f"rounds.policy = {rounds.policy}"
+    return "rounds.on_late = finish" if rounds.on_late == "finish" else None
+
+
+def check_passed(
+    scenario: Scenario, rows: Sequence[RoundRow], selecting: Sequence[float | None], stop_at_target: bool
+) -> None:
+    """ValueError for a limit that would have ended the run before the last of these rounds.
+
+    ``selecting``: by round, the value that decides on convergence.
+    """
+    target = scenario.stop.target_accuracy if stop_at_target else None
+    budget = Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience)
+    for row, value in zip(rows, selecting, strict=True):
+        rule = budget.reached(row.round + 1, row.accuracy, value)
+        if rule is not None:
+            key = KEY_OF[rule]
+            told = dict(leaves(limits(scenario)))[key]
+            raise ValueError(f"{key} = {told}: would have ended the run after round {row.round + 1}, and it went on")
+        if row.end_s >= budget.ends_at:
+            raise ValueError(f"budget.virtual_seconds = {budget.ends_at:g}: the run has lasted {row.end_s:g} s")

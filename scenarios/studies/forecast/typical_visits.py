@@ -1,0 +1,208 @@
+"""The typical visits of a run that has not begun, and their prices: for ``check`` and its estimate.
+
+A typical client has the median number of examples, and a typical round is one after every warm-up. Nothing here is
+timed or trained.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator.aggregation.server import ServerStrategy
+from coordinator.rounds.visit import VisitPrice, VisitPricing
+from costmodel.visits.work import Work
+from edge.protocol.config import Job, ModelProfile
+from edge.protocol.payload import ITEM_NBYTES, Shapes, Vector, initial_slot
+from edge.protocol.rng import keyed_generator
+from scenarios.config.load import Loaded
+from scenarios.run import builder, evaluated_clients
+
+DEVICE = "cpu"
+"""Blocks and FLOPs are the same on every device."""
+NO_FILE = "no-file"
+ANY = 0
+"""Any client, where all are alike."""
+
+
+@dataclass(frozen=True)
+class PricedVisit:
+    """The price of one visit, and the bytes of its payloads."""
+
+    price: VisitPrice
+    payload_down: int
+    payload_up: int
+
+
+@dataclass(frozen=True)
+class EvaluationVisits:
+    """The visits of one evaluation that is charged, of all clients with examples."""
+
+    clients: list[int]
+    work: Work
+    """Of the visit of a typical client that has not trained yet"""
+    evaluations: int
+    """In a run of ``rounds.max`` rounds"""
+    bytes_down_later: int = 0
+    """Downloaded by a client that has trained, and may have its model"""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole run, down and up together; the most."""
+        return (self.work.bytes_down + self.work.bytes_up) * len(self.clients) * self.evaluations
+
+    @property
+    def least_nbytes(self) -> int:
+        """As ``nbytes``, if all clients had trained before."""
+        return (self.bytes_down_later + self.work.bytes_up) * len(self.clients) * self.evaluations
+
+    @property
+    def flops(self) -> float:
+        """Of the whole run."""
+        return self.work.flops * len(self.clients) * self.evaluations
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """For the estimate."""
+        return {
+            "evaluations": self.evaluations,
+            "clients": len(self.clients),
+            "message_down_nbytes": self.work.bytes_down,
+            "message_up_nbytes": self.work.bytes_up,
+            "bytes": self.nbytes,
+        }
+
+
+NO_EVALUATION_VISITS = EvaluationVisits([], Work(0, 0, 0.0), 0)
+"""Where evaluations are not charged."""
+
+
+@dataclass(frozen=True)
+class DownloadOnlyVisits:
+    """The download-only visits of a round in which all clients that may only download do so."""
+
+    clients: list[int]
+    price: VisitPrice
+    """The price of one such visit."""
+
+
+def server_of_zeros(loaded: Loaded, description: ModelProfile) -> ServerStrategy:
+    """The server side with a model of zeros; without the data set, each client has one example."""
+    if not len(description.samples):
+        clients = loaded.scenario.data.clients
+        description = replace(
+            description,
+            samples=np.ones(clients, np.int64),
+            histogram=np.zeros((clients, description.classes), np.int64),
+        )
+    zeros = {key: Vector(np.zeros(size, np.float32)) for key, size in description.layout.sizes.items()}
+    models = loaded.method.objective.initial_models(loaded.options)
+    return builder.server(loaded, description, {initial_slot(index): zeros for index in range(models)})
+
+
+class TypicalVisits:
+    """The visits of a run, from a worker's description of its model and data."""
+
+    def __init__(self, loaded: Loaded, description: ModelProfile) -> None:
+        self.loaded, self.description = loaded, description
+
+    @cached_property
+    def job(self) -> Job:
+        """The job of the run's workers."""
+        return builder.job(self.loaded, self.description, DEVICE, Path())
+
+    @cached_property
+    def server(self) -> ServerStrategy:
+        """As of `server_of_zeros`; never stepped."""
+        return server_of_zeros(self.loaded, self.description)
+
+    @cached_property
+    def _pricing(self) -> VisitPricing:
+        loaded = self.loaded
+        return VisitPricing(self.job, loaded.method, loaded.options, self.description, self.server.up_shapes())
+
+    @property
+    def per_round(self) -> int:
+        """The number of training visits of a round."""
+        rules = self.loaded.scenario.rounds
+        if rules.is_asynchronous:
+            return rules.visits_per_round
+        return min(rules.cohort, self.loaded.scenario.data.clients)
+
+    @property
+    def cut_at_end(self) -> int:
+        """The most visits that an asynchronous policy has in flight when its last update arrives and the run ends.
+
+        They do not count, but their bytes and FLOPs until then do. 0 for policies with a barrier.
+        """
+        scenario = self.loaded.scenario
+        return min(scenario.rounds.cohort, scenario.data.clients) - 1 if scenario.rounds.is_asynchronous else 0
+
+    @cached_property
+    def cohort(self) -> list[int]:
+        """The clients whose visits are under way together in a typical round."""
+        scenario = self.loaded.scenario
+        rng = keyed_generator(scenario.seed, "cohort", 0)
+        count = min(scenario.rounds.cohort, scenario.data.clients)
+        return sorted(rng.choice(scenario.data.clients, size=count, replace=False).tolist())
+
+    def training(self) -> list[PricedVisit]:
+        """All visits that are possible for a client with the median number of examples."""
+        server, samples = self.server, self.description.samples
+        median_samples = int(np.median(samples[samples > 0])) if len(samples) else 0
+        last = self.loaded.scenario.rounds.max - 1  # a round after every warm-up
+        choices = server.possible_choices() or [server.download(ANY, last).choice]
+        up = payload_nbytes(server.up_shapes())
+        visits = []
+        for choice in choices:
+            down = server.download_shapes(ANY, last, choice)
+            price = self._pricing.train(choice, down, median_samples, ANY, last)
+            visits.append(PricedVisit(price, payload_nbytes(down), up))
+        return visits
+
+    @cached_property
+    def download_only(self) -> DownloadOnlyVisits:
+        """The download-only visits of a round that sends the whole model to all: of round 0, for methods that do so."""
+        clients = list(self.server.download_only_clients(0, self.cohort))
+        return DownloadOnlyVisits(clients, self._pricing.download_only())
+
+    def evaluation(self) -> EvaluationVisits:
+        """The visits of an evaluation that is charged; none if evaluations are not.
+
+        A typical client has the medians of examples and of training examples; without the data set all clients have
+        some.
+        """
+        loaded, description = self.loaded, self.description
+        config, clients = loaded.scenario.eval, list(range(loaded.scenario.data.clients))
+        if not config.charged:
+            return NO_EVALUATION_VISITS
+        median, samples = 0, 0
+        if len(description.samples):
+            evaluated_clients.evaluation_scope(loaded, description)  # refuses a split without examples
+            examples = evaluated_clients.examples_of_clients(loaded, description)
+            clients = np.flatnonzero(examples).tolist()
+            median, samples = (int(np.median(counts[clients])) for counts in (examples, description.samples))
+        shapes = self.server.evaluation_shapes(ANY)
+        first, later = (self._pricing.evaluation(each, median, samples).work for each in (shapes, self._later(shapes)))
+        evaluations = math.ceil(loaded.scenario.rounds.max / config.every)
+        return EvaluationVisits(clients, first, evaluations, min(first.bytes_down, later.bytes_down))
+
+    def _later(self, shapes: Shapes) -> Shapes:
+        """Shapes of a client's model for an evaluation when it has trained; ``shapes`` if that takes its vectors."""
+        server = server_of_zeros(self.loaded, self.description)
+        server.received(0, [server.download(ANY, 0)])
+        server.store.restore({(ANY, slot): NO_FILE for slot in server.store_shapes()})
+        try:
+            return server.evaluation_shapes(ANY)
+        except OSError:  # there are no files
+            return shapes
+
+
+def payload_nbytes(sizes: Shapes) -> int:
+    """The bytes of the vectors of these shapes."""
+    return ITEM_NBYTES * sum(size for by_key in sizes.values() for size in by_key.values())

@@ -1,0 +1,228 @@
+"""``fedbr study budget``: accuracy at budgets, read off one run per method and seed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError
+from scenarios.experiment import budget
+from scenarios.report import bands
+from scenarios.report.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target, trail
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+
+# Three rounds of 100 bytes, of which the second was not evaluated and the third fell back.
+RUN: Trail = (
+    ProgressPoint(1, 2.0, 100, 90.0, 0.6, 0.6),
+    ProgressPoint(2, 3.0, 200, 160.0, None, 0.6),
+    ProgressPoint(3, 5.0, 300, 230.0, 0.5, 0.6),
+)
+
+
+def refusal(nbytes: str | None = None, seconds: str | None = None) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        budget.budgets(nbytes, seconds)
+    return str(caught.value)
+
+
+# --- reading a run ----------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_gives_the_last_evaluated_round_within_it_if_there_is_one_and_says_if_it_is_used_up() -> None:
+    assert at_budget(RUN, "bytes", 300).accuracy == 0.5
+    assert at_budget(RUN, "bytes", 299).accuracy == 0.6
+    assert at_budget(RUN, "time", 4.9).point == RUN[0]
+    assert at_budget(RUN, "nominal", 230).accuracy == 0.5
+    assert at_budget(RUN, "bytes", 99).accuracy is None
+    assert at_budget((), "bytes", 99) == at_budget((), "time", 1)
+    assert at_budget(RUN, "bytes", 300).used_up
+    assert not at_budget(RUN, "bytes", 301).used_up
+
+
+def test_a_run_is_long_enough_once_all_its_needs_are_met_and_a_target_is_one_by_the_first_round_as_good() -> None:
+    assert to_target(RUN, 0.5) == RUN[0]
+    assert to_target(RUN, 0.7) is None
+    assert reached(RUN, {"bytes": 300, "time": 5.0, "accuracy": 0.6})
+    assert not reached(RUN, {"bytes": 300, "time": 5.1})
+    assert not reached(RUN[:1], {"bytes": 300})
+    assert not reached((), {"rounds": 0})
+    assert not reached(RUN, {})
+
+
+def test_a_mean_is_over_all_seeds_or_none() -> None:
+    # Sample deviation of 0.5 and 0.7: sqrt(2 * 0.1^2 / 1).
+    assert spread([0.5, 0.7]) == {"mean": 0.6, "deviation": pytest.approx(0.02**0.5), "values": [0.5, 0.7]}
+    assert spread([0.5]) == {"mean": 0.5, "deviation": None, "values": [0.5]}
+    assert spread([0.5, None])["mean"] is None
+    assert spread([])["mean"] is None
+
+
+def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_run() -> None:
+    shorter: Trail = (ProgressPoint(1, 2.0, 100, 90.0, 0.8, 0.8), ProgressPoint(2, 4.0, 200, 160.0, 0.9, 0.9))
+    drawn = bands.band("fedavg", "bytes", [RUN, shorter])
+
+    assert drawn.amounts[[0, -1]].tolist() == [0.0, 200.0]
+    assert np.isnan(drawn.mean[:100]).all()  # up to 99 bytes
+    assert drawn.mean[100] == pytest.approx(0.7)
+    assert drawn.mean[199] == pytest.approx(0.7)
+    assert drawn.mean[200] == pytest.approx(0.75)
+    assert drawn.deviation[200] == pytest.approx(0.3 / 2**0.5)
+    assert bands.band("fedavg", "bytes", [RUN], 150.0).amounts[-1] == 150.0
+    assert bands.band("fedavg", "time", [RUN]).deviation[-1] == 0.0
+
+
+# --- the words --------------------------------------------------------------------------------------------------------
+
+
+def test_budgets_have_units_and_are_sorted_and_bad_ones_are_refused() -> None:
+    assert budget.budgets("2 MB, 1 MiB", "15 min") == {"bytes": [1_048_576, 2_000_000], "time": [900.0]}
+    assert budget.budgets(None, "2 s,1 s") == {"time": [1.0, 2.0]}
+    assert refusal() == 'name budgets with --bytes "1 MB,2 MB", --time "5 min,15 min", or both'
+    assert refusal("1 mB") == "--bytes: '1 mB' is not bytes: unknown unit 'mB', did you mean 'MB'?"
+    assert refusal(None, "5") == ("--time: '5' is a duration without a unit: add one of us, ms, s, min, h, d")
+    assert refusal("1 MB,") == "--bytes '1 MB,': write amounts separated by commas, for example \"1 MB,2 MB\""
+    assert refusal("0 B") == "--bytes: '0 B': a budget must be above 0"
+    assert refusal("1 MB,1000 kB") == "--bytes: '1 MB' is named twice"
+
+
+def test_seeds_count_up_from_the_scenarios_own_each_with_its_partition() -> None:
+    study = budget.plan("digits", ["seed=5"], "fedavg,fedbr", {"time": [1.0, 2.0]}, seeds=2)
+
+    assert [part.name for part in study.runs] == ["fedavg-seed5", "fedbr-seed5", "fedavg-seed6", "fedbr-seed6"]
+    assert [part.loaded.scenario.data.partition.seed for part in study.runs] == [5, 5, 6, 6]
+    assert {part.needs["time"] for part in study.runs} == {2.0}
+
+
+# --- a study ----------------------------------------------------------------------------------------------------------
+
+# A round of FedAvg moves 617,230 B: five visits, each a model of 61,352 B with its header down and up.
+WORDS = [
+    "digits",
+    "--methods",
+    "fedavg,fedbr",
+    "--bytes",
+    "700 kB,1.5 MB",
+    "--seeds",
+    "2",
+    "--workers",
+    "1",
+    "--report",
+]
+
+
+def study(out: Path, *more: str) -> int:
+    return main.run_command(["study", "budget", *WORDS, "--out", str(out), "--run-id", "a", *more])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study of two methods and two seeds."""
+    out = tmp_path_factory.mktemp("runs")
+    assert study(out, "train.local_epochs=1", "--json") == 0
+    return out / "digits" / "a"
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "study.json").read_text()))
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))}
+
+
+def test_a_study_has_a_run_folder_per_method_and_seed_whose_run_ends_with_the_largest_budget(made: Path) -> None:
+    names = {"fedavg-seed0", "fedavg-seed1", "fedbr-seed0", "fedbr-seed1"}
+    assert {path.name for path in made.iterdir()} == names | {"study.json", "table.csv", "curves.csv", "report.html"}
+    assert [run["name"] for run in result_of(made)["runs"]] == [
+        "fedavg-seed0", "fedbr-seed0", "fedavg-seed1", "fedbr-seed1",
+    ]  # fmt: skip
+    for run in result_of(made)["runs"]:
+        points = trail(Path(run["run_dir"]))
+        assert run["stopped_by"] == "budgets"
+        assert points[-1].nbytes >= 1_500_000 > points[-2].nbytes
+
+
+def test_accuracies_are_those_of_the_ledger(made: Path) -> None:
+    result = result_of(made)
+    for at in result["bytes"]:
+        for method, cell in at["accuracy"].items():
+            for seed, value in enumerate(cell["values"]):
+                db = sqlite3.connect(made / f"{method}-seed{seed}" / "ledger.sqlite")
+                rows = db.execute(
+                    """SELECT accuracy FROM (SELECT round, accuracy, SUM(bytes_down + bytes_up) OVER (ORDER BY round)
+                    AS total FROM rounds) WHERE total <= ? ORDER BY round DESC LIMIT 1""",
+                    [at["budget"]],
+                ).fetchall()
+                db.close()
+                assert [(value,)] == rows
+            assert cell["mean"] == pytest.approx(sum(cell["values"]) / 2)
+            assert cell["used_up"] == [True, True]
+
+
+def test_the_tables_hold_every_reading_and_a_curve_per_method_and_axis_and_fit_a_terminal(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (made / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    with (made / "curves.csv").open() as file:
+        points = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * 2
+    assert rows[0] | {"accuracy": ""} == {
+        "method": "fedavg", "seed": "0", "kind": "bytes", "budget": "700000", "accuracy": "", "round": "1",
+        "used_up": "True",
+    }  # fmt: skip
+    assert {(point["method"], point["kind"]) for point in points} == {
+        ("fedavg", "bytes"), ("fedbr", "bytes"), ("fedavg", "time"), ("fedbr", "time"),
+    }  # fmt: skip
+    assert "<svg" in (made / "report.html").read_text()
+    budget.show(result_of(made), made / "report.html")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines if line.startswith(("700 kB", "1.5 MB"))] == ["700 kB", "1.5 MB"]
+    assert lines[-1] == f"report: {made / 'report.html'}"
+    assert max(len(line) for line in lines[:-1]) <= 80
+
+
+def test_a_study_that_is_taken_up_again_makes_the_missing_runs_alone_and_takes_no_other(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, first = stamps(made), result_of(made)
+    db = sqlite3.connect(made / "fedbr-seed1" / "ledger.sqlite")
+    with db:
+        db.execute("DELETE FROM meta WHERE key = 'summary'")  # as a run that was killed leaves it
+    db.close()
+    assert study(made.parent.parent, "train.local_epochs=1", "--quiet") == 0
+    again = stamps(made)
+    assert [name for name in before if before[name] != again[name]] == ["fedbr-seed1"]
+    assert result_of(made)["bytes"] == first["bytes"]
+    assert [run["model_sha256"] for run in result_of(made)["runs"]] == [run["model_sha256"] for run in first["runs"]]
+    out = made.parent.parent
+    (out / "digits" / "other").mkdir(exist_ok=True)
+    assert study(out, "train.local_epochs=2") == 2
+    assert capsys.readouterr().err == (
+        f"fedbr: {made / 'fedavg-seed0'} was made with train.local_epochs 1, now 2; choose another --run-id\n"
+    )
+    assert study(out, "train.local_epochs=1", "--run-id", "other") == 2
+    assert "exists already and is no budget study; choose another --run-id" in capsys.readouterr().err
+
+
+def test_a_budget_that_is_not_reached_is_marked_and_a_method_that_fails_is_named_and_costs_the_others_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["digits", "rounds.max=1", "method_options.lambda1=1e29", "--methods", "fedmlb,fedavg", "--seeds", "1"]
+    words += ["--time", "1 us,1 h", "--out", str(tmp_path), "--workers", "1", "--quiet"]
+    assert main.run_command(["study", "budget", *words]) == 3
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+
+    assert captured.err.startswith("fedbr: fedmlb-seed0 failed: ")
+    assert "without the runs that are missing: fedmlb-seed0" in lines
+    assert next(line for line in lines if line.startswith("1 us")).split()[-1] == "-"
+    assert next(line for line in lines if line.startswith("1 h")).endswith(" % *")
+    assert any(line.startswith("* not used up: a run ended before, by rounds") for line in lines)

@@ -1,0 +1,187 @@
+"""``fedbr compare``: several methods on one scenario, side by side."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.workers.launcher import WorkerLauncher
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError
+from scenarios.experiment.compare import plan, variants
+from scenarios.experiment.run_set import is_interrupted, run_all
+from scenarios.report import terminal
+from scenarios.report.run_finder import found
+from scenarios.run.host import Host
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+
+
+def refusal(methods: str, *overrides: str) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        variants("digits", overrides, methods)
+    return str(caught.value)
+
+
+def test_an_option_goes_to_the_methods_that_have_it_whether_a_file_says_it_or_the_command_line(tmp_path: Path) -> None:
+    runs = variants("digits", ["method_options.mu=0.5", "method_options.lambda1=2.0"], "fedavg,fedprox,fedmlb", seed=7)
+    options = [run.scenario.method_options for run in runs]
+    assert options[0] == {}
+    assert options[1]["mu"] == 0.5
+    assert options[2]["lambda1"] == 2.0
+    assert {run.scenario.seed for run in runs} == {7}
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "digits"\n[method_options]\nperiod = 9\n')
+    fedavg, fedbr = variants(str(file), [], "fedavg,fedbr")
+    assert fedavg.scenario.method_options == {}
+    assert fedbr.scenario.method_options["period"] == 9
+
+
+def test_an_option_that_no_method_has_and_bad_lists_of_methods_are_refused() -> None:
+    assert refusal("fedavg,fedprox", "method_options.mo=1") == (
+        "command line: unknown key method_options.mo: none of fedavg, fedprox has it, did you mean 'method_options.mu'?"
+    )
+    assert refusal("fedavg,fedbrr").startswith("--methods: no method 'fedbrr'; did you mean 'fedbr'")
+    assert refusal("fedavg,fedavg") == "--methods: fedavg is named twice"
+    assert refusal("fedprox,fedavg + fedprox") == "--methods: fedprox and fedavg + fedprox are the same method"
+    assert refusal("fedavg,") == "--methods 'fedavg,': write names separated by commas, for example fedavg,fedbr"
+    assert refusal("fedavg", "method=fedbr") == (
+        "command line: method: the methods of a comparison are named by --methods"
+    )
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a comparison of two methods over two rounds."""
+    out = tmp_path_factory.mktemp("runs")
+    words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(out), "--run-id", "both", "--json", "--report"]
+    assert main.run_command(["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]) == 0
+    return out / "digits" / "both"
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "compare.json").read_text()))
+
+
+def test_runs_of_one_folder_are_read_at_what_they_have_in_common_and_the_target_stops_none(compared: Path) -> None:
+    assert {path.name for path in compared.iterdir()} == {"fedavg", "fedbr", "compare.json", "report.html"}
+    assert (compared / "fedbr" / "ledger.sqlite").is_file()
+    runs = result_of(compared)["runs"]
+    assert [run["rounds"] for run in runs] == [2, 2]
+    assert [run["stopped_by"] for run in runs] == ["rounds", "rounds"]
+    assert [run["rounds_to_target"] for run in runs] == [1, 1]
+    result = result_of(compared)
+    fedavg, fedbr = result["runs"]
+    assert set(result) == {*("study", "target_accuracy", "runs", "warnings", "at_common_bytes", "at_common_seconds")}
+    assert result["at_common_bytes"]["bytes"] == fedbr["bytes_down"] + fedbr["bytes_up"]
+    assert result["at_common_bytes"]["accuracy"]["fedbr"] == fedbr["accuracy"]
+    assert result["at_common_seconds"]["seconds"] == fedavg["virtual_seconds"]
+    assert result["at_common_seconds"]["accuracy"]["fedavg"] == fedavg["accuracy"]
+
+
+def test_the_final_table_has_a_column_per_method_and_a_comparison_can_be_reported_again(
+    compared: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    terminal.print_comparison(result_of(compared), compared / "report.html")
+    lines = capsys.readouterr().out.splitlines()
+    cells = {line.split("│")[0].strip(): [cell.strip() for cell in line.split("│")[1:]] for line in lines}
+    assert cells["rounds"] == ["2", "2"]
+    assert cells["stopped by"] == ["rounds", "rounds"]
+    # One round of fedavg: five visits, each the model of 15,338 float32 numbers down and up.
+    assert cells["bytes to it, nominal"][0] == "614 kB"
+    assert lines[-2].startswith("data: Alpaydin and Kaynak")
+    assert lines[-1] == f"report: {compared / 'report.html'}"
+    assert max(len(line) for line in lines[:-2]) <= 80
+    words = ["-o", str(tmp_path / "again.html"), "--csv", str(tmp_path / "rounds.csv")]
+    assert main.run_command(["report", str(compared), *words]) == 0
+    assert "fedbr" in (tmp_path / "again.html").read_text()
+    assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 2 * 2
+
+
+def test_a_comparison_that_was_interrupted_is_taken_up_again(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "digits" / "both"
+    shutil.copytree(compared, folder)
+    words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(tmp_path), "--run-id", "both", "--json"]
+    compare = ["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]
+    (folder / "compare.json").write_text('{"study": "compare"}')  # as it stands until the first run has ended
+    db = sqlite3.connect(folder / "fedbr" / "ledger.sqlite")
+    with db:
+        db.execute("DELETE FROM meta WHERE key = 'summary'")  # as a run that was killed leaves it
+    db.close()
+    before = {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("*/ledger.sqlite")}
+
+    assert found([folder]).unfinished == [
+        f"the comparison {folder} has not ended; the same one with --run-id both goes on with it"
+    ]
+    assert main.run_command(compare) == 0
+    capsys.readouterr()
+    assert (folder / "fedavg" / "ledger.sqlite").stat().st_mtime_ns == before["fedavg"]
+    assert (folder / "fedbr" / "ledger.sqlite").stat().st_mtime_ns != before["fedbr"]
+    again, first = result_of(folder), result_of(compared)
+    assert again["at_common_bytes"] == first["at_common_bytes"]
+    assert [run["model_sha256"] for run in again["runs"]] == [run["model_sha256"] for run in first["runs"]]
+
+    assert main.run_command([*compare, "seed=1"]) == 2
+    assert "fedavg was made with seed 0, now 1; choose another --run-id" in capsys.readouterr().err
+
+
+def test_a_run_that_the_user_stopped_goes_on_to_its_limit(tmp_path: Path) -> None:
+    planned = plan("digits", ["rounds.max=3"], "fedavg", run_id="a")
+    rounds = 0
+
+    def count(finished: object) -> None:
+        nonlocal rounds
+        rounds += 1
+
+    host = Host(tmp_path, 1, "cpu", on_round=count)
+    with WorkerLauncher() as launcher:
+        first = run_all(planned, host, launcher, lambda: rounds == 1)
+        again = run_all(planned, host, launcher, lambda: False)
+
+    assert is_interrupted(first, planned)
+    assert [run["stopped_by"] for run in first["runs"]] == ["user"]
+    assert not is_interrupted(again, planned)
+    assert [(run["rounds"], run["stopped_by"]) for run in again["runs"]] == [(3, "rounds")]
+
+
+def test_a_study_that_is_stopped_in_its_first_missing_run_still_has_the_later_ones_that_ended(tmp_path: Path) -> None:
+    planned = plan("digits", ["rounds.max=2"], "fedavg,fedprox", run_id="a")
+    host = Host(tmp_path, 1, "cpu")
+    with WorkerLauncher() as launcher:
+        run_all(planned, host, launcher, lambda: False)
+        shutil.rmtree(tmp_path / "digits" / "a" / "fedavg")
+        again = run_all(planned, host, launcher, lambda: True)
+
+    assert is_interrupted(again, planned)
+    assert [(run["name"], run["stopped_by"]) for run in again["runs"]] == [("fedavg", "user"), ("fedprox", "rounds")]
+
+
+def test_a_folder_that_no_comparison_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "digits" / "a").mkdir(parents=True)
+    words = ["compare", "digits", "--methods", "fedavg", "--out", str(tmp_path), "--run-id"]
+    assert main.run_command([*words, "a"]) == 2
+    assert "exists already and is no compare study; choose another --run-id" in capsys.readouterr().err
+    for name in ("a/b", ""):
+        assert main.run_command([*words, name]) == 2
+        assert "must be the name of a folder" in capsys.readouterr().err
+    assert main.run_command([*words, "a" * 300]) == 2
+    assert "must not be longer than 241 bytes" in capsys.readouterr().err
+
+
+def test_a_method_that_fails_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["rounds.max=1", "method_options.lambda1=1e29", "--out", str(tmp_path), "--run-id", "a", "--workers", "1"]
+    assert main.run_command(["compare", "digits", "--methods", "fedmlb,fedavg", *words, "--json", "--report"]) == 3
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+
+    assert [run["method"] for run in result["runs"]] == ["fedavg"]
+    assert list(result["failed"]) == ["fedmlb"]
+    assert captured.err.startswith("fedbr: fedmlb failed: ")
+    assert result_of(tmp_path / "digits" / "a") == {"study": "compare", **result}
+    assert "fedavg" in (tmp_path / "digits" / "a" / "report.html").read_text()

@@ -1,0 +1,110 @@
+"""What a sweep plans: cells, seeds, names of folders, and what is refused. Nothing is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scenarios.config.errors import ScenarioError
+from scenarios.experiment.grid import axis, read_words
+from scenarios.experiment.sweep import SweepPlan, plan
+
+
+def planned(*words: str, **more: Any) -> SweepPlan:
+    axes, overrides = read_words(words)
+    return plan("digits", axes, overrides, **more)
+
+
+def names(of: SweepPlan) -> list[str]:
+    return [run.name for run in of.run_set.runs]
+
+
+def refusal(*words: str, **more: Any) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        planned(*words, **more)
+    return str(caught.value)
+
+
+def test_an_option_varies_for_the_methods_that_have_it_and_an_override_goes_to_them_alone() -> None:
+    found = planned("method=fedavg,fedprox", "method_options.mu=0.1,1", seeds=1)
+    assert names(found) == ["fedavg-seed0", "fedprox-mu-0.1-seed0", "fedprox-mu-1-seed0"]
+    common = planned("method=fedavg,fedprox", "method_options.mu=0.5", seeds=1)
+    assert common.run_set.runs[0].loaded.scenario.method_options == {}
+    assert common.run_set.runs[1].loaded.scenario.method_options["mu"] == 0.5
+    by_server = planned("method=fedavg", "server=plain,fedadam", "server_options.lr=0.01,0.1", seeds=1)
+    assert names(by_server) == [
+        "fedavg-server-plain-seed0",
+        "fedavg-server-fedadam-lr-0.01-seed0",
+        "fedavg-server-fedadam-lr-0.1-seed0",
+    ]
+    assert refusal("method=fedavg,fedprox", "method_options.mo=0,1") == (
+        "command line: unknown key method_options.mo: none of fedavg, fedprox has it; did you mean 'method_options.mu'?"
+    )
+
+
+def test_more_seeds_values_and_methods_plan_the_same_runs_in_the_same_folder() -> None:
+    few = planned("method=fedavg", "train.lr=0.05,0.1", "rounds.max=2", seeds=2)
+    many = planned("rounds.max=2", "method=fedbr,fedavg", "train.lr=0.2,0.10,0.05", seeds=3)
+    assert many.run_set.run_id == few.run_set.run_id
+    assert set(names(few)) < set(names(many))
+    assert len(names(many)) == 2 * 3 * 3
+    turned = planned("train.batch=8,16", "train.lr=0.05,0.1", seeds=1)
+    straight = planned("train.lr=0.05,0.1", "train.batch=8,16", seeds=1)
+    assert turned.run_set.run_id == straight.run_set.run_id
+    assert set(names(turned)) == set(names(straight))
+    again = {run.name: run.loaded.scenario for run in many.run_set.runs}
+    assert all(again[run.name] == run.loaded.scenario for run in few.run_set.runs)
+
+
+def test_other_overrides_and_other_keys_have_a_folder_of_their_own() -> None:
+    ids = {
+        planned("train.lr=0.05,0.1", "rounds.max=2", seeds=1).run_set.run_id,
+        planned("train.lr=0.05,0.1", "rounds.max=3", seeds=1).run_set.run_id,
+        planned("train.momentum=0.1,0.9", "rounds.max=2", seeds=1).run_set.run_id,
+    }
+    assert len(ids) == 3
+    assert planned("method=fedavg,fedbr", seeds=1).run_set.run_id == "sweep"
+    links = (planned(f"fleet.server.{way}=1 Mbit/s,2 Mbit/s", seeds=1).run_set.run_id or "" for way in ("up", "down"))
+    assert [name.rpartition("-")[0] for name in links] == ["sweep-up", "sweep-down"]
+    assert planned("train.lr=0.05,0.1", seeds=1, run_id="mine").run_set.run_id == "mine"
+
+
+def test_the_spelling_of_an_override_does_not_matter_to_the_folder() -> None:
+    def run_id(*words: str) -> str | None:
+        return planned("method=fedavg,fedprox", *words, seeds=1).run_set.run_id
+
+    assert len({run_id(f"fleet.server.up={value}") for value in ("20 Mbit/s", "20Mbit/s", "20000 kbit/s")}) == 1
+    assert run_id("train.lr=1") == run_id("train.lr=1.0") != run_id("train.lr=1.5")
+    assert run_id("rounds.max=2") == "sweep-9b35fe"
+
+
+def test_seeds_count_up_from_the_scenarios_or_are_named() -> None:
+    assert planned("method=fedavg,fedbr").seeds == (0, 1, 2)
+    assert planned("method=fedavg,fedbr", seeds=2, first_seed=5).seeds == (5, 6)
+    named = planned("method=fedavg", "seed=3,11")
+    assert (named.seeds, names(named)) == ((3, 11), ["fedavg-seed3", "fedavg-seed11"])
+    assert refusal("seed=3,11", seeds=2) == "seed = 3, 11: names the seeds; leave out --seeds and --seed"
+    assert refusal("seed=1,01") == "seed = 1, 01: name each seed once"
+    assert refusal("train.lr=0.1,0.2", "seed=1,2", zipped=True).startswith("--zip: seed = 1, 2: every cell has all")
+
+
+def test_rows_beside_each_other_are_refused_if_they_are_the_same_run() -> None:
+    assert refusal("method=fedprox,fedavg + fedprox") == (
+        "method=fedprox and method=fedavg + fedprox are the same runs; name each value once"
+    )
+    assert refusal("method=fedavg,fedbrr").startswith("command line: method: no method 'fedbrr'; did you mean 'fedbr'")
+    assert refusal("train.learning_rat=1,2").startswith("command line: unknown key train.learning_rat")
+    assert refusal("method=fedavg", targets=[1.5]) == (
+        "--target 1.5: must be an accuracy above 0 and at most 1, for example 0.9"
+    )
+
+
+def test_targets_are_the_scenarios_unless_they_are_named() -> None:
+    assert planned("method=fedavg").targets == (0.9,)
+    assert planned("method=fedavg", targets=[0.8, 0.5, 0.8]).targets == (0.5, 0.8)
+
+
+def test_python_values_make_the_axes_that_words_make() -> None:
+    assert axis("train.lr", [0.05, 0.1]) == read_words(["train.lr=0.05,0.1"])[0][0]
+    assert plan("digits", [axis("train.nesterov", [False])], seeds=1).cells[0].label == "train.nesterov=false"

@@ -1,0 +1,163 @@
+"""``fedbr study tune``: the best setting of a grid, by validation examples alone."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.records.store import read
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError
+from scenarios.experiment import tune
+from scenarios.experiment.run_set import is_interrupted
+from tests.scenarios.in_this_process import SMALL
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+from tests.scenarios.runs import changed, refused
+
+HELD_OUT = "data.validation=0.2"
+
+
+def test_a_grid_is_a_key_and_its_values_and_each_is_named_once() -> None:
+    assert tune.grid(["train.lr = 0.1, 1", "method_options.mu=0"]) == {
+        "train.lr": ["0.1", "1"],
+        "method_options.mu": ["0"],
+    }
+    for texts, reason in (
+        ([], "name values to choose from with --grid train.lr=0.01,0.03,0.1"),
+        (["train.lr"], "--grid 'train.lr': write a key and values separated by commas"),
+        (["train.lr=1,,2"], "--grid 'train.lr=1,,2': write a key and values separated by commas"),
+        (["train.lr=1", "train.lr=2"], "--grid: train.lr is named twice"),
+        (["train.lr=1,1"], "--grid 'train.lr=1,1': '1' is named twice"),
+    ):
+        with pytest.raises(ScenarioError) as caught:
+            tune.grid(texts)
+        assert str(caught.value).startswith(reason)
+
+
+def test_an_option_of_a_method_varies_for_the_methods_that_have_it() -> None:
+    values = {"train.lr": ["0.1", "1"], "method_options.mu": ["0.1", "2"]}
+    planned = tune.plan("digits", [HELD_OUT], "fedavg,fedprox", values, seeds=2)
+    assert [run.name for run in planned.run_set.runs[:6]] == [
+        "fedavg-lr-0.1-seed0",
+        "fedavg-lr-1-seed0",
+        "fedprox-lr-0.1-mu-0.1-seed0",
+        "fedprox-lr-0.1-mu-2-seed0",
+        "fedprox-lr-1-mu-0.1-seed0",
+        "fedprox-lr-1-mu-2-seed0",
+    ]
+    assert len(planned.run_set.runs) == 12
+    assert {run.loaded.scenario.eval.split for run in planned.run_set.runs} == {"validation"}
+    adapted = tune.plan("digits", [HELD_OUT, "eval.adapt.epochs=2"], "fedavg", {"train.lr": ["0.1"]}, seeds=1)
+    assert adapted.run_set.runs[0].loaded.scenario.eval.adapt.epochs == 2
+    assert adapted.overrides == [HELD_OUT, "eval.adapt.epochs=2"]
+
+
+def test_what_a_scenario_evaluates_otherwise_is_left_out() -> None:
+    planned = tune.plan("pfedmb-cifar10", [], "pfedmb", {"method_options.branches": ["2", "5"]}, seeds=1)
+    found = {
+        (of.on, of.split, of.select, of.adapt.before)
+        for of in (run.loaded.scenario.eval for run in planned.run_set.runs)
+    }
+    assert found == {("clients", "validation", None, False)}
+    assert {run.loaded.scenario.eval.adapt.epochs for run in planned.run_set.runs} == {5}
+
+
+def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def refusal(*words: str) -> str:
+        return refused(capsys, "study", "tune", "digits", "--out", str(tmp_path), *words)
+
+    lr = ("--grid", "train.lr=0.1,1")
+    assert refusal(*lr) == "data.validation = 0: settings are chosen on validation examples; set data.validation=0.2"
+    assert refusal(HELD_OUT, "eval.split=test", *lr).startswith("eval.split: tuning evaluates")
+    assert "unknown key method_options.mu: none of fedavg has it" in refusal(
+        HELD_OUT, "--grid", "method_options.mu=0,1"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("pool_in_this_process")
+def test_the_best_validation_accuracy_chooses_and_no_test_example_is_evaluated(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("digits", HELD_OUT, *SMALL, "--grid", "train.lr=0.0001,0.1", "--out", str(tmp_path), "--run-id", "t")
+    assert main.run_command(["study", "tune", *words, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    slow, fast = (row["validation"]["mean"] for row in result["settings"])
+    assert fast > slow
+    (chosen,) = result["chosen"]
+    assert (chosen["settings"], chosen["validation"]["mean"]) == ({"train.lr": "0.1"}, fast)
+    assert chosen["at_edge"] == ["train.lr"]
+    for run in result["runs"]:
+        folder = Path(run["run_dir"])
+        assert tomllib.loads((folder / "scenario.toml").read_text())["eval"]["split"] == "validation"
+        best = read(folder / "ledger.sqlite", "SELECT max(accuracy) FROM rounds")[0][0]
+        assert best in (slow, fast)
+    assert (tmp_path / "digits" / "t" / "table.csv").read_text().count("\n") == 3
+    assert main.run_command(["study", "tune", *words]) == 0  # all runs are there: nothing is trained again
+    assert f"fedbr run digits {HELD_OUT}" in capsys.readouterr().out
+
+
+def done(failed: dict[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"folder": "runs/digits/t", "runs": runs, "failed": failed, "missing": list(failed)}
+
+
+def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
+    planned = tune.plan("digits", [HELD_OUT], "fedavg", {"train.lr": ["0.1", "10", "100"]}, seeds=2)
+    best = {"accuracy": 0.75, "rounds": 3}
+    ended = [
+        {"name": "fedavg-lr-0.1-seed0", "best_round": best},
+        {"name": "fedavg-lr-0.1-seed1", "best_round": best},
+        {"name": "fedavg-lr-10-seed1", "best_round": {"accuracy": 1.0, "rounds": 4}},
+    ]
+    why = "update rejected: client 2, round 1: loss = nan (training diverged?)"
+    names = ("fedavg-lr-10-seed0", "fedavg-lr-100-seed0", "fedavg-lr-100-seed1")
+    result = tune.read_off(planned, done(dict.fromkeys(names, why), ended))
+
+    assert (result["diverged"], "failed" in result, "missing" in result) == (dict.fromkeys(names, why), False, False)
+    assert [row["validation"]["values"] for row in result["settings"]] == [[0.75, 0.75], [None, 1.0], [None, None]]
+    assert [row["settings"] for row in result["chosen"]] == [{"train.lr": "0.1"}]
+    settings, _ = tune.tables(result)
+    assert [row[2:] for row in settings.rows] == [
+        ["75.00 ± 0.00 %", "3, 3"],
+        ["diverged with 1 of 2 seeds", "-, 4"],
+        ["diverged", "-, -"],
+    ]
+    assert settings.notes[-1].startswith("diverged: training gave numbers that are too large")
+    assert not is_interrupted({**result, "runs": [{"stopped_by": "rounds"}] * 3}, planned.run_set)
+
+
+def test_a_method_without_a_setting_that_may_be_chosen_is_named() -> None:
+    planned = tune.plan("digits", [HELD_OUT], "fedavg", {"train.lr": ["10"]}, seeds=2)
+    ended = [{"name": "fedavg-lr-10-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
+    result = tune.read_off(planned, done({"fedavg-lr-10-seed1": "loss = inf (training diverged?)"}, ended))
+    assert result["chosen"] == []
+    assert tune.tables(result)[1].notes == ["fedavg: no setting is free of runs that diverged"]
+
+
+def test_a_run_that_fails_otherwise_is_still_missing() -> None:
+    planned = tune.plan("digits", [HELD_OUT], "fedavg", {"train.lr": ["0.1", "1"]}, seeds=1)
+    ended = [{"name": "fedavg-lr-0.1-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
+    result = tune.read_off(planned, done({"fedavg-lr-1-seed0": "no space left"}, ended))
+    assert result["failed"] == {"fedavg-lr-1-seed0": "no space left"}
+    assert (result["missing"], "diverged" in result) == (["fedavg-lr-1-seed0"], False)
+
+
+@pytest.mark.usefixtures("pool_in_this_process")
+@pytest.mark.parametrize(("values", "code"), [("0.1,100000", 0), ("90000,100000", 3)])
+def test_a_study_fails_only_if_every_value_diverges(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, values: str, code: int
+) -> None:
+    words = ("digits", *changed((HELD_OUT, *SMALL), "rounds.max=2"), "--grid", f"train.lr={values}", "--no-report")
+    assert main.run_command(["study", "tune", *words, "--out", str(tmp_path)]) == code
+    said = capsys.readouterr()
+    assert ("training diverged?" in said.err) == (code == 3)
+    assert ("train.lr=100000 diverged" in " ".join(said.out.split())) == (code == 0)
+
+
+def test_the_words_of_a_chosen_setting_give_each_key_once() -> None:
+    row = {"method": "fedavg", "settings": {"train.lr": "0.1"}}
+    assert tune._words(["train.lr=1", "seed=2"], row) == ["seed=2", "method=fedavg", "train.lr=0.1"]

@@ -1,0 +1,101 @@
+"""``fedbr study trial``: what its parts plan, and what its rows say of targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scenarios.papers.trial import results, speed_map
+from scenarios.papers.trial.plan import TrialChoice, TrialPlan, plan
+from scenarios.report.progress import ProgressPoint, Trail
+from tests.scenarios.runs import refused
+
+
+def planned(part: str, *overrides: str, **more: Any) -> TrialPlan:
+    return plan(TrialChoice("digits", overrides, part, seeds=1, **more))
+
+
+def names(of: TrialPlan) -> list[str]:
+    return [run.name for run in of.run_set.runs]
+
+
+# --- targets ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_mean_until_a_target_is_over_all_seeds_or_none() -> None:
+    fast: Trail = (ProgressPoint(1, 2.0, 100, 90.0, 0.4, 0.4, 7.0),)
+    slow: Trail = (ProgressPoint(1, 3.0, 100, 90.0, 0.2, 0.2, 5.0), ProgressPoint(2, 6.0, 200, 180.0, 0.3, 0.3, 11.0))
+    found = results.to_targets([fast, slow], 0.3)
+    assert found["reached"] == 2
+    assert [found[key] for key in results.SPENT] == [4.0, 150.0, 135.0, 9.0, 1.5]
+    missed = results.to_targets([fast, slow], 0.35)
+    assert (missed["reached"], missed["bytes"], missed["values"]["bytes"]) == (1, None, [100, None])
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_named_by_skew_variant_and_seed_so_that_parts_share_it() -> None:
+    details, bandit, skew = (names(planned(part)) for part in ("details", "bandit", "skew"))
+    assert {
+        "dir0.3-fedavg-seed0", "dir0.3-fedbr-seed0", "dir0.3-fedbr-hybrid-ce-false-detach-true-seed0",
+        "dir0.3-fedbr-lambda1-0-lambda2-0-seed0", "dir0.3-fedbr-blocks-balanced-3-seed0",
+    } < set(details)  # fmt: skip
+    # digits-cnn has four blocks.
+    assert bandit == [
+        f"dir0.3-fedbr{detail}-seed0" for detail in ("", "-alpha-random", "-alpha-1", "-alpha-2", "-alpha-3")
+    ]
+    assert set(bandit) < set(details)
+    assert {"eps0-fedavg-seed0", "eps7-fedmlb-seed0", "dir0.3-fedbr-seed0"} < set(skew)
+    shared = planned("skew", only="dir0.3,fedbr").run_set.runs
+    assert [run.loaded.scenario for run in shared] == [
+        run.loaded.scenario for run in planned("bandit", only="fedbr").run_set.runs
+    ]
+
+
+def test_a_detail_that_a_scenario_does_not_allow_or_has_already_is_left_out_with_the_reason() -> None:
+    found = planned("details", "method_options.period=7", "model.width=16")
+    assert found.left_out["fedbr-period-7"] == "the same runs as fedbr"
+    assert "dir0.3-fedbr-period-7-seed0" not in names(found)
+
+
+def test_a_server_link_without_limit_has_no_slower_or_faster_one() -> None:
+    found = planned("map", "fleet.server.down=inf", "fleet.server.up=inf")
+    assert found.left_out == {"fedbr-down-inf-up-inf": "the same runs as fedbr"}
+
+
+def test_a_map_waits_for_all_of_its_runs() -> None:
+    found = speed_map.read_off(planned("map"), {"runs": []}, print)
+    assert (found["maps"], found["unmapped"]) == ([], {"all": "the runs are re-timed when all of them have ended"})
+
+
+def test_a_variant_is_compared_with_fedavg_of_the_same_norm_and_calibration() -> None:
+    only = "fedbr-alpha-2,fedbr-norm-group,fedmlb"
+    of = {cell.variant.name: cell.reference for cell in planned("details", only=only).cells}
+    assert of == {
+        "fedmlb": "dir0.3-fedavg",
+        "fedbr-norm-group": "dir0.3-fedavg-norm-group",
+        "fedbr-alpha-2": "dir0.3-fedavg",
+    }
+    (calibrated,) = planned("calibrated", only="fedbr+calibrated-norm-group").cells
+    assert calibrated.reference == "dir0.3-fedavg+calibrated-norm-group"
+
+
+def test_a_mistake_of_the_users_is_an_error_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("study", "trial", "digits")
+    assert "those of a trial are named by its part" in refused(capsys, *words, "method=fedavg")
+    assert refused(capsys, *words, "--part", "detail") == "--part 'detail': did you mean 'details'?"
+    assert (
+        refused(capsys, *words, "--only", "fedbr-alpha-9")
+        == "--only: no variant 'fedbr-alpha-9': did you mean 'fedbr-alpha-3'?"
+    )
+    assert (
+        refused(capsys, *words, "--targets", "30")
+        == "--targets '30': write accuracies above 0, at most 1, such as 0.25,0.3,0.35,0.4"
+    )
+    assert "method_options.lr: none of fedavg" in refused(capsys, *words, "method_options.lr=1", "--only", "fedavg")
+    assert "method_options.alpha = 99: must be in 1..3" in refused(capsys, *words, "method_options.alpha=99")
+    for part in ("bandit", "map"):
+        chosen = refused(capsys, *words, "--part", part, "method_options.alpha=2")
+        assert chosen == "method_options.alpha = 2: the part chooses alpha for its variants; leave it out"

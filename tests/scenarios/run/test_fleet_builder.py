@@ -1,0 +1,558 @@
+"""The fleet of a scenario: where its files are found, what each key does, and what is refused in which words."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.fleet.availability import Always, Diurnal, RecordedIntervals, Renewal
+from costmodel.fleet.devices import devices, networks
+from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
+from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, sigma_of_cv
+from edge.protocol.config import ModelProfile
+from edge.protocol.payload import BlockShape, Layout
+from scenarios.config.cache import cache_folder
+from scenarios.config.load import ScenarioError, load
+from scenarios.run import builder, fleet_builder, fleet_files
+
+HOUR, DAY = 3600.0, 86400.0
+CAPACITIES = "client_id,computation_ms_per_sample,communication_kbps\n1,100,1000\n2,200,2000\n3,400,4000\n"
+CASES = "case,kbps_mean,kbps_std\n1,1000,100\n3,9000,900\n"
+SERIES = "seconds,factor\n0,1\n2,0.5\n"
+# The first phone is there from 1:00 to 3:00 and from 22:00 to 23:00, the second from 10:00 to 11:00.
+PHONES = "device,start_s,end_s\na,3600,10800\na,79200,82800\nb,36000,39600\n"
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of its own: an empty user cache, no data folder, and ``tmp_path`` to work in."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDBR_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def drawn(*overrides: str) -> Fleet:
+    return builder.fleet(load("digits", overrides))
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        drawn(*overrides)
+    return str(caught.value)
+
+
+# --- where files are found --------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_found_as_it_is_named_then_below_the_data_root_then_in_the_cache(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = load("digits").scenario
+    in_cache = write(cache_folder() / "t.csv", "")
+    assert fleet_files.find(scenario, "fleet.trace", "t.csv") == in_cache
+    monkeypatch.setenv("FEDBR_DATA", str(home / "data"))
+    below = write(home / "data" / "t.csv", "")
+    assert fleet_files.find(scenario, "fleet.trace", "t.csv") == below
+    write(home / "t.csv", "")
+    assert fleet_files.find(scenario, "fleet.trace", "t.csv") == Path("t.csv")
+    (home / "t.csv").unlink()
+    alone = load("mnist-cnn", [f"data.root={home / 'root'}"]).scenario  # a root that is named is the only one
+    with pytest.raises(ScenarioError) as caught:
+        fleet_files.find(alone, "fleet.trace", "t.csv")
+    assert str(caught.value) == f"fleet.trace = 't.csv': no such file; searched t.csv, {home / 'root' / 't.csv'}"
+
+
+def test_a_home_that_a_file_is_named_in_is_looked_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(home / "me"))
+    write(home / "me" / "t.csv", CAPACITIES)
+    assert drawn("fleet.trace=~/t.csv").down.size == 10
+    assert refusal("fleet.trace=~nobody-here/t.csv") == (
+        "digits: fleet.trace = '~nobody-here/t.csv': Could not determine home directory."
+    )
+
+
+@pytest.mark.parametrize(
+    "key", ["fleet.trace", "fleet.device_file", "fleet.network_file", "fleet.availability.file", "fleet.bandwidth.file"]
+)
+@pytest.mark.parametrize("name", ["nowhere.csv", "folder", "x" * 300, "nul\\u0000"])
+def test_what_is_no_file_is_refused_with_the_places_where_it_was_looked_for(home: Path, key: str, name: str) -> None:
+    (home / "folder").mkdir()
+    kind = f"{key.removesuffix('file')}kind=trace" if "availability" in key or "bandwidth" in key else "seed=0"
+    shown, plain = repr(name.replace("\\u0000", "\0")), name.replace("\\u0000", "\\x00")
+    expected = f"{key} = {shown}: no such file; searched {plain}, {cache_folder() / plain}"
+    assert refusal(kind, f'{key}="{name}"').partition(": ")[2] == expected
+
+
+WINDOWS, FACTORS = "fleet.availability.kind=trace", "fleet.bandwidth.kind=trace"
+TRACE, AVAILABLE, FIRST = ["fleet.trace=t"], "fleet.availability.file", "fleet.trace: client 0"
+NOTHING = "fleet.trace = 't': has no columns of devices or links; it belongs to "
+CLIENT = "client,flops_per_second,down_bits_per_second,up_bits_per_second,rtt_seconds\na,"
+APART = "client all: seconds must be 0.001 or more apart, and factors 0 or within 1e-06 and 1e+06"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "said"),
+    [
+        (PHONES, TRACE, f"{NOTHING}fleet.availability.file"),
+        (SERIES, TRACE, f"{NOTHING}fleet.bandwidth.file"),
+        (SERIES, [WINDOWS, f"{AVAILABLE}=t"], f"{AVAILABLE} = 't': has no windows of availability"),
+        (
+            PHONES,
+            [FACTORS, "fleet.bandwidth.file=t"],
+            "fleet.bandwidth.file = 't': has no columns seconds and factor or bits_per_second",
+        ),
+        ("", [WINDOWS], 'fleet.availability.kind = "trace" needs fleet.availability.file'),
+        ("", [FACTORS], 'fleet.bandwidth.kind = "trace" needs fleet.bandwidth.file'),
+        (CAPACITIES + "4,-1,1000\n", TRACE, "fleet.trace: t, line 5, column computation_ms_per_sample: -1 is negative"),
+        (CASES, ["fleet.trace=t", "fleet.trace_case=2"], "fleet.trace_case = 2: t has the cases 1, 3"),
+        # Clients that would take aeons.
+        (CLIENT + "1e-9,1e6,1e6,0\n", TRACE, f"{FIRST} computes at 1e-09 FLOP/s; the least is 1"),
+        (CLIENT + "1e9,0.5,1e6,0\n", TRACE, f"{FIRST} downloads at 0.52279 bit/s; the least is 1"),
+        (CLIENT + "1e9,1e6,1e-18,0\n", TRACE, f"{FIRST} uploads at 1.04558e-18 bit/s; the least is 1"),
+        (CLIENT + "1e9,1e6,1e6,1e9\n", TRACE, f"{FIRST} has round trips of 1e+09 s; the most is 3600"),
+        *(
+            (f"seconds,factor\n{rows}", [FACTORS, "fleet.bandwidth.file=t"], f"fleet.bandwidth.file = 't': {APART}")
+            for rows in ("0,1\n1e-9,1\n", "0,1e9\n", "0,1e-9\n")
+        ),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(home: Path, text: str, overrides: list[str], said: str) -> None:
+    write(home / "t", text)
+    assert refusal(*overrides) == f"digits: {said}"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("fleet.server.up=0.5 bit/s", "fleet.server.up = '0.5 bit/s': must be at least 1 bit/s"),
+        ("fleet.bandwidth.step=20 ms", "fleet.bandwidth.step = 20 ms: must be at least a thousandth of tau = 30 s"),
+        ("fleet.availability.off=1e10", "fleet.availability.off = 10000000000.0: must be at most 1000000000 s"),
+        ("budget.bytes=0 MB", "budget.bytes = '0 MB': must be more than 0 B"),
+        ("fleet.down_sigma=6", "fleet.down_sigma = 6: input should be less than or equal to 5"),
+        ("fleet.up_sigma=-1", "fleet.up_sigma = -1: input should be greater than or equal to 0"),
+        ('fleet.rates=["1 Mbit/s"]', "fleet.rates = ['1 Mbit/s']: too few values"),
+    ],
+)  # fmt: skip
+def test_figures_that_no_clock_can_keep_up_with_are_refused(override: str, message: str) -> None:
+    assert refusal("fleet.bandwidth.kind=ou", override) == f"command line: {message}"
+
+
+# --- devices and networks of one's own --------------------------------------------------------------------------------
+
+DEVICE = """[{name}]
+flops_per_second = {{ conv = 1e9, depthwise = 1e9 }}
+step_seconds = 0.5
+modes = [1.0, 0.5]
+memory_bytes = 1000
+train_watts = 5.0
+idle_watts = 1.0
+clock_hz = 1e9
+source = "mine"
+year = 2026
+assumed = false
+"""
+NETWORK = """[{name}]
+down_bits_per_second = 2e6
+up_bits_per_second = 1e6
+rtt_seconds = 0.25
+goodput = false
+sigma_down = 0.0
+sigma_up = 0.0
+transmit_watts = 1.0
+receive_watts = 1.0
+transmit_joules_per_bit = 0.0
+receive_joules_per_bit = 0.0
+base_watts = 0.0
+tail_watts = 0.0
+tail_seconds = 0.0
+source = "mine"
+year = 2026
+assumed = false
+"""
+
+
+def test_devices_and_networks_of_own_files_take_part(home: Path) -> None:
+    write(home / "d.toml", DEVICE.format(name="board"))
+    write(home / "n.toml", NETWORK.format(name="radio"))
+    fleet = drawn(
+        "fleet.device_file=d.toml", "fleet.network_file=n.toml", "fleet.devices={board=1}", "fleet.networks={radio=1}"
+    )
+    assert (fleet.device_names([0]), fleet.network_names([9])) == (["board"], ["radio"])
+    assert fleet.flops_per_second.tolist() == [1e9] * 10
+    assert (fleet.down.tolist(), fleet.up.tolist(), fleet.rtt.tolist()) == ([2e6] * 10, [1e6] * 10, [0.25] * 10)
+
+
+def test_a_calibrated_device_of_the_cache_takes_part_once_it_is_there_and_after_one_of_a_device_file(
+    home: Path,
+) -> None:
+    assert refusal("fleet.devices={my-board=1}").startswith("command line: fleet.devices: 'my-board': choose from")
+    calibrated = write(cache_folder() / "devices" / "my-board.toml", DEVICE.format(name="my-board"))
+    assert drawn("fleet.devices={my-board=1}").device_names([0]) == ["my-board"]
+    write(home / "d.toml", DEVICE.format(name="my-board").replace("conv = 1e9", "conv = 7e9"))
+    assert drawn("fleet.device_file=d.toml", "fleet.devices={my-board=1}").flops_per_second[0] == 7e9
+    calibrated.write_text("x = 1\n")
+    assert refusal("fleet.devices={my-board=1}") == (
+        "command line: fleet.devices: my-board.toml: row 'x' is not a table of keys"
+    )
+    write(cache_folder() / "board.toml", DEVICE.format(name="../board"))
+    for path in ("../board", "x" * 300):
+        said = refusal(f'fleet.devices={{"{path}"=1}}')
+        assert said.startswith(f"command line: fleet.devices: '{path}': choose from")
+
+
+# --- when clients are there -------------------------------------------------------------------------------------------
+
+
+def intervals(fleet: Fleet, client: int, until: float) -> list[tuple[float, float]]:
+    """When a client is there, up to a time; hours since the beginning."""
+    found, t = [], 0.0
+    while t < until:
+        here, change = fleet.behaviour.availability.interval(client, t)
+        if here:
+            found.append((t / HOUR, change / HOUR))
+        t = change
+    return found
+
+
+def phones(home: Path, *overrides: str) -> list[list[tuple[float, float]]]:
+    """When the two phones of the trace are there in the first 50 hours, the first one first."""
+    write(home / "phones.csv", PHONES)
+    fleet = drawn(
+        "data.clients=2",
+        "rounds.participants=2",
+        "fleet.availability.kind=trace",
+        "fleet.availability.file=phones.csv",
+        *overrides,
+    )
+    return sorted((intervals(fleet, client, 50 * HOUR) for client in (0, 1)), key=len, reverse=True)
+
+
+def test_a_trace_that_repeats_begins_at_the_hour_of_the_day_and_comes_again(home: Path) -> None:
+    assert phones(home) == [[(1, 3), (22, 23), (25, 27), (46, 47), (49, 51)], [(10, 11), (34, 35)]]
+    # At 2:00 the first phone is in the middle of its stay.
+    assert phones(home, "fleet.availability.start_hour=2") == [
+        [(0, 1), (20, 21), (23, 25), (44, 45), (47, 49)],
+        [(8, 9), (32, 33)],
+    ]
+    assert phones(home, "fleet.availability.start_hour=12") == [
+        [(10, 11), (13, 15), (34, 35), (37, 39)],
+        [(22, 23), (46, 47)],
+    ]
+
+
+def test_of_a_trace_that_does_not_repeat_what_was_before_the_beginning_is_over(home: Path) -> None:
+    once = "fleet.availability.repeat=false"
+    assert phones(home, once) == [[(1, 3), (22, 23)], [(10, 11)]]
+    assert phones(home, once, "fleet.availability.start_hour=2") == [[(0, 1), (20, 21)], [(8, 9)]]
+    assert phones(home, once, "fleet.availability.start_hour=12") == [[(10, 11)], []]
+
+
+def test_each_row_of_a_trace_is_followed_before_any_is_followed_twice(home: Path) -> None:
+    write(home / "phones.csv", PHONES)
+    fleet = drawn("fleet.availability.kind=trace", "fleet.availability.file=phones.csv")
+    first = [intervals(fleet, client, DAY)[0] for client in range(10)]
+    assert sorted(first[:2]) == [(1, 3), (10, 11)]
+    assert first == first[:2] * 5
+
+
+def test_who_is_there_and_how_links_vary_follow_from_the_seed_alone(home: Path) -> None:
+    settings = ["fleet.availability.kind=renewal", "fleet.bandwidth.kind=ou"]
+    one, two, other = drawn(*settings), drawn(*settings), drawn(*settings, "seed=1")
+    assert intervals(one, 3, DAY) == intervals(two, 3, DAY) != intervals(other, 3, DAY)
+    factors = [fleet.behaviour.variation.factor(3, 0, 55.0) for fleet in (one, two, other)]
+    assert factors[0] == factors[1] != factors[2]
+
+
+# --- what each key does -----------------------------------------------------------------------------------------------
+
+
+def behaves(name: str) -> Callable[[Fleet], Any]:
+    return lambda fleet: getattr(fleet.behaviour, name)
+
+
+def kind_of(name: str) -> Callable[[Fleet], Any]:
+    return lambda fleet: type(getattr(fleet.behaviour, name))
+
+
+REACHES: list[tuple[str, Callable[[Fleet], Any], Any]] = [
+    ("fleet.compute_spread=3", lambda f: f.spread, ClientVariation(compute=3.0)),
+    ("fleet.bandwidth_spread=3", lambda f: f.spread, ClientVariation(bandwidth=3.0)),
+    ("fleet.compute_sigma=0.6", lambda f: f.spread, ClientVariation(compute_sigma=0.6)),
+    ("fleet.down_sigma=0.6", lambda f: f.spread, ClientVariation(down_sigma=0.6)),
+    ("fleet.down_sigma=network", lambda f: f.spread, ClientVariation(down_sigma=None)),
+    ("fleet.up_sigma=0.6", lambda f: f.spread, ClientVariation(up_sigma=0.6)),
+    ("fleet.up_sigma=network", lambda f: f.spread, ClientVariation(up_sigma=None)),
+    ('fleet.rates=["1 Mbit/s", "10 Mbit/s"]', lambda f: f.spread, ClientVariation(rates=(1e6, 10e6))),
+    ("fleet.jitter=0.25", lambda f: f.change, RoundVariation(jitter=0.25)),
+    ("fleet.redraw=0.2", lambda f: f.change, RoundVariation(jitter=0.1, redraw=0.2)),
+    ("fleet.transport.noise=0.1", lambda f: f.change, RoundVariation(jitter=0.1, noise=0.1)),
+    ("fleet.transport.noise=measured", lambda f: f.change, RoundVariation(jitter=0.1, noise="measured")),
+    ("fleet.mode_rounds=20", lambda f: f.change, RoundVariation(jitter=0.1, mode_rounds=20)),
+    ("fleet.crashes_per_hour=7200", lambda f: f.change, RoundVariation(jitter=0.1, crashes_per_second=2.0)),
+    ('fleet.battery="2 Wh"', lambda f: f.battery_joules, 7200.0),
+    ("seed=0", lambda f: f.battery_joules, math.inf),
+    ("fleet.compute_energy=kappa", lambda f: f.compute_energy, "kappa"),
+    ("fleet.radio_energy=rate", lambda f: f.radio_energy, "rate"),
+    ("fleet.server.down=20 Mbit/s", lambda f: (f.links.down, f.links.up), (20e6, 1e9)),
+    ("fleet.server.up=20 Mbit/s", lambda f: (f.links.down, f.links.up), (1e9, 20e6)),
+    ("fleet.server.down=inf", lambda f: f.links.down, math.inf),
+    ("fleet.server.aggregate=8 Gbit/s", lambda f: f.links.aggregate_bytes_per_second, 1e9),
+    ("seed=0", lambda f: f.links.aggregate_bytes_per_second, 3e9),
+    ("seed=0", lambda f: (f.links.site_down, f.links.site_up), ((), ())),
+    (
+        "fleet.gateways={count=2, down='5 Mbit/s', up='3 Mbit/s'}",
+        lambda f: (f.links.site_down, f.links.site_up),
+        ((5e6, 5e6), (3e6, 3e6)),
+    ),
+    ("fleet.gateways={count=2, kind='airtime', fair='packets'}", lambda f: f.links.airtime, "packets"),
+    ("fleet.gateways={count=2, kind='airtime'}", lambda f: (f.links.airtime, len(f.links.site_up)), ("time", 2)),
+    ("fleet.transport.security=curve", lambda f: f.links.transport.security, "curve"),
+    ("fleet.transport.security=tls", lambda f: f.links.transport.connect_round_trips, 4.5),
+    ("fleet.transport.slow_start=false", lambda f: f.links.transport.slow_start, False),
+    ('fleet.transport.reconnect="2 min"', lambda f: f.links.transport.reconnect, 120.0),
+    ("seed=0", lambda f: f.links.transport.reconnect, math.inf),
+    ("fleet.transport.promotion=true", lambda f: f.links.transport.promotion, True),
+    ("fleet.availability.on_loss=pause", behaves("on_loss"), "pause"),
+    ("seed=0", kind_of("availability"), Always),
+    ("fleet.availability.kind=renewal", kind_of("availability"), Renewal),
+    ("fleet.availability.kind=diurnal", kind_of("availability"), Diurnal),
+    ("seed=0", kind_of("variation"), Constant),
+    ("fleet.bandwidth.kind=ou", kind_of("variation"), OrnsteinUhlenbeck),
+]
+
+
+@pytest.mark.parametrize(("override", "found", "expected"), REACHES, ids=[row[0] for row in REACHES])
+def test_every_key_reaches_the_fleet(override: str, found: Callable[[Fleet], Any], expected: Any) -> None:
+    assert found(drawn(override)) == expected
+
+
+def test_presences_are_as_their_keys_say() -> None:
+    diurnal = ("kind=diurnal", "hour=22", "hours=4", "start_hour=20", "spread_hours=0", "jitter_hours=0", "sigma=0")
+    fleet = drawn(*(f"fleet.availability.{setting}" for setting in diurnal))
+    assert intervals(fleet, 0, DAY) == intervals(fleet, 9, DAY) == [(2, 6)]
+    renewal = ("kind=renewal", "on=2 h", "off=1 h", "sigma=0")
+    found = intervals(drawn(*(f"fleet.availability.{setting}" for setting in renewal)), 0, DAY)[1:]
+    assert [end - begin for begin, end in found] == pytest.approx([2.0] * len(found))
+    assert np.diff([begin for begin, _ in found]) == pytest.approx([3.0] * (len(found) - 1))
+
+
+def test_links_vary_by_the_cv_and_at_the_steps_of_their_keys() -> None:
+    fleet = drawn(
+        "fleet.bandwidth.kind=ou", "fleet.bandwidth.cv=0.5", "fleet.bandwidth.tau=2 s", "fleet.bandwidth.step=4 s"
+    )
+    variation = fleet.behaviour.variation
+    assert variation.factor(0, 0, 5.0)[1] == 8.0
+    # The logarithm is normal with sigma^2 = ln 1.25, and its mean -sigma^2 / 2; steps of two tau hardly correlate.
+    logs = np.log([variation.factor(client, 0, 4.0 * step)[0] for client in range(10) for step in range(400)])
+    assert logs.std() == pytest.approx(sigma_of_cv(0.5), rel=0.05)
+    assert logs.mean() == pytest.approx(-(sigma_of_cv(0.5) ** 2) / 2, abs=0.03)
+
+
+def test_a_recorded_series_of_factors_is_followed(home: Path) -> None:
+    write(home / "series.csv", SERIES)
+    variation = drawn("fleet.bandwidth.kind=trace", "fleet.bandwidth.file=series.csv").behaviour.variation
+    assert isinstance(variation, Samples)
+    assert {variation.factor(0, 0, t)[0] for t in np.arange(0.0, 8.0, 0.5)} == {1.0, 0.5}
+
+
+def test_a_trace_of_capacities_sets_rates_and_speeds_relative_to_its_median(home: Path) -> None:
+    write(home / "capacities.csv", CAPACITIES)
+    fleet = drawn(
+        "fleet.trace=capacities.csv", "data.clients=3", "rounds.participants=3", "fleet.devices={phone-mid=1}"
+    )
+    conv = devices()["phone-mid"].flops_per_second["conv"]
+    assert sorted(fleet.flops_per_second) == pytest.approx([conv / 2, conv, 2 * conv])
+    # The slow phones of this trace have the fast links: rank by rank, the product is the same for all.
+    assert fleet.flops_per_second * fleet.down == pytest.approx([2 * conv * fleet.down.min()] * 3)
+    assert fleet.down.max() == pytest.approx(4 * fleet.down.min())
+
+
+def test_how_much_links_vary_comes_from_the_trace_where_it_tells(home: Path) -> None:
+    write(home / "cases.csv", CASES)
+    settings = ["fleet.trace=cases.csv", "fleet.trace_case=3", "fleet.bandwidth.kind=ou", "fleet.bandwidth.step=1000 s"]
+    told, stiff = drawn(*settings), drawn(*settings, "fleet.bandwidth.cv=0")
+    assert told.bandwidth_cv is not None
+    assert told.bandwidth_cv.tolist() == [[0.1, 0.1]] * 10
+    logs = np.log([told.behaviour.variation.factor(0, 0, 1000.0 * step)[0] for step in range(1000)])
+    assert logs.std() == pytest.approx(sigma_of_cv(0.1), rel=0.1)
+    assert told.behaviour.variation.factor(4, 1, 5.0) == stiff.behaviour.variation.factor(4, 1, 5.0)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def described(params: int, activations: float) -> ModelProfile:
+    empty = np.zeros(0, np.int64)
+    return ModelProfile(
+        layout=Layout((BlockShape("body", params),)),
+        family="conv",
+        flops=np.ones((1, 4)),
+        activations=np.array([activations]),
+        data_sha256="",
+        data_source="",
+        classes=10,
+        test_count=0,
+        samples=empty,
+        histogram=np.zeros((0, 10), np.int64),
+        test_samples=empty,
+    )
+
+
+HALF_SMALL = ["fleet.device_file=d.toml", "fleet.devices={board=0.5, phone-mid=0.5}", "train.batch=2"]
+SUM = "board: 4 B x (2 x 60 parameters + 60 gradients + 2 x 5 activations) = 760 B, more than 0.7 of 1 kB"
+
+
+def test_a_device_that_is_too_small_is_refused_with_the_sum_and_the_others_take_part(home: Path) -> None:
+    write(home / "d.toml", DEVICE.format(name="board"))
+    scenario = load("digits", HALF_SMALL).scenario
+    fleet = drawn(*HALF_SMALL)
+    out = fleet_builder.refused(scenario, fleet, described(60, 5.0), np.ones(1))
+    assert out == {k: SUM for k, device in enumerate(fleet.device_names(range(10))) if device == "board"}
+    assert len(out) == 5
+    # 55 parameters take 4 (165 + 10) = 700 bytes, which is just the limit.
+    assert fleet_builder.refused(scenario, fleet, described(55, 5.0), np.ones(1)) == {}
+    # Pathways keep what they need for their way back: so many passes, so many activations.
+    assert len(fleet_builder.refused(scenario, fleet, described(55, 5.0), np.array([2.0]))) == 5
+
+
+@pytest.mark.parametrize(("method", "count"), [("fedavg", 0), ("fedavg-kd", 0), ("fedmlb", 5)])
+def test_a_pathway_keeps_its_activations_and_a_teacher_does_not(home: Path, method: str, count: int) -> None:
+    write(home / "d.toml", DEVICE.format(name="board"))
+    layout = Layout((BlockShape("body", 50), BlockShape("head", 5)))
+    two = replace(described(55, 5.0), layout=layout, activations=np.array([0.0, 5.0]), flops=np.ones((2, 4)))
+    loaded = load("digits", [*HALF_SMALL, f"method={method}"])
+    assert len(builder.refused(loaded, builder.fleet(loaded), two)) == count
+
+
+def test_a_model_that_no_device_holds_is_refused(home: Path) -> None:
+    write(home / "d.toml", DEVICE.format(name="board"))
+    alone = [HALF_SMALL[0], "fleet.devices={board=1}", HALF_SMALL[2]]
+    with pytest.raises(ScenarioError) as caught:
+        fleet_builder.refused(load("digits", alone).scenario, drawn(*alone), described(60, 5.0), np.ones(1))
+    assert str(caught.value) == f"fleet.devices: the model fits no device; {SUM}"
+
+
+# --- the identity of a run --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "before", "after"),
+    [
+        ("fleet.trace", "seed=0", CAPACITIES, CAPACITIES.replace("100,", "101,")),
+        ("fleet.device_file", "seed=0", DEVICE.format(name="board"), DEVICE.format(name="bord")),
+        ("fleet.network_file", "seed=0", NETWORK.format(name="radio"), NETWORK.format(name="rado")),
+        ("fleet.availability.file", "fleet.availability.kind=trace", PHONES, PHONES.replace("3600,", "3601,")),
+        ("fleet.bandwidth.file", "fleet.bandwidth.kind=trace", SERIES, SERIES.replace("0.5", "0.6")),
+    ],
+)
+def test_a_run_is_another_one_when_a_file_that_it_names_says_something_else(
+    home: Path, key: str, kind: str, before: str, after: str
+) -> None:
+    write(home / "file", before)
+    loaded = load("digits", [kind, f"{key}=file"])
+    known = builder.identity(loaded)
+    assert list(known["files"]) == [key]
+    assert builder.identity(load("digits", [kind, f"{key}=file"])) == known
+    write(home / "file", after)
+    assert builder.identity(load("digits", [kind, f"{key}=file"]))["files"] != known["files"]
+
+
+def test_figures_that_were_added_later_leave_a_users_rows_in_the_chain_as_they_were(home: Path) -> None:
+    write(home / "n.toml", NETWORK.format(name="radio"))
+    write(home / "d.toml", DEVICE.format(name="board"))
+    plain = ["fleet.network_file=n.toml", "fleet.device_file=d.toml"]
+    board, radio = builder.identity(load("digits", plain))["own"]
+    assert not {"inference", "derived", "loss", "promotion_seconds"} & (set(board) | set(radio))
+    assert not {"loss", "promotion_seconds"} & set(radio["assumed"])
+    write(home / "n.toml", NETWORK.format(name="radio") + "loss = 0.01\n")
+    _, lossy = builder.identity(load("digits", plain))["own"]
+    assert lossy == radio | {"loss": 0.01}
+
+
+def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> None:
+    file = cache_folder() / "devices" / "my-board.toml"
+    write(file, DEVICE.format(name="my-board"))
+    known = builder.identity(load("digits", ["fleet.devices={my-board=1}"]))
+    write(file, DEVICE.format(name="my-board").replace("conv = 1e9", "conv = 2e9"))
+    assert builder.identity(load("digits", ["fleet.devices={my-board=1}"])) != known
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("fleet.trace", "seed=0"),
+        ("fleet.availability.file", "fleet.availability.kind=trace"),
+        ("fleet.bandwidth.file", "fleet.bandwidth.kind=trace"),
+        ("data.partition.file", "data.partition.kind=file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_before_a_run_begins(home: Path, key: str, kind: str) -> None:
+    loaded = load("digits", [kind, f"{key}=/proc/self/mem"])
+    with pytest.raises(ScenarioError, match=rf"^{key}: /proc/self/mem: cannot be read: Input/output error$"):
+        builder.identity(loaded)
+    (home / "long").touch()
+    os.truncate(home / "long", 10**12)
+    loaded = load("digits", [kind, f"{key}=long"])
+    with pytest.raises(ScenarioError, match=rf"^{key}: long: is larger than (16|64),000,000 bytes$"):
+        builder.identity(loaded)
+
+
+# --- recorded traces --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = Path(os.environ.get("FEDBR_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
+    if not (root / "devices" / "availability_windows.csv").is_file():
+        pytest.skip(f"no devices/availability_windows.csv below {root}; name a folder in FEDBR_TEST_DATA")
+    monkeypatch.setenv("FEDBR_DATA", str(root))
+    return root
+
+
+def test_the_shipped_scenario_finds_its_traces_below_the_data_folder(recorded: Path) -> None:
+    loaded = load("fedscale-trace")
+    fleet = builder.fleet(loaded)
+    assert list(fleet_builder.named_files(loaded.scenario).values()) == [
+        recorded / "devices" / "fedscale_client_capacity_595.csv",
+        recorded / "devices" / "availability_windows.csv",
+        recorded / "devices" / "availability_devices.csv",
+    ]
+    assert len(fleet) == 105
+    assert isinstance(fleet.behaviour.availability, RecordedIntervals)
+    # Phones are on their chargers at night: more of them are there at midnight than at noon, on average of a week.
+    there = [
+        np.mean(
+            [
+                fleet.behaviour.availability.interval(k, (day * 24 + hour) * HOUR)[0]
+                for k in range(105)
+                for day in range(7)
+            ]
+        )
+        for hour in (2, 14)  # the run begins at 22:00
+    ]
+    assert there[0] > there[1] > 0
+
+
+@pytest.mark.parametrize("file", ["network_flash_users.csv", "mobiperf_flhetbench_cases.csv"])
+def test_recorded_links_vary_as_much_as_they_were_measured_to(recorded: Path, file: str) -> None:
+    fleet = drawn(f"fleet.trace=devices/{file}", "fleet.bandwidth.kind=ou")
+    assert fleet.bandwidth_cv is not None
+    assert fleet.bandwidth_cv.shape == (10, 2)
+    assert (fleet.bandwidth_cv >= 0).all() and 0.05 < fleet.bandwidth_cv.mean() < 2
+    assert networks()["wifi-4"].down_bits_per_second not in fleet.down

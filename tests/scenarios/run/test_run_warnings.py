@@ -1,0 +1,109 @@
+"""Runs that show nothing of what was asked for end without an error, and with a warning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.workers.launcher import WorkerLauncher
+from edge.protocol.config import ModelProfile
+from scenarios.config.load import ScenarioError, load
+from scenarios.report import terminal
+from scenarios.report.run_reader import open_runs
+from scenarios.run import run_warnings, runner
+from scenarios.run.host import Host
+from tests.scenarios.in_this_process import SMALL, pool_in_this_process
+
+__all__ = ["pool_in_this_process"]
+NO_VISITS = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0)
+
+
+def ended(out: Path, *overrides: str) -> dict[str, Any]:
+    """The summary of a real run, and the notes before its start."""
+    notes: list[str] = []
+    loaded = load("digits", ["method=fedavg", *SMALL, "rounds.max=1", *overrides])
+    host = Host(out, 1, "cpu", on_note=notes.append)
+    return runner.run(loaded, host, WorkerLauncher(), lambda: False, True) | {"notes": notes}
+
+
+def test_a_run_in_which_no_visit_is_in_time_says_so(tmp_path: Path) -> None:
+    result = ended(tmp_path, "rounds.policy=deadline", "rounds.deadline=1 ms")
+    assert result["warnings"] == ["no visit has counted (5 late), so that the model is the one that the run began with"]
+    assert (result["rounds"], result["notes"]) == (1, [])
+
+
+def test_a_run_without_any_exchange_says_so_before_and_after(tmp_path: Path) -> None:
+    alone = "travels: no block is downloaded or uploaded, so that clients train on their own, as method = local"
+    result = ended(tmp_path, "travels.up=nothing", "travels.down=nothing")
+    assert result["warnings"] == result["notes"] == [alone]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule", "warning"),
+    [
+        (["budget.bytes=5 B"], "bytes", "no round has ended: budget.bytes = 5 B is too small for one"),
+        (["budget.virtual_seconds=1 ms"], "virtual_seconds",
+         "no round has ended: budget.virtual_seconds = 1 ms is too small for one"),
+        ([], "clients", "no round has ended: no client could take part"),
+    ],
+)  # fmt: skip
+def test_a_run_without_a_round_names_the_budget(overrides: list[str], rule: str, warning: str) -> None:
+    assert run_warnings.found(load("digits", overrides), 0, NO_VISITS, rule) == [warning]
+
+
+def test_a_last_round_that_lacks_clients_says_so_without_a_budget() -> None:
+    cut = {"round": 3, "participants": 1, "accuracy": None, "cut_by": "clients"}
+    assert run_warnings.of_cut_round(cut) == [
+        "lack of clients cut round 3, the last: 1 client has made it (rounds.min_fraction)"
+    ]
+
+
+def test_a_last_round_that_a_budget_has_cut_is_marked_in_warning_summary_labels_and_table(tmp_path: Path) -> None:
+    # A round of five visits moves 617,230 B: two of them fit in what the first round leaves.
+    words = ("rounds.max=9", "budget.bytes=900 kB", "rounds.participants=5")
+    whole = ended(tmp_path, *words)
+    assert (whole["stopped_by"], whole["rounds"], whole["cut_round"], whole["warnings"]) == ("bytes", 1, None, [])
+    cut = ended(tmp_path, *words, "rounds.min_fraction=0.4")
+    accuracy = cut["accuracy"]
+    assert cut["cut_round"] == {"round": 2, "participants": 2, "accuracy": accuracy, "cut_by": "bytes"}
+    assert cut["warnings"] == [
+        f"budget.bytes cut round 2, the last: 2 clients have made it (rounds.min_fraction), and gave "
+        f"{100 * accuracy:.2f} %"
+    ]
+    assert terminal.method_name(cut) == "fedavg\nround 2 cut"
+    labels = [run.label for run in open_runs([Path(whole["run_dir"]), Path(cut["run_dir"])])]
+    assert [label.endswith(", last round cut") for label in labels] == [False, True]
+
+
+def test_a_run_that_was_stopped_by_its_user_or_has_learned_is_not_warned_about() -> None:
+    loaded = load("digits")
+    assert run_warnings.found(loaded, 0, NO_VISITS, "user") == []
+    assert run_warnings.found(loaded, 1, NO_VISITS | {"train": 1, "late": 9}, "rounds") == []
+
+
+def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_warnings, "default_workers", lambda: 2)
+    many, few = load("digits", ["train.threads=500"]), load("digits", ["train.threads=3"])
+    with pytest.raises(ScenarioError, match="threads = 500: no round would end on 2 cores; choose at most 2"):
+        run_warnings.check_threads(many, "cpu")
+    run_warnings.check_threads(few, "cpu")
+    run_warnings.check_threads(many, "cuda:0")  # which uses none of them
+    assert list(run_warnings._of_threads(few, "cpu")) == [
+        "train.threads = 3: there are only 2 cores, so that rounds take longer than with 2"
+    ]
+
+
+def test_clients_without_examples_are_named() -> None:
+    def notes(*samples: int) -> list[str]:
+        profile: ModelProfile = SimpleNamespace(samples=np.array(samples))  # type: ignore[assignment]
+        return run_warnings.partition_notes(profile)
+
+    assert notes(4, 1) == []
+    assert notes(4, 0, 1) == ["data.partition: client 1 has no training examples, and never takes part"]
+    assert notes(*[0] * 7) == [
+        "data.partition: clients 0, 1, 2, 3, 4 and 2 more have no training examples, and never take part"
+    ]

@@ -1,0 +1,112 @@
+"""What ``fedbr list methods`` says a method costs beside FedAvg."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coordinator.methods.registry import OBJECTIVES
+from edge.protocol.config import ModelConfig
+from edge.protocol.payload import BlockShape, Layout
+from edge.training.blocks import build
+from edge.training.describe import flops_per_example
+from scenarios.studies.forecast.method_costs import CLASSES, LAYOUT, MACS, method_costs
+
+MODEL_NBYTES = 44_880_528
+
+
+def test_the_stated_model_is_the_one_that_ships() -> None:
+    config = ModelConfig("resnet18")
+    blocks = build(config, CLASSES, 3)
+    assert [(name, sum(p.numel() for p in module.parameters())) for name, module in blocks] == [
+        (block.name, block.params) for block in LAYOUT.blocks
+    ]
+    assert LAYOUT.nbytes() == MODEL_NBYTES
+    assert np.array_equal(2 * MACS, flops_per_example(lambda: build(config, CLASSES, 3), (3, 32, 32)))
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [
+        ("fedavg", 1.0),
+        ("fedprox", 1.0),
+        ("fedavg-kd", 4 / 3),
+        ("fedavg-fitnet", 4 / 3 - 51_200 / (3 * 555_468_800)),  # without the head
+        ("fedntd", 4 / 3),
+        ("fedgkd", 4 / 3),
+        ("fednova", 1.0),
+        ("local", 1.0),
+        ("mixup", 1.0),
+        ("fedper", 1.0),
+        ("pfedme", 5.0 - 4 * 1_769_472 / (3 * 555_468_800)),  # papers count the images' gradient once
+    ],
+)
+def test_a_teacher_costs_one_forward_pass_of_three(name: str, factor: float) -> None:
+    assert method_costs(name).relative_compute == pytest.approx((factor, factor), rel=1e-12)
+
+
+def test_pathways_cost_what_the_papers_count() -> None:
+    assert method_costs("fedmlb").relative_compute == pytest.approx((2.631, 2.631), abs=5e-4)
+    assert method_costs("fedbr").relative_compute == pytest.approx((1.0001, 2.6313), abs=5e-5)
+
+
+def test_what_travels_beside_the_model() -> None:
+    found = {name: method_costs(name) for name in ("fedavg", "fedavg-kd", "fedgkd", "fednova", "fedbr")}
+    extra = {name: (one.extra_bytes_down, one.extra_bytes_up) for name, one in found.items()}
+    assert extra["fedavg"] == extra["fedavg-kd"] == (0, 0)
+    alone = method_costs("local")
+    assert (alone.extra_bytes_down, alone.extra_bytes_up) < (-MODEL_NBYTES, -MODEL_NBYTES)  # not even headers
+    # Another model, and in the header its entries and a number.
+    assert 0 < extra["fedgkd"][0] - MODEL_NBYTES < 1000
+    # "normaliser" takes 11 bytes, and its number 10.
+    assert extra["fednova"] == (0, 11 + 10)
+    assert [name for name, one in found.items() if one.chosen_per_visit] == ["fedbr"]
+
+
+def test_all_models_of_clusters_and_peers_are_in_the_bytes() -> None:
+    extra = {name: method_costs(name) for name in ("ifca", "fedfomo", "fedamp")}
+    assert 0 < extra["ifca"].extra_bytes_down - MODEL_NBYTES < 1000  # two models
+    assert 0 < extra["fedfomo"].extra_bytes_down - 4 * MODEL_NBYTES < 2000  # five
+    assert extra["fedamp"].extra_bytes_down == 0
+
+
+def test_choosing_a_model_costs_forward_passes() -> None:
+    """IFCA: 2 models. FedFomo: 7 models on a quarter as many examples; none where nothing is downloaded."""
+    assert method_costs("ifca").relative_compute == pytest.approx((1 + 2 / 3,) * 2)
+    assert method_costs("fedfomo").relative_compute == pytest.approx((1.0, 1 + 7 / 4 / 3))
+
+
+def test_a_projection_is_in_the_bytes_and_its_models_in_the_passes_and_in_what_clients_keep() -> None:
+    """MOON: layers of 512 and 256 on 512 features, a classifier of 256; two models forward to their end."""
+    costs, projection = method_costs("moon"), 512 * 513 + 256 * 513
+    numbers = MODEL_NBYTES // 4 + projection - 256 * 100
+    assert 0 < costs.extra_bytes_up - 4 * (numbers - MODEL_NBYTES // 4) < 100
+    assert costs.stored_on_client == numbers
+    trunk, whole = 555_468_800 - 51_200, 3 * 555_468_800
+    assert costs.relative_compute == pytest.approx((1 + (2 * trunk + 5 * projection) / whole,) * 2, rel=1e-12)
+
+
+def test_stored_numbers_per_client_are_those_of_the_spec_and_of_the_server_s_store() -> None:
+    model = MODEL_NBYTES // 4
+    stored = {
+        name: (costs.stored_on_server, costs.stored_on_client)
+        for name, costs in ((name, method_costs(name)) for name in ("fedavg", "fedbr", "feddyn", "fedfomo", "fedamp"))
+    }
+    assert stored == {
+        "fedavg": (0, 0),
+        "fedbr": (0, model - 51_300),
+        "feddyn": (0, model),
+        "fedfomo": (model, 2 * model),
+        "fedamp": (model, model),
+    }
+
+
+def test_a_changed_model_is_priced_by_its_own_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(layout: Layout, options: object) -> Layout:
+        return Layout(tuple(BlockShape(block.name, 2 * block.params) for block in layout.blocks))
+
+    monkeypatch.setitem(OBJECTIVES, "fedavg-kd", replace(OBJECTIVES["fedavg-kd"], wrapped_layout=doubled))
+    costs = method_costs("fedavg-kd")
+    assert (costs.extra_bytes_down, costs.extra_bytes_up) == (MODEL_NBYTES, MODEL_NBYTES)
