@@ -144,6 +144,7 @@ def test_plain_ways_of_reading_are_no_danger() -> None:
         ("coordinator.rounds.synchronous, coordinator.rounds.run, coordinator.methods", ("torch", "simpy", "zmq")),
         ("scenarios.cli.main", ("torch", "simpy", "matplotlib")),
         ("scenarios.config.load", ("torch",)),
+        ("scenarios.config.plugin_points", ("numpy", "pydantic")),
         ("edge.protocol.messages, edge.protocol.codec", ("torch", "zmq")),
         ("costmodel.clock", ("torch", "zmq")),
     ],

@@ -21,7 +21,8 @@ from edge.protocol.files import write_text
 from edge.protocol.scratch import scratch
 from scenarios.config.error_messages import FOREIGN
 from scenarios.config.errors import ScenarioError
-from scenarios.config.toml_source import WHOLE, find, refuse_repeated, set_key
+from scenarios.config.plugin_points import WHOLE
+from scenarios.config.toml_source import find, refuse_repeated, set_key
 from scenarios.config.toml_writer import toml_text, toml_value
 
 Scenario = str | PathLike[str] | Mapping[str, Any]

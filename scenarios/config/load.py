@@ -16,24 +16,21 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, server_optimizer
-from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method
+from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
-from coordinator.rounds.policy import POLICIES, RoundPolicy, policy_row
-from coordinator.rounds.selectors.registry import SELECTIONS, selection
+from coordinator.rounds.policy import RoundPolicy
 from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
 from edge.protocol.config import TrainConfig
-from edge.protocol.lr_schedules import LR_SCHEDULES, lr_schedule
 from edge.protocol.plugins import PluginOptions
 from edge.training.metrics.registry import metric_rows
 from scenarios.config import number_checks, plugin_errors, quantities, search_path, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
 from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.method_names import named_method
-from scenarios.config.plugin_keys import PLUGIN_KEYS
+from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
 from scenarios.config.schema import EvalSection, Scenario, all_fields
 from scenarios.config.toml_source import COMMAND_LINE, FILES, ValueOrigin, find, leaves, parse, read, renamed, set_key
 from scenarios.config.value_types import type_text
@@ -175,15 +172,14 @@ def _keys_of_one_value() -> frozenset[str]:
     """The keys of plain numbers, flags, words and names of rows: none of their values has a comma."""
     kinds = {key: type_text(field.annotation, tuple(field.metadata)) for key, field in all_fields()}
     one = {key for key, kind in kinds.items() if not re.search(r"\b(list|table|text)\b", kind)}
-    return frozenset(one | {key for key in PLUGIN_KEYS if "list" not in kinds[key]})
+    return frozenset(one | {key for key in BY_KEY if "list" not in kinds[key]})
 
 
 @cache
 def _option_keys() -> Mapping[str, str]:
     """The options of all shipped rows, in the form of `known_keys`."""
-    options = {
-        f"{key}.{name}" for key, rows in OPTIONS.items() for row in rows.values() for name in row.options.model_fields
-    }
+    types = [(table, kind) for point in PLUGIN_POINTS for table, _, kind in point.option_types()]
+    options = {f"{table}.{name}" for table, kind in types for name in kind.model_fields}
     return {name: name for name in sorted(options)}
 
 
@@ -194,12 +190,17 @@ def _method_and_server(scenario: Scenario, valid: Callable[..., Any]) -> tuple[M
         "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
     )
     valid("server", lambda: validation.check_server(scenario.server, method))
-    server_options: PluginOptions = valid(
-        "server_options",
-        lambda kind: kind.model_validate(scenario.server_options),
-        server_optimizer(scenario.server).options,
+    return method, options, _row_options("server", scenario.server, scenario.server_options, valid)
+
+
+def _row_options(key: str, name: str, given: Mapping[str, Any], valid: Callable[..., Any]) -> PluginOptions:
+    """Every option of the row that a plug-in point's key names."""
+    point = BY_KEY[key]
+    row = valid(key, _named, key, point.row, name)
+    options: PluginOptions = valid(
+        point.options_key, lambda given, kind: kind.model_validate(given), given, row.options
     )
-    return method, options, server_options
+    return options
 
 
 def _all_options(
@@ -267,22 +268,13 @@ def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
         raise origin.error(key, str(error)) from error.__cause__
 
 
-OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "method_options": {**OBJECTIVES, **CORRECTIONS},
-    "server_options": SERVER_OPTIMIZERS,
-    "rounds.selection_options": SELECTIONS,
-    "rounds.policy_options": POLICIES,
-    "train.lr_schedule_options": LR_SCHEDULES,
-}
-"""Table of options -> the shipped rows that could have them."""
-
-
 def _other_rows(key: str, error: ErrorDetails) -> str:
     """The message for an option that other rows have than the one that the scenario names; '' for any other error."""
     if error["type"] != "extra_forbidden" or len(error["loc"]) != 1:
         return ""
     option = str(error["loc"][0])
-    rows = [name for name, row in OPTIONS.get(key, {}).items() if option in row.options.model_fields]
+    types = BY_OPTIONS[key].option_types() if key in BY_OPTIONS else ()
+    rows = [name for _, name, kind in types if option in kind.model_fields]
     return f"unknown key {key}.{option}: it is an option of {', '.join(rows)}" if rows else ""
 
 
@@ -342,13 +334,11 @@ def _with_partition_seed(scenario: Scenario) -> Scenario:
 
 def _with_row_options(rounds: RoundPolicy, valid: Callable[..., Any]) -> RoundPolicy:
     """The table ``rounds`` with every option of the rows that it names written out."""
-    filled: dict[str, Any] = {}
-    for key, find_row in (("policy", policy_row), ("selection", selection)):
-        row = valid(f"rounds.{key}", _named, f"rounds.{key}", find_row, getattr(rounds, key))
-        given = getattr(rounds, f"{key}_options")
-        options = valid(f"rounds.{key}_options", lambda given, kind: kind.model_validate(given), given, row.options)
-        filled[f"{key}_options"] = options.model_dump()
-    filled_in = replace(rounds, **filled)
+    policy_options = _row_options("rounds.policy", rounds.policy, rounds.policy_options, valid)
+    selection_options = _row_options("rounds.selection", rounds.selection, rounds.selection_options, valid)
+    filled_in = replace(
+        rounds, policy_options=policy_options.model_dump(), selection_options=selection_options.model_dump()
+    )
     valid("rounds.policy", lambda: validation.check_policy(filled_in))
     valid("rounds.on_late", lambda: validation.check_late(filled_in))
     return filled_in
@@ -359,9 +349,8 @@ def _with_schedule(scenario: Scenario, valid: Callable[..., Any]) -> TrainConfig
 
     The default schedule does not depend on the number of rounds.
     """
-    train, key = scenario.train, "train.lr_schedule"
-    row = valid(key, lambda: _named(key, lr_schedule, train.lr_schedule))
-    options = valid(f"{key}_options", lambda kind: kind.model_validate(train.lr_schedule_options), row.options)
+    train = scenario.train
+    options = _row_options("train.lr_schedule", train.lr_schedule, train.lr_schedule_options, valid)
     rounds = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or scenario.rounds.max
     return replace(train, lr_schedule_options=options.model_dump(), lr_rounds=rounds)
 

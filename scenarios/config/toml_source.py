@@ -15,6 +15,7 @@ from costmodel.files import parse_toml, read_bytes
 from edge.data.locate import is_file
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
+from scenarios.config.plugin_points import WHOLE
 
 FILES = Path(__file__).parent / "files"
 COMMAND_LINE = "command line"
@@ -22,16 +23,6 @@ LARGEST_NBYTES = 32_000_000
 """The largest file that is read; one that names a device for each of a million clients is smaller."""
 LONGEST_CHAIN = 32
 """The largest number of files that extend each other."""
-WHOLE = (
-    "fleet.devices",
-    "fleet.networks",
-    "method_options",
-    "server_options",
-    "rounds.selection_options",
-    "train.lr_schedule_options",
-)
-"""Tables that are replaced as one, since their keys are names rather than settings."""
-
 RENAMED = {"fleet.sites": "fleet.gateways"}
 """Old key -> new key; old keys are still read, in scenarios and in run folders."""
 

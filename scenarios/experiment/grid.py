@@ -7,31 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from coordinator.aggregation.optimizers import server_optimizer
-from coordinator.methods.registry import resolve
-from coordinator.rounds.policy import policy_row
-from coordinator.rounds.selectors.registry import selection
-from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
+from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PluginPoint
 from scenarios.config.toml_source import COMMAND_LINE, parse, refuse_repeated
 from scenarios.config.toml_writer import toml_value
 
 EXAMPLE = "train.lr=0.05,0.1"
 METHOD = "method"
-OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "method_options": (METHOD, resolve),
-    "server_options": ("server", server_optimizer),
-    "rounds.policy_options": ("rounds.policy", policy_row),
-    "rounds.selection_options": ("rounds.selection", selection),
-    "train.lr_schedule_options": ("train.lr_schedule", lr_schedule),
-}
-"""Table of options -> the key that names whose options they are, and how its row is found."""
 OPENING, CLOSING = "[{", "]}"
 LONGEST_WORD, LONGEST_NAME = 40, 180
 """Characters of a value, and of all of them, in the name of a run folder; longer ones end in a hash."""
@@ -188,7 +176,7 @@ def points(axes: Sequence[SweepAxis], zipped: bool = False) -> list[dict[str, st
 def applied(axes: Sequence[SweepAxis], point: Mapping[str, str]) -> dict[str, str]:
     """The values of a point that apply to it: options only where the method (or other row) of the point has them.
 
-    This is so for tables of `OPTIONS` whose key is an axis; elsewhere `load` refuses an option that is not there.
+    This is so for tables of options whose key is an axis; elsewhere `load` refuses an option that is not there.
     """
     return {key: value for key, value in point.items() if _has(axes, point, key)}
 
@@ -197,26 +185,28 @@ def _has(axes: Sequence[SweepAxis], point: Mapping[str, str], key: str) -> bool:
     named = _table_of(axes, key)
     if named is None:
         return True
-    chooser, option, find_row = named
-    return option in find_row(show(point[chooser])).options.model_fields
+    rows, option = named
+    return option in rows.row(show(point[rows.key])).options.model_fields
 
 
-def _table_of(axes: Sequence[SweepAxis], key: str) -> tuple[str, str, Callable[[str], Any]] | None:
-    """(the axis whose options the key is of, the option, how a row is found); None for all other keys."""
+def _table_of(axes: Sequence[SweepAxis], key: str) -> tuple[PluginPoint, str] | None:
+    """(the axis whose options the key is of, as a plug-in point, and the option); None for all other keys."""
     table, _, option = key.rpartition(".")
-    chooser, find_row = OPTIONS.get(table, (None, None))
-    if chooser is None or find_row is None or all(axis.key != chooser for axis in axes):
+    rows = BY_OPTIONS.get(table)
+    if rows is None or rows.takes_several or all(axis.key != rows.key for axis in axes):
         return None
-    return chooser, option, find_row
+    return rows, option
 
 
 def check_rows(axes: Sequence[SweepAxis], overrides: Sequence[str]) -> None:
     """ScenarioError for a method (or other row) that is unknown, and for an option that none of an axis has."""
-    choosers = dict(OPTIONS.values())
     for one in axes:
-        for value in one.values if one.key in choosers else ():
+        rows = BY_KEY.get(one.key)
+        if rows is None or rows.options_key is None or rows.takes_several:
+            continue
+        for value in one.values:
             try:
-                choosers[one.key](show(value))
+                rows.row(show(value))
             except ValueError as error:
                 raise ScenarioError(f"{COMMAND_LINE}: {one.key}: {error}") from None
     for key in (*(one.key for one in axes), *(parse(override)[0] for override in overrides)):
@@ -227,12 +217,11 @@ def _check_option(axes: Sequence[SweepAxis], key: str) -> None:
     named = _table_of(axes, key)
     if named is None:
         return
-    chooser, option, find_row = named
-    values = next(axis.values for axis in axes if axis.key == chooser)
-    known = {name for value in values for name in find_row(show(value)).options.model_fields}
+    rows, option = named
+    values = next(axis.values for axis in axes if axis.key == rows.key)
+    known = {name for value in values for name in rows.row(show(value)).options.model_fields}
     if option not in known:
-        table = key.rpartition(".")[0]
-        hint = nearest(key, [f"{table}.{name}" for name in sorted(known)])
+        hint = nearest(key, [f"{rows.options_key}.{name}" for name in sorted(known)])
         names = ", ".join(map(show, values))
         raise ScenarioError(f"{COMMAND_LINE}: unknown key {key}: none of {names} has it; {hint}")
 

@@ -24,7 +24,7 @@ from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
 from edge.protocol.home import shared
 from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.plugin_keys import own_names
+from scenarios.config.plugin_points import own_names
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
 from scenarios.config.toml_source import read as read_toml

@@ -22,7 +22,8 @@ from typing import Any
 
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
-from scenarios.config.toml_source import WHOLE, leaves, parse, read
+from scenarios.config.plugin_points import WHOLE
+from scenarios.config.toml_source import leaves, parse, read
 from scenarios.config.toml_writer import toml_value
 from scenarios.experiment.grid import SweepAxis, axis, read_words
 

@@ -10,22 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.aggregation.optimizers import ServerOptimizerRow
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
 from coordinator.records.store import read
-from coordinator.rounds.policy import PolicyRow
 from coordinator.rounds.run import RoundFinished, RunFailed
-from coordinator.rounds.selectors.registry import SelectionRow
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
-from edge.data.partition_registry import PartitionRow
-from edge.data.registry import DataSet
-from edge.models.registry import ModelRow
 from edge.protocol import plugins
-from edge.protocol.lr_schedules import LrSchedule
 from edge.protocol.scratch import scratch
-from edge.training.metrics.registry import MetricRow
 from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.plugin_points import PLUGIN_POINTS, PluginPoint
 from scenarios.run import runner
 from scenarios.run.host import Host
 
@@ -39,19 +31,6 @@ SHORT = (
     "stop.target_accuracy=1.0",
 )
 """Fewer participants than clients, so that each client misses rounds."""
-KEYS: Mapping[type, str] = {
-    ObjectiveSpec: "method",
-    CorrectionSpec: "method",
-    ServerOptimizerRow: "server",
-    SelectionRow: "rounds.selection",
-    PolicyRow: "rounds.policy",
-    LrSchedule: "train.lr_schedule",
-    PartitionRow: "data.partition.kind",
-    DataSet: "data.name",
-    ModelRow: "model.name",
-    MetricRow: "eval.metrics",
-}
-"""Type of a row -> the key of a scenario that names such rows."""
 ASYNCHRONOUS = ("fedasync", "fedbuff")
 
 
@@ -178,26 +157,26 @@ class Examination:
         return True, ", ".join(names) + " change with visits alone" if names else "keeps nothing per client"
 
 
-def key_of(name: str) -> str:
-    """The key of a scenario that takes this plug-in. ScenarioError if it cannot be loaded or is no row."""
+def plugin_point(name: str) -> PluginPoint:
+    """The plug-in point whose row this is. ScenarioError if it cannot be loaded or is no row."""
     if not plugins.is_own(name):
         raise ScenarioError(f"{name!r}: write MODULE:NAME, the module and its row, such as my_method:SPEC")
     try:
         row = plugins.load(name)
     except ValueError as error:
         raise ScenarioError(str(error)) from error.__cause__
-    for kind, key in KEYS.items():
-        if isinstance(row, kind):
-            return key
-    kinds = ", ".join(sorted({kind.__name__ for kind in KEYS}))
+    for point in PLUGIN_POINTS:
+        if point.is_row(row):
+            return point
+    kinds = ", ".join(sorted(kind for point in PLUGIN_POINTS for kind in point.row_types))
     raise ScenarioError(f"{name!r} is a {type(row).__name__}, not a row of a plug-in point: {kinds}")
 
 
 def settings(name: str, overrides: Sequence[str]) -> list[str]:
-    """The overrides of `BASE` for short runs with a plug-in, the user's own last. ScenarioError as of `key_of`."""
-    key = key_of(name)
-    value = f'["accuracy", "loss", "{name}"]' if key == "eval.metrics" else name
-    return [*SHORT, f"{key}={value}", *overrides]
+    """The overrides of `BASE` for short runs with a plug-in, the user's own last; ScenarioError as `plugin_point`."""
+    point = plugin_point(name)
+    value = f'["accuracy", "loss", "{name}"]' if point.takes_several else name
+    return [*SHORT, f"{point.key}={value}", *overrides]
 
 
 def check_plugin(
@@ -212,7 +191,7 @@ def check_plugin(
     findings = examination.findings
     return {
         "plugin": name,
-        "key": key_of(name),
+        "key": plugin_point(name).key,
         "holds": all(finding.holds for finding in findings),
         "findings": [vars(finding) for finding in findings],
     }

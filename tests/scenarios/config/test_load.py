@@ -15,6 +15,7 @@ from coordinator.methods import fedbr
 from coordinator.methods.fedavg import SPEC as FEDAVG
 from coordinator.methods.fedbr import FedBROptions
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.plugin_points import value_at
 from scenarios.config.quantities import scenario_text
 from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_text
@@ -324,6 +325,42 @@ def test_a_server_optimiser_is_written_out_with_all_its_options_which_a_file_rep
     assert loaded.scenario.server_options == {"lr": 0.02, "beta1": 0.9, "beta2": 0.99, "tau": 0.001}
     assert load("digits").scenario.server_options == {}
     assert load(str(file)).scenario.server_options == {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.1}
+
+
+OWN = "tests.plugins.optioned"
+
+
+@pytest.mark.parametrize(
+    ("key", "own", "other", "table"),
+    [
+        ("method", "METHOD", "fedavg", "method_options"),
+        ("server", "SERVER", "plain", "server_options"),
+        ("rounds.selection", "SELECTION", "uniform", "rounds.selection_options"),
+        ("rounds.policy", "POLICY", "sync", "rounds.policy_options"),
+        ("train.lr_schedule", "SCHEDULE", "constant", "train.lr_schedule_options"),
+        ("data.partition.kind", "PARTITION", "iid", "data.partition.options"),
+    ],
+)
+def test_a_file_that_names_another_row_replaces_the_options_of_the_one_it_extends(
+    key: str, own: str, other: str, table: str, tmp_path: Path
+) -> None:
+    (tmp_path / "base.toml").write_text(f'extends = "digits"\n{key} = "{OWN}:{own}"\n{table} = {{ amount = 0.5 }}\n')
+    (tmp_path / "mine.toml").write_text(f'extends = "base.toml"\n{key} = "{other}"\n{table} = {{}}\n')
+
+    options = {
+        name: value_at(load(str(tmp_path / f"{name}.toml")).scenario.model_dump(), table) for name in ("base", "mine")
+    }
+    assert options["base"]["amount"] == 0.5
+    assert "amount" not in options["mine"]
+
+
+def test_options_of_metrics_are_told_apart_by_name_and_so_overlaid(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('extends = "digits"\neval.metric_options.hessian.pairs = "distinct"\n')
+    (tmp_path / "mine.toml").write_text(
+        'extends = "base.toml"\neval.metrics = ["hessian"]\neval.metric_options.hessian.batch = 2\n'
+    )
+    options = load(str(tmp_path / "mine.toml")).scenario.eval.metric_options["hessian"]
+    assert (options["pairs"], options["batch"]) == ("distinct", 2)
 
 
 SCORED_BY_CLIENT = replace(FEDAVG, name="scored-by-client", evaluated="clients")
