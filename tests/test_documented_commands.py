@@ -10,6 +10,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.experiment.sweep import plan
 from scenarios.experiment.sweep_file import requested
 from tests import documented
@@ -45,7 +46,7 @@ def resolve(command: Documented) -> None:
         return
     methods = (values.get("methods") or "").split(",")
     for method in methods:
-        load(values["scenario"], values["overrides"] or [], method or None)
+        load(values["scenario"], parse_all(values["overrides"] or []), method or None)
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in documented.pages()])

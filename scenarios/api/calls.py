@@ -21,12 +21,9 @@ from scenarios.api.callbacks import CallbackDisplay, Callbacks
 from scenarios.api.notebook import progress_display
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, place
-from scenarios.api.wording import in_python
 from scenarios.cluster.ray_engine import RayEngine
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import PYTHON, ScenarioError
 from scenarios.config.load import Loaded, load, note_on_sums
-from scenarios.config.toml_source import COMMAND_LINE
-from scenarios.report.run_reader import ReportError
 from scenarios.run import builder, extension, runner
 from scenarios.run.host import KILLED, Host, Piece, check_room
 from scenarios.run.notes import note_printer
@@ -60,8 +57,8 @@ def run(
     ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
-    with calling() as write_note, values.named(scenario) as name:
-        loaded = load(name, values.overrides(overrides))
+    with calling() as write_note:
+        loaded = load(values.named(scenario), values.overrides(overrides), origin=PYTHON)
         if on is not None:
             note_on_sums(loaded, write_note)
         for note in builder.fleet_notes(loaded):
@@ -117,8 +114,9 @@ def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict
     """
     from scenarios.studies.forecast import estimate
 
-    with calling(), values.named(scenario) as name:
-        return estimate.run_check(load(name, values.overrides(overrides)), place("out", out))
+    with calling():
+        loaded = load(values.named(scenario), values.overrides(overrides), origin=PYTHON)
+        return estimate.run_check(loaded, place("out", out))
 
 
 def replay(folder: Folder | Run, *, allow_code: bool = False, **overrides: Any) -> dict[str, Any]:
@@ -220,9 +218,8 @@ def calling() -> Iterator[Callable[[str], None]]:
     try:
         yield note_printer()
     except ScenarioError as error:
-        raise ScenarioError(in_python(str(error).removeprefix(f"{COMMAND_LINE}: "))) from error.__cause__
-    except ReportError as error:
-        raise ReportError(in_python(str(error))) from error.__cause__
+        error.word_for_python()
+        raise
     except Stopped:
         raise KeyboardInterrupt from None
     except PoolError as error:

@@ -14,8 +14,9 @@ from scenarios.api.calls import Folder, calling, path_of, session
 from scenarios.api.notebook import parallel_display, progress_display
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
-from scenarios.api.wording import in_python
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import ScenarioError, worded
+from scenarios.config.overrides import words
+from scenarios.config.toml_writer import toml_value
 from scenarios.experiment import run_set
 from scenarios.experiment.run_set import Study
 from scenarios.report.run_finder import LEDGER, found
@@ -100,8 +101,9 @@ def compare(
     check_text(run_id=run_id, device=device)
     several = [methods] if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
     names = ",".join(map(str, several))
-    with calling() as write_note, values.named(scenario) as name:
-        planned = study.plan(name, values.overrides(overrides), names, seed, run_id, at_least_1("seeds", seeds))
+    with calling() as write_note:
+        name = values.named(scenario)
+        planned = study.plan(name, words(values.overrides(overrides)), names, seed, run_id, at_least_1("seeds", seeds))
         return _made(study.study(planned), place("out", out), workers, device, on, progress, parallel, write_note)
 
 
@@ -141,12 +143,13 @@ def sweep(
     from scenarios.experiment.grid import axis
     from scenarios.experiment.sweep import plan
 
-    with calling() as write_note, values.named(scenario) as name:
+    with calling() as write_note:
+        name = values.named(scenario)
         check_text(run_id=run_id, device=device)
         if not isinstance(grid, Mapping):
             raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
-        axes = [axis(key, values.inlined(key, each)) for key, each in grid.items()]
-        common = values.overrides(overrides)
+        axes = [axis(key, [toml_value(value) for value in values.several(key, each)]) for key, each in grid.items()]
+        common = words(values.overrides(overrides))
         goals = listed("targets", targets, "[0.9]")
         planned = plan(name, axes, common, _count(grid, seeds), seed, zipped, goals, run_id)
         return _made(page.study(planned), place("out", out), workers, device, on, progress, parallel, write_note)
@@ -217,8 +220,8 @@ def open_folder(folder: Folder) -> Run | RunCollection:
 def _opened(path: Path, write_note: Callable[[str], None]) -> Run | RunCollection:
     runs = found([path])
     not_begun = [file.parent for file in path.glob("*/scenario.toml") if not (file.parent / LEDGER).is_file()]
-    for text in runs.unfinished:
-        write_note(in_python(text))
+    for parts in runs.unfinished:
+        write_note(worded(parts, in_python=True))
     for reason in (*runs.left_out, *(f"{run} has not committed anything" for run in sorted(not_begun))):
         write_note(f"left out: {reason}")
     if runs.comparison is None and list(runs.folders) == [path]:

@@ -88,6 +88,7 @@ def resume(
     The run continues after its last committed round. For a run that has ended, print the summary, and draw the report
     if that is missing; with another limit (rounds.max, stop.*, budget.*), go on with it.
     """
+    from scenarios.config.overrides import parsed
     from scenarios.run import extension, runner
     from scenarios.run.host import check_room
 
@@ -95,7 +96,7 @@ def resume(
     with runner.open_existing(folder, options.device, allow_code) as (recorded, device):
         loaded, result = recorded, runner.ended(recorded, folder)
         if overrides:
-            loaded = extension.extend(loaded, folder, overrides)
+            loaded = extension.extend(loaded, folder, parsed(overrides))
             result = runner.ended(loaded, folder)
         if result is not None:
             _finish(loaded, result, options)
@@ -133,12 +134,10 @@ def _is_younger(page: Path, ledger: Path) -> bool:
     return page.is_file() and page.stat().st_mtime >= ledger.stat().st_mtime
 
 
-def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
-    from scenarios.config.toml_source import parse, refuse_repeated
+def _with_seed(overrides: list[str] | None, seed: int | None) -> dict[str, Any]:
+    from scenarios.config.overrides import parsed
 
-    both = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
-    refuse_repeated(map(parse, both))
-    return both
+    return parsed([*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
 
 
 def check(

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from scenarios.cluster.ray_engine import RayEngine
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import Argument, ScenarioError
 from scenarios.experiment.run_set import PlannedRun
 from scenarios.experiment.slots import told_of
 from scenarios.run.host import Host
@@ -62,7 +62,8 @@ def run_shares(cpus: float, most_cpus: float, missing: int, parallel: int | None
     """
     if (workers or 1) > most_cpus:
         raise ScenarioError(
-            f"--workers {workers or 1}: a run needs a node with as many cores; the largest has {most_cpus:g}"
+            Argument("workers", str(workers or 1)),
+            f": a run needs a node with as many cores; the largest has {most_cpus:g}",
         )
     count = min(missing, parallel or missing, int(cpus // (workers or 1)))
     each = workers or max(1, int(min(most_cpus, cpus // max(1, count))))

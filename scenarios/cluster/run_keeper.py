@@ -12,7 +12,7 @@ import selectors
 import subprocess
 import sys
 import tarfile
-import tomllib
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,13 +119,13 @@ class RunKeeper:
             self._process.stdin.flush()
 
 
-def run_environment(scenario: str) -> dict[str, str]:
+def run_environment(scenario: Mapping[str, Any]) -> dict[str, str]:
     """The environment of a run's process: NumPy, which computes virtual times and server steps there, is limited for
     portable numerics, as in a command's own process (`scenarios.cli.own_numpy`).
 
-    ``scenario``: TOML, as `scenarios.experiment.slots.told_of` writes it.
+    ``scenario``: its tables, as `scenarios.experiment.slots.told_of` has them.
     """
-    is_portable = tomllib.loads(scenario)["train"]["instructions"] == PORTABLE
+    is_portable = scenario["train"]["instructions"] == PORTABLE
     return numpy_environment(agent_environment()) if is_portable else agent_environment()
 
 

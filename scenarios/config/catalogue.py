@@ -23,8 +23,9 @@ from edge.data.partition_registry import PARTITIONS
 from edge.protocol.config import Also, Section
 from scenarios.config import toml_source, value_types
 from scenarios.config.field_docs import field_docs
-from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, value_at
+from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS
 from scenarios.config.schema import Scenario, fields
+from scenarios.config.tables import value_at
 from scenarios.config.toml_writer import toml_value
 
 LEADING_NAMES = re.compile(r"([\w-]+(?:(?:, | and )[\w -]+)*): ")

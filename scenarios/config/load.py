@@ -1,16 +1,16 @@
-"""Loads and resolves scenarios: a TOML file, the files that it extends, and KEY=VALUE overrides.
+"""Loads and resolves scenarios: tables, from a TOML file or given, those that they extend, and other values.
 
-Every error is a `ScenarioError` that names the file or override, the key, and the nearest valid choice.
+Every error is a `ScenarioError` that names the source of the value, the key, and the nearest valid choice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -28,13 +28,17 @@ from edge.protocol.plugins import PluginOptions
 from edge.training.metrics.registry import metric_rows
 from scenarios.config import number_checks, plugin_errors, quantities, search_path, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
+from scenarios.config.errors import COMMAND_LINE, Argument
 from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.method_names import named_method
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
 from scenarios.config.schema import EvalSection, Scenario, all_fields
-from scenarios.config.toml_source import COMMAND_LINE, FILES, ValueOrigin, find, leaves, parse, read, renamed, set_key
+from scenarios.config.tables import leaves, set_value
+from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, read, renamed
 from scenarios.config.value_types import type_text
 
+Source = str | Mapping[str, Any]
+"""A shipped name, the path of a TOML file, or tables as such a file has them, among them ``extends``"""
 RUN_COPY = "scenario.toml"
 """Name of a scenario's file in a run folder"""
 UPDATES_TRAVEL = (
@@ -64,20 +68,50 @@ class Loaded:
     """Whether the scenario does not say how updates are summed (aggregate.sum)."""
 
 
-def load(name: str, overrides: Sequence[str] = (), method: str | None = None) -> Loaded:
-    """The scenario of a shipped name or a TOML file, with KEY=VALUE overrides.
+def load(
+    scenario: Source,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    method: str | None = None,
+    origin: str = COMMAND_LINE,
+) -> Loaded:
+    """The scenario of a shipped name, of a TOML file or of tables as such a file has them, with other values.
 
-    Modules of the user's that it names are also searched in the folder of the file, unless it is a run's copy: a run
-    folder may come from anywhere, and nothing in it is executed. ``method`` replaces the scenario's method; the entries
-    of ``method_options`` that it does not have are then dropped.
+    ``overrides``: dotted key -> value, which may be a whole table; later ones replace what earlier ones set.
+    ``origin``: of these, and of tables, for messages. ``method`` replaces the scenario's method; the entries of
+    ``method_options`` that it does not have are then dropped.
+
+    Modules of the user's that a file names are also searched in its folder, unless it is a run's copy: a run folder may
+    come from anywhere, and nothing in it is executed.
     """
-    path = find(name)
-    if path.parent != FILES and path.name != RUN_COPY:
-        search_path.append(path.parent)
+    notes: set[str] = set()
     try:
-        return _load(path, overrides, method)
+        if isinstance(scenario, Mapping):
+            default, is_resolved = origin, False
+            name, tables = extended(scenario, notes)
+        else:
+            path = find(scenario)
+            if path.parent != FILES and path.name != RUN_COPY:
+                search_path.append(path.parent)
+            default, is_resolved = path.name, quantities.is_recorded(path)
+            name, tables = path.stem, read(path, notes)
+        sources = ValueOrigin(default, tables)
+        for given in overrides:
+            ((key, value),) = renamed({given: overrides[given]}, notes).items()
+            try:
+                set_value(tables, key, value)
+            except ValueError as error:
+                raise ScenarioError(str(error), key=key, source=origin) from None
+            sources.give(key, origin)
+        if method is not None:
+            _put_method(tables, method)
+        return replace(_resolved(name, tables, sources, is_resolved), notes=tuple(sorted(notes)))
     except RecursionError:
-        raise ScenarioError(f"{path.name}: tables or lists are nested too deeply") from None
+        raise ScenarioError("tables or lists are nested too deeply", source=default) from None
+
+
+def load_resolved(name: str, tables: Mapping[str, Any]) -> Loaded:
+    """The scenario of resolved tables, as ``Loaded.scenario.model_dump()`` has them; its numbers are in SI."""
+    return _resolved(name, tables, ValueOrigin(RUN_COPY, tables), is_resolved=True)
 
 
 def note_on_sums(loaded: Loaded, tell: Callable[[str], None]) -> None:
@@ -94,36 +128,25 @@ def note_on_sums(loaded: Loaded, tell: Callable[[str], None]) -> None:
         tell(UPDATES_TRAVEL)
 
 
-def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
-    notes: set[str] = set()
-    raw = read(path, notes)
-    origin = dict.fromkeys((key for key, _ in leaves(raw)), str(path.name))
-    for override in overrides:
-        key, value = parse(override)
-        ((key, value),) = renamed({key: value}, notes).items()
-        set_key(raw, key, value)
-        origin = {before: source for before, source in origin.items() if not before.startswith(f"{key}.")}
-        origin[key] = COMMAND_LINE
-    if method is not None:
-        _put_method(raw, method)
-    with plugin_errors.named(raw, ScenarioError, path.stem):
-        loaded = _resolve(path, raw, ValueOrigin(path.name, origin))
-        return replace(loaded, notes=tuple(sorted(notes)))
-
-
 def _put_method(raw: dict[str, Any], name: str) -> None:
     raw["method"] = name
     try:
         accepted = named_method(name).options.model_fields
     except ValueError as error:
-        raise ScenarioError(f"--methods: {error}") from None
+        raise ScenarioError(Argument("methods"), f": {error}", key="method") from None
     options = raw.get("method_options")
     if isinstance(options, dict):
         raw["method_options"] = {key: value for key, value in options.items() if key in accepted}
 
 
-def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
-    scenario, valid = _parsed(file, raw, origin), partial(_valid, origin)
+def _resolved(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Loaded:
+    """The scenario of these tables; errors in the user's own rows name them."""
+    with plugin_errors.named(raw, ScenarioError, name):
+        return _checked(name, raw, origin, is_resolved)
+
+
+def _checked(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Loaded:
+    scenario, valid = _parsed(raw, origin, is_resolved), partial(_valid, origin)
     method, options, server_options = _method_and_server(scenario, valid)
     scenario = _with_partition_seed(_with_validation(scenario, raw, method))
     all_options = _all_options(scenario, options, server_options, valid)
@@ -138,11 +161,11 @@ def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     resolved = scenario.model_copy(update=chosen)
     is_default = not any(key == "aggregate.sum" for key, _ in leaves(raw))
     return Loaded(
-        file.stem, resolved, method, options, server_options, data, architecture, blocks, sum_is_default=is_default
+        name, resolved, method, options, server_options, data, architecture, blocks, sum_is_default=is_default
     )
 
 
-def _parsed(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Scenario:
+def _parsed(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Scenario:
     """The scenario as its keys and types say, before any name in it is looked up."""
     number_checks.refuse_large(raw, origin)
     _refuse_several(raw, origin)
@@ -151,8 +174,9 @@ def _parsed(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Scenario:
     except ValidationError as error:
         first = foremost(error.errors())
         key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
-        raise origin.error(key, error_message(first, key, known_keys(Scenario), _option_keys())) from None
-    quantities.refuse_bare(raw, origin, file)
+        parts, choices = error_message(first, key, known_keys(Scenario), _option_keys())
+        raise origin.error(key, *parts, choices=choices) from None
+    quantities.refuse_bare(raw, origin, is_resolved)
     return scenario
 
 
@@ -162,9 +186,9 @@ def _refuse_several(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
         several = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
         if len(several) > 1 and key in _keys_of_one_value():
             values = ",".join(str(each).strip() for each in several)
-            compared = f"compare takes several, as --methods {values}, and " if key == "method" else ""
-            sweep = f"{compared}sweep, as" if compared else "sweep takes several, as"
-            raise origin.error(key, f"{key} = {value!r}: a run takes one; {sweep} {key}={values}")
+            compared = ("compare takes several, as ", Argument("methods"), f" {values}, and sweep, as")
+            sweep = compared if key == "method" else ("sweep takes several, as",)
+            raise origin.error(key, f"{key} = {value!r}: a run takes one; ", *sweep, f" {key}={values}")
 
 
 @cache
@@ -261,21 +285,19 @@ def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
         symbols = {f"{key}.{info.title}": f"{key}.{field}" for field, info in options.items()}
         if inner in symbols:  # the paper's, such as k for models
             fields = {inner: symbols[inner]}
-        raise origin.error(
-            inner, _other_rows(key, first) or error_message(first, inner, fields, known_keys(Scenario))
-        ) from None
+        parts, choices = error_message(first, inner, fields, known_keys(Scenario))
+        if rows := _rows_with(key, first):
+            parts = (f"unknown key {inner}: it is an option of {', '.join(rows)}",)
+        raise origin.error(inner, *parts, choices=choices) from None
     except ValueError as error:
         raise origin.error(key, str(error)) from error.__cause__
 
 
-def _other_rows(key: str, error: ErrorDetails) -> str:
-    """The message for an option that other rows have than the one that the scenario names; '' for any other error."""
-    if error["type"] != "extra_forbidden" or len(error["loc"]) != 1:
-        return ""
-    option = str(error["loc"][0])
-    types = BY_OPTIONS[key].option_types() if key in BY_OPTIONS else ()
-    rows = [name for _, name, kind in types if option in kind.model_fields]
-    return f"unknown key {key}.{option}: it is an option of {', '.join(rows)}" if rows else ""
+def _rows_with(key: str, error: ErrorDetails) -> list[str]:
+    """The rows that have an option which is unknown to the row that the scenario names; none for any other error."""
+    if error["type"] != "extra_forbidden" or len(error["loc"]) != 1 or key not in BY_OPTIONS:
+        return []
+    return [name for _, name, kind in BY_OPTIONS[key].option_types() if str(error["loc"][0]) in kind.model_fields]
 
 
 def _check_together(

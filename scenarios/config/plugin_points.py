@@ -14,6 +14,8 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
+from scenarios.config.tables import value_at
+
 
 @dataclass(frozen=True)
 class PluginPoint:
@@ -155,13 +157,6 @@ def own_names(tables: Mapping[str, Any]) -> set[str]:
 def own_rows(tables: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(key, ``module:ROW``) of a user's own rows in the tables of a scenario."""
     return [(key, name) for key in BY_KEY for name in _names(value_at(tables, key)) if ":" in name]
-
-
-def value_at(tables: Any, key: str) -> Any:
-    """The value of a dotted key in nested tables; None if it is not there."""
-    for part in key.split("."):
-        tables = tables.get(part) if isinstance(tables, Mapping) else None
-    return tables
 
 
 def _names(value: Any) -> Iterator[str]:

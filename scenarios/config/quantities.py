@@ -18,7 +18,8 @@ from pydantic_core import ErrorDetails
 
 from costmodel import units
 from scenarios.config.schema import all_fields
-from scenarios.config.toml_source import COMMAND_LINE, ValueOrigin, leaves
+from scenarios.config.tables import leaves
+from scenarios.config.toml_source import ValueOrigin
 from scenarios.config.toml_writer import toml_text
 
 Parse = Callable[[units.Quantity], float]
@@ -55,15 +56,14 @@ def _parsers(kind: Any, metadata: Any = ()) -> Iterator[Parse]:
         yield from _parsers(inner, getattr(inner, "__metadata__", ()))
 
 
-def refuse_bare(raw: Mapping[str, Any], origin: ValueOrigin, file: Path) -> None:
+def refuse_bare(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> None:
     """ScenarioError for a number without a unit at a key that holds a quantity.
 
-    ``raw``: the tables of ``file``, with overrides; its own are accepted if a run has written it.
+    ``raw``: tables with overrides; without these, numbers of a resolved scenario are in SI.
     """
-    recorded = is_recorded(file)
     for key, value in leaves(raw):
         parse = quantities().get(key)
-        if parse is None or (recorded and origin.of(key) != COMMAND_LINE):
+        if parse is None or (is_resolved and origin.of(key) == origin.default):
             continue
         if bare := [number for number in (value if isinstance(value, list) else [value]) if _is_bare(number)]:
             example = units.exact(bare[0], parse) if bare[0] >= LARGEST_MEANT else f"{bare[0]:g} {USUAL[parse]}"

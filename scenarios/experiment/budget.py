@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel import units
-from scenarios.config.load import ScenarioError
+from scenarios.config.load import ScenarioError, Source
 from scenarios.experiment.compare import variants
 from scenarios.experiment.run_set import PlannedRun, RunSet, Study, missing_note
 from scenarios.report import bands as curves
@@ -55,7 +55,7 @@ def _amounts(kind: str, text: str) -> list[float]:
 
 
 def plan(
-    name: str,
+    name: Source,
     overrides: Sequence[str],
     methods: str,
     wanted: Budgets,

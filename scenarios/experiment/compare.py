@@ -14,8 +14,9 @@ from typing import Any
 
 from coordinator.methods.registry import resolve
 from edge.protocol.spelling import nearest
-from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.toml_source import COMMAND_LINE, parse
+from scenarios.config.errors import COMMAND_LINE, Argument
+from scenarios.config.load import Loaded, ScenarioError, Source, load
+from scenarios.config.overrides import parse, parse_all
 from scenarios.experiment import results
 from scenarios.experiment import sweep_page as page
 from scenarios.experiment.run_set import PlannedRun, RunSet, Study
@@ -25,7 +26,7 @@ from scenarios.report.progress import at_budget, trail
 OPTIONS = "method_options"
 
 
-def variants(name: str, overrides: Sequence[str], methods: str, seed: int | None = None) -> list[Loaded]:
+def variants(name: Source, overrides: Sequence[str], methods: str, seed: int | None = None) -> list[Loaded]:
     """The scenario once per method of a list separated by commas.
 
     Options of ``method_options`` apply to the methods that have them. ScenarioError for a method that is unknown or
@@ -33,26 +34,30 @@ def variants(name: str, overrides: Sequence[str], methods: str, seed: int | None
     """
     names = [method.strip() for method in methods.split(",")]
     if not all(names):
-        raise ScenarioError(f"--methods {methods!r}: write names separated by commas, for example fedavg,fedbr")
+        raise ScenarioError(
+            Argument("methods", repr(methods)), ": write names separated by commas, for example fedavg,fedbr"
+        )
     overrides = [*overrides, *([] if seed is None else [f"seed={seed}"])]
     check_settings(name, overrides)  # with the method of the file, whose options are then checked too
-    runs = [load(name, overrides, method=method) for method in names]
+    runs = [load(name, parse_all(overrides), method=method) for method in names]
     resolved = [run.scenario.method for run in runs]
     for method in resolved:
         spellings = dict.fromkeys(name for name, other in zip(names, resolved, strict=True) if other == method)
         if resolved.count(method) > 1:
             twice = "are the same method" if len(spellings) > 1 else "is named twice"
-            raise ScenarioError(f"--methods: {' and '.join(spellings)} {twice}")
+            raise ScenarioError(Argument("methods"), f": {' and '.join(spellings)} {twice}")
     check_options(overrides, names)
     return runs
 
 
-def check_settings(name: str, overrides: Sequence[str]) -> Loaded:
+def check_settings(name: Source, overrides: Sequence[str]) -> Loaded:
     """The scenario without overrides of method options; ScenarioError for overrides that name a method."""
     settings = [override for override in overrides if not _is_option(override)]
     if any(parse(override)[0] == "method" for override in settings):
-        raise ScenarioError(f"{COMMAND_LINE}: method: the methods of a comparison are named by --methods")
-    return load(name, settings)
+        raise ScenarioError(
+            "method: the methods of a comparison are named by ", Argument("methods"), source=COMMAND_LINE
+        )
+    return load(name, parse_all(settings))
 
 
 def _is_option(override: str) -> bool:
@@ -68,12 +73,14 @@ def check_options(overrides: Sequence[str], methods: Sequence[str]) -> None:
             if option not in known:
                 hint = nearest(f"{OPTIONS}.{option}", [f"{OPTIONS}.{name}" for name in sorted(known)])
                 raise ScenarioError(
-                    f"{COMMAND_LINE}: unknown key {OPTIONS}.{option}: none of {', '.join(methods)} has it, {hint}"
+                    f"unknown key {OPTIONS}.{option}: none of {', '.join(methods)} has it, {hint}",
+                    key=f"{OPTIONS}.{option}",
+                    source=COMMAND_LINE,
                 )
 
 
 def plan(
-    name: str,
+    name: Source,
     overrides: Sequence[str],
     methods: str,
     seed: int | None = None,

@@ -13,14 +13,13 @@ from itertools import product
 from typing import Any
 
 from edge.protocol.spelling import nearest
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import COMMAND_LINE, Argument, ScenarioError
+from scenarios.config.overrides import parse, parse_value, refuse_repeated, shown, split
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PluginPoint
-from scenarios.config.toml_source import COMMAND_LINE, parse, refuse_repeated
 from scenarios.config.toml_writer import toml_value
 
 EXAMPLE = "train.lr=0.05,0.1"
 METHOD = "method"
-OPENING, CLOSING = "[{", "]}"
 LONGEST_WORD, LONGEST_NAME = 40, 180
 """Characters of a value, and of all of them, in the name of a run folder; longer ones end in a hash."""
 
@@ -99,7 +98,9 @@ def read_words(words: Sequence[str]) -> tuple[list[SweepAxis], list[str]]:
     for word in words:
         key, values = parse(word)[0], split(word.partition("=")[2])
         if any(key == axis.key for axis in axes):
-            raise ScenarioError(f"{COMMAND_LINE}: {key}: is named twice; write all its values as one list, {EXAMPLE}")
+            raise ScenarioError(
+                f"{key}: is named twice; write all its values as one list, {EXAMPLE}", source=COMMAND_LINE
+            )
         if len(values) == 1:
             overrides.append(word)
         else:
@@ -107,28 +108,9 @@ def read_words(words: Sequence[str]) -> tuple[list[SweepAxis], list[str]]:
     keys = [parse(override)[0] for override in overrides]
     for one in axes:
         if one.key in keys:
-            raise ScenarioError(f"{COMMAND_LINE}: {one.key}: is named twice; write all its values as one list")
+            raise ScenarioError(f"{one.key}: is named twice; write all its values as one list", source=COMMAND_LINE)
     refuse_repeated(map(parse, overrides))
     return axes, overrides
-
-
-def split(text: str) -> list[str]:
-    """The values of a list; commas within quotes, brackets and braces belong to a value."""
-    pieces, depth, quote, escaped = [""], 0, "", False
-    for letter in text:
-        if quote:
-            is_end = letter == quote and not escaped
-            escaped = letter == "\\" and quote == '"' and not escaped
-            quote = "" if is_end else quote
-        elif letter in "\"'":
-            quote = letter
-        elif letter == "," and depth == 0:
-            pieces.append("")
-            continue
-        else:
-            depth += (letter in OPENING) - (letter in CLOSING)
-        pieces[-1] += letter
-    return [piece.strip() for piece in pieces]
 
 
 def axis(key: str, values: Sequence[Any], source: str = COMMAND_LINE) -> SweepAxis:
@@ -138,22 +120,17 @@ def axis(key: str, values: Sequence[Any], source: str = COMMAND_LINE) -> SweepAx
     """
     texts = [value if isinstance(value, str) else toml_value(value) for value in values]
     if not texts or not all(text.strip() for text in texts):
-        raise ScenarioError(f"{source}: {key}: write values separated by commas, for example {EXAMPLE}")
-    shown = [show(text) for text in texts]
-    for text in shown:
-        if shown.count(text) > 1:
-            raise ScenarioError(f"{source}: {key} = {text}: is named twice; name each value once")
+        raise ScenarioError(f"{key}: write values separated by commas, for example {EXAMPLE}", source=source)
+    words = [show(text) for text in texts]
+    for text in words:
+        if words.count(text) > 1:
+            raise ScenarioError(f"{key} = {text}: is named twice; name each value once", source=source)
     return SweepAxis(key, tuple(texts))
 
 
 def show(text: str) -> str:
     """A value as tables and folders have it: ``0.10`` and ``1e-1`` are ``0.1``, ``"sync"`` is ``sync``."""
-    value = parse(f"value={text}")[1]
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    return toml_value(value)
+    return shown(parse_value(text))
 
 
 # --- cells --------------------------------------------------------------------------------------------------------
@@ -167,7 +144,7 @@ def points(axes: Sequence[SweepAxis], zipped: bool = False) -> list[dict[str, st
     counts = {len(axis.values) for axis in axes}
     if zipped and len(counts) > 1:
         lengths = ", ".join(f"{axis.key} has {len(axis.values)}" for axis in axes)
-        raise ScenarioError(f"--zip: lists side by side must be equally long: {lengths}")
+        raise ScenarioError(Argument("zipped", option="zip"), f": lists side by side must be equally long: {lengths}")
     values = (axis.values for axis in axes)
     rows = zip(*values, strict=True) if zipped else product(*values)
     return [dict(zip((axis.key for axis in axes), row, strict=True)) for row in rows]
@@ -208,7 +185,7 @@ def check_rows(axes: Sequence[SweepAxis], overrides: Sequence[str]) -> None:
             try:
                 rows.row(show(value))
             except ValueError as error:
-                raise ScenarioError(f"{COMMAND_LINE}: {one.key}: {error}") from None
+                raise ScenarioError(f"{one.key}: {error}", source=COMMAND_LINE) from None
     for key in (*(one.key for one in axes), *(parse(override)[0] for override in overrides)):
         _check_option(axes, key)
 
@@ -223,7 +200,7 @@ def _check_option(axes: Sequence[SweepAxis], key: str) -> None:
     if option not in known:
         hint = nearest(key, [f"{rows.options_key}.{name}" for name in sorted(known)])
         names = ", ".join(map(show, values))
-        raise ScenarioError(f"{COMMAND_LINE}: unknown key {key}: none of {names} has it; {hint}")
+        raise ScenarioError(f"unknown key {key}: none of {names} has it; {hint}", source=COMMAND_LINE)
 
 
 def fixed(axes: Sequence[SweepAxis], point: Mapping[str, str], overrides: Sequence[str]) -> Iterator[str]:

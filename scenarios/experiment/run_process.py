@@ -3,7 +3,7 @@
 It has one fork server for all of them, and speaks one JSON object per line. From stdin:
 
     {"host": {"out": PATH, "device": NAME, "workers": COUNT}}      first
-    {"run": {"name": .., "path": .., "scenario": TOML, "scenario_name": .., "needs": {..}}}
+    {"run": {"name": .., "path": .., "scenario": {..}, "scenario_name": .., "needs": {..}}}
     {"stop": REASON}                the run ends with its round, as after Ctrl-C, and was stopped by this
     {"end": true}                   there are no more runs
 
@@ -28,7 +28,6 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,7 @@ from coordinator.rounds.budget import USER
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
-from edge.protocol.scratch import scratch
-from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.load import ScenarioError, load_resolved
 from scenarios.experiment.run_set import PlannedRun, make_run, reason
 from scenarios.run.host import Host
 
@@ -111,19 +109,12 @@ def _answers() -> Answer:
 
 def _outcome(run: dict[str, Any], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
     try:
-        planned = PlannedRun(run["name"], _loaded(run), run["needs"])
+        planned = PlannedRun(run["name"], load_resolved(run["scenario_name"], run["scenario"]), run["needs"])
         return {"ended": make_run(planned, Path(run["path"]), host, launcher, stopped)}
     except Stopped:
         return {"stopped": True}
     except Exception as error:
         return {"failed": reason(error), "is_users": isinstance(error, ScenarioError)}
-
-
-def _loaded(run: dict[str, Any]) -> Loaded:
-    with scratch() as folder:
-        file = folder / "scenario.toml"
-        file.write_text(run["scenario"], encoding="utf-8")
-        return replace(load(str(file)), name=run["scenario_name"])
 
 
 def packed(progress: RoundFinished) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
 from edge.protocol.home import shared
+from scenarios.config.errors import Argument
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.plugin_points import own_names
 from scenarios.config.quantities import scenario_text
@@ -114,7 +115,9 @@ def pending(run_set: RunSet, out: Path, device: str) -> list[PlannedRun]:
         return list(run_set.runs)
     for path in (folder / run.name for run in run_set.runs):
         if path.is_symlink():
-            raise ScenarioError(f"{path} is a link: a study writes into folders of its own; choose another --run-id")
+            raise ScenarioError(
+                f"{path} is a link: a study writes into folders of its own; choose another ", Argument("run_id")
+            )
         run_folder.check(path)
     return [run for run in run_set.runs if not _is_finished(folder / run.name, run, device)]
 
@@ -258,7 +261,7 @@ def known_folder(run_set: RunSet, out: Path) -> Path | None:
         kind = None
     if kind != run_set.kind:
         raise ScenarioError(
-            f"run folder {folder} exists already and is no {run_set.kind} study; choose another --run-id"
+            f"run folder {folder} exists already and is no {run_set.kind} study; choose another ", Argument("run_id")
         )
     return folder
 
@@ -296,7 +299,9 @@ def _clear(path: Path) -> None:
     run_folder.discard(path)
     if path.exists():
         left = next((file for file in sorted(path.rglob("*")) if file.is_symlink() or not file.is_dir()), path)
-        raise ScenarioError(f"{left} is no file of a run, so {path} cannot be made anew; choose another --run-id")
+        raise ScenarioError(
+            f"{left} is no file of a run, so {path} cannot be made anew; choose another ", Argument("run_id")
+        )
 
 
 def _ended(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,7 +365,7 @@ def recorded_keys(file: Path) -> dict[str, Any]:
         with not_imported():
             return resolved_keys(load(str(file)).scenario)
     except (OSError, ValueError) as error:
-        raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
+        raise ScenarioError(f"{file} cannot be read: {error}; choose another ", Argument("run_id")) from None
 
 
 def _refuse_other(file: Path, text: str) -> None:
@@ -369,4 +374,6 @@ def _refuse_other(file: Path, text: str) -> None:
     for key in sorted({*before, *now}, key=lambda key: (key.count("."), key)):  # seed before what follows it
         if before.get(key) != now.get(key):
             was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
-            raise ScenarioError(f"{file.parent} was made with {key} {was}, now {wanted}; choose another --run-id")
+            raise ScenarioError(
+                f"{file.parent} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id")
+            )

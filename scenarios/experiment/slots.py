@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from scenarios.config.quantities import scenario_text
 from scenarios.experiment.run_set import PlannedRun
 from scenarios.run.host import Host
 
@@ -49,6 +48,6 @@ class RunCluster(Protocol):
 
 def told_of(run: PlannedRun, path: Path) -> dict[str, Any]:
     """A run as `scenarios.experiment.run_process` reads it."""
-    text = scenario_text(run.loaded.scenario.model_dump())
-    told = {"name": run.name, "path": str(path), "scenario": text, "scenario_name": run.loaded.name}
+    tables = run.loaded.scenario.model_dump()
+    told = {"name": run.name, "path": str(path), "scenario": tables, "scenario_name": run.loaded.name}
     return {**told, "needs": dict(run.needs)}

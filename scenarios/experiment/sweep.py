@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scenarios.config.errors import ScenarioError
-from scenarios.config.load import Loaded, load
-from scenarios.config.toml_source import parse
+from scenarios.config.errors import Argument, ScenarioError
+from scenarios.config.load import Loaded, Source, load
+from scenarios.config.overrides import parse, parse_all
 from scenarios.config.toml_writer import toml_text
 from scenarios.experiment import results
 from scenarios.experiment.grid import (
@@ -39,6 +39,7 @@ from scenarios.experiment.run_set import PlannedRun, RunSet, resolved_keys
 KIND = "sweep"
 SEED = "seed"
 SEEDS = 3
+ZIPPED = Argument("zipped", option="zip")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class SweepPlan:
 
 
 def plan(
-    scenario: str,
+    scenario: Source,
     axes: Sequence[SweepAxis],
     overrides: Sequence[str] = (),
     seeds: int | None = None,
@@ -77,8 +78,11 @@ def plan(
     axes = [axis for axis in axes if axis.key != SEED]
     if named is not None and zipped:
         raise ScenarioError(
-            f"--zip: {SEED} = {', '.join(named.values)}: every cell has all seeds, so they cannot stand beside the "
-            "values of other keys; leave out --zip, or make a sweep per seed"
+            ZIPPED,
+            f": {SEED} = {', '.join(named.values)}: every cell has all seeds, so they cannot stand beside the values "
+            "of other keys; leave out ",
+            ZIPPED,
+            ", or make a sweep per seed",
         )
     check_rows(axes, overrides)
     chosen = _distinct(axes, points(axes, zipped))
@@ -87,7 +91,9 @@ def plan(
     cells = [_cell(applied(axes, point), loaded) for point, loaded in zip(chosen, scenarios, strict=True)]
     numbers = _seeds(named, seeds, first_seed, scenarios[0].scenario.seed)
     if not axes and len(numbers) == 1:
-        raise ScenarioError("--seeds 1: nothing varies; name values of a key, such as train.lr with 0.05 and 0.1")
+        raise ScenarioError(
+            Argument("seeds", "1"), ": nothing varies; name values of a key, such as train.lr with 0.05 and 0.1"
+        )
     runs = [
         PlannedRun(cell.run_name(seed), _load(scenario, axes, overrides, point, seed), {})
         for seed in numbers
@@ -95,7 +101,7 @@ def plan(
     ]
     goal = scenarios[0].scenario.stop.target_accuracy
     return SweepPlan(
-        scenario,
+        scenario if isinstance(scenario, str) else scenarios[0].name,
         tuple(overrides),
         tuple(axes),
         tuple(cells),
@@ -121,12 +127,12 @@ def _refuse_same(axes: Sequence[SweepAxis], chosen: Sequence[Mapping[str, str]],
 
 
 def _load(
-    scenario: str, axes: Sequence[SweepAxis], overrides: Sequence[str], point: Mapping[str, str], seed: int | None
+    scenario: Source, axes: Sequence[SweepAxis], overrides: Sequence[str], point: Mapping[str, str], seed: int | None
 ) -> Loaded:
     own = applied(axes, point)
     words = [*fixed(axes, point, overrides), *(f"{key}={value}" for key, value in own.items() if key != METHOD)]
     method = show(own[METHOD]) if METHOD in own else None
-    return load(scenario, [*words, *([] if seed is None else [f"{SEED}={seed}"])], method)
+    return load(scenario, {**parse_all(words), **({} if seed is None else {SEED: seed})}, method)
 
 
 def _cell(own: Mapping[str, str], loaded: Loaded) -> SweepCell:
@@ -139,7 +145,12 @@ def _seeds(named: SweepAxis | None, count: int | None, first_seed: int | None, s
     if named is None:
         return tuple(range(start, start + (count or SEEDS)))
     if count is not None or first_seed is not None:
-        raise ScenarioError(f"{SEED} = {', '.join(named.values)}: names the seeds; leave out --seeds and --seed")
+        raise ScenarioError(
+            f"{SEED} = {', '.join(named.values)}: names the seeds; leave out ",
+            Argument("seeds"),
+            " and ",
+            Argument("seed"),
+        )
     if not all(value.isdecimal() for value in named.values):
         raise ScenarioError(f"{SEED} = {', '.join(named.values)}: must be integers from 0 on")
     numbers = tuple(map(int, named.values))
@@ -152,7 +163,10 @@ def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
     """The targets, each once and the smallest first; ScenarioError for one that is no accuracy."""
     for target in targets:
         if not 0 < target <= 1:
-            raise ScenarioError(f"--target {target:g}: must be an accuracy above 0 and at most 1, for example 0.9")
+            raise ScenarioError(
+                Argument("targets", f"{target:g}", option="target"),
+                ": must be an accuracy above 0 and at most 1, for example 0.9",
+            )
     return tuple(sorted(set(targets)))
 
 

@@ -22,8 +22,10 @@ from typing import Any
 
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
+from scenarios.config.overrides import parse
 from scenarios.config.plugin_points import WHOLE
-from scenarios.config.toml_source import leaves, parse, read
+from scenarios.config.tables import leaves
+from scenarios.config.toml_source import read
 from scenarios.config.toml_writer import toml_value
 from scenarios.experiment.grid import SweepAxis, axis, read_words
 
@@ -76,7 +78,7 @@ def read_file(path: Path) -> SweepRequest:
     return SweepRequest(
         _scenario(path, _typed(path, raw, "scenario", str, "")),
         tuple(_axes(path, lists)),
-        tuple(_overrides(_typed(path, raw, "overrides", dict, {}))),
+        tuple(f"{key}={toml_value(value)}" for key, value in leaves(_typed(path, raw, "overrides", dict, {}), WHOLE)),
         "zip" in raw,
         _count(path, raw, "seeds"),
         _count(path, raw, "parallel"),
@@ -96,14 +98,6 @@ def _axes(path: Path, lists: Mapping[str, Any]) -> Iterator[SweepAxis]:
                 f"{path.name}: {key} = {toml_value(values)}: must be a list; one value goes to [overrides]"
             )
         yield axis(key, [toml_value(value) for value in values], path.name)
-
-
-def _overrides(table: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    for key, value in table.items():
-        if isinstance(value, Mapping) and f"{at}{key}" not in WHOLE:
-            yield from _overrides(value, f"{at}{key}.")
-        else:
-            yield f"{at}{key}={toml_value(value)}"
 
 
 def _count(path: Path, raw: Mapping[str, Any], key: str) -> int | None:

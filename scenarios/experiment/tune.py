@@ -18,7 +18,7 @@ from typing import Any
 from coordinator.methods.registry import resolve
 from edge.protocol.fixed_point import DIVERGED
 from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.toml_source import parse
+from scenarios.config.overrides import parse, parse_all, split
 from scenarios.experiment.compare import OPTIONS, check_options, check_settings, variants
 from scenarios.experiment.run_set import PlannedRun, RunSet, Study, missing_note
 from scenarios.experiment.variant import Variant
@@ -58,7 +58,7 @@ def grid(texts: Sequence[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
-        pieces = [piece.strip() for piece in values.split(",")]
+        pieces = split(values)
         if not (key and equals and all(pieces)):
             raise ScenarioError(f"--grid {text!r}: write a key and values separated by commas, for example {EXAMPLE}")
         if key in found:
@@ -121,7 +121,7 @@ def _settings(method: str, values: Mapping[str, Sequence[str]]) -> list[Variant]
 
 def _loaded(scenario: str, overrides: Sequence[str], variant: Variant, seed: int, name: str) -> Loaded:
     """The scenario of one run, which evaluates validation examples alone whatever its file evaluates."""
-    loaded = load(scenario, [*overrides, *variant.overrides, f"seed={seed}"], variant.method)
+    loaded = load(scenario, parse_all([*overrides, *variant.overrides, f"seed={seed}"]), variant.method)
     asked = loaded.scenario.eval
     adapt = replace(asked.adapt, before=False)
     own = replace(asked, on="clients", split="validation", select=None, subset=None, drop_last=False, adapt=adapt)

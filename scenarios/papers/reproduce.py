@@ -11,6 +11,7 @@ from typing import Any
 
 from edge.protocol.spelling import nearest
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
 from scenarios.experiment.compare import check_options, check_settings
 from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.papers import fedalign, fedbr, fedmlb, pfedmb
@@ -107,7 +108,7 @@ def _runs(draft: ReproductionPlan, seeds: int, first_seed: int | None) -> list[P
             for variant in chosen:
                 own = setting.of_method(variant.method)
                 overrides = [*own, *variant.overrides, *draft.overrides, f"seed={seed}"]
-                loaded = load(setting.scenario, overrides, variant.method)
+                loaded = load(setting.scenario, parse_all(overrides), variant.method)
                 runs.append(PlannedRun(run_name(group, variant, seed), replace(loaded, name=draft.run_set.name), needs))
     for variant in chosen:
         check_options(variant.overrides, [variant.method])

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.fleet.devices import own_devices
+from scenarios.config import fleet_files
 from scenarios.config.schema import Scenario
 from scenarios.report.columns import FLOPS, SECONDS, cells
-from scenarios.run import fleet_builder
 
 COLUMNS = ("model", "batch", "work", "CPU time", "predicted", "error")
 TITLES = (
@@ -63,9 +63,9 @@ def calibrations(scenario: Scenario) -> dict[str, list[list[str]]]:
 
 
 def _calibrations(scenario: Scenario) -> Iterator[tuple[str, list[list[str]]]]:
-    own = fleet_builder.own_rows(scenario)[0]
+    own = fleet_files.own_rows(scenario)[0]
     for name in sorted(own.keys() & set(scenario.fleet.devices)):
-        path = fleet_builder.calibrated(name)
+        path = fleet_files.calibrated(name)
         # A file that the scenario names may have a device of the same name, which then is the fleet's.
         if path is not None and own_devices(path).get(name) == own[name] and (lines := calibration_of(path)):
             yield name, lines

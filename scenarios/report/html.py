@@ -17,6 +17,7 @@ from typing import Any
 
 from coordinator.records.schema import FAULTY, KINDS, NO_TRAINING
 from edge.protocol.files import write_text
+from scenarios.config.errors import worded
 from scenarios.report import (
     bottlenecks,
     client_values,
@@ -85,8 +86,8 @@ def from_folders(
     runs = found(folders)
     for reason in runs.left_out:
         print(f"fedbr: warning: left out: {reason}", file=sys.stderr)
-    for text in runs.unfinished:
-        print(f"fedbr: note: {text}", file=sys.stderr)
+    for parts in runs.unfinished:
+        print(f"fedbr: note: {worded(parts)}", file=sys.stderr)
     place = _place(folders, runs)
     beside = output.parent if output is not None and not _is_special(output) else place.parent
     if csv_path is not None:

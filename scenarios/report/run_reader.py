@@ -24,7 +24,8 @@ from edge.protocol.home import expanded
 from edge.protocol.payload import BUFFERS
 from edge.protocol.plugins import is_own
 from edge.protocol.portable import PORTABLE
-from scenarios.config.errors import one_paragraph
+from scenarios.config.errors import Argument
+from scenarios.config.errors import ReportError as ReportError
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.quantities import scenario_text
 from scenarios.report import labels, nominal_cost, own_method, progress
@@ -45,13 +46,6 @@ _STOPS = {
     "user": "stopped by user",
     "time_limit": "stopped at its time limit",
 }
-
-
-class ReportError(ValueError):
-    """A folder that is not a run, or cannot be read as one. Control characters of names are escaped."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(one_paragraph(text))
 
 
 @dataclass(frozen=True)
@@ -323,8 +317,9 @@ def find(folder: Path) -> tuple[list[Path], Mapping[str, Any] | None]:
         named = [expanded(run["run_dir"]) for run in comparison["runs"]]
     except ValueError as error:
         raise ReportError(
-            f"{file} does not name the runs that were compared: {error}; make the comparison again with --run-id "
-            f"{folder.resolve().name}, or name the folder of one of its runs"
+            f"{file} does not name the runs that were compared: {error}; make the comparison again with ",
+            Argument("run_id"),
+            f" {folder.resolve().name}, or name the folder of one of its runs",
         ) from error
     return [run if run.is_dir() else folder / run.name for run in named], comparison
 

@@ -27,6 +27,7 @@ from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import Stopped
 from costmodel import units
 from edge.protocol.files import folder_lock, write_bytes, write_folder, write_text
+from scenarios.config.errors import Argument
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
 from scenarios.run import run_folder
@@ -73,9 +74,9 @@ def choose_device(name: str) -> str:
     if name == "auto":
         return "cuda" if has_gpu else "cpu"
     if name != "cpu" and not (name == "cuda" or re.fullmatch(r"cuda:[0-9]{1,4}", name)):
-        raise ScenarioError(f"--device {name}: must be cpu, cuda, cuda:N or auto")
+        raise ScenarioError(Argument("device", name), ": must be cpu, cuda, cuda:N or auto")
     if name != "cpu" and not has_gpu:
-        raise ScenarioError(f"--device {name}: this machine has no NVIDIA GPU; use auto or cpu")
+        raise ScenarioError(Argument("device", name), ": this machine has no NVIDIA GPU; use auto or cpu")
     return name
 
 
@@ -205,7 +206,8 @@ def check_folder(name: str, host: Host, may_exist: bool = False) -> None:
     name_of = Path(host.run_id).name if host.run_id is not None else None
     if host.run_id is not None and (not name_of or name_of != host.run_id or not host.run_id.isprintable()):
         raise ScenarioError(
-            f"--run-id {host.run_id!r}: must be the name of a folder, without slashes and control characters"
+            Argument("run_id", repr(host.run_id)),
+            ": must be the name of a folder, without slashes and control characters",
         )
     place = host.out / name
     with _writing(place):
@@ -213,7 +215,7 @@ def check_folder(name: str, host: Host, may_exist: bool = False) -> None:
         _probe(place)
         longest = os.pathconf(place, "PC_NAME_MAX") - SCRATCH_NAME_NBYTES
     if host.run_id is not None and len(os.fsencode(host.run_id)) > longest:
-        raise ScenarioError(f"--run-id {host.run_id!r}: must not be longer than {longest} bytes")
+        raise ScenarioError(Argument("run_id", repr(host.run_id)), f": must not be longer than {longest} bytes")
     if host.run_id is not None and not may_exist:
         with _writing(place / host.run_id):  # even a look-up can fail
             _refuse_existing(place / host.run_id)
@@ -281,10 +283,10 @@ def _refuse_existing(folder: Path) -> None:
         return
     if (folder / "scenario.toml").exists() and not _has_ended(folder / "ledger.sqlite"):
         raise ScenarioError(
-            f"run folder {folder} holds an unfinished run; to resume it: fedbr resume {folder}, or choose another "
-            "--run-id"
+            f"run folder {folder} holds an unfinished run; to resume it: fedbr resume {folder}, or choose another ",
+            Argument("run_id"),
         )
-    raise ScenarioError(f"run folder {folder} exists already; choose another --run-id")
+    raise ScenarioError(f"run folder {folder} exists already; choose another ", Argument("run_id"))
 
 
 def _has_ended(ledger: Path) -> bool:
@@ -299,7 +301,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ScenarioError(f"--out: cannot write to {folder}: {error.strerror}") from None
+        raise ScenarioError(Argument("out"), f": cannot write to {folder}: {error.strerror}") from None
 
 
 @contextlib.contextmanager

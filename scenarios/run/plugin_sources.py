@@ -32,8 +32,8 @@ from scenarios.config.plugin_points import own_names
 from scenarios.run.run_records import read_json
 
 FOLDER = "sources"
-ALLOW = "--allow-code"
-"""The option of commands, and in Python the argument, that `of_run` calls ``allow_code``"""
+ALLOW = "--allow-code (allow_code=True in Python)"
+"""What `of_run` calls ``allow_code``"""
 OURS = {"coordinator", "costmodel", "edge", "scenarios"}
 INSTALLED = {"site-packages", "dist-packages"}
 MODE = 0o644

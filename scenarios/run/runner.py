@@ -32,6 +32,7 @@ from edge.protocol.payload import Payload
 from edge.runtime.numerics import fingerprint
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
+from scenarios.config.errors import Argument
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.report import run_reader
 from scenarios.report.metadata import (
@@ -163,7 +164,8 @@ def open_existing(folder: Path, device: str, allow_code: bool = False) -> Iterat
 def _check_device(folder: Path, device: str) -> None:
     before = device_of(folder) or device
     if device.partition(":")[0] != before.partition(":")[0]:
-        raise ScenarioError(f"--device {device}: the run began on {before}, and would not be bit-identical on {device}")
+        why = f": the run began on {before}, and would not be bit-identical on {device}"
+        raise ScenarioError(Argument("device", device), why)
 
 
 def _outcome(loaded: Loaded, folder: Path) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ Nothing is judged by reading the plug-in: each line of the result is what runs d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ from scenarios.run.host import Host
 
 BASE = "digits"
 ROUNDS = 4
-SHORT = (
-    f"rounds.max={ROUNDS}",
-    "rounds.participants=3",
-    "data.clients=6",
-    "train.local_steps=2",
-    "stop.target_accuracy=1.0",
-)
+SHORT: Mapping[str, Any] = {
+    "rounds.max": ROUNDS,
+    "rounds.participants": 3,
+    "data.clients": 6,
+    "train.local_steps": 2,
+    "stop.target_accuracy": 1.0,
+}
 """Fewer participants than clients, so that each client misses rounds."""
 ASYNCHRONOUS = ("fedasync", "fedbuff")
 
@@ -47,7 +47,7 @@ class Finding:
 class Examination:
     """The runs of one plug-in. ``overrides``: `settings`."""
 
-    overrides: Sequence[str]
+    overrides: Mapping[str, Any]
     host: Host
     launcher: WorkerLauncher
     stopped: Callable[[], bool]
@@ -62,10 +62,10 @@ class Examination:
         self._tried("3 workers", lambda: self._run(loaded, folder, "three", 3), lambda run: self._same(first, run))
         self._tried("resume", lambda: self._interrupted(loaded, folder), lambda run: self._resumed(first, run))
         self._note("absence", *self._absence(first))
-        if not any(override.startswith("rounds.policy=") for override in self.overrides):
+        if "rounds.policy" not in self.overrides:
             for policy in ASYNCHRONOUS:
-                self._variant(policy, folder, f"rounds.policy={policy}")
-        self._variant("fixed_point", folder, "aggregate.sum=fixed_point")
+                self._variant(policy, folder, {"rounds.policy": policy})
+        self._variant("fixed_point", folder, {"aggregate.sum": "fixed_point"})
 
     def _note(self, name: str, holds: bool, detail: str) -> None:
         self.findings.append(Finding(name, holds, detail))
@@ -112,10 +112,10 @@ class Examination:
                     self._ended(runner.resume(stored, replace(host, device=device), run, self.launcher, until))
         return run
 
-    def _variant(self, name: str, folder: Path, override: str) -> None:
+    def _variant(self, name: str, folder: Path, setting: Mapping[str, Any]) -> None:
         """A setting under which a plug-in works, or is refused with a reason before anything runs."""
         try:
-            loaded = load(BASE, [*self.overrides, override])
+            loaded = load(BASE, {**self.overrides, **setting})
         except ScenarioError as error:
             self._note(name, True, f"refused: {error}")
             return
@@ -172,15 +172,15 @@ def plugin_point(name: str) -> PluginPoint:
     raise ScenarioError(f"{name!r} is a {type(row).__name__}, not a row of a plug-in point: {kinds}")
 
 
-def settings(name: str, overrides: Sequence[str]) -> list[str]:
+def settings(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides of `BASE` for short runs with a plug-in, the user's own last; ScenarioError as `plugin_point`."""
     point = plugin_point(name)
-    value = f'["accuracy", "loss", "{name}"]' if point.takes_several else name
-    return [*SHORT, f"{point.key}={value}", *overrides]
+    value = ["accuracy", "loss", name] if point.takes_several else name
+    return {**SHORT, point.key: value, **overrides}
 
 
 def check_plugin(
-    name: str, overrides: Sequence[str], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+    name: str, overrides: Mapping[str, Any], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
     """What holds of the contract: {plugin, key, holds, findings: [{name, holds, detail}]}. ScenarioError, Stopped."""
     host = replace(host, on_start=lambda folder, loaded: None, on_round=lambda progress: None)

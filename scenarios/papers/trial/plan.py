@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edge.protocol.spelling import nearest
+from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.toml_source import COMMAND_LINE, parse
+from scenarios.config.overrides import parse, parse_all
 from scenarios.experiment.compare import check_options, check_settings
 from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.experiment.variant import Variant
@@ -81,9 +82,13 @@ def plan(choice: TrialChoice) -> TrialPlan:
     if choice.part not in PARTS:
         raise ScenarioError(f"--part {choice.part!r}: {nearest(choice.part, PARTS)}")
     if any(parse(override)[0] == "method" for override in choice.overrides):
-        raise ScenarioError(f"{COMMAND_LINE}: method: those of a trial are named by its part; --only chooses from them")
+        raise ScenarioError(
+            "method: those of a trial are named by its part; --only chooses from them", source=COMMAND_LINE
+        )
     part, base = PARTS[choice.part], check_settings(choice.scenario, choice.overrides)
-    part.check(load(choice.scenario, choice.overrides, "fedbr"))  # refuses values of options that FedBR does not take
+    part.check(
+        load(choice.scenario, parse_all(choice.overrides), "fedbr")
+    )  # refuses values of options that FedBR does not take
     targets, target = _targets(choice, base)
     first = base.scenario.seed if choice.first_seed is None else choice.first_seed
     seeds = range(first, first + choice.seeds)
@@ -145,7 +150,7 @@ def _skews(choice: TrialChoice, part: TrialPart, left_out: dict[str, str]) -> di
     settings = [override for override in choice.overrides if not override.startswith("method_options")]
     for overrides in part.skews:
         try:
-            loaded = load(choice.scenario, [*settings, *overrides])
+            loaded = load(choice.scenario, parse_all([*settings, *overrides]))
         except ScenarioError as error:
             left_out[" ".join(overrides)] = _reason(error)
         else:
@@ -154,8 +159,8 @@ def _skews(choice: TrialChoice, part: TrialPart, left_out: dict[str, str]) -> di
 
 
 def _reason(error: ScenarioError) -> str:
-    """Its text without the place: the user wrote nothing of it."""
-    return str(error).removeprefix(f"{COMMAND_LINE}: ").removeprefix("--methods: ")
+    """Without its source: the user wrote nothing of it."""
+    return error.why.removeprefix("--methods: ")
 
 
 def _asked(only: str | None, known: Sequence[str]) -> set[str]:
@@ -170,7 +175,7 @@ def _loaded(choice: TrialChoice, cell: TrialCell, seed: int) -> Loaded:
     """The scenario of one run. ScenarioError for a detail that it does not allow."""
     variant = cell.variant
     overrides = [*choice.overrides, *cell.partition, *variant.overrides, f"seed={seed}"]
-    loaded = load(choice.scenario, overrides, variant.method)
+    loaded = load(choice.scenario, parse_all(overrides), variant.method)
     check_options(variant.overrides, [variant.method])  # those that no method has are dropped in silence
     return loaded
 

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from scenarios.config.errors import LONGEST
 from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.overrides import parse_all
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
 from scenarios.run import fleet_builder
@@ -44,7 +45,7 @@ def ending(folder: Path, text: str | bytes, *overrides: str) -> Loaded | str:
     file = folder / "mine.toml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     try:
-        loaded = load(str(file), overrides)
+        loaded = load(str(file), parse_all(overrides))
     except ScenarioError as error:
         message = str(error)
         assert message.isprintable(), message

@@ -6,24 +6,13 @@ import pytest
 
 from scenarios.config.errors import ScenarioError
 from scenarios.config.toml_writer import toml_value
-from scenarios.experiment.grid import SweepCell, axis, points, read_words, show, split
+from scenarios.experiment.grid import SweepCell, axis, points, read_words, show
 
 
 def refusal(*words: str) -> str:
     with pytest.raises(ScenarioError) as caught:
         read_words(words)
     return str(caught.value)
-
-
-def test_commas_within_quotes_brackets_and_braces_belong_to_a_value() -> None:
-    assert split('{a=0.4, b=0.6},{a=1}, "x,]y" ,[1,[2,3]],plain') == [
-        "{a=0.4, b=0.6}",
-        "{a=1}",
-        '"x,]y"',
-        "[1,[2,3]]",
-        "plain",
-    ]
-    assert split(r'"a\",b",c') == [r'"a\",b"', "c"]
 
 
 def test_a_word_with_several_values_is_an_axis_and_one_with_a_single_value_an_override() -> None:

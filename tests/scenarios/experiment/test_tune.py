@@ -22,9 +22,10 @@ HELD_OUT = "data.validation=0.2"
 
 
 def test_a_grid_is_a_key_and_its_values_and_each_is_named_once() -> None:
-    assert tune.grid(["train.lr = 0.1, 1", "method_options.mu=0"]) == {
+    assert tune.grid(["train.lr = 0.1, 1", "method_options.mu=0", 'a="x,y",[1,2],z']) == {
         "train.lr": ["0.1", "1"],
         "method_options.mu": ["0"],
+        "a": ['"x,y"', "[1,2]", "z"],
     }
     for texts, reason in (
         ([], "name values to choose from with --grid train.lr=0.01,0.03,0.1"),

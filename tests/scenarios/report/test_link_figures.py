@@ -12,6 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.patches import StepPatch
 
 from scenarios.config.load import load
+from scenarios.config.overrides import parsed
 from scenarios.report.link_figures import recorded_link
 from scenarios.run import builder
 
@@ -26,7 +27,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "days.csv").write_text(DAYS)
-    scenario = load("digits", ["fleet.trace=days.csv"]).scenario
+    scenario = load("digits", parsed(["fleet.trace=days.csv"])).scenario
     return SimpleNamespace(
         scenario=scenario.model_dump(exclude_none=True),
         environment={"files": builder.file_hashes(scenario)},

@@ -19,6 +19,7 @@ from edge.protocol.config import ModelProfile
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import check_output, terminal
 from scenarios.studies.forecast import estimate as check
 
@@ -45,7 +46,7 @@ def described(samples: int = 0) -> ModelProfile:
 def cifar100(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The check of the FedBR paper's CIFAR-100 setting, on a machine without the data."""
     root = tmp_path_factory.mktemp("no-data")
-    return check.run_check(load("fedbr-cifar100", [f"data.root={root}", "model.norm=group"]), root)
+    return check.run_check(load("fedbr-cifar100", parsed([f"data.root={root}", "model.norm=group"])), root)
 
 
 def column(rows: list[dict[str, Any]], name: str, digits: int = 4) -> list[float]:
@@ -111,7 +112,7 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
 
 
 def test_two_blocks_by_hand() -> None:
-    row = check.alphas(load("digits", ["model.blocks=balanced:2"]), described())[0]
+    row = check.alphas(load("digits", parsed(["model.blocks=balanced:2"])), described())[0]
 
     # A plain step: 3 x 1200 less the first block's input gradient; the pathway adds 200 forward and 200 back.
     assert row["flops_ratio"] == (2600 + 400) / 2600
@@ -123,7 +124,7 @@ def test_two_blocks_by_hand() -> None:
 def test_the_estimate_of_fedavg_by_hand_and_of_fedgkd_with_its_teacher_though_that_is_silent_at_first() -> None:
     settings = ["method_options={}", "rounds.max=3", "rounds.participants=5"]
     fedavg, fedgkd = (
-        check.estimate(load("digits", [f"method={method}", *settings]), described(samples=32))
+        check.estimate(load("digits", parse_all([f"method={method}", *settings])), described(samples=32))
         for method in ("fedavg", "fedgkd")
     )
 
@@ -142,7 +143,7 @@ def test_the_estimate_of_fedavg_by_hand_and_of_fedgkd_with_its_teacher_though_th
 @pytest.mark.parametrize(("policy", "counted"), [("sync", 15), ("fedasync", 15), ("fedbuff", 30)])
 def test_visits_in_flight_at_the_end_of_an_asynchronous_run_are_in_its_upper_bound(policy: str, counted: int) -> None:
     settings = ["method=fedavg", "method_options={}", "rounds.max=3", "rounds.participants=5"]
-    found = check.estimate(load("digits", [*settings, f"rounds.policy={policy}"]), described(samples=32))
+    found = check.estimate(load("digits", parse_all([*settings, f"rounds.policy={policy}"])), described(samples=32))
 
     # The run ends with the last update; the four others of the five visits in flight do not count, but cost.
     begun = counted if policy == "sync" else counted + 4
@@ -166,7 +167,7 @@ def test_a_budget_ends_the_run_that_is_estimated_after_its_last_whole_round(
     budget: str, rounds: int, amount: float
 ) -> None:
     settings = ["method=fedavg", "method_options={}", "rounds.participants=5", f"budget.{budget}"]
-    found = check.estimate(load("digits", settings), described(samples=32))
+    found = check.estimate(load("digits", parse_all(settings)), described(samples=32))
 
     rule = budget.partition("=")[0]
     assert (found["rounds"], found["ended_by"], found[rule]) == ([rounds, rounds], rule, amount)
@@ -178,18 +179,20 @@ def test_a_budget_ends_the_run_that_is_estimated_after_its_last_whole_round(
 
 def test_seconds_and_joules_end_an_estimate_too_and_a_client_after_its_own_visits() -> None:
     settings = ["method=fedavg", "method_options={}", "rounds.participants=5", "data.clients=10", "rounds.max=40"]
-    endless = check.estimate(load("digits", settings), described(samples=32))
+    endless = check.estimate(load("digits", parse_all(settings)), described(samples=32))
     assert (endless["rounds"], endless["ended_by"]) == ([40, 40], None)
     seconds, joules = (endless["per_round"][name][1] for name in ("virtual_seconds", "joules"))
     # The third round is interrupted, and paid for until then.
     limit = f"budget.virtual_seconds={2.5 * seconds} s"
-    timed = check.estimate(load("digits", [*settings, limit]), described(samples=32))
+    timed = check.estimate(load("digits", parse_all([*settings, limit])), described(samples=32))
     assert (timed["rounds"], timed["ended_by"], timed["virtual_seconds"]) == ([2, 2], "virtual_seconds", 2.5 * seconds)
     assert timed["bytes"] == [3 * 5 * 3676] * 2
-    spent = check.estimate(load("digits", [*settings, f"budget.joules={2.5 * joules} J"]), described(samples=32))
+    spent = check.estimate(
+        load("digits", parse_all([*settings, f"budget.joules={2.5 * joules} J"])), described(samples=32)
+    )
     assert (spent["rounds"], spent["ended_by"], spent["joules"]) == ([2, 2], "joules", pytest.approx(2 * joules))
     # Three visits each: three rounds with the same five clients, six if the ten take turns.
-    own = check.estimate(load("digits", [*settings, "budget.client.bytes=12 kB"]), described(samples=32))
+    own = check.estimate(load("digits", parse_all([*settings, "budget.client.bytes=12 kB"])), described(samples=32))
     assert (own["rounds"], own["ended_by"]) == ([3, 6], "client.bytes")
 
 
@@ -197,7 +200,8 @@ def test_evaluations_that_are_charged_are_in_the_estimate() -> None:
     settings = ["method=fedavg", "method_options={}", "rounds.max=5", "eval.on=both", "eval.every=2"]
     description = replace(described(samples=32), test_samples=np.array([8] * 9 + [0]))
     free, charged = (
-        check.estimate(load("digits", [*settings, f"eval.charged={flag}"]), description) for flag in ("false", "true")
+        check.estimate(load("digits", parse_all([*settings, f"eval.charged={flag}"])), description)
+        for flag in ("false", "true")
     )
 
     assert "evaluation_visits" not in free
@@ -218,7 +222,9 @@ def test_evaluations_that_are_charged_are_in_the_estimate() -> None:
 def test_a_model_that_a_client_keeps_is_not_sent_to_be_evaluated_in_the_lower_bound(method: str) -> None:
     description = replace(described(samples=32), test_samples=np.array([8] * 10), validation_samples=np.array([8] * 10))
     free, charged = (
-        check.estimate(load("digits", [f"method={method}", "rounds.max=5", f"eval.charged={flag}"]), description)
+        check.estimate(
+            load("digits", parsed([f"method={method}", "rounds.max=5", f"eval.charged={flag}"])), description
+        )
         for flag in ("false", "true")
     )
     least, most = (of - alone for of, alone in zip(charged["bytes"], free["bytes"], strict=True))
@@ -235,8 +241,8 @@ def test_whole_rounds_of_fedbr_are_priced_with_all_pathways_where_they_train_the
         activations=np.array([10.0, 20.0, 20.0]),
     )
     settings = ["model.blocks=balanced:3", "method_options.alpha=1", "rounds.max=3"]
-    always_one = check.estimate(load("digits", settings), three)
-    all_in_full = check.estimate(load("digits", [*settings, "method_options.full_rounds=all"]), three)
+    always_one = check.estimate(load("digits", parse_all(settings)), three)
+    all_in_full = check.estimate(load("digits", parse_all([*settings, "method_options.full_rounds=all"])), three)
 
     # A plain step costs 3200; the pathway through the last block adds 400, the one through the last two 800.
     assert always_one["flops"] == 15 * 2 * 32 * 3600
@@ -245,7 +251,7 @@ def test_whole_rounds_of_fedbr_are_priced_with_all_pathways_where_they_train_the
 
 def test_those_who_only_listen_are_priced_too() -> None:
     settings = ["model.blocks=balanced:2", "rounds.max=3", "method_options.broadcast=everyone"]
-    estimate = check.estimate(load("digits", settings), described(samples=32))
+    estimate = check.estimate(load("digits", parse_all(settings)), described(samples=32))
     down, up = estimate["message_down_nbytes"][1], estimate["message_up_nbytes"]
 
     assert estimate["bytes"][1] == 3 * (5 * (down + up) + 5 * down)
@@ -265,7 +271,9 @@ def no_collection() -> Iterator[None]:
 def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "PATIENCE_SECONDS", 0.2)
     changes = [f"fleet.speed.{said}" for said in ("kind=load", "on=1 ms", "off=1 ms")]
-    endless = load("digits", ["method=fedavg", "method_options={}", "train.local_epochs=1000000000000", *changes])
+    endless = load(
+        "digits", parse_all(["method=fedavg", "method_options={}", "train.local_epochs=1000000000000", *changes])
+    )
     estimate = check.estimate(endless, described(samples=32))
 
     assert (estimate["virtual_seconds"], estimate["joules"]) == (None, None)
@@ -277,7 +285,9 @@ def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch:
 def test_the_clients_of_a_typical_round_are_available() -> None:
     always = ["method=fedavg", "method_options={}"]
     away = [f"fleet.availability.{said}" for said in ("kind=renewal", "on=1 ms", "off=1000000000 s")]
-    estimates = [check.estimate(load("digits", [*always, *more]), described(samples=32)) for more in ([], away)]
+    estimates = [
+        check.estimate(load("digits", parse_all([*always, *more])), described(samples=32)) for more in ([], away)
+    ]
 
     assert estimates[0]["virtual_seconds"] > 0
     assert estimates[0] == estimates[1]
@@ -294,7 +304,7 @@ class Control(ServerExtension):
 
 
 def test_what_a_correction_sends_and_keeps_is_priced_too() -> None:
-    loaded = load("digits", ["method=fedavg", "method_options={}"])
+    loaded = load("digits", parsed(["method=fedavg", "method_options={}"]))
     row = CorrectionSpec(
         "control", "", "", Options, "", "edge.methods.fedprox:FedProxCorrection", server=Control, has_client_state=True
     )
@@ -309,7 +319,7 @@ def test_what_clients_of_fedbr_keep_is_refused_with_the_sum_where_the_disk_canno
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(check, "free_nbytes", lambda out: 5999)
-    loaded = load("digits", ["model.blocks=balanced:2"])
+    loaded = load("digits", parsed(["model.blocks=balanced:2"]))
     with pytest.raises(ScenarioError) as caught:
         check.check_disk(loaded, described(), tmp_path)
 
@@ -340,4 +350,4 @@ def test_a_data_set_of_ones_own_is_looked_for_by_its_place_and_not_by_the_name_i
     monkeypatch.setattr(check, "find_data", asked)
     place = "benchmarks.engine_parts.images:images_200"
     with pytest.raises(LookupError, match=place):
-        check.run_check(load("digits", [f"data.name={place}", "model.name=cnn"]), tmp_path)
+        check.run_check(load("digits", parsed([f"data.name={place}", "model.name=cnn"])), tmp_path)

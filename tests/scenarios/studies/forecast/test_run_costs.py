@@ -10,6 +10,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import check_output
 from scenarios.studies.forecast import earlier_runs, run_costs
 from tests.scenarios import in_this_process
@@ -62,7 +63,7 @@ def test_disk_counts_the_checkpoints_that_are_kept(keep: str | tuple[int, ...], 
 
 
 def test_a_run_that_cannot_work_is_refused_by_key() -> None:
-    loaded = load("digits", ["data.clients=5", "rounds.participants=5"])
+    loaded = load("digits", parsed(["data.clients=5", "rounds.participants=5"]))
     assert list(run_costs.refusals(loaded, ESTIMATE, COSTS)) == []
     small = ESTIMATE | {"refused_clients": [{"clients": 5, "why": "board: too small"}]}
     assert list(run_costs.refusals(loaded, small, COSTS)) == [
@@ -77,19 +78,22 @@ def test_a_run_that_cannot_work_is_refused_by_key() -> None:
 def test_data_that_cannot_be_had_are_a_reason_and_those_that_may_be_downloaded_are_not() -> None:
     absent = ESTIMATE | {"data": {"found": None, "warning": "data set mnist was not found"}}
     assert list(run_costs.refusals(load("mnist-cnn"), absent, COSTS)) == []
-    assert list(run_costs.refusals(load("mnist-cnn", ["data.download=false"]), absent, COSTS)) == [
+    assert list(run_costs.refusals(load("mnist-cnn", parsed(["data.download=false"])), absent, COSTS)) == [
         "data.name = 'mnist': data set mnist was not found; it is not downloaded: data.download is false"
     ]
 
 
 def test_an_earlier_run_of_the_same_kind_says_how_long_a_round_takes(tmp_path: Path) -> None:
     folder = in_this_process.run(tmp_path)
-    same = load("digits", ["method=fedavg", *SMALL, "rounds.max=100", "seed=5", "train.lr=0.3"])
+    same = load("digits", parse_all(["method=fedavg", *SMALL, "rounds.max=100", "seed=5", "train.lr=0.3"]))
     found = earlier_runs.newest(same, tmp_path, "cpu")
     assert found is not None
     assert (found.folder, found.rounds, found.workers) == (str(folder), 4, 1)
     assert 0 < found.seconds_per_round < 60
-    assert earlier_runs.newest(load("digits", ["method=fedavg", *SMALL, "train.batch=7"]), tmp_path, "cpu") is None
+    assert (
+        earlier_runs.newest(load("digits", parse_all(["method=fedavg", *SMALL, "train.batch=7"])), tmp_path, "cpu")
+        is None
+    )
     environment = json.loads((folder / "environment.json").read_bytes())
     environment["computes"]["processor"] = "another"
     (folder / "environment.json").write_text(json.dumps(environment))
