@@ -37,6 +37,8 @@ AMOUNTS: Mapping[str, tuple[str, Quantity]] = {
 }
 """Key of a row -> its name and what it holds."""
 ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
+OF_RUN = ("accuracy", "best_accuracy", "rounds", "virtual_seconds", "bytes_down", "bytes_up", "joules", "model_sha256")
+"""Keys of a run's summary that ``runs.csv`` has"""
 LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -275,3 +277,17 @@ def pair_numbers(result: Result) -> tuple[list[str], list[list[Any]]]:
         for pair in group["pairs"]
     ]
     return ["measure", "target", "a", "b", "seeds", *keys], rows
+
+
+def runs(result: Result) -> tuple[list[str], list[list[Any]]]:
+    """Header and rows of ``runs.csv``: a row per run, with what it spent until each target."""
+    keys = list(dict.fromkeys(key for row in result["rows"] for key in row["settings"]))
+    summaries = {run["name"]: run for run in result["runs"]}
+    spent = [f"{key}_to_{target:g}" for target in result["targets"] for key in SPENT]
+    rows = []
+    for row in result["rows"]:
+        for index, (seed, name) in enumerate(zip(row["seeds"], row["runs"], strict=True)):
+            own = [summaries[name].get(key) for key in OF_RUN]
+            until = [each[key]["values"][index] for each in row["to_target"] for key in SPENT]
+            rows.append([name, *(row["settings"].get(key) for key in keys), seed, *own, *until])
+    return ["run", *keys, "seed", *OF_RUN, *spent], rows

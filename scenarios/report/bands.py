@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,11 +65,11 @@ def _stepped(points: Trail, amounts: Doubles, grid: Doubles) -> Doubles:
     return values[np.searchsorted(amounts[known], grid, side="right")]
 
 
-def write_csv(bands: Sequence[Band], path: Path) -> None:
+def csv(bands: Sequence[Band]) -> str:
     """One row per method, kind and amount; a mean that is not known yet is an empty cell."""
     rows = (
         [
-            curve.method,
+            curve.name,
             curve.kind,
             float(amount),
             *((None, None) if np.isnan(mean) else (float(mean), float(deviation))),
@@ -78,7 +77,7 @@ def write_csv(bands: Sequence[Band], path: Path) -> None:
         for curve in bands
         for amount, mean, deviation in zip(curve.amounts, curve.mean, curve.deviation, strict=True)
     )
-    csv_files.write_csv(path, ["method", "kind", "amount", "mean", "deviation"], rows)
+    return csv_files.csv_text(["method", "kind", "amount", "mean", "deviation"], rows)
 
 
 def styles(bands: Sequence[Band]) -> dict[str, dict[str, Any]]:

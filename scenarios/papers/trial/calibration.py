@@ -11,16 +11,14 @@ from typing import Any
 
 from coordinator.records.store import has_rounds
 from scenarios.experiment.run_set import recorded_keys
-from scenarios.papers.trial.addition import Say, TrialAddition
-from scenarios.papers.trial.plan import TrialPlan
-from scenarios.papers.trial.results import difference
 from scenarios.papers.trial.tables import READ_AS, compared
+from scenarios.papers.trial.trial import PartAnalysis, Say, Trial, difference
 from scenarios.papers.trial.variants import CALIBRATED
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import Trail, trail
 
 
-def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def read(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """``calibration``: for each calibrated variant its accuracy minus its twin's; none where no twin is there."""
     folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
     found = [_paired(row, folders) for row in result["variants"] if CALIBRATED in row["variant"]]
@@ -56,4 +54,4 @@ def tables(result: Mapping[str, Any]) -> list[PageTable]:
     return [PageTable(title, ["", "accuracy", "difference"], rows, [READ_AS])] if rows else []
 
 
-ADDITION = TrialAddition(read_off, tables)
+ANALYSIS = PartAnalysis(read, tables)

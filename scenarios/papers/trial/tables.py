@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from scenarios.experiment.results import AMOUNTS
 from scenarios.experiment.run_set import missing_note
-from scenarios.papers.trial.results import SPENT
 from scenarios.report.columns import BYTES, JOULES, PERCENT, POINTS, SECONDS, Quantity, cells
-from scenarios.report.csv_files import write_csv
+from scenarios.report.csv_files import csv_text
 from scenarios.report.pages import PageTable
 
 Row = Mapping[str, Any]
@@ -98,12 +97,12 @@ def _amounts(spent: Mapping[str, Row]) -> Iterator[Sequence[str]]:
         yield row if found["reached"] == counts[name] else short
 
 
-def write_tables(result: Row, folder: Path) -> None:
-    """Write ``PART.csv``, a row per variant, and ``PART-targets.csv``, a row per variant, target and seed."""
+def csv_files(result: Row) -> dict[str, str]:
+    """``PART.csv``, a row per variant, and ``PART-targets.csv``, a row per variant, target and seed."""
     head = ["name", "skew", "variant", "seeds", "accuracy", "half_width", "reference", "difference", "difference_half"]
-    write_csv(folder / f"{result['part']}.csv", head, map(_csv_row, result["variants"]))
-    head = ["name", "seed", "target", *SPENT]
-    write_csv(folder / f"{result['part']}-targets.csv", head, _target_rows(result["variants"]))
+    targets = csv_text(["name", "seed", "target", *AMOUNTS], _target_rows(result["variants"]))
+    part = result["part"]
+    return {f"{part}.csv": csv_text(head, map(_csv_row, result["variants"])), f"{part}-targets.csv": targets}
 
 
 def _csv_row(row: Row) -> list[Any]:
@@ -118,4 +117,4 @@ def _target_rows(variants: Sequence[Row]) -> Iterator[list[Any]]:
     for row in variants:
         for found in row["to_target"]:
             for index, seed in enumerate(row["seeds"]):
-                yield [row["name"], seed, found["target"], *(found["values"][key][index] for key in SPENT)]
+                yield [row["name"], seed, found["target"], *(found["values"][key][index] for key in AMOUNTS)]

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from scenarios.experiment import results
+from scenarios.experiment import experiment, results
 from scenarios.experiment import sweep_tables as tables
+from scenarios.experiment.grid import grid_of
+from scenarios.experiment.sweep import plan
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import ProgressPoint, Trail
 
@@ -160,9 +162,10 @@ def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
 
 
 def test_a_last_row_that_is_no_round_counts_as_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "trail", lambda folder: run(0.8, 0.8))  # two rows, the second of them cut
-    found = results.trails({"cell": {0: "a", 1: "b"}}, [{"name": "a", "run_dir": "a", "rounds": 1}])
-    assert list(found["cell"]) == [0]
-    row = results.statistics(found["cell"], (0.8,))
+    monkeypatch.setattr(experiment, "trail", lambda folder: run(0.8, 0.8))  # two rows, the second of them cut
+    swept = plan(grid_of("digits", ["method=fedavg,fedbr"]), seeds=2)
+    found = swept.trails([{"name": "fedavg-seed0", "run_dir": "a", "rounds": 1}])
+    assert [list(by_seed) for by_seed in found.values()] == [[0]]
+    row = results.statistics(found[swept.rows[0].name], (0.8,))
     assert (row["rounds"]["values"], row["to_target"][0]["rounds"]["values"]) == ([1.0], [1.0])
     assert row["virtual_seconds"]["values"] == [10.0]
