@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from coordinator.records.schema import DOWNLOAD_ONLY, NO_TRAINING, TRAIN, TRAINED
 from costmodel.units import SECONDS
 from scenarios.report import plot_style, reflow, theme
-from scenarios.report.columns import COUNT, cells
 from scenarios.report.run_reader import RecordedRun
 
 MOST_BARS = 40
@@ -53,6 +52,11 @@ class Participation:
         """(clients,) visits that counted, ascending."""
         return [0] * (self.clients - len(self.counted)) + sorted(self.counted.values())
 
+    def quartiles(self) -> tuple[float, float, float]:
+        """(fewest, median, most) visits per client that counted."""
+        every = self.per_client() or [0]
+        return every[0], statistics.median(every), every[-1]
+
     def busiest_share(self) -> float | None:
         """Share of the visits that counted which the busiest tenth of the clients had; None without visits."""
         every = self.per_client()
@@ -68,23 +72,6 @@ def participation(run: RecordedRun) -> Participation:
     seen = {client for known in counts.values() for client in known}
     stated = (run.scenario.get("data") or {}).get("clients") or 0
     return Participation(max(int(stated), len(seen)), counts[True], counts[False])
-
-
-def table(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, list[str]]]:
-    """A row per run: clients, clients without a visit, visits that counted per client, the busiest tenth, wasted."""
-    every = [participation(run) for run in runs]
-    columns = [cells(COUNT, column) for column in zip(*map(_numbers, every), strict=True)]
-    shares = ["–" if (share := each.busiest_share()) is None else f"{100 * share:.1f} %" for each in every]
-    wasted = [f"{sum(each.wasted.values()):,}" for each in every]
-    return [(run, list(row)) for run, row in zip(runs, zip(*columns, shares, wasted, strict=True), strict=True)]
-
-
-COLUMNS = ("clients", "never visited", "fewest", "median", "most", "share of the busiest tenth", "visits wasted")
-
-
-def _numbers(found: Participation) -> tuple[float, ...]:
-    every = found.per_client() or [0]
-    return found.clients, found.never, every[0], statistics.median(every), every[-1]
 
 
 def visits(runs: Sequence[RecordedRun], colours: Mapping[str, str]) -> Figure | None:

@@ -210,7 +210,7 @@ def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_wh
     assert "Unfinished: fedbr." in page.text
     assert "not reached, best 45.0 %" in page.text
     totals = ["6 MB", "7 MB", "0.857", "3.0 GFLOP", "2.4 GFLOP", "1.250"]
-    assert page.row("fedbr", -1) == ["fedbr", *totals, "−25.0 %", "−12.5 %", "+50.0 %", "+20.0 %"]
+    assert page.row("fedbr", -1) == ["fedbr", *totals, "-25.0 %", "-12.5 %", "+50.0 %", "+20.0 %"]
     sections = (
         "results accuracy losses front target choices blame timing timeline energy participation waste bytes cost "
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from scenarios.report import figures, group_figures, groups, pareto, participation, round_timeline
+from scenarios.report import figures, group_figures, groups, pareto, participation, result_tables, round_timeline
 from scenarios.report.energy_figures import joules_by_round
 from scenarios.report.round_timeline import TimelineRow
 from scenarios.report.run_reader import RecordedRun, open_runs
@@ -68,7 +68,7 @@ def test_visits_are_counted_per_client_and_clients_without_any_are_said(run: Rec
     assert (found.counted, found.wasted, found.never) == ({0: 2, 1: 1}, {2: 1}, 1)
     assert found.histogram() == {0: 2, 1: 1, 2: 1}
     assert found.per_client() == [0, 0, 1, 2]
-    assert participation.table([run]) == [(run, ["4", "1", "0", "0.5", "2", "66.7 %", "1"])]
+    assert result_tables.participants([run]).texts == [[run.label, "4", "1", "0", "0.5", "2", "66.7 %", "1"]]
 
 
 def test_a_visit_that_only_downloads_is_no_training_visit(tmp_path: Path) -> None:
