@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from scenarios.report import labels
 from scenarios.report.run_reader import RecordedRun
@@ -107,8 +106,3 @@ _COMMON = (
     ("stop.target_accuracy", "Targets", "Times and bytes to the target are read at the first run's."),
 )
 """(key, what differs, what follows for the reader)"""
-
-
-def by_label(groups: Sequence[RunGroup], lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Label of a group -> the style of its line, which is that of its first run."""
-    return {group.label: lines[group.first.label] for group in groups}

@@ -17,10 +17,8 @@ from typing import Any
 
 from edge.protocol.files import write_text
 from scenarios.report import (
-    bottlenecks,
     client_values,
     drawn_times,
-    energy_parts,
     groups,
     labels,
     method_style,
@@ -32,6 +30,7 @@ from scenarios.report.progress import percent
 from scenarios.report.run_finder import FoundRuns, found
 from scenarios.report.run_reader import RecordedRun, flat, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
+from scenarios.run import visits
 from scenarios.run.plugin_sources import not_imported
 
 MAX_EVENTS = 200
@@ -170,7 +169,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
         **_visit_tables(shown, nominal),
         "energy": tables.energy(by_group, "group" if has_seeds else "method"),
         "energy_clients": [(run.label, tables.energy_of_clients(run)) for run in shown],
-        "most_energy_clients": energy_parts.MOST_CLIENTS,
+        "most_energy_clients": visits.MOST_CLIENTS,
         **_origins(opened, shown),
         **_drawings(by_group, target),
     }
@@ -180,11 +179,11 @@ def _visit_tables(shown: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]
     """Visits, what they cost, and the clients that held rounds up."""
     most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
     return {
-        "critical": [(run, bottlenecks.critical_clients(run.query, most_critical)) for run in shown],
+        "critical": [(run, visits.critical_clients(run.query, most_critical)) for run in shown],
         "most_critical": most_critical,
         "kinds": tables.kinds_of_visits(shown),
         "waste": [
-            (run.label, bottlenecks.visits(run.query), row) for run, row in zip(shown, tables.waste(shown), strict=True)
+            (run.label, visits.by_kind(run.query), row) for run, row in zip(shown, tables.waste(shown), strict=True)
         ],
         "bases": tables.bases(shown),
         "faulty": tables.faulty(shown),
@@ -206,14 +205,19 @@ def _origins(opened: Sequence[RecordedRun], shown: Sequence[RecordedRun]) -> dic
 
 
 def _drawings(by_group: Sequence[groups.RunGroup], target: float | None) -> dict[str, Any]:
-    from scenarios.report import figures, method_figures
+    """The figures, and the lines that labels have in them: label -> (colour, stroke-dasharray)."""
+    from scenarios.report import figures, method_figures, theme
+    from scenarios.report.plot_style import ShownRuns
 
-    shown = [group.first for group in by_group]
+    shown = ShownRuns(by_group, target)
     return {
-        "figures": figures.draw(shown, target, by_group),
-        "method_figures": method_figures.figures_of(shown),
-        "swatches": _swatches(by_group),
-        "drawn": _drawn(shown),
+        "figures": figures.draw(shown),
+        "method_figures": method_figures.figures_of(shown.runs),
+        "swatches": {
+            label: (theme.themed(style["color"]), method_style.dash_array(style["linestyle"]))
+            for label, style in shown.styles.items()
+        },
+        "drawn": _drawn([group.first for group in by_group]),
     }
 
 
@@ -227,19 +231,6 @@ def _drawn(opened: Sequence[RecordedRun]) -> dict[str, Any] | None:
         "pairs": tables.chances(found),
         "reasons": [(run.label, times.reason) for run, times in found if times.reason],
         "sigmas": _distinct((run, times.sigmas) for run, times in found),
-    }
-
-
-def _swatches(by_group: Sequence[groups.RunGroup]) -> dict[str, tuple[str, str]]:
-    """Label of a run or group -> (colour, stroke-dasharray) of its group's line in the figures."""
-    from scenarios.report import figures, theme
-
-    lines = figures.lines([group.first for group in by_group])
-    styles = {run.label: lines[group.first.label] for group in by_group for run in (*group.runs, *group.repeats)}
-    styles |= {group.label: lines[group.first.label] for group in by_group}
-    return {
-        label: (theme.themed(style["color"]), method_style.dash_array(style["linestyle"]))
-        for label, style in styles.items()
     }
 
 
@@ -315,6 +306,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "flops": partial(Column.of, FLOPS),
     "percent": _shown(percent),
     "seconds": partial(Column.of, SECONDS),
-    "counted": bottlenecks.counted,
+    "counted": visits.counted,
 }
 """Name in the template -> the text of a value, or of all amounts of a column their `Column`."""

@@ -13,14 +13,14 @@ from typing import Any
 from coordinator.records.schema import ENERGY, FAULTY, KINDS, NO_TRAINING
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
-from scenarios.report import best_round, bottlenecks, client_values, drawn_times, energy_parts, readings, time_basis
+from scenarios.report import best_round, client_values, drawn_times, readings, time_basis
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
 from scenarios.report.groups import RunGroup
-from scenarios.report.participation import participation
 from scenarios.report.progress import percent, to_target, with_interval
 from scenarios.report.readings import NOT_REACHED, Reading
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
+from scenarios.run import visits
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
 SHARE = Quantity({"%": Decimal("0.01")}, 1)
@@ -157,7 +157,7 @@ def _against(run: RecordedRun, base: RecordedRun, kind: str, part: int) -> Cell:
 
 def kinds_of_visits(runs: Runs) -> list[str]:
     """Kinds of visit to show; those of invalid updates and of evaluations only if there are any."""
-    used = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
+    used = {kind for run in runs for kind, count in visits.by_kind(run.query).items() if count}
     return [kind for kind in KINDS if kind not in (*FAULTY, *NO_TRAINING) or kind in used]
 
 
@@ -183,7 +183,7 @@ def faulty(runs: Runs) -> Table:
     rows: list[list[Cell]] = [
         [run.label, str(row["client"]), str(row["kind"]), int(row["n"])]
         for run in runs
-        for row in bottlenecks.faulty(run.query, MOST_FAULTY)
+        for row in visits.faulty(run.query, MOST_FAULTY)
     ]
     return Table("invalid updates", columns, rows)
 
@@ -211,7 +211,7 @@ def participants(runs: Runs) -> Table:
     ]
     rows: list[list[Cell]] = []
     for run in runs:
-        found = participation(run)
+        found = visits.participation(run.query, run.scenario)
         numbers = found.clients, found.never, *found.quartiles()
         rows.append([run.label, *numbers, found.busiest_share(), sum(found.wasted.values())])
     return Table("participation", columns, rows)
@@ -225,7 +225,7 @@ def energy(groups: Sequence[RunGroup], heading: str) -> Table:
     columns = [TableColumn(heading), *(TableColumn(name, JOULES, unit_of="energy") for name in PARTS)]
     rows: list[list[Cell]] = []
     for group in groups:
-        found = [energy_parts.totals(run.query) for run in group.runs]
+        found = [visits.energy(run.query) for run in group.runs]
         whole = [{"energy": sum(each.values()), **each} for each in found]
         rows.append([group.label, *(_interval([each[name] for each in whole]) for name in PARTS)])
     return Table("energy", columns, rows)
@@ -244,7 +244,7 @@ def energy_of_clients(run: RecordedRun) -> Table:
     ]
     rows = [
         [f"client {row['client']}", row["device"], row["network"], row["visits"], *(row[name] for name in PARTS)]
-        for row in energy_parts.clients(run.query)
+        for row in visits.energy_of_clients(run.query)
     ]
     return Table("energy of clients", columns, rows)
 

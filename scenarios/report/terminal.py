@@ -13,7 +13,6 @@ from rich.table import Table as RichTable
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, labels, nominal_cost, time_basis
-from scenarios.report.bottlenecks import counted
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Column, Quantity, cells
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.narrow import column_groups, fitting, widths
@@ -22,6 +21,7 @@ from scenarios.report.progress import percent, to_target, trail
 from scenarios.report.run_reader import ReportError
 from scenarios.report.tables import Table
 from scenarios.run.run_records import read_scenario
+from scenarios.run.visits import counted
 
 Summary = Mapping[str, Any]
 Row = tuple[str, list[str]]
