@@ -8,7 +8,7 @@ so that all are read in the same way (`report.progress`). One folder holds a stu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from scenarios.experiment.experiment import Experiment, ExperimentPage, Result
 from scenarios.experiment.grid import METHOD, Grid, over_methods, show, variant_name
 from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import bands, terminal
-from scenarios.report.columns import PERCENT, cells
+from scenarios.report.columns import PERCENT
 from scenarios.report.csv_files import csv_text
-from scenarios.report.pages import PageTable
 from scenarios.report.progress import at_budget, spread
+from scenarios.report.tables import Number, Table, TableColumn
 
 KIND = "budget"
 METHODS = ("fedavg", "fedbr")
@@ -110,23 +110,22 @@ class BudgetStudy(Experiment):
                     for seed, accuracy, rounds, used_up in zip(*columns, strict=True):
                         yield [row, seed, kind, at["budget"], accuracy, rounds, used_up]
 
-    def _tables(self, result: Result) -> list[PageTable]:
+    def _tables(self, result: Result) -> list[Table]:
         """A table per kind: a row per budget and a column per row that has runs."""
         return [_table(result, kind) for kind in PARSE if result[kind]]
 
 
-def _table(result: Result, kind: str) -> PageTable:
+def _table(result: Result, kind: str) -> Table:
+    """A row per budget and a column per row; a star where a run ended before the budget."""
     rows = list(result[kind][0]["accuracy"])
-    # They name the rows, so each is written as a user writes it, in its own unit.
-    budgets = [bands.SHOWN[kind](at["budget"]) for at in result[kind]]
-    columns = [accuracy_cells([at["accuracy"][row] for at in result[kind]]) for row in rows]
     is_short = any(not all(cell["used_up"]) for at in result[kind] for cell in at["accuracy"].values())
     ends = sorted({str(run["stopped_by"]).replace("_", " ") for run in result["runs"]} - {"budgets"})
     short = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
-    return PageTable(
+    return Table(
         f"accuracy at budgets of {'bytes' if kind == 'bytes' else 'virtual time'}",
-        ["budget", *rows],
-        [list(row) for row in zip(budgets, *columns, strict=True)],
+        [TableColumn("budget"), *(TableColumn(row, PERCENT, missing="-") for row in rows)],
+        # Budgets name the rows, so each is written as a user writes it, in its own unit.
+        [[bands.SHOWN[kind](at["budget"]), *(_cell(at["accuracy"][row]) for row in rows)] for at in result[kind]],
         [f"{READ_AS} ({_seeds(result)})", *([short] if is_short else []), *missing_note(result)],
     )
 
@@ -136,13 +135,8 @@ def _seeds(result: Result) -> str:
     return f"{count} seed{'s' if count > 1 else ''}"
 
 
-def accuracy_cells(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """``93.1 ± 0.4 %``, with a star where a run ended before the budget; a dash before the first evaluation."""
-    means, deviations = ([each[key] for each in found] for key in ("mean", "deviation"))
-    return [
-        text + ("" if each["mean"] is None or all(each["used_up"]) else " *")
-        for text, each in zip(cells(PERCENT, means, deviations, "-"), found, strict=True)
-    ]
+def _cell(accuracy: Mapping[str, Any]) -> Number:
+    return replace(Number.mean(accuracy), mark="" if all(accuracy["used_up"]) else " *")
 
 
 def budgets_of(nbytes: str | None, seconds: str | None) -> Budgets:

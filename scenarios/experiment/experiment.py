@@ -18,8 +18,9 @@ from edge.protocol.home import shared
 from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, folder_of, warning_lines
 from scenarios.report import plot_style, terminal
-from scenarios.report.pages import PageTable, write_study
+from scenarios.report.pages import write_study
 from scenarios.report.progress import Trail, trail
+from scenarios.report.tables import Table
 from scenarios.run.host import Host
 
 Result = Mapping[str, Any]
@@ -49,7 +50,7 @@ class ExperimentPage:
     facts: Mapping[str, str]
     figures: Sequence[tuple[str, str, str]]
     """(name, inline SVG, caption)"""
-    tables: Sequence[PageTable]
+    tables: Sequence[Table]
     figure_folder: str = ""
     """The folder of the figures as files of their own; empty: they are in the report alone"""
 

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from scenarios.experiment.statistics import holm, paired, tested
-from scenarios.report.progress import Trail, best, final, to_target, with_interval
+from scenarios.report.progress import Trail, to_target
+from scenarios.report.readings import ACCURACY, AMOUNTS, BEST, OF_TRAIL, Reading, until
 
-AMOUNTS = {
-    "virtual_seconds": "virtual_seconds",
-    "bytes": "nbytes",
-    "nominal_bytes": "nominal_nbytes",
-    "joules": "joules",
-    "rounds": "rounds",
-}
-"""Key of a result -> the field of `ProgressPoint`."""
 SPENT = ("virtual_seconds", "bytes", "joules", "rounds")
 """Amounts that sweeps report"""
 TESTED = ("virtual_seconds", "bytes", "joules")
 """Amounts until a target that are compared in pairs."""
 Trails = Mapping[str, Mapping[int, Trail]]
 """Name of a row -> seed -> the progress of its run; runs that are missing are left out."""
-
-
-def spent(points: Trail, key: str) -> float:
-    """One of `AMOUNTS` at the end of a run."""
-    return float(getattr(points[-1], AMOUNTS[key])) if points else 0.0
-
-
-def spent_until(points: Trail, target: float, key: str) -> float | None:
-    """One of `AMOUNTS` until a target; None if the run has not reached it."""
-    point = to_target(points, target)
-    return None if point is None else float(getattr(point, AMOUNTS[key]))
 
 
 def statistics(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> dict[str, Any]:
@@ -45,15 +26,13 @@ def statistics(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> dict[s
     runs = list(by_seed.values())
     return {
         "seeds": list(by_seed),
-        "accuracy": with_interval([final(points) for points in runs]),
-        "best_accuracy": with_interval([best(points) for points in runs]),
-        **{key: with_interval([spent(points, key) for points in runs]) for key in SPENT},
+        **{key: OF_TRAIL[key].over_seeds(runs) for key in (ACCURACY.key, BEST.key, *SPENT)},
         "to_target": [
             {
                 "target": target,
                 "runs": len(runs),
                 "reached": sum(to_target(points, target) is not None for points in runs),
-                **{key: with_interval([spent_until(points, target, key) for points in runs]) for key in SPENT},
+                **{key: until(AMOUNTS[key], target).over_seeds(runs) for key in SPENT},
             }
             for target in targets
         ],
@@ -65,17 +44,16 @@ def tests(curves: Trails, targets: Sequence[float]) -> list[dict[str, Any]]:
 
     Measures are ``accuracy`` (the last), ``best_accuracy``, and what was spent until each target.
     """
-    measures: list[tuple[str, float | None, Callable[[Trail], float | None]]] = [
-        ("accuracy", None, final),
-        ("best_accuracy", None, best),
-        *((key, target, partial(spent_until, target=target, key=key)) for target in targets for key in TESTED),
+    measures: list[tuple[str, float | None, Reading[Trail]]] = [
+        *((reading.key, None, reading) for reading in (ACCURACY, BEST)),
+        *((key, target, until(AMOUNTS[key], target)) for target in targets for key in TESTED),
     ]
     return [
         {
             "measure": key,
             "target": target,
             "pairs": compared(
-                {name: {seed: measure(points) for seed, points in runs.items()} for name, runs in curves.items()}
+                {name: {seed: measure.value(points) for seed, points in runs.items()} for name, runs in curves.items()}
             ),
         }
         for key, target, measure in measures

@@ -36,7 +36,7 @@ from scenarios.experiment.grid import (
     show,
 )
 from scenarios.experiment.run_set import RunSet, resolved_keys
-from scenarios.report import bands, terminal
+from scenarios.report import bands, tables, terminal
 from scenarios.report.csv_files import csv_text
 
 KIND = "sweep"
@@ -109,17 +109,17 @@ class Sweep(Experiment):
 
     def show(self, result: Result, page: Path) -> None:
         """Print the tables that a terminal has room for."""
-        for table in sweep_tables.short(result, terminal.console_on(None).width):
-            terminal.print_table(table, columns=len(table.header))
+        for table in sweep_tables.short(result):
+            terminal.print_table(table)
         terminal.print_location(page)
 
     def files(self, result: Result, folder: Path) -> dict[str, str]:
         """``sweep.md``, ``sweep.tex``, ``sweep.csv`` (a row per cell), ``pairs.csv`` and ``runs.csv``."""
-        tables = sweep_tables.tables(result)
+        shown = sweep_tables.tables(result)
         return {
-            "sweep.md": sweep_tables.markdown(tables),
-            "sweep.tex": sweep_tables.latex(tables),
-            "sweep.csv": csv_text(*sweep_tables.numbers(result)),
+            "sweep.md": tables.markdown(shown),
+            "sweep.tex": tables.latex(shown),
+            "sweep.csv": tables.numbers(sweep_tables.numbers(result)),
             "pairs.csv": csv_text(*sweep_tables.pair_numbers(result)),
             "runs.csv": csv_text(*sweep_tables.runs(result)),
         }

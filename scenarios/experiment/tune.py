@@ -22,10 +22,10 @@ from scenarios.experiment.experiment import Experiment, ExperimentPage, Experime
 from scenarios.experiment.grid import EXAMPLE, METHOD, Axis, Grid, over_methods, override_text, show, variant_name
 from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import terminal
-from scenarios.report.columns import PERCENT, cells
+from scenarios.report.columns import PERCENT
 from scenarios.report.csv_files import csv_text
-from scenarios.report.pages import PageTable
 from scenarios.report.progress import spread
+from scenarios.report.tables import Number, Table, TableColumn
 
 KIND = "tune"
 METHODS = ("fedavg",)
@@ -182,10 +182,11 @@ def run_words(overrides: Sequence[str], row: Mapping[str, Any]) -> list[str]:
     return [*common, *(f"{key}={value}" for key, value in chosen.items())]
 
 
-def tables(result: Result) -> list[PageTable]:
+def tables(result: Result) -> list[Table]:
     """All settings; then the best of each method."""
-    header = ["method", "settings", "validation accuracy", "best round"]
-    every, chosen = (_cells(result[key]) for key in ("settings", "chosen"))
+    columns = [*map(TableColumn, ("method", "settings")), TableColumn("validation accuracy", PERCENT, missing="-")]
+    columns.append(TableColumn("best round"))
+    every, chosen = ([_cells(row) for row in result[key]] for key in ("settings", "chosen"))
     edges = [
         f"{row['method']}: {', '.join(row['at_edge'])} is chosen at the edge of its grid: a better value may lie beyond"
         for row in result["chosen"]
@@ -199,8 +200,8 @@ def tables(result: Result) -> list[PageTable]:
     ]
     notes = [READ_AS, *missing_note(result), *([DIVERGED_NOTE] if "diverged" in result else [])]
     return [
-        PageTable("all settings", header, every, notes),
-        PageTable("chosen on validation examples", header, chosen, [*edges, *none]),
+        Table("all settings", columns, every, notes),
+        Table("chosen on validation examples", columns, chosen, [*edges, *none]),
     ]
 
 
@@ -208,12 +209,9 @@ def _text(settings: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
-def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    means, deviations = ([row["validation"][key] for row in rows] for key in ("mean", "deviation"))
-    shown = []
-    for row, accuracy in zip(rows, cells(PERCENT, means, deviations, "-"), strict=True):
-        diverged, seeds = len(row["diverged"]), len(row["seeds"])
-        partly = f"diverged with {diverged} of {seeds} seeds" if diverged else accuracy
-        rounds = ", ".join("-" if count is None else str(count) for count in row["rounds"])
-        shown.append([row["method"], _text(row["settings"]), "diverged" if diverged == seeds else partly, rounds])
-    return shown
+def _cells(row: Mapping[str, Any]) -> list[str | Number]:
+    diverged, seeds = len(row["diverged"]), len(row["seeds"])
+    partly = f"diverged with {diverged} of {seeds} seeds" if diverged < seeds else "diverged"
+    rounds = ", ".join("-" if count is None else str(count) for count in row["rounds"])
+    accuracy = partly if diverged else Number.mean(row["validation"])
+    return [row["method"], _text(row["settings"]), accuracy, rounds]

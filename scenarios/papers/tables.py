@@ -6,7 +6,7 @@ Each of our values comes with the differences from the paper's setting. Nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ from scenarios.papers.spec import (
 from scenarios.report import bands as curves
 from scenarios.report import columns, terminal
 from scenarios.report.csv_files import csv_text
-from scenarios.report.pages import PageTable
 from scenarios.report.run_reader import open_runs
+from scenarios.report.tables import Number, Table, TableColumn, of_texts
 from scenarios.run.host import Host
 
 UNKNOWN = "setting unknown"
@@ -56,7 +56,7 @@ PRINTED: dict[str, Callable[[float], str]] = {
 """As papers write them, so that no digit is lost."""
 
 
-def tables(plan: CellSelection, result: Mapping[str, Any]) -> list[PageTable]:
+def tables(plan: CellSelection, result: Mapping[str, Any]) -> list[Table]:
     """The tables of a result: one per setting, as in the paper, or one per panel of a figure."""
     cells = _by_place(result["cells"])
     if plan.figure.is_table:
@@ -68,7 +68,7 @@ def _by_place(cells: Sequence[Cell]) -> Places:
     return {(cell["panel"], cell["row"]): cell for cell in cells}
 
 
-def _setting_table(plan: CellSelection, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]) -> PageTable:
+def _setting_table(plan: CellSelection, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]) -> Table:
     """A row per row of the paper; for each measure the printed value, and ours with its marks."""
     headings = [
         (panel, heading, text)
@@ -81,7 +81,7 @@ def _setting_table(plan: CellSelection, panels: Sequence[PaperPanel], cells: Pla
     header = ["", *(f"{heading}, {_column(plan, panel, heading)}" for panel, heading, _ in headings)]
     rows = [[row, *(text(cells[panel.name, row]) for panel, _, text in headings)] for row in plan.rows]
     shown = [cells[panel.name, row] for panel in panels for row in plan.rows]
-    return PageTable(panels[0].title, header, rows, [*_legend(shown), *_differences(shown), *notes])
+    return of_texts(panels[0].title, header, rows, [*_legend(shown), *_differences(shown), *notes])
 
 
 def _has_printed_column(panel: PaperPanel) -> bool:
@@ -95,29 +95,47 @@ def _column(plan: CellSelection, panel: PaperPanel, heading: str) -> str:
     return limit_text(panel.measure, plan.limit(panel))
 
 
-def _panel_table(plan: CellSelection, panel: PaperPanel, cells: Places, notes: Sequence[str]) -> PageTable:
+def _panel_table(plan: CellSelection, panel: PaperPanel, cells: Places, notes: Sequence[str]) -> Table:
     """A row per method: published, ours, and what had been spent by then."""
     shown = [cells[panel.name, row] for row in plan.rows]
-    kinds = ["ours", "nominal"] if shown[0]["nominal"] is not None else ["ours"]
-    names = {"ours": "ours" if plan.scale == PAPER else "ours, scaled", "nominal": "by nominal"}
-    header = ["method", "published", *(names[kind] for kind in kinds), "bytes", "nominal", "time"]
-    ours = [*(_texts(shown, kind) for kind in kinds), *_amounts(shown)]
-    rows = [[cell["row"], _published(cell), *row] for cell, row in zip(shown, zip(*ours, strict=True), strict=True)]
-    limit = plan.limit(panel)
+    measured = columns.PERCENT if panel.measure in ACCURACY_AT else QUANTITIES[TO_ACCURACY[panel.measure]]
+    by_nominal = [TableColumn("by nominal", measured)] if shown[0]["nominal"] is not None else []
+    limit, missing = plan.limit(panel), "-"
     here = "" if limit == panel.limit else f"; here {limit_text(panel.measure, limit)}"
     notes = [f"changed: {shown[0]['changed']}", *notes]
     if not all(all(cell["complete"]) for cell in shown) and panel.measure in ACCURACY_AT:
         notes.append(f"{CUT} not used up: a run ended before the budget")
-    return PageTable(f"{panel.name}: {panel.title}{here}", header, rows, notes)
+    return Table(
+        f"{panel.name}: {panel.title}{here}",
+        [
+            *map(TableColumn, ("method", "published")),
+            TableColumn("ours" if plan.scale == PAPER else "ours, scaled", measured),
+            *by_nominal,
+            TableColumn("bytes", columns.BYTES, missing=missing),
+            TableColumn("nominal", columns.BYTES, missing=missing),
+            TableColumn("time", columns.SECONDS, missing=missing),
+        ],
+        [
+            [
+                *(cell["row"], _published(cell), _number(cell, "ours")),
+                *(_number(cell, "nominal") for _ in by_nominal),
+                *(cell[key] for key in ("bytes", "nominal_bytes", "virtual_seconds")),
+            ]
+            for cell in shown
+        ],
+        notes,
+    )
 
 
-def _amounts(found: Sequence[Cell]) -> list[list[str]]:
-    """The columns of what had been spent."""
-    quantities = {"bytes": columns.BYTES, "nominal_bytes": columns.BYTES, "virtual_seconds": columns.SECONDS}
-    return [columns.cells(of, [cell[key] for cell in found], missing="-") for key, of in quantities.items()]
+def _number(cell: Cell, key: str) -> Number:
+    """A value with its deviation over seeds; a star where a run ended before the budget."""
+    complete, is_accuracy = cell["complete"], cell["measure"] in ACCURACY_AT
+    missing = "-" if is_accuracy else f"{sum(complete)} of {len(complete)} runs"
+    mark = CUT if is_accuracy and key == "ours" and not all(complete) else ""
+    return replace(Number.mean(cell[key], missing), mark=mark)
 
 
-def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[PageTable]:
+def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[Table]:
     """The printed values of a figure, and its settings at each scale; ``rows`` are those of `catalogue`."""
     cells = _by_place(rows)
     if figure.is_table:
@@ -125,15 +143,15 @@ def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[PageTable]:
     return [_listed_panel(figure, panel, cells) for panel in figure.panels]
 
 
-def _listed_setting(figure: PaperFigure, panels: Sequence[PaperPanel], cells: Places) -> PageTable:
+def _listed_setting(figure: PaperFigure, panels: Sequence[PaperPanel], cells: Places) -> Table:
     header = ["published", *(panel.column for panel in panels)]
     rows = [[row, *(_printed(cells[panel.name, row]) for panel in panels)] for row in figure.rows]
-    return PageTable(f"{panels[0].title} ({panels[0].setting})", header, rows, _scales(figure, panels))
+    return of_texts(f"{panels[0].title} ({panels[0].setting})", header, rows, _scales(figure, panels))
 
 
-def _listed_panel(figure: PaperFigure, panel: PaperPanel, cells: Places) -> PageTable:
+def _listed_panel(figure: PaperFigure, panel: PaperPanel, cells: Places) -> Table:
     rows = [["published", *(_published(cells[panel.name, row]) for row in figure.rows)]]
-    return PageTable(f"{panel.name}: {panel.title}", ["", *figure.rows], rows, _scales(figure, [panel]))
+    return of_texts(f"{panel.name}: {panel.title}", ["", *figure.rows], rows, _scales(figure, [panel]))
 
 
 def _scales(figure: PaperFigure, panels: Sequence[PaperPanel]) -> list[str]:
@@ -383,21 +401,6 @@ def _published(cell: Mapping[str, Any]) -> str:
 
 def _missing(cell: Mapping[str, Any]) -> str:
     return LOST if cell["published_is_lost"] else NOT_PRINTED
-
-
-def _texts(found: Sequence[Cell], key: str) -> list[str]:
-    """A column of means with their deviations over seeds, all of one measure."""
-    measure = found[0]["measure"]
-    quantity = columns.PERCENT if measure in ACCURACY_AT else QUANTITIES[TO_ACCURACY[measure]]
-    means, deviations = ([cell[key][part] for cell in found] for part in ("mean", "deviation"))
-    column = columns.Column.of(quantity, means, deviations)
-    texts = []
-    for cell, mean, deviation in zip(found, means, deviations, strict=True):
-        known = cell["complete"]
-        missing = "-" if measure in ACCURACY_AT else f"{sum(known)} of {len(known)} runs"
-        star = "*" if measure in ACCURACY_AT and key == "ours" and not all(known) else ""
-        texts.append(column.text(mean, deviation, missing) + star)
-    return texts
 
 
 def show_catalogue(rows: Sequence[Cell]) -> None:

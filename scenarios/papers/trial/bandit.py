@@ -16,8 +16,8 @@ from scenarios.experiment.results import Trails
 from scenarios.experiment.statistics import paired
 from scenarios.papers.trial.tables import READ_AS, compared
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial
-from scenarios.report.pages import PageTable
 from scenarios.report.progress import AMOUNTS, Trail, at_budget, with_interval
+from scenarios.report.tables import Table
 
 GMBS = "fedbr"
 FIXED = "fedbr-alpha-"
@@ -109,16 +109,16 @@ def over_seeds(by_seed: Mapping[int, Mapping[int, float]]) -> dict[str, Any]:
     }
 
 
-def tables(result: Mapping[str, Any]) -> list[PageTable]:
+def tables(result: Mapping[str, Any]) -> list[Table]:
     """A table for equal bytes and one for equal time: each alpha, and what GMBS is better by."""
     found = result["bandit"]
     best = found["best_fixed"]
     notes = [READ_AS, *([f"best fixed: {best}; {HINDSIGHT}"] if best else [])]
     return [
-        PageTable(
+        compared(
             f"accuracy at {label} (fedbr: GMBS)",
-            ["", "accuracy", "GMBS minus it"],
-            compared(list(cells), list(cells.values()), [cell["gmbs_minus"] for cell in cells.values()]),
+            "GMBS minus it",
+            {name: (cell, cell["gmbs_minus"]) for name, cell in cells.items()},
             notes,
         )
         for kind, label in SHARED.items()

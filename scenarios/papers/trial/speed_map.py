@@ -22,8 +22,8 @@ from scenarios.papers.trial.tables import percent_of
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow
 from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_link_of
 from scenarios.report.csv_files import csv_text
-from scenarios.report.pages import PageTable
 from scenarios.report.progress import to_target, with_interval
+from scenarios.report.tables import Table, of_texts
 from scenarios.studies.replay import PreparedReplay, prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits
 
@@ -204,7 +204,7 @@ def _server_axis(
 # --- tables and figures -----------------------------------------------------------------------------------------------
 
 
-def tables(result: Mapping[str, Any]) -> list[PageTable]:
+def tables(result: Mapping[str, Any]) -> list[Table]:
     """Where FedBR is faster, a row per map; and GMBS along the server's bandwidth."""
     rows = [
         [
@@ -216,14 +216,15 @@ def tables(result: Mapping[str, Any]) -> list[PageTable]:
         if _known(found)
     ]
     notes = [f"{name}: {reason}" for name, reason in result["unmapped"].items()]
-    shown = [PageTable("time to a target over FedAvg's", ["", "cells below 1", "least", "most"], rows, notes)]
+    shown = [of_texts("time to a target over FedAvg's", ["", "cells below 1", "least", "most"], rows, notes)]
     if result["server_axis"]:
-        header = ["server's bandwidth", "target", "time over FedAvg's", "95 % interval"]
+        header = ("server's bandwidth", "target", "time over FedAvg's", "95 % interval")
         cells = [
             [f"x {found['server']:g}", percent_of(found["target"]), *_with_ends(found)]
             for found in result["server_axis"]
         ]
-        shown.append(PageTable("GMBS, trained anew at each bandwidth of the server", header, cells))
+        title = "GMBS, trained anew at each bandwidth of the server"
+        shown.append(of_texts(title, header, cells))
     return shown
 
 

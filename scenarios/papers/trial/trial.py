@@ -10,13 +10,13 @@ from typing import Any
 
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
 from scenarios.experiment.grid import override_text
-from scenarios.experiment.results import AMOUNTS, spent_until
 from scenarios.experiment.statistics import paired
 from scenarios.papers.trial import tables
 from scenarios.papers.trial.variants import CALIBRATED, TrialPart
 from scenarios.report import bands, terminal
-from scenarios.report.pages import PageTable
-from scenarios.report.progress import Trail, final, spread, with_interval
+from scenarios.report.progress import Trail, final, spread
+from scenarios.report.readings import ACCURACY, AMOUNTS, until
+from scenarios.report.tables import Table
 
 KIND = "trial"
 Figure = tuple[str, str, str]
@@ -41,7 +41,7 @@ class PartAnalysis:
 
     result: Callable[[Trial, Result, Say], dict[str, Any]]
     """(part, the result so far, progress) -> further keys"""
-    tables: Callable[[Result], list[PageTable]]
+    tables: Callable[[Result], list[Table]]
     figures: Callable[[Result], Sequence[Figure]] = lambda result: ()
     files: Callable[[Result], Mapping[str, str]] = lambda result: {}
     """Name -> text of further files"""
@@ -101,7 +101,7 @@ class Trial(Experiment):
             "method": row.method,
             "overrides": list(starmap(override_text, row.settings.items())),
             "seeds": list(own),
-            "accuracy": with_interval([final(points) for points in own.values()]),
+            "accuracy": ACCURACY.over_seeds(own.values()),
             "reference": row.reference,
             "difference": None if row.reference == row.name else difference(own, curves.get(row.reference, {})),
             "to_target": [to_target(list(own.values()), target) for target in self.targets],
@@ -130,7 +130,7 @@ class Trial(Experiment):
         """``PART.csv``, a row per variant, ``PART-targets.csv``, and those of the analysis."""
         return {**tables.csv_files(result), **self.analysis.files(result)}
 
-    def _tables(self, result: Result, targets: Sequence[float]) -> list[PageTable]:
+    def _tables(self, result: Result, targets: Sequence[float]) -> list[Table]:
         return [*self.analysis.tables(result), *tables.accuracies(result), *tables.to_targets(result, targets)]
 
     def _figures(self, result: Result) -> Iterator[Figure]:
@@ -180,7 +180,7 @@ def difference(own: Mapping[int, Trail], reference: Mapping[int, Trail]) -> dict
 
 def to_target(runs: Sequence[Trail], target: float) -> dict[str, Any]:
     """What was spent until a target: means over the seeds if all ``reached`` it, else None; ``values`` by seed."""
-    values = {key: [spent_until(points, target, key) for points in runs] for key in AMOUNTS}
+    values = {key: [until(amount, target).value(points) for points in runs] for key, amount in AMOUNTS.items()}
     return {
         "target": target,
         "reached": sum(value is not None for value in values["rounds"]),

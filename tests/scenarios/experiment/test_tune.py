@@ -106,7 +106,7 @@ def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
     assert [row["validation"]["values"] for row in result["settings"]] == [[0.75, 0.75], [None, 1.0], [None, None]]
     assert [row["settings"] for row in result["chosen"]] == [{"train.lr": "0.1"}]
     settings, _ = tune.tables(result)
-    assert [row[2:] for row in settings.rows] == [
+    assert [row[2:] for row in settings.texts] == [
         ["75.00 ± 0.00 %", "3, 3"],
         ["diverged with 1 of 2 seeds", "-, 4"],
         ["diverged", "-, -"],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from scenarios.experiment.grid import grid_of
-from scenarios.experiment.results import AMOUNTS
 from scenarios.papers.trial import speed_map
 from scenarios.papers.trial.plan import TrialRequest, plan
 from scenarios.papers.trial.trial import Trial, to_target
 from scenarios.report.progress import ProgressPoint, Trail
+from scenarios.report.readings import AMOUNTS
 from tests.scenarios.runs import refused
 
 
