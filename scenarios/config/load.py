@@ -28,7 +28,7 @@ from edge.protocol.plugins import PluginOptions
 from edge.training.metrics.registry import metric_rows
 from scenarios.config import number_checks, plugin_errors, quantities, search_path, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
-from scenarios.config.errors import COMMAND_LINE, Argument
+from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.method_names import named_method
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
@@ -103,7 +103,7 @@ def load(
                 raise ScenarioError(str(error), key=key, source=origin) from None
             sources.give(key, origin)
         if method is not None:
-            _put_method(tables, method)
+            _put_method(tables, method, origin)
         return replace(_resolved(name, tables, sources, is_resolved), notes=tuple(sorted(notes)))
     except RecursionError:
         raise ScenarioError("tables or lists are nested too deeply", source=default) from None
@@ -128,12 +128,12 @@ def note_on_sums(loaded: Loaded, tell: Callable[[str], None]) -> None:
         tell(UPDATES_TRAVEL)
 
 
-def _put_method(raw: dict[str, Any], name: str) -> None:
+def _put_method(raw: dict[str, Any], name: str, origin: str) -> None:
     raw["method"] = name
     try:
         accepted = named_method(name).options.model_fields
     except ValueError as error:
-        raise ScenarioError(Argument("methods"), f": {error}", key="method") from None
+        raise ScenarioError(f"method: {error}", key="method", source=origin) from None
     options = raw.get("method_options")
     if isinstance(options, dict):
         raw["method_options"] = {key: value for key, value in options.items() if key in accepted}
@@ -186,9 +186,8 @@ def _refuse_several(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
         several = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
         if len(several) > 1 and key in _keys_of_one_value():
             values = ",".join(str(each).strip() for each in several)
-            compared = ("compare takes several, as ", Argument("methods"), f" {values}, and sweep, as")
-            sweep = compared if key == "method" else ("sweep takes several, as",)
-            raise origin.error(key, f"{key} = {value!r}: a run takes one; ", *sweep, f" {key}={values}")
+            sweep = "compare and sweep take several, as" if key == "method" else "sweep takes several, as"
+            raise origin.error(key, f"{key} = {value!r}: a run takes one; {sweep} {key}={values}")
 
 
 @cache

@@ -7,7 +7,7 @@ values, as grids have it, is separated by commas outside quotes and brackets.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -118,11 +118,3 @@ def shown(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return toml_value(value)
-
-
-def refuse_equal(key: str, values: Sequence[Any], source: str = COMMAND_LINE) -> None:
-    """ScenarioError for a list that has a value twice, however it is written."""
-    texts = [shown(value) for value in values]
-    for text in texts:
-        if texts.count(text) > 1:
-            raise ScenarioError(f"{key} = {text}: is named twice; name each value once", key=key, source=source)

@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.config.errors import COMMAND_LINE, PYTHON, Argument, ReportError, ScenarioError
 from scenarios.config.load import load
-from scenarios.config.overrides import parsed
+from scenarios.config.overrides import parse_all
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_an_invalid_value_is_refused_with_key_reason_choices_and_source(
     words: str, key: str, why: str, choice: str | None
 ) -> None:
     with pytest.raises(ScenarioError) as caught:
-        load("digits", parsed([words]))
+        load("digits", parse_all([words]))
     error = caught.value
     assert (error.key, error.why, error.source) == (key, why, COMMAND_LINE)
     assert str(error) == f"command line: {why}"
     assert (choice in error.choices) == (choice is not None)
     with pytest.raises(ScenarioError) as caught:
-        load("digits", parsed([words]), origin=PYTHON)
+        load("digits", parse_all([words]), origin=PYTHON)
     assert (str(caught.value), caught.value.source) == (why, PYTHON)
 
 
