@@ -24,6 +24,7 @@ from edge.protocol.config import Also, Section
 from scenarios.config import toml_source, value_types
 from scenarios.config.field_docs import field_docs
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS
+from scenarios.config.quantities import quantity
 from scenarios.config.schema import Scenario, fields
 from scenarios.config.tables import value_at
 from scenarios.config.toml_writer import toml_value
@@ -59,7 +60,7 @@ class ScenarioKey:
         """As in a scenario; ``none`` for a key that is left out."""
         if self.default is None:
             return "none"
-        unit = value_types.quantity(self.annotation)
+        unit = quantity(self.annotation)
         if unit is not None and isinstance(self.default, int | float):
             return "inf" if math.isinf(self.default) else f'"{unit.show(self.default)}"'
         return toml_value(self.default)
@@ -168,7 +169,7 @@ def _annotation(info: FieldInfo) -> Any:
 
 
 def _entry(key: str, annotation: Any, default: Any, meaning: str | None) -> ScenarioKey:
-    unit = value_types.quantity(annotation)
+    unit = quantity(annotation)
     return ScenarioKey(
         key,
         value_types.type_text(annotation),

@@ -19,8 +19,8 @@ from pydantic_core import core_schema
 from scenarios.config import catalogue, toml_source
 from scenarios.config.catalogue import ScenarioKey
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS
+from scenarios.config.quantities import QUANTITIES, QuantityUnits
 from scenarios.config.schema import fraction
-from scenarios.config.value_types import QUANTITIES, QuantityUnits
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,2})?"
