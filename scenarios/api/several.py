@@ -18,9 +18,9 @@ from scenarios.api.wording import in_python
 from scenarios.config.errors import ScenarioError
 from scenarios.experiment import run_set
 from scenarios.experiment.run_set import Study
-from scenarios.report.run_finder import LEDGER, found
 from scenarios.report.run_reader import ReportError
 from scenarios.run.host import Host, Piece, choose_device
+from scenarios.run.run_finder import LEDGER, found
 from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:

@@ -212,13 +212,13 @@ def measure(
     for methods without a global model, those that evaluations use. Nothing is charged, and no ledger is written.
     """
     from scenarios.config.load import ScenarioError
-    from scenarios.run import run_folder, runner
+    from scenarios.run import folder_files, runner
     from scenarios.studies import measure as study
     from scenarios.studies import measure_request
 
     if not metrics:
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
-    path = out or folder / run_folder.MEASURED
+    path = out or folder / folder_files.MEASURED
     tell = study.progress_lines(progress_printer(quiet or as_json))
     with runner.open_existing(folder, device, allow_code) as (loaded, device):
         asked = measure_request.plan(loaded, folder, metrics, overrides or [], round, clients)

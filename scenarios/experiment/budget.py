@@ -1,7 +1,7 @@
 """Accuracy against budgets of bytes and virtual time: one run per method and seed, from which all budgets are read.
 
 A run goes on until the largest budget of each kind is used up, or until rounds.max. Budgets do not cut a round short,
-so that all are read in the same way (`report.progress`). One folder holds a study: a run folder per method and seed,
+so that all are read in the same way (`run.progress`). One folder holds a study: a run folder per method and seed,
 ``study.json``, ``table.csv``, ``curves.csv`` and ``report.html``.
 """
 
@@ -21,7 +21,7 @@ from scenarios.report import terminal
 from scenarios.report.columns import PERCENT, cells
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable, write_study
-from scenarios.report.progress import Trail, at_budget, spread, trail
+from scenarios.run.progress import Trail, at_budget, spread, trail
 
 PARSE: dict[str, Callable[[str], float]] = {"bytes": units.nbytes, "time": units.seconds}
 EXAMPLES = {"bytes": '"1 MB,2 MB"', "time": '"5 min,15 min"'}

@@ -20,7 +20,7 @@ from scenarios.experiment import results
 from scenarios.experiment import sweep_page as page
 from scenarios.experiment.run_set import PlannedRun, RunSet, Study
 from scenarios.report import html, terminal
-from scenarios.report.progress import at_budget, trail
+from scenarios.run.progress import at_budget, trail
 
 OPTIONS = "method_options"
 

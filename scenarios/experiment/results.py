@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.experiment.statistics import BySeed, holm, paired, tested
-from scenarios.report.progress import Trail, best, final, to_target, trail, with_interval
+from scenarios.run.progress import Trail, best, final, to_target, trail, with_interval
 
 SPENT = {"virtual_seconds": "virtual_seconds", "bytes": "nbytes", "joules": "joules", "rounds": "rounds"}
 """Key of a result -> the field of `ProgressPoint`."""

@@ -28,12 +28,12 @@ from scenarios.config.plugin_keys import own_names
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
 from scenarios.config.toml_source import read as read_toml
-from scenarios.report.progress import ProgressPoint, after, reached, trail
 from scenarios.report.run_reader import flat, summary
-from scenarios.run import builder, run_folder, runner
+from scenarios.run import builder, folder_files, runner
+from scenarios.run.folder_files import HeldFolder
 from scenarios.run.host import Host, check_folder, make_folder, run_lock
 from scenarios.run.plugin_sources import not_imported
-from scenarios.run.run_folder import HeldFolder
+from scenarios.run.progress import ProgressPoint, after, reached, trail
 from scenarios.run.run_records import read_json
 
 BUDGETS = "budgets"
@@ -115,7 +115,7 @@ def pending(run_set: RunSet, out: Path, device: str) -> list[PlannedRun]:
     for path in (folder / run.name for run in run_set.runs):
         if path.is_symlink():
             raise ScenarioError(f"{path} is a link: a study writes into folders of its own; choose another --run-id")
-        run_folder.check(path)
+        folder_files.check(path)
     return [run for run in run_set.runs if not _is_finished(folder / run.name, run, device)]
 
 
@@ -293,7 +293,7 @@ def make_run(
 
 def _clear(path: Path) -> None:
     """Remove the files of a run that ended before its first round; ScenarioError if anything else is there."""
-    run_folder.discard(path)
+    folder_files.discard(path)
     if path.exists():
         left = next((file for file in sorted(path.rglob("*")) if file.is_symlink() or not file.is_dir()), path)
         raise ScenarioError(f"{left} is no file of a run, so {path} cannot be made anew; choose another --run-id")

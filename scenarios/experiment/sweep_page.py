@@ -15,7 +15,7 @@ from scenarios.experiment.sweep import SweepPlan, read_off
 from scenarios.report import bands, terminal
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import write_study
-from scenarios.report.progress import Trail
+from scenarios.run.progress import Trail
 
 MOST_BANDS = 12
 """Cells of the figure; of more, those with the best mean accuracy are drawn."""

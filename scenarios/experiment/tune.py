@@ -26,7 +26,7 @@ from scenarios.report import terminal
 from scenarios.report.columns import PERCENT, cells
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable, write_study
-from scenarios.report.progress import spread
+from scenarios.run.progress import spread
 
 KIND = "tune"
 NOT_CHOSEN = ("eval.split", "eval.on", "eval.select", "eval.subset", "eval.drop_last")

@@ -30,7 +30,7 @@ from scenarios.papers.spec import (
     PaperSetting,
 )
 from scenarios.report import best_round
-from scenarios.report.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
+from scenarios.run.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
 
 MARKS = {
     "scaled": ("†", "not at the paper's scale"),

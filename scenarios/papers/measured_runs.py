@@ -17,8 +17,8 @@ from coordinator.workers.task import PoolError, Stopped
 from scenarios.papers.amounts import HESSIAN_DIRECTION, HESSIAN_NORM, HESSIANS
 from scenarios.papers.cells import ReproductionPlan
 from scenarios.run import runner
+from scenarios.run.folder_files import MEASURED
 from scenarios.run.host import Host
-from scenarios.run.run_folder import MEASURED
 from scenarios.studies import measure, measure_request
 from scenarios.studies.measure_request import MeasureRequest
 

@@ -18,7 +18,7 @@ from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import ReproductionPlan, changed, described, run_name
 from scenarios.papers.moving_average import STARTS, Smoothing
 from scenarios.papers.spec import ACCURACY_AT, BEST_MEASURES, SCALES, PaperFigure, PaperPanel, TablePart
-from scenarios.report.progress import TARGET
+from scenarios.run.progress import TARGET
 
 FIGURES: dict[str, PaperFigure] = {
     **fedbr.FIGURES,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
 from scenarios.report import csv_files
-from scenarios.report.progress import AMOUNTS, Trail
+from scenarios.run.progress import AMOUNTS, Trail
 
 Doubles = NDArray[np.float64]
 STEPS = 200

@@ -15,8 +15,9 @@ from typing import Literal
 from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import EvaluationRow, RoundRow
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY
-from scenarios.report import client_values, progress
+from scenarios.report import client_values
 from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.run import progress
 
 SelectedBy = Literal["validation", "accuracy"]
 

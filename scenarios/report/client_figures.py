@@ -16,8 +16,8 @@ from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURAC
 from scenarios.report import client_values, plot_style
 from scenarios.report.best_round import of_run
 from scenarios.report.groups import RunGroup
-from scenarios.report.progress import with_interval
 from scenarios.report.run_reader import RecordedRun
+from scenarios.run.progress import with_interval
 
 Lines = Mapping[str, Mapping[str, Any]]
 """Label of a run -> style of its line"""

@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from costmodel.units import SECONDS
-from scenarios.report import drawn_times, plot_style, progress, reflow
+from scenarios.report import drawn_times, plot_style, reflow
 from scenarios.report.drawn_times import Interval
 from scenarios.report.plot_style import INK
 from scenarios.report.run_reader import RecordedRun
+from scenarios.run import progress
 
 Bar = tuple[Interval | None, float | None]
 """(interval, time as recorded) of one run"""

@@ -8,8 +8,8 @@ from coordinator.records.schema import ENERGY
 from scenarios.report.bottlenecks import Query
 from scenarios.report.columns import COUNT, JOULES, Column, cells
 from scenarios.report.groups import RunGroup
-from scenarios.report.progress import with_interval
 from scenarios.report.run_reader import RecordedRun
+from scenarios.run.progress import with_interval
 
 MOST_CLIENTS = 50
 """Clients of a run in the table, those that spent most"""

@@ -31,7 +31,6 @@ from scenarios.report import (
     participation,
     partition_figures,
     plot_style,
-    progress,
     reflow,
     round_timeline,
     theme,
@@ -40,6 +39,7 @@ from scenarios.report.columns import BYTES, SECONDS, Column, Quantity
 from scenarios.report.groups import RunGroup, by_label, grouped, has_seeds
 from scenarios.report.plot_style import INK, MUTED
 from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic, RecordedRun, is_cut_step
+from scenarios.run import progress
 
 DOWN, COMPUTING, UP, NOBODY = theme.DOWN, theme.COMPUTING, theme.UP, theme.NOBODY
 BLAMED = {OWN_LINK: DOWN, SERVER_LINK: theme.SHARED, COMPUTE: COMPUTING, WAITING: NOBODY}

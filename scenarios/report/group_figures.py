@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from costmodel.units import BYTES, JOULES, SECONDS
 from scenarios.report import plot_style
 from scenarios.report.groups import RunGroup
-from scenarios.report.progress import Trail
 from scenarios.report.run_reader import RecordedRun
+from scenarios.run.progress import Trail
 
 Doubles = NDArray[np.float64]
 Styles = Mapping[str, Mapping[str, Any]]

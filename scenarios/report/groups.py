@@ -11,8 +11,8 @@ from typing import Any
 
 from scenarios.report import client_values, labels
 from scenarios.report.columns import BYTES, COUNT, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
-from scenarios.report.progress import to_target, with_interval
 from scenarios.report.run_reader import RecordedRun
+from scenarios.run.progress import to_target, with_interval
 
 Value = Callable[[RecordedRun], float | None]
 

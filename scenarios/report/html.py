@@ -29,7 +29,6 @@ from scenarios.report import (
 )
 from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
 from scenarios.report.pages import render
-from scenarios.report.progress import percent, to_target
 from scenarios.report.result_tables import (
     CLIENTS,
     ReportColumn,
@@ -39,10 +38,11 @@ from scenarios.report.result_tables import (
     headline_columns,
     waste,
 )
-from scenarios.report.run_finder import FoundRuns, found
 from scenarios.report.run_reader import RecordedRun, flat, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
 from scenarios.run.plugin_sources import not_imported
+from scenarios.run.progress import percent, to_target
+from scenarios.run.run_finder import FoundRuns, found
 
 MAX_EVENTS = 200
 MOST_FAULTY = 20

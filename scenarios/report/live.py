@@ -23,7 +23,7 @@ from costmodel.units import format_bytes, format_seconds
 from scenarios.config.load import Loaded
 from scenarios.config.schema import StopSection
 from scenarios.report.narrow import fitting, widths
-from scenarios.report.progress import percent
+from scenarios.run.progress import percent
 
 SHOWN_ROUNDS = 10
 SHOWN_RUNS = 12

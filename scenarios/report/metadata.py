@@ -28,11 +28,11 @@ from edge.protocol.payload import step_flops
 from edge.protocol.portable import NATIVE, PORTABLE, Instructions, numpy_instructions, numpy_is_portable
 from edge.runtime.numerics import difference, fingerprint, processor
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.report import bottlenecks, client_values, energy_parts, own_method, progress, time_basis
+from scenarios.report import bottlenecks, client_values, energy_parts, own_method, time_basis
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
 from scenarios.report.run_reader import is_cut_step
-from scenarios.run import builder, evaluated_clients
+from scenarios.run import builder, evaluated_clients, progress
 from scenarios.run.host import PACKAGES, Host, default_workers
 from scenarios.run.plugin_sources import SourceFile, change, of_run
 from scenarios.run.run_records import read_json

@@ -12,8 +12,8 @@ from edge.protocol.messages import VALIDATION
 from scenarios.report import client_values
 from scenarios.report.best_round import of_run
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity, cells
-from scenarios.report.progress import AMOUNTS, to_target
 from scenarios.report.run_reader import RecordedRun
+from scenarios.run.progress import AMOUNTS, to_target
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from edge.protocol.portable import PORTABLE
 from scenarios.config.errors import one_paragraph
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.quantities import scenario_text
-from scenarios.report import labels, nominal_cost, own_method, progress
-from scenarios.run import run_records
+from scenarios.report import labels, nominal_cost, own_method
+from scenarios.run import progress, run_records
 from scenarios.run.plugin_sources import not_imported
 
 PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")

@@ -18,8 +18,8 @@ from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECON
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.narrow import column_groups, widths
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import percent, to_target, trail
 from scenarios.report.run_reader import ReportError
+from scenarios.run.progress import percent, to_target, trail
 from scenarios.run.run_records import read_scenario
 
 Summary = Mapping[str, Any]

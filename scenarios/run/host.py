@@ -29,8 +29,8 @@ from costmodel import units
 from edge.protocol.files import folder_lock, write_bytes, write_folder, write_text
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
-from scenarios.run import run_folder
-from scenarios.run.run_folder import HeldFolder
+from scenarios.run import folder_files
+from scenarios.run.folder_files import HeldFolder
 
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
@@ -252,7 +252,7 @@ def create_run_folder(loaded: Loaded, host: Host) -> Path:
     """A new run folder with its empty subfolders and the resolved scenario."""
 
     def fill(folder: Path) -> None:
-        for name in run_folder.MADE:
+        for name in folder_files.MADE:
             (folder / name).mkdir()
         write_text(folder / "scenario.toml", scenario_text(loaded.scenario.model_dump()))
 
@@ -262,7 +262,7 @@ def create_run_folder(loaded: Loaded, host: Host) -> Path:
 def reset_run_folder(folder: Path) -> None:
     """Restore the state of `create_run_folder`, for a run that was interrupted before its first round."""
     with _writing(folder):
-        run_folder.empty(folder)
+        folder_files.empty(folder)
 
 
 @contextlib.contextmanager

@@ -48,15 +48,15 @@ from scenarios.report.metadata import (
 from scenarios.run import (
     builder,
     evaluated_clients,
+    folder_files,
     plugin_sources,
     run_errors,
-    run_folder,
     run_records,
     run_warnings,
     shipped_files,
 )
+from scenarios.run.folder_files import HeldFolder
 from scenarios.run.host import Host, create_run_folder, logging_to, reset_run_folder, run_lock
-from scenarios.run.run_folder import HeldFolder
 from scenarios.run.stoppable_clock import StoppableClock
 
 _log = logging.getLogger("fedbr.runner")
@@ -94,7 +94,7 @@ def run(
                 return _run(loaded, fleet, host, held, launcher, held.watched(stopped), stop_at_target)
         except (ScenarioError, Stopped):
             held.check()
-            run_folder.discard(folder)  # no round has been committed yet, so nothing is lost
+            folder_files.discard(folder)  # no round has been committed yet, so nothing is lost
             raise
 
 
@@ -107,7 +107,7 @@ def resume(
     ScenarioError for a run that another process works on, and for data, files or modules of the user's that have
     changed; RunFailed for any other failure, and if no checkpoint is usable.
     """
-    run_folder.check(folder)
+    folder_files.check(folder)
     _check_device(folder, host.device)
     fleet = builder.fleet(loaded)
     with run_lock(folder) as held, _log_and_wrap(held):
@@ -147,7 +147,7 @@ def open_existing(folder: Path, device: str, allow_code: bool = False) -> Iterat
     file = folder / "scenario.toml"
     if not file.exists():
         raise ScenarioError(f"{folder}: not a run folder: there is no scenario.toml in it")
-    run_folder.check(folder)
+    folder_files.check(folder)
     if device == "auto":
         device = device_of(folder) or device
     _check_device(folder, device)
@@ -204,7 +204,7 @@ def _log_and_wrap(held: HeldFolder) -> Iterator[None]:
     """Write the coordinator's log into a run folder; errors as of `run_errors.named`."""
     folder = held.path
     with run_errors.named(folder, held):
-        for name in run_folder.MADE:  # a copy of the folder may lack those that were empty
+        for name in folder_files.MADE:  # a copy of the folder may lack those that were empty
             (folder / name).mkdir(exist_ok=True)
         with logging_to(folder / "logs" / "coordinator.log"):
             yield

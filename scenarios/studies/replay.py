@@ -40,9 +40,9 @@ from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.metadata import modules_of
-from scenarios.report.progress import accumulated, to_target
 from scenarios.report.run_reader import PARTS, ReportError, open_runs
 from scenarios.run import builder
+from scenarios.run.progress import accumulated, to_target
 from scenarios.studies.replayed_run import OtherVisits, RecordedRounds, RetimedRun
 
 TABLES = ("fleet", "budget")

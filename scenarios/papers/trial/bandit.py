@@ -18,7 +18,7 @@ from scenarios.papers.trial.plan import TrialPlan
 from scenarios.papers.trial.results import Trails, trails
 from scenarios.papers.trial.tables import READ_AS, compared
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import AMOUNTS, Trail, at_budget, with_interval
+from scenarios.run.progress import AMOUNTS, Trail, at_budget, with_interval
 
 GMBS = "fedbr"
 FIXED = "fedbr-alpha-"

@@ -17,7 +17,7 @@ from scenarios.papers.trial.results import difference
 from scenarios.papers.trial.tables import READ_AS, compared
 from scenarios.papers.trial.variants import CALIBRATED
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import Trail, trail
+from scenarios.run.progress import Trail, trail
 
 
 def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, Any]:

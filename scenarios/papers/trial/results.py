@@ -8,7 +8,7 @@ from typing import Any
 
 from scenarios.experiment.statistics import paired
 from scenarios.papers.trial.plan import TrialCell, TrialPlan
-from scenarios.report.progress import Trail, final, spread, to_target, trail, with_interval
+from scenarios.run.progress import Trail, final, spread, to_target, trail, with_interval
 
 SPENT = {
     "virtual_seconds": "virtual_seconds",

@@ -24,7 +24,7 @@ from scenarios.papers.trial.tables import percent_of
 from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_link_of
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import to_target, with_interval
+from scenarios.run.progress import to_target, with_interval
 from scenarios.studies.replay import PreparedReplay, prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits
 

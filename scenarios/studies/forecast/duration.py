@@ -35,9 +35,9 @@ from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, known_folder
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import TARGET
 from scenarios.run import builder, evaluated_clients, runner
 from scenarios.run.host import Host, StopFlag, choose_device, logging_to
+from scenarios.run.progress import TARGET
 from scenarios.run.run_records import read_json
 from scenarios.run.worker_count import choose_workers
 from scenarios.studies.forecast import estimate, typical_visits

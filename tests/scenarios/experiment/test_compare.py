@@ -16,8 +16,8 @@ from scenarios.config.load import ScenarioError
 from scenarios.experiment.compare import plan, variants
 from scenarios.experiment.run_set import is_interrupted, run_all
 from scenarios.report import terminal
-from scenarios.report.run_finder import found
 from scenarios.run.host import Host
+from scenarios.run.run_finder import found
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 

@@ -10,7 +10,7 @@ import pytest
 from scenarios.experiment import results
 from scenarios.experiment import sweep_tables as tables
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import ProgressPoint, Trail
+from scenarios.run.progress import ProgressPoint, Trail
 
 
 def run(accuracy: float, best: float, seconds: float = 10.0) -> Trail:

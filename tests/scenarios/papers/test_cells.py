@@ -15,7 +15,7 @@ from scenarios.config.load import ScenarioError
 from scenarios.papers import cells, reproduce, tables
 from scenarios.papers.cells import ReproductionPlan, measured, measured_row
 from scenarios.papers.moving_average import FIRST, Smoothing, smoothed
-from scenarios.report.progress import ProgressPoint, Trail
+from scenarios.run.progress import ProgressPoint, Trail
 
 
 def planned(cells: str | None, scale: str = "tiny", ema: str | None = None) -> ReproductionPlan:

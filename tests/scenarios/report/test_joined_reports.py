@@ -13,8 +13,9 @@ from scenarios.cli import main
 from scenarios.cli.recorded import with_default_paths
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
-from scenarios.report import energy_parts, groups, html, run_finder
+from scenarios.report import energy_parts, groups, html
 from scenarios.report.run_reader import ReportError, open_runs
+from scenarios.run import run_finder
 from tests.ledgers import made_run, visit_row
 
 HEAD = 'method = "{method}"\nserver = "plain"\nseed = {seed}\n[data]\nname = "{data}"\nclients = 4\n'

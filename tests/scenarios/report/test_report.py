@@ -32,8 +32,8 @@ from scenarios.report import (
     terminal,
     time_basis,
 )
-from scenarios.report.progress import to_target
 from scenarios.report.run_reader import BlockTraffic, ReportError, find, open_runs
+from scenarios.run.progress import to_target
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},

@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.papers.trial import results, speed_map
 from scenarios.papers.trial.plan import TrialChoice, TrialPlan, plan
-from scenarios.report.progress import ProgressPoint, Trail
+from scenarios.run.progress import ProgressPoint, Trail
 from tests.scenarios.runs import refused
 
 

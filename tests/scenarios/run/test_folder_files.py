@@ -25,9 +25,9 @@ from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
 from scenarios.experiment.run_set import MARK, PlannedRun, RunSet, pending, run_all
 from scenarios.report import html
-from scenarios.run import run_folder, runner
+from scenarios.run import folder_files, runner
+from scenarios.run.folder_files import SUPER_JOURNAL
 from scenarios.run.host import Host
-from scenarios.run.run_folder import SUPER_JOURNAL
 from tests.scenarios.runs import QUICK, fedbr, never, opened, resumed
 
 DIGITS = (*QUICK, "rounds.max=3", "method=fedbr")
@@ -202,12 +202,12 @@ def test_a_run_that_begins_anew_keeps_a_strangers_files(folder: Path, launcher: 
 
 def test_a_run_that_is_discarded_leaves_no_folder_but_for_what_is_not_its_own(folder: Path, precious: Path) -> None:
     other = Path(shutil.copytree(folder, folder.parent / "other"))
-    run_folder.discard(other)
+    folder_files.discard(other)
     assert not other.exists()
     shutil.rmtree(folder / "checkpoints")
     (folder / "checkpoints").symlink_to(precious.parent)
     (folder / "logs" / "notes").write_text("mine")
-    run_folder.discard(folder)
+    folder_files.discard(folder)
     assert precious.exists()
     assert sorted(path.name for path in folder.rglob("*")) == ["checkpoints", "logs", "notes"]
 
