@@ -23,13 +23,13 @@ from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, place
 from scenarios.api.wording import in_python
 from scenarios.cluster.ray_engine import RayEngine
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import ReportError, ScenarioError
 from scenarios.config.load import Loaded, load, note_on_sums
 from scenarios.config.toml_source import COMMAND_LINE
-from scenarios.report.run_reader import ReportError
 from scenarios.run import builder, extension, runner
 from scenarios.run.host import KILLED, Host, Piece, check_room
 from scenarios.run.notes import note_printer
+from scenarios.run.run_folder import RunFolder
 from scenarios.run.session import ProgressDisplay, Session
 
 Folder = str | PathLike[str]
@@ -95,7 +95,7 @@ def resume(
     has imported them: only for a run that you trust.
     """
     path = path_of(folder)
-    with calling() as write_note, runner.open_existing(path, device, allow_code) as (recorded, device):
+    with calling() as write_note, RunFolder(path).open_scenario(device, allow_code) as (recorded, device):
         loaded = recorded
         if overrides:
             runner.ended(loaded, path)  # or refuse a run whose files have changed
@@ -149,7 +149,7 @@ def verify(
     from scenarios.studies import verify as study
 
     path = path_of(folder)
-    with calling() as write_note, runner.open_existing(path, device, allow_code) as (loaded, device):
+    with calling() as write_note, RunFolder(path).open_scenario(device, allow_code) as (loaded, device):
 
         def repeat(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
             return study.verify(loaded, path, host, launcher, stopped)
@@ -220,9 +220,8 @@ def calling() -> Iterator[Callable[[str], None]]:
     try:
         yield note_printer()
     except ScenarioError as error:
-        raise ScenarioError(in_python(str(error).removeprefix(f"{COMMAND_LINE}: "))) from error.__cause__
-    except ReportError as error:
-        raise ReportError(in_python(str(error))) from error.__cause__
+        kind = ReportError if isinstance(error, ReportError) else ScenarioError
+        raise kind(in_python(str(error).removeprefix(f"{COMMAND_LINE}: "))) from error.__cause__
     except Stopped:
         raise KeyboardInterrupt from None
     except PoolError as error:

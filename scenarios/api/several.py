@@ -15,12 +15,12 @@ from scenarios.api.notebook import parallel_display, progress_display
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
 from scenarios.api.wording import in_python
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import ReportError, ScenarioError
 from scenarios.experiment import run_set
 from scenarios.experiment.run_set import Study
-from scenarios.report.run_reader import ReportError
 from scenarios.run.host import Host, Piece, choose_device
-from scenarios.run.run_finder import LEDGER, found
+from scenarios.run.run_finder import found
+from scenarios.run.run_folder import LEDGER
 from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:

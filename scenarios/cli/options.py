@@ -199,7 +199,7 @@ def with_workers(
 
 def report_or_warning(draw: Callable[[], Path]) -> Path | None:
     """The report; None with a warning if it cannot be written, since the result must be printed all the same."""
-    from scenarios.report.run_reader import ReportError
+    from scenarios.config.errors import ReportError
 
     try:
         return draw()

@@ -86,8 +86,8 @@ def report(
     ] = None,
 ) -> None:
     """Write the report of any runs as one HTML file, grouped by what differs in their scenarios."""
+    from scenarios.config.errors import ReportError
     from scenarios.report import html as reports
-    from scenarios.report.run_reader import ReportError
 
     try:
         print(reports.from_folders(folders, output, csv, parquet))
@@ -166,10 +166,10 @@ def verify(
     quiet: Quiet = False,
 ) -> None:
     """Repeat a run and name the first round that differs, if any."""
-    from scenarios.run import runner
+    from scenarios.run.run_folder import RunFolder
     from scenarios.studies import verify as study
 
-    with runner.open_existing(folder, device, allow_code) as (loaded, device):
+    with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
 
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return study.verify(loaded, folder, host, launcher, stopped)
@@ -212,7 +212,8 @@ def measure(
     for methods without a global model, those that evaluations use. Nothing is charged, and no ledger is written.
     """
     from scenarios.config.load import ScenarioError
-    from scenarios.run import folder_files, runner
+    from scenarios.run import folder_files
+    from scenarios.run.run_folder import RunFolder
     from scenarios.studies import measure as study
     from scenarios.studies import measure_request
 
@@ -220,7 +221,7 @@ def measure(
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
     path = out or folder / folder_files.MEASURED
     tell = study.progress_lines(progress_printer(quiet or as_json))
-    with runner.open_existing(folder, device, allow_code) as (loaded, device):
+    with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
         asked = measure_request.plan(loaded, folder, metrics, overrides or [], round, clients)
 
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:

@@ -90,9 +90,10 @@ def resume(
     """
     from scenarios.run import extension, runner
     from scenarios.run.host import check_room
+    from scenarios.run.run_folder import RunFolder
 
     remote_access, engine = options.access(options.workers), options.engine(options.workers)
-    with runner.open_existing(folder, options.device, allow_code) as (recorded, device):
+    with RunFolder(folder).open_scenario(options.device, allow_code) as (recorded, device):
         loaded, result = recorded, runner.ended(recorded, folder)
         if overrides:
             loaded = extension.extend(loaded, folder, overrides)

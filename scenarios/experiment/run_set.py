@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,17 +22,14 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
 from edge.protocol.home import shared
-from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.plugin_keys import own_names
-from scenarios.config.quantities import scenario_text
+from scenarios.config.errors import ReportError, ScenarioError
+from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
-from scenarios.config.toml_source import read as read_toml
-from scenarios.report.run_reader import flat, summary
 from scenarios.run import builder, folder_files, runner
 from scenarios.run.folder_files import HeldFolder
 from scenarios.run.host import Host, check_folder, make_folder, run_lock
-from scenarios.run.plugin_sources import not_imported
 from scenarios.run.progress import ProgressPoint, after, reached, trail
+from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
 
 BUDGETS = "budgets"
@@ -183,7 +179,8 @@ def ended_before(run_set: RunSet, folder: Path, host: Host) -> tuple[dict[str, d
     missing = pending(run_set, host.out, host.device)
     names = {run.name for run in missing}
     there = [run for run in run_set.runs if run.name not in names]
-    return {run.name: _ended(run, folder / run.name, summary(folder / run.name) or {}) for run in there}, missing
+    ended = {run.name: _ended(run, folder / run.name, RunFolder(folder / run.name).summary or {}) for run in there}
+    return ended, missing
 
 
 def collected(
@@ -331,42 +328,24 @@ class _Until:
 
 def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
     """Whether a run is there and long enough; ScenarioError if it has another scenario."""
-    file = path / "scenario.toml"
-    if not file.is_file():
+    if not (path / SCENARIO).is_file():
         return False
-    _refuse_other(file, scenario_text(builder.on_device(run.loaded, device).scenario.model_dump()))
+    recorded = RunFolder(path)
+    _refuse_other(recorded, builder.on_device(run.loaded, device).scenario)
     try:
-        ended = summary(path)
-        return ended is not None and (ended["stopped_by"] not in EARLY or reached(trail(path), run.needs))
-    except sqlite3.Error:  # there is no ledger yet
+        ended = recorded.summary
+        return ended is not None and (ended["stopped_by"] not in EARLY or reached(recorded.trail, run.needs))
+    except sqlite3.Error:  # a damaged ledger is refused when the run is made
         return False
 
 
-def resolved_keys(scenario: Scenario) -> dict[str, Any]:
-    """Key -> value of a scenario, as its file in a run folder has them."""
-    return flat(tomllib.loads(scenario_text(scenario.model_dump())))
-
-
-def recorded_keys(file: Path) -> dict[str, Any]:
-    """Key -> value of a run's ``scenario.toml``, with the defaults of keys that were added since it was made.
-
-    One with plug-ins of the user's own, which are not imported for this, as it stands. ScenarioError for a file that
-    cannot be read.
-    """
+def _refuse_other(recorded: RunFolder, scenario: Scenario) -> None:
     try:
-        tables = read_toml(file, set())
-        if own_names(tables):
-            return flat(tables)
-        with not_imported():
-            return resolved_keys(load(str(file)).scenario)
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
-
-
-def _refuse_other(file: Path, text: str) -> None:
-    before = recorded_keys(file)
-    now = flat(tomllib.loads(text))
+        before = recorded.keys()
+    except ReportError as error:
+        raise ScenarioError(f"{error}; choose another --run-id") from None
+    now = resolved_keys(scenario)
     for key in sorted({*before, *now}, key=lambda key: (key.count("."), key)):  # seed before what follows it
         if before.get(key) != now.get(key):
             was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
-            raise ScenarioError(f"{file.parent} was made with {key} {was}, now {wanted}; choose another --run-id")
+            raise ScenarioError(f"{recorded.folder} was made with {key} {was}, now {wanted}; choose another --run-id")

@@ -34,7 +34,8 @@ from scenarios.experiment.grid import (
     points,
     show,
 )
-from scenarios.experiment.run_set import PlannedRun, RunSet, resolved_keys
+from scenarios.experiment.run_set import PlannedRun, RunSet
+from scenarios.run.run_folder import resolved_keys
 
 KIND = "sweep"
 SEED = "seed"

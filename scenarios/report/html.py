@@ -17,6 +17,7 @@ from typing import Any
 
 from coordinator.records.schema import FAULTY, KINDS, NO_TRAINING
 from edge.protocol.files import write_text
+from scenarios.config.toml_source import leaves
 from scenarios.report import (
     bottlenecks,
     client_values,
@@ -38,7 +39,7 @@ from scenarios.report.result_tables import (
     headline_columns,
     waste,
 )
-from scenarios.report.run_reader import RecordedRun, flat, open_runs
+from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
 from scenarios.run.plugin_sources import not_imported
 from scenarios.run.progress import percent, to_target
@@ -235,9 +236,9 @@ def _energy_tables(by_group: Sequence[groups.RunGroup]) -> dict[str, Any]:
 def _origins(opened: Sequence[RecordedRun], shown: Sequence[RecordedRun]) -> dict[str, Any]:
     """Data, blocks, devices and machines behind the runs, and events on these."""
     return {
-        "partitions": _distinct((run, run.partition) for run in shown if run.histogram),
-        "blocks": _distinct((run, run.environment.get("blocks")) for run in shown),
-        "calibrations": _distinct((run, run.environment.get("calibrations")) for run in shown),
+        "partitions": _distinct((run, run.environment.partition) for run in shown if run.histogram),
+        "blocks": _distinct((run, run.environment.blocks) for run in shown),
+        "calibrations": _distinct((run, run.environment.calibrations) for run in shown),
         "environments": _distinct((run, _environment(run)) for run in opened),
         "events": [(run.label, *_events(run)) for run in opened],
     }
@@ -300,7 +301,7 @@ def _swatches(by_group: Sequence[groups.RunGroup]) -> dict[str, tuple[str, str]]
 
 def _time_shares(run: RecordedRun) -> dict[str, float] | None:
     """Basis of the figures -> share of the seconds of visits; None if it is unknown."""
-    return time_basis.shares(time_basis.seconds_by_basis(run.query, run.environment.get("bases")))
+    return time_basis.shares(time_basis.seconds_by_basis(run.query, run.environment.bases))
 
 
 def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str, str]]:
@@ -315,18 +316,18 @@ def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str,
         ("server optimizer", labels.SERVER),
         ("seed", "seed"),
     )
-    known = [flat(run.scenario) for run in runs]
+    known = [dict(leaves(run.scenario)) for run in runs]
     values = [
         (name, list(dict.fromkeys(each[key] for each in known if each.get(key) is not None))) for name, key in wanted
     ]
     facts = [(name, _several(found)) for name, found in values if found and found != [labels.PLAIN]]
     if target is not None:
         facts.append(("target", f"{100 * target:g} %"))
-    sources = dict.fromkeys(str(flat(run.environment).get("data.source") or "") for run in runs)
+    sources = dict.fromkeys(run.environment.data.source for run in runs)
     if any(sources):
         facts.append(("data from", _several([source for source in sources if source])))
-    started = runs[0].environment.get("started_utc")
-    return facts + ([("started" if len(runs) == 1 else "first started", str(started))] if started else [])
+    started = runs[0].environment.started_utc
+    return facts + ([("started" if len(runs) == 1 else "first started", started)] if started else [])
 
 
 def _several(values: Sequence[Any]) -> str:
@@ -335,8 +336,8 @@ def _several(values: Sequence[Any]) -> str:
 
 
 def _environment(run: RecordedRun) -> list[tuple[str, str]]:
-    shown = {key: value for key, value in run.environment.items() if key not in ELSEWHERE}
-    return [(key, str(value)) for key, value in flat(shown).items()]
+    shown = {key: value for key, value in run.environment.tables().items() if key not in ELSEWHERE}
+    return [(key, str(value)) for key, value in leaves(shown)]
 
 
 def _events(run: RecordedRun) -> tuple[int, list[sqlite3.Row]]:

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
+from scenarios.config.errors import ReportError
 from scenarios.report import drawn_times, labels, nominal_cost, time_basis
 from scenarios.report.bottlenecks import counted
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Column, Quantity, cells
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.narrow import column_groups, widths
 from scenarios.report.pages import PageTable
-from scenarios.report.run_reader import ReportError
 from scenarios.run.progress import percent, to_target, trail
 from scenarios.run.run_records import read_scenario
 

@@ -27,7 +27,8 @@ FOLDERS = (*PLACES, LOGS)
 MADE = tuple(name for name in FOLDERS if name != VECTORS)
 """Those that every run has; the server's vectors get theirs with the first of them"""
 JOURNAL = "ledger.sqlite-journal"
-LEDGER = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", JOURNAL)
+WAL = "ledger.sqlite-wal"
+LEDGER = ("ledger.sqlite", WAL, "ledger.sqlite-shm", JOURNAL)
 FILES = ("scenario.toml", "environment.json", *LEDGER)
 """Files that are opened in place; all others are replaced whole."""
 MEASURED = "measure.json"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import logging
 import sqlite3
 import time
@@ -17,7 +15,7 @@ from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.schema import HostEvent
-from coordinator.records.store import Ledger, has_rounds, read
+from coordinator.records.store import Ledger
 from coordinator.rounds.budget import EARLY
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import run_rounds
@@ -26,25 +24,12 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.task import Stopped
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
-from edge.protocol.files import write_text
 from edge.protocol.home import shared
 from edge.protocol.payload import Payload
 from edge.runtime.numerics import fingerprint
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
-from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.report import run_reader
-from scenarios.report.metadata import (
-    began_with,
-    data_sha256,
-    device_of,
-    environment,
-    machine_change,
-    modules_of,
-    source_change,
-    stops_at_target,
-    summary,
-)
+from scenarios.config.load import Loaded, ScenarioError
 from scenarios.run import (
     builder,
     evaluated_clients,
@@ -55,8 +40,11 @@ from scenarios.run import (
     run_warnings,
     shipped_files,
 )
+from scenarios.run.environment import Environment
 from scenarios.run.folder_files import HeldFolder
 from scenarios.run.host import Host, create_run_folder, logging_to, reset_run_folder, run_lock
+from scenarios.run.metadata import environment, summary
+from scenarios.run.run_folder import RunFolder
 from scenarios.run.stoppable_clock import StoppableClock
 
 _log = logging.getLogger("fedbr.runner")
@@ -108,19 +96,21 @@ def resume(
     changed; RunFailed for any other failure, and if no checkpoint is usable.
     """
     folder_files.check(folder)
-    _check_device(folder, host.device)
+    RunFolder(folder).check_device(host.device)
     fleet = builder.fleet(loaded)
     with run_lock(folder) as held, _log_and_wrap(held):
-        if (result := _outcome(loaded, folder)) is not None:
+        recorded = RunFolder(folder)
+        if (result := _outcome(loaded, recorded)) is not None:
             return result
-        resumed = has_rounds(folder / "ledger.sqlite")
+        resumed = recorded.is_begun
         if not resumed:
             reset_run_folder(folder)
         _log_start(folder, host)
         host.on_start(folder, loaded)
         with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
             until = held.watched(stopped)
-            return _run(loaded, fleet, host, held, launcher, until, stops_at_target(folder), resumed)
+            before = recorded.environment
+            return _run(loaded, fleet, host, held, launcher, until, before.stops_at_target, before if resumed else None)
 
 
 def _log_start(folder: Path, host: Host) -> None:
@@ -133,66 +123,24 @@ def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
     ScenarioError and RunFailed as of `resume`.
     """
     with run_lock(folder), run_errors.named(folder):
-        return _outcome(loaded, folder)
+        return _outcome(loaded, RunFolder(folder))
 
 
-@contextlib.contextmanager
-def open_existing(folder: Path, device: str, allow_code: bool = False) -> Iterator[tuple[Loaded, str]]:
-    """The scenario of a run folder, and the device to resume on: by default (``auto``) the device that it began on.
-
-    Modules that the run names are imported in the body, too, so that workers are started there: from the user's own
-    places, or with ``allow_code`` also from those of `metadata.modules_of`. ScenarioError for a folder without a run,
-    for modules that are not allowed, and for a device of another type: results would not be bit-identical.
-    """
-    file = folder / "scenario.toml"
-    if not file.exists():
-        raise ScenarioError(f"{folder}: not a run folder: there is no scenario.toml in it")
-    folder_files.check(folder)
-    if device == "auto":
-        device = device_of(folder) or device
-    _check_device(folder, device)
-    with modules_of(folder, allow_code):
-        try:
-            loaded = load(str(file))
-        except ScenarioError as error:
-            change = "" if plugin_sources.ALLOW in str(error) else source_change(folder)  # possibly the cause
-            raise ScenarioError(f"{error}; {change}" if change else str(error)) from None
-        yield replace(loaded, name=folder.resolve().parent.name, began=began_with(folder)), device
-
-
-def _check_device(folder: Path, device: str) -> None:
-    before = device_of(folder) or device
-    if device.partition(":")[0] != before.partition(":")[0]:
-        raise ScenarioError(f"--device {device}: the run began on {before}, and would not be bit-identical on {device}")
-
-
-def _outcome(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
+def _outcome(loaded: Loaded, recorded: RunFolder) -> dict[str, Any] | None:
     """The summary of a run that has ended; None for a run that was stopped early, or that is unfinished."""
-    path = folder / "ledger.sqlite"
-    meta = _meta(path)
-    result = run_reader.summary(folder) if "summary" in meta else None
+    meta, result, folder = recorded.meta, recorded.summary, recorded.folder
     if result is None or result["stopped_by"] in EARLY:
-        if has_rounds(path) and (change := source_change(folder)):
+        if recorded.is_begun and (change := recorded.source_change()):
             raise ScenarioError(f"{folder}: {change}; to resume this run, restore the files, or start a new run")
         return None
-    if meta["genesis"] != initial_hash(builder.identity(loaded), data_sha256(folder)):
+    if meta["genesis"] != initial_hash(builder.identity(loaded), recorded.environment.data.sha256):
         raise _is_another(folder)
     if lacking := run_records.PRINTED - result.keys():
-        raise ScenarioError(f"{path} is damaged: its summary has no {min(lacking)}")
-    if path.with_name(f"{path.name}-wal").exists():  # killed before the ledger was closed
+        raise ScenarioError(f"{recorded.ledger} is damaged: its summary has no {min(lacking)}")
+    if (folder / folder_files.WAL).exists():  # killed before the ledger was closed
         with contextlib.suppress(sqlite3.Error):
-            Ledger(path, None).close()
+            Ledger(recorded.ledger, None).close()
     return result | {"run_dir": str(folder)}
-
-
-def _meta(ledger: Path) -> dict[str, str]:
-    """The ledger's metadata; empty if its creation was interrupted."""
-    try:
-        return {row["key"]: row["value"] for row in read(ledger, "SELECT key, value FROM meta")}
-    except sqlite3.OperationalError:
-        if has_rounds(ledger):  # raises for a damaged file
-            raise
-        return {}
 
 
 def _is_another(folder: Path) -> ScenarioError:
@@ -218,9 +166,10 @@ def _run(
     launcher: WorkerLauncher,
     stopped: Callable[[], bool],
     stop_at_target: bool,
-    resumed: bool = False,
+    before: Environment | None = None,
 ) -> dict[str, Any]:
-    wall_started, folder = time.monotonic(), held.path
+    """Run, or with the environment that it had ``before`` resume; returns the summary."""
+    wall_started, folder, resumed = time.monotonic(), held.path, before is not None
     sources = {} if resumed else plugin_sources.find(plugin_sources.named(loaded))
     profile, initial = _described(loaded, host, folder, launcher, stopped)
     fleet = builder.with_operations(loaded, fleet, profile)
@@ -228,12 +177,13 @@ def _run(
     foreseen = _tell_before_training(loaded, profile, host)
     chain = initial_hash(builder.identity(loaded), profile.data_sha256)
     held.check()
-    if not resumed:
+    if before is None:
         kept = plugin_sources.keep(sources, folder)
-        _write_environment(folder, environment(loaded, profile, host, refused, stop_at_target, kept))
+        here = environment(loaded, profile, host, refused, stop_at_target, kept)
+        here.write(folder)
     with _ledger(loaded, held, chain, resumed) as ledger:
         job = _job(loaded, profile, host)
-        if resumed and (change := machine_change(folder, host.device)):
+        if before is not None and (change := before.machine_change(host.device)):
             ledger.event(HostEvent("machine_changed", "", change, time.time()))
         server = builder.server(loaded, profile, initial, folder)
         limit = builder.largest_message(loaded, job, profile, server)
@@ -256,7 +206,8 @@ def _run(
             with plugin_errors.named(loaded.scenario.model_dump(), RunFailed):
                 stopped_by = _rounds(run, store, resumed) or host.stopped_by()
         store.remove_orphans()
-        result = summary(folder, loaded, run, stopped_by, wall_before + time.monotonic() - wall_started)
+        wall_seconds = wall_before + time.monotonic() - wall_started
+        result = summary(RunFolder(folder), before or here, loaded, run, stopped_by, wall_seconds)
         result["warnings"] = [
             *foreseen,
             *run_warnings.found(loaded, run.committed.rounds, result["visits"], stopped_by),
@@ -309,12 +260,6 @@ def _pool(
         most_nbytes=most_nbytes,
         files=files,
     )
-
-
-def _write_environment(folder: Path, record: dict[str, Any]) -> None:
-    text = io.StringIO()
-    json.dump(record, text, indent=1)  # dumps would hold each number of each client as a text of its own
-    write_text(folder / "environment.json", text.getvalue())
 
 
 def _notes(loaded: Loaded, profile: ModelProfile) -> list[str]:

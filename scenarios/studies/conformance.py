@@ -28,6 +28,7 @@ from edge.training.metrics.registry import MetricRow
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.run_folder import RunFolder
 
 BASE = "digits"
 ROUNDS = 4
@@ -128,7 +129,7 @@ class Examination:
         for stops in range(1, ROUNDS):
             is_due = False
             until = stopped if stops < ROUNDS - 1 else self.stopped  # with the user's rounds.max it may be longer
-            with runner.open_existing(run, "auto", allow_code=True) as (stored, device):  # it was made here just now
+            with RunFolder(run).open_scenario("auto", allow_code=True) as (stored, device):  # it was made here just now
                 if runner.ended(stored, run) is None:
                     self._ended(runner.resume(stored, replace(host, device=device), run, self.launcher, until))
         return run

@@ -15,6 +15,7 @@ from scenarios.report import html, run_tables
 from scenarios.report.run_reader import open_runs
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.run_folder import RunFolder
 from tests.scenarios.runs import QUICK, never
 
 TALKING = "method=tests.plugins.talking:SPEC+tests.plugins.talking:CORRECTION"
@@ -32,7 +33,7 @@ def made(out: Path, launcher: WorkerLauncher, name: str, *overrides: str, worker
     host = Host(out, workers, "cpu", name, on_round=count)
     folder = Path(runner.run(loaded, host, launcher, lambda: done >= rounds < 4, True)["run_dir"])
     if rounds < 4:
-        with runner.open_existing(folder, "auto", allow_code=True) as (stored, device):
+        with RunFolder(folder).open_scenario("auto", allow_code=True) as (stored, device):
             runner.resume(stored, Host(out, workers, device), folder, launcher, never)
     return folder
 

@@ -166,10 +166,10 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"device": "cp', "is damaged: Unterminated string"),
-        ('{"device": 5}', "is damaged: device: Input should be a valid string"),
-        ("[]", "is damaged: must be a table"),
-        ("\xff", "is damaged: "),
+        ('{"device": "cp', "cannot be read: Unterminated string"),
+        ('{"device": 5}', "cannot be read: device: Input should be a valid string"),
+        ("[]", "cannot be read: must be a table"),
+        ("\xff", "cannot be read: "),
         (None, "is missing, and without it the run cannot be resumed"),
     ],
 )

@@ -11,10 +11,11 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.cli.recorded import with_default_paths
+from scenarios.config.errors import ReportError
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
 from scenarios.report import energy_parts, groups, html
-from scenarios.report.run_reader import ReportError, open_runs
+from scenarios.report.run_reader import open_runs
 from scenarios.run import run_finder
 from tests.ledgers import made_run, visit_row
 

@@ -14,6 +14,7 @@ from matplotlib.patches import StepPatch
 from scenarios.config.load import load
 from scenarios.report.link_figures import recorded_link
 from scenarios.run import builder
+from scenarios.run.environment import Environment
 
 # Of 40 s: down 4 Mbit/s, but for an outage from 10 s to 20 s; up 1 Mbit/s.
 DAYS = "client,seconds,down_bits_per_second,up_bits_per_second\na,0,4e6,1e6\na,10,0,1e6\na,20,4e6,1e6\na,30,4e6,1e6\n"
@@ -29,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     scenario = load("digits", ["fleet.trace=days.csv"]).scenario
     return SimpleNamespace(
         scenario=scenario.model_dump(exclude_none=True),
-        environment={"files": builder.file_hashes(scenario)},
+        environment=Environment(files=builder.file_hashes(scenario)),
         rounds=[SimpleNamespace(end_s=25.0)],
         query=lambda sql, arguments=(): [VISIT, LOST] if arguments == [3] else [{"client": 3}],
     )

@@ -20,6 +20,7 @@ from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger
 from coordinator.records.visit_columns import VisitColumns
+from scenarios.config.errors import ReportError
 from scenarios.report import (
     best_round,
     bottlenecks,
@@ -32,8 +33,9 @@ from scenarios.report import (
     terminal,
     time_basis,
 )
-from scenarios.report.run_reader import BlockTraffic, ReportError, find, open_runs
+from scenarios.report.run_reader import BlockTraffic, open_runs
 from scenarios.run.progress import to_target
+from scenarios.run.run_finder import found
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
@@ -576,7 +578,8 @@ def test_a_compare_folder_is_reported_whole_and_into_itself_even_when_it_was_mov
     runs = [make_run(study / "fedavg", "fedavg", fedavg_rounds()), make_run(study / "fedbr", "fedbr", fedbr_rounds())]
     stated = COMPARISON | {"runs": [{"run_dir": f"/gone/{run.name}"} for run in runs]}
     (study / "compare.json").write_text(json.dumps(stated))
-    assert (find(study), find(runs[0])) == ((runs, stated), ([runs[0]], None))
+    whole, alone = found([study]), found([runs[0]])
+    assert (whole.folders, whole.comparison, alone.folders, alone.comparison) == (runs, stated, [runs[0]], None)
     path = html.from_folder(study, None, tmp_path / "rounds.csv", tmp_path / "rounds.parquet")
     assert path == study / "report.html"
     page = Page(path.read_text())
@@ -606,4 +609,4 @@ def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         ReportError, match=r"compare\.json does not name the runs that were compared: runs: Field required"
     ):
-        find(tmp_path)
+        found([tmp_path])

@@ -1,0 +1,268 @@
+"""The folder of a recorded run, opened for reading; nothing in it is written.
+
+A file is read when something in it is asked for, and once. An unfinished or running run is read up to its last
+committed round. The folder may come from anyone: what no run writes is refused, and no module that it names is imported
+but by `RunFolder.open_scenario` and `RunFolder.modules`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from coordinator.records import foreign
+from coordinator.records.schema import EVALUATIONS, LOGGED, EvaluationRow, LoggedRow, RoundRow
+from coordinator.records.store import has_rounds, read
+from scenarios.config.errors import ReportError, ScenarioError
+from scenarios.config.load import Loaded, load
+from scenarios.config.plugin_keys import own_names
+from scenarios.config.quantities import scenario_text
+from scenarios.config.schema import Scenario
+from scenarios.config.toml_source import leaves
+from scenarios.run import folder_files, plugin_sources, progress, run_records
+from scenarios.run.environment import Environment
+
+SCENARIO, ENVIRONMENT, LEDGER = PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
+
+
+class RunFolder:
+    """One recorded run. ReportError for a file that cannot be read; sqlite3.Error for a ledger that cannot be."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ledger = folder / LEDGER
+
+    # --- scenario -----------------------------------------------------------------------------------------------------
+
+    @property
+    def scenario_text(self) -> str:
+        """The text of its resolved scenario."""
+        return self._scenario[0]
+
+    @property
+    def scenario(self) -> Mapping[str, Any]:
+        """The tables of its scenario, as the file has them."""
+        return self._scenario[1]
+
+    @cached_property
+    def _scenario(self) -> tuple[str, dict[str, Any]]:
+        try:
+            return run_records.read_scenario(self.folder / SCENARIO)
+        except ValueError as error:
+            raise ReportError(f"{self.folder / SCENARIO} cannot be read: {error}") from error
+
+    @property
+    def method(self) -> str:
+        """The method's name, as the scenario writes it."""
+        return str(self.scenario.get("method", "unknown"))
+
+    def keys(self) -> Mapping[str, Any]:
+        """Dotted key -> value of the scenario as this version of fedbr resolves it, so that older runs compare.
+
+        One that names a plug-in of the user's own, which is not imported to read a run, as the file has it.
+        ReportError for one that cannot be resolved any more.
+        """
+        if own_names(self.scenario):
+            return dict(leaves(self.scenario))
+        file = self.folder / SCENARIO
+        try:
+            return _resolved(file, self.scenario_text)
+        except (OSError, ValueError) as error:
+            raise ReportError(f"{file} cannot be read: {error}") from None
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """`keys`, to compare runs by; as the file has them where they cannot be resolved any more."""
+        try:
+            return self.keys()
+        except ReportError:
+            return dict(leaves(self.scenario))
+
+    @contextlib.contextmanager
+    def modules(self, allow_code: bool) -> Iterator[None]:
+        """For a body that imports the user's own modules which the run names, from where `of_run` allows it.
+
+        A run whose record is missing or damaged, which others refuse, has recorded none.
+        """
+        sources: Mapping[str, plugin_sources.SourceFile] = {}
+        with contextlib.suppress(ReportError):
+            sources = self.environment.sources
+        with plugin_sources.of_run(self.folder, sources, allow_code):
+            yield
+
+    @contextlib.contextmanager
+    def open_scenario(self, device: str, allow_code: bool = False) -> Iterator[tuple[Loaded, str]]:
+        """The scenario, and the device to go on with: by default (``auto``) the device that the run began on.
+
+        Modules that the run names are imported in the body, too, so that workers are started there: from the user's own
+        places, or with ``allow_code`` also from those of the record. ScenarioError for a folder without a run, for
+        modules that are not allowed, and for a device of another type: results would not be bit-identical.
+        """
+        file = self.folder / SCENARIO
+        if not file.exists():
+            raise ScenarioError(f"{self.folder}: not a run folder: there is no {SCENARIO} in it")
+        folder_files.check(self.folder)
+        if device == "auto":
+            device = self.environment.device or device
+        self.check_device(device)
+        with self.modules(allow_code):
+            try:
+                loaded = load(str(file))
+            except ScenarioError as error:
+                # A module that has changed is possibly the cause.
+                change = "" if plugin_sources.ALLOW in str(error) else self.source_change()
+                raise ScenarioError(f"{error}; {change}" if change else str(error)) from None
+            began = self.environment.began_with
+            yield replace(loaded, name=self.folder.resolve().parent.name, began=began), device
+
+    # --- environment --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def environment(self) -> Environment:
+        """What the run has recorded of its machine, data and model; an empty one before it has.
+
+        ReportError, too, for one that is missing although rounds have been committed.
+        """
+        path = self.folder / ENVIRONMENT
+        try:
+            if path.exists():
+                return run_records.read_record(path, Environment)
+        except ValueError as error:
+            raise ReportError(f"{path} cannot be read: {error}") from None
+        with contextlib.suppress(sqlite3.DatabaseError):  # another check names a damaged ledger
+            if has_rounds(self.ledger):
+                raise ReportError(f"{path} is missing, and without it the run cannot be resumed")
+        return Environment()
+
+    def check_device(self, device: str) -> None:
+        """ScenarioError for a device of another type than that which the run began on."""
+        before = self.environment.device or device
+        if device.partition(":")[0] != before.partition(":")[0]:
+            raise ScenarioError(
+                f"--device {device}: the run began on {before}, and would not be bit-identical on {device}"
+            )
+
+    def source_change(self) -> str:
+        """Differences of the user's own modules from those that the run began with; empty if there are none."""
+        return plugin_sources.change(self.environment.sources, self.folder)
+
+    # --- ledger -------------------------------------------------------------------------------------------------------
+
+    def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Rows of the ledger."""
+        return read(self.ledger, sql, arguments)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a round has been committed."""
+        return has_rounds(self.ledger)
+
+    @cached_property
+    def meta(self) -> Mapping[str, str]:
+        """The ledger's metadata; empty without a ledger, or if its creation was interrupted."""
+        if not self.ledger.exists():
+            return {}
+        try:
+            return {row["key"]: row["value"] for row in self.query("SELECT key, value FROM meta")}
+        except sqlite3.OperationalError:
+            if self.is_begun:  # raises for a damaged file
+                raise
+            return {}
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """How the run ended; None while it is unfinished. ReportError for a summary that no run has written."""
+        try:
+            text = self.meta.get("summary")
+            return None if text is None else run_records.parsed(text, run_records.SummaryRecord)
+        except ValueError as error:
+            raise ReportError(f"{self.ledger} is damaged: summary: {error}") from None
+
+    @cached_property
+    def rounds(self) -> Sequence[RoundRow]:
+        """As committed. The last row may be no round: one that was cut, or a score after the last round."""
+        return [RoundRow._make(row) for row in self.query(progress.ROUNDS)]
+
+    @cached_property
+    def evaluations(self) -> Sequence[EvaluationRow]:
+        """The values of all evaluations beside the accuracy and loss of rounds; empty in most runs."""
+        return [EvaluationRow._make(row) for row in self._rows(EVALUATIONS)]
+
+    @cached_property
+    def logged(self) -> Sequence[LoggedRow]:
+        """The numbers that its method has logged; empty in most runs."""
+        return [LoggedRow._make(row) for row in self._rows(LOGGED)]
+
+    def _rows(self, table: str) -> list[sqlite3.Row]:
+        """Those of a table that not every run has."""
+        if not self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)):
+            return []
+        return self.query(f"SELECT * FROM {table} ORDER BY rowid")
+
+    @cached_property
+    def trail(self) -> progress.Trail:
+        """The progress curve: running totals and accuracy after each round."""
+        return progress.accumulated(self.rounds)
+
+    @property
+    def completed(self) -> int:
+        """Completed rounds, also those in which no visit counted; a round that was cut is not one."""
+        return len(self.rounds) if self.summary is None else int(self.summary["rounds"])
+
+    def final(self) -> float | None:
+        """The last accuracy that was evaluated; None if none was."""
+        return progress.final(self.trail)
+
+    def best(self) -> float | None:
+        """The best accuracy of any round; None if none was evaluated."""
+        return progress.best(self.trail)
+
+    def total(self, column: str) -> float:
+        """Sum of one column over all rounds."""
+        return float(sum(getattr(row, column) for row in self.rounds))
+
+    def wall_seconds(self) -> float:
+        """Wall-clock seconds of the run, start-up included once it has finished."""
+        if self.summary and self.summary.get("wall_seconds") is not None:
+            return float(self.summary["wall_seconds"])
+        return float(self.query("SELECT TOTAL(wall_s) AS wall_s FROM host_rounds")[0]["wall_s"])
+
+    # --- the whole folder ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """ReportError unless it has the files of a run, and all of them are such as a run writes."""
+        check_folder(self.folder)
+        missing = [name for name in PARTS if not (self.folder / name).exists()]
+        if missing:
+            raise ReportError(f"{self.folder} is not a run folder: it has no {', no '.join(missing)}")
+        _ = self.scenario, self.environment
+        try:
+            foreign.check(self.ledger)
+            _ = self.rounds, self.summary
+        except sqlite3.Error as error:
+            raise ReportError(f"{self.ledger} cannot be read: {error}") from error
+
+
+def check_folder(folder: Path) -> None:
+    """ReportError for a path that is no folder."""
+    if not folder.is_dir():
+        why = "it is a file" if folder.is_file() else "there is no such folder"
+        raise ReportError(f"{folder} is not a run folder: {why}")
+
+
+@lru_cache(maxsize=1024)
+def _resolved(file: Path, text: str) -> Mapping[str, Any]:
+    """`resolved_keys` of a run's scenario. ``text``: of the file, which may change."""
+    with plugin_sources.not_imported():
+        return resolved_keys(load(str(file)).scenario)
+
+
+def resolved_keys(scenario: Scenario) -> dict[str, Any]:
+    """Dotted key -> value of a scenario, as its file in a run folder has them."""
+    return dict(leaves(tomllib.loads(scenario_text(scenario.model_dump()))))
