@@ -19,6 +19,7 @@ from scenarios.config.errors import ReportError, ScenarioError
 from scenarios.experiment import run_set
 from scenarios.experiment.run_set import Study
 from scenarios.run.host import Host, Piece, choose_device
+from scenarios.run.observer import NotePrinter
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import LEDGER
 from scenarios.run.run_records import read_json
@@ -165,7 +166,7 @@ def _made(
     on: str | None,
     progress: bool | None,
     parallel: int | None,
-    write_note: Callable[[str], None],
+    write_note: NotePrinter,
 ) -> RunCollection:
     """The runs of a study, after those that are missing have been made and its result has been written."""
     from scenarios.experiment.parallel import make_runs
@@ -185,7 +186,7 @@ def _made(
     preload = None if is_in_turn and missing else ()  # its slots have fork servers of their own
     loaded = [run.loaded for run in missing or planned.runs[:1]]
     here = workers if named is None else 1
-    done = session(out, None, here, device, show, write_note, preload).call(loaded, work)
+    done = session(here, device, show, write_note, out=out, preload=preload).call(loaded, work)
     result = study.read_off(done) | {"warnings": done["warnings"]}
     for line in run_set.warning_lines(result):
         write_note(line)

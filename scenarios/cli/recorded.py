@@ -19,10 +19,10 @@ from scenarios.cli.options import (
     Json,
     Quiet,
     Workers,
+    call_session,
     each_once,
     emit,
     progress_printer,
-    with_workers,
 )
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ def verify(
 ) -> None:
     """Repeat a run and name the first round that differs, if any."""
     from scenarios.run.run_folder import RunFolder
+    from scenarios.run.session import Session
     from scenarios.studies import verify as study
 
     with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
@@ -174,7 +175,7 @@ def verify(
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return study.verify(loaded, folder, host, launcher, stopped)
 
-        result = with_workers([loaded], None, None, workers, device, quiet or as_json, work)
+        result = call_session([loaded], work, Session(workers, device), quiet or as_json)
     emit(result, as_json, lambda: study.show(result))
     if result["difference"] is not None:
         raise typer.Exit(FAILED)
@@ -214,6 +215,7 @@ def measure(
     from scenarios.config.load import ScenarioError
     from scenarios.run import folder_files
     from scenarios.run.run_folder import RunFolder
+    from scenarios.run.session import Session
     from scenarios.studies import measure as study
     from scenarios.studies import measure_request
 
@@ -227,6 +229,6 @@ def measure(
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return study.measure(asked, folder, host, launcher, stopped, tell)
 
-        result = with_workers([loaded], None, None, workers, device, True, work)
+        result = call_session([loaded], work, Session(workers, device), quiet=True)
     study.write(result, path)
     emit(result, as_json, lambda: study.show(result, path))

@@ -23,15 +23,15 @@ from scenarios.cli.options import (
     ScenarioName,
     Seed,
     SharedOptions,
+    call_session,
     emit,
     exit_with_error,
     print_notes,
     report_or_warning,
     with_options,
-    with_workers,
 )
 from scenarios.cli.remote import OwnWorkers, RemoteOptions
-from scenarios.run.notes import note_printer
+from scenarios.run.observer import NotePrinter
 
 if TYPE_CHECKING:
     from scenarios.config.load import Loaded
@@ -58,11 +58,12 @@ def run(
     """Run a scenario; write its run folder and report."""
     from scenarios.config.load import load, note_on_sums
     from scenarios.run import runner
+    from scenarios.run.session import Session
 
     remote_access, engine = options.access(options.workers), options.engine(options.workers)
     loaded = load(scenario, _with_seed(overrides, seed))
     own_numpy.limit([loaded])
-    tell = note_printer()
+    tell = NotePrinter()
     if options.works_elsewhere(options.workers):
         note_on_sums(loaded, tell)
     print_notes(loaded, tell)
@@ -70,9 +71,8 @@ def run(
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
-    parts = (out, run_id, options.workers, options.device, options.silent)
-    result = with_workers([loaded], *parts, work, remote_access, options.piece, engine=engine)
-    _finish(loaded, result, options)
+    here = Session(options.workers, options.device, (), out, run_id, remote_access, engine, options.piece)
+    _finish(loaded, call_session([loaded], work, here, options.silent), options)
 
 
 @with_options(RunOptions)
@@ -91,6 +91,7 @@ def resume(
     from scenarios.run import extension, runner
     from scenarios.run.host import check_room
     from scenarios.run.run_folder import RunFolder
+    from scenarios.run.session import Session
 
     remote_access, engine = options.access(options.workers), options.engine(options.workers)
     with RunFolder(folder).open_scenario(options.device, allow_code) as (recorded, device):
@@ -105,9 +106,8 @@ def resume(
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return runner.resume(loaded, host, folder, launcher, stopped)
 
-        parts = (None, None, options.workers, device, options.silent)
-        result = with_workers([loaded], *parts, work, remote_access, options.piece, engine=engine)
-        _finish(loaded, result, options)
+        here = Session(options.workers, device, (), None, None, remote_access, engine, options.piece)
+        _finish(loaded, call_session([loaded], work, here, options.silent), options)
 
 
 def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoReturn:
@@ -163,7 +163,7 @@ def check(
     from scenarios.studies.forecast import estimate as study
 
     loaded = load(scenario, _with_seed(overrides, seed))
-    tell = note_printer()
+    tell = NotePrinter()
     print_notes(loaded, tell)
     result = study.run_check(loaded, out)
     for note in result["notes"]:  # and those that need the data

@@ -15,11 +15,11 @@ from scenarios.cli.options import (
     FINISHED,
     STOPPED,
     StudyOptions,
+    call_session,
     emit,
     exit_with_error,
     progress_printer,
     report_or_warning,
-    with_workers,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def run_study(
     from scenarios.experiment.parallel import make_runs
     from scenarios.report.live import LiveTable, ParallelTable
     from scenarios.run.host import choose_device, piece_seconds
+    from scenarios.run.session import Session
 
     planned, piece = study.run_set, options.piece
     piece_seconds(piece)  # refused before minutes are spent on an estimate
@@ -71,18 +72,9 @@ def run_study(
             study.complete(made, host, launcher, stopped)
         return made
 
-    made = with_workers(
-        loaded,
-        options.out,
-        None,
-        options.workers if named is None else 1,
-        options.device,
-        options.silent,
-        work,
-        piece=piece,
-        show=table if side_by_side else in_turn,
-        preload=() if side_by_side or not missing else None,
-    )
+    workers, preload = options.workers if named is None else 1, () if side_by_side or not missing else None
+    here = Session(workers, options.device, out=options.out, piece=piece, preload=preload)
+    made = call_session(loaded, work, here, options.silent, table if side_by_side else in_turn)
     _finish_study(study, study.read_off(made) | {"warnings": made["warnings"]}, options, expected)
 
 
@@ -122,6 +114,7 @@ def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, e
 
 def estimate_of(planned: RunSet, options: StudyOptions) -> dict[str, Any]:
     """The expected duration of a study on this machine (`duration.result`), measured in short runs."""
+    from scenarios.run.session import Session
     from scenarios.studies.forecast import duration
 
     tell = progress_printer(options.silent)
@@ -131,7 +124,7 @@ def estimate_of(planned: RunSet, options: StudyOptions) -> dict[str, Any]:
         return duration.result(planned, host, duration.foreseen(planned, host, launcher, stopped, tell))
 
     runs = [run.loaded for run in planned.runs]
-    return with_workers(runs, None, None, options.workers, options.device, True, work)
+    return call_session(runs, work, Session(options.workers, options.device), quiet=True)
 
 
 def show_estimate(found: dict[str, Any], stream: IO[str]) -> None:

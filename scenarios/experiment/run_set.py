@@ -28,6 +28,7 @@ from scenarios.config.schema import Scenario
 from scenarios.run import builder, folder_files, runner
 from scenarios.run.folder_files import HeldFolder
 from scenarios.run.host import Host, check_folder, make_folder, run_lock
+from scenarios.run.observer import RunObserver
 from scenarios.run.progress import ProgressPoint, after, reached, trail
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
@@ -279,13 +280,13 @@ def make_run(
     """Make one run in its folder ``path``, or go on with it; its summary with its name. Errors as of `runner.run`."""
     points = trail(path) if has_rounds(path / "ledger.sqlite") else ()
     is_begun = bool(points) and not reached(points, run.needs)  # unfinished, or shorter than its needs now are
-    until = _Until(run.needs, points[-1] if is_begun else None, stopped, host.on_round)
-    inside = replace(host, run_id=f"{path.parent.name}/{run.name}", on_round=until.on_round)
+    needs = _Needs(run.needs, points[-1] if is_begun else None)
+    inside = replace(host, run_id=f"{path.parent.name}/{run.name}", observers=(*host.observers, needs))
     if is_begun:
         loaded = builder.on_device(run.loaded, host.device)
-        return _ended(run, path, runner.resume(loaded, inside, path, launcher, until))
+        return _ended(run, path, runner.resume(loaded, inside, path, launcher, stopped))
     _clear(path)
-    return _ended(run, path, runner.run(run.loaded, inside, launcher, until, stop_at_target=False))
+    return _ended(run, path, runner.run(run.loaded, inside, launcher, stopped, stop_at_target=False))
 
 
 def _clear(path: Path) -> None:
@@ -303,27 +304,15 @@ def _ended(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str,
     return {"name": run.name, **summary, "run_dir": str(path), "stopped_by": stopped_by}
 
 
-class _Until:
-    """The stop flag of a run: set when the run has met its needs, or by the user."""
+class _Needs(RunObserver):
+    """Ends a run that has met its needs."""
 
-    def __init__(
-        self,
-        needs: Mapping[str, float],
-        last: ProgressPoint | None,
-        stopped: Callable[[], bool],
-        on_round: Callable[[RoundFinished], None],
-    ) -> None:
-        self._needs, self._last, self._stopped, self._on_round = needs, last, stopped, on_round
-        self._is_enough = False
+    def __init__(self, needs: Mapping[str, float], last: ProgressPoint | None) -> None:
+        self._needs, self._last = needs, last
 
-    def on_round(self, finished: RoundFinished) -> None:
-        """A round has been committed."""
-        self._last = after(self._last, finished.row)
-        self._is_enough = reached((self._last,), self._needs)
-        self._on_round(finished)
-
-    def __call__(self) -> bool:
-        return self._is_enough or self._stopped()
+    def on_round(self, progress: RoundFinished) -> bool:
+        self._last = after(self._last, progress.row)
+        return reached((self._last,), self._needs)
 
 
 def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:

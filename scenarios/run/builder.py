@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from functools import reduce
 from pathlib import Path
@@ -26,7 +26,7 @@ from coordinator.records.store import Ledger
 from coordinator.rounds.budget import Budget
 from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.pool_trainer import PoolTrainer
-from coordinator.rounds.run import FederatedRun, RoundFinished
+from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.selection import ClientSelection
 from coordinator.rounds.selectors.registry import selector
 from coordinator.workers.task import Workers
@@ -47,6 +47,7 @@ from scenarios.config.schema import EVALUATION_KEYS, EvalSection, Scenario, Spee
 from scenarios.config.validation import evaluated, named_blocks
 from scenarios.run import fleet_builder
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
+from scenarios.run.observer import Observers
 
 RUN_ID_BYTES = 8
 ADDED: Mapping[str, Mapping[str, Any]] = {
@@ -354,10 +355,9 @@ def federated_run(
     workers: Workers,
     ledger: Ledger,
     folder: Path,
+    watch: Observers,
     *,
     refused: Mapping[int, str],
-    on_round: Callable[[RoundFinished], None],
-    is_stopped: Callable[[], bool],
     stop_at_target: bool,
 ) -> tuple[FederatedRun, CheckpointStore]:
     """A run that trains, before its first round, and the store of its checkpoints.
@@ -384,8 +384,8 @@ def federated_run(
         rules=scenario.rounds,
         selection=client_selection(loaded, description),
         eval_every=scenario.eval.every,
-        on_round=on_round,
-        is_stopped=is_stopped,
+        on_round=watch.on_round,
+        is_stopped=watch,
         refused=refused,
         charged_examples=examples_of_clients(loaded, description) if scenario.eval.charged else None,
     )

@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from coordinator.records.schema import HostEvent
 from coordinator.records.store import read
 from coordinator.rounds.budget import TIME_LIMIT, USER
 from coordinator.rounds.run import RoundFinished
@@ -31,6 +30,7 @@ from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
 from scenarios.run import folder_files
 from scenarios.run.folder_files import HeldFolder
+from scenarios.run.observer import RunObserver
 
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
@@ -49,14 +49,9 @@ class Host:
     workers: int
     device: str
     run_id: str | None = None
-    on_start: Callable[[Path, Loaded], None] = lambda folder, loaded: None
-    on_round: Callable[[RoundFinished], None] = lambda progress: None
+    observers: Sequence[RunObserver] = ()
     remote_access: RemoteAccess | None = None
     """The port that remote workers join; None: local workers only."""
-    on_note: Callable[[str], None] = lambda note: None
-    """Told once, before training, what the scenario's author should know of its data and method."""
-    on_event: Callable[[HostEvent], None] = lambda event: None
-    """Told of workers that come and go."""
     stopped_by: Callable[[], str] = lambda: USER
     """The word for what has set the stop flag."""
 
@@ -137,7 +132,7 @@ def interruptible() -> Iterator[None]:
         _computing.is_interruptible = before
 
 
-class Piece:
+class Piece(RunObserver):
     """The stop flag of a piece of a run or study: set by the user, or at the first round's end after ``seconds``.
 
     No round is lost at the end of a piece, and each piece has at least one. None: no end but the user's.
@@ -158,14 +153,10 @@ class Piece:
         """The word for what has set it: the end of the piece, or the user."""
         return TIME_LIMIT if self._is_over else USER
 
-    def after(self, on_round: Callable[[RoundFinished], None]) -> Callable[[RoundFinished], None]:
-        """``on_round``, and the end of the piece if a round is committed so late."""
-
-        def committed(progress: RoundFinished) -> None:
-            on_round(progress)
-            self._is_over = self._clock() >= self._ends_at
-
-        return committed
+    def on_round(self, progress: RoundFinished) -> bool:
+        """The end of the piece, if a round is committed so late."""
+        self._is_over = self._clock() >= self._ends_at
+        return self._is_over
 
 
 def piece_seconds(text: str | None) -> float | None:

@@ -6,8 +6,8 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from coordinator.workers.task import Stopped
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.home import shared
-from edge.protocol.payload import Payload
 from edge.runtime.numerics import fingerprint
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
@@ -44,7 +43,8 @@ from scenarios.run.environment import Environment
 from scenarios.run.folder_files import HeldFolder
 from scenarios.run.host import Host, create_run_folder, logging_to, reset_run_folder, run_lock
 from scenarios.run.metadata import environment, summary
-from scenarios.run.run_folder import RunFolder
+from scenarios.run.observer import Observers
+from scenarios.run.run_folder import LEDGER, RunFolder
 from scenarios.run.stoppable_clock import StoppableClock
 
 _log = logging.getLogger("fedbr.runner")
@@ -75,14 +75,13 @@ def run(
     fleet = builder.fleet(loaded)
     folder = create_run_folder(loaded, host)
     with run_lock(folder) as held, _log_and_wrap(held):
-        _log_start(folder, host)
-        host.on_start(folder, loaded)
         try:
-            with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
-                return _run(loaded, fleet, host, held, launcher, held.watched(stopped), stop_at_target)
+            watch = Observers(host.observers, held.watched(stopped))
+            return _Maker(loaded, fleet, host, held, launcher, watch).make(stop_at_target)
         except (ScenarioError, Stopped):
             held.check()
-            folder_files.discard(folder)  # no round has been committed yet, so nothing is lost
+            if not RunFolder(folder).is_begun:
+                folder_files.discard(folder)
             raise
 
 
@@ -105,16 +104,9 @@ def resume(
         resumed = recorded.is_begun
         if not resumed:
             reset_run_folder(folder)
-        _log_start(folder, host)
-        host.on_start(folder, loaded)
-        with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
-            until = held.watched(stopped)
-            before = recorded.environment
-            return _run(loaded, fleet, host, held, launcher, until, before.stops_at_target, before if resumed else None)
-
-
-def _log_start(folder: Path, host: Host) -> None:
-    _log.info("run folder %s, %d workers on %s, data cache %s", folder, host.workers, host.device, cache_folder())
+        before, watch = recorded.environment, Observers(host.observers, held.watched(stopped))
+        made = _Maker(loaded, fleet, host, held, launcher, watch)
+        return made.make(before.stops_at_target, before if resumed else None)
 
 
 def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
@@ -158,159 +150,117 @@ def _log_and_wrap(held: HeldFolder) -> Iterator[None]:
             yield
 
 
-def _run(
-    loaded: Loaded,
-    fleet: Fleet,
-    host: Host,
-    held: HeldFolder,
-    launcher: WorkerLauncher,
-    stopped: Callable[[], bool],
-    stop_at_target: bool,
-    before: Environment | None = None,
-) -> dict[str, Any]:
-    """Run, or with the environment that it had ``before`` resume; returns the summary."""
-    wall_started, folder, resumed = time.monotonic(), held.path, before is not None
-    sources = {} if resumed else plugin_sources.find(plugin_sources.named(loaded))
-    profile, initial = _described(loaded, host, folder, launcher, stopped)
-    fleet = builder.with_operations(loaded, fleet, profile)
-    refused = builder.refused(loaded, fleet, profile)
-    foreseen = _tell_before_training(loaded, profile, host)
-    chain = initial_hash(builder.identity(loaded), profile.data_sha256)
-    held.check()
-    if before is None:
-        kept = plugin_sources.keep(sources, folder)
-        here = environment(loaded, profile, host, refused, stop_at_target, kept)
-        here.write(folder)
-    with _ledger(loaded, held, chain, resumed) as ledger:
-        job = _job(loaded, profile, host)
-        if before is not None and (change := before.machine_change(host.device)):
-            ledger.event(HostEvent("machine_changed", "", change, time.time()))
-        server = builder.server(loaded, profile, initial, folder)
-        limit = builder.largest_message(loaded, job, profile, server)
-        with _pool(job, host, folder, launcher, _recorder(ledger, host), stopped, limit) as pool:
-            run, store = builder.federated_run(
-                loaded,
-                job,
-                profile,
-                server,
-                StoppableClock(fleet),
-                pool,
-                ledger,
-                folder,
-                refused=refused,
-                on_round=host.on_round,
-                is_stopped=stopped,
-                stop_at_target=stop_at_target,
-            )
-            wall_before = ledger.wall_seconds()
-            with plugin_errors.named(loaded.scenario.model_dump(), RunFailed):
-                stopped_by = _rounds(run, store, resumed) or host.stopped_by()
-        store.remove_orphans()
-        wall_seconds = wall_before + time.monotonic() - wall_started
-        result = summary(RunFolder(folder), before or here, loaded, run, stopped_by, wall_seconds)
-        result["warnings"] = [
-            *foreseen,
-            *run_warnings.found(loaded, run.committed.rounds, result["visits"], stopped_by),
-            *run_warnings.of_cut_round(result["cut_round"]),
-        ]
-        ledger.finish(shared(result))
-        return result
+@dataclass(frozen=True)
+class _Maker:
+    """Makes a run in its folder."""
 
+    loaded: Loaded
+    fleet: Fleet
+    """As the scenario draws it"""
+    host: Host
+    held: HeldFolder
+    launcher: WorkerLauncher
+    watch: Observers
 
-def _described(
-    loaded: Loaded, host: Host, folder: Path, launcher: WorkerLauncher, stopped: Callable[[], bool]
-) -> tuple[ModelProfile, Payload]:
-    """Model and data as a worker describes them, and the initial vectors."""
-    with probe_worker(loaded, host.device, launcher, folder / "logs", stopped) as probe:
-        return probe.describe(True)
+    def make(self, stop_at_target: bool, before: Environment | None = None) -> dict[str, Any]:
+        """Make the run, or with the environment that it had ``before`` go on with it, and tell whoever watches it."""
+        folder, host, result = self.held.path, self.host, None
+        _log.info("run folder %s, %d workers on %s, data cache %s", folder, host.workers, host.device, cache_folder())
+        try:
+            self.watch.on_start(folder, self.loaded)
+            with plugin_errors.named(self.loaded.scenario.model_dump(), ScenarioError, self.loaded.name):
+                result = self._run(stop_at_target, before)
+            return result
+        finally:
+            self.watch.on_end(result)
 
+    def _run(self, stop_at_target: bool, before: Environment | None) -> dict[str, Any]:
+        wall_started, loaded, folder, device = time.monotonic(), self.loaded, self.held.path, self.host.device
+        sources = plugin_sources.find(plugin_sources.named(loaded)) if before is None else {}
+        with probe_worker(loaded, device, self.launcher, folder / "logs", self.watch) as probe:
+            profile, initial = probe.describe(True)
+        fleet = builder.with_operations(loaded, self.fleet, profile)
+        refused = builder.refused(loaded, fleet, profile)
+        evaluated_clients.check_validation(loaded, profile)
+        warnings = run_warnings.foreseen(loaded, profile, device)
+        for note in (
+            *run_warnings.partition_notes(profile),
+            *evaluated_clients.left_out_notes(loaded, profile),
+            *builder.method_notes(loaded, profile),
+            *warnings,
+        ):
+            self.watch.on_note(note)
+        chain = initial_hash(builder.identity(loaded), profile.data_sha256)
+        self.held.check()
+        if before is None:
+            kept = plugin_sources.keep(sources, folder)
+            here = environment(loaded, profile, self.host, refused, stop_at_target, kept)
+            here.write(folder)
+        with self._ledger(chain, before is not None) as ledger:
+            job = self._job(profile)
+            if before is not None and (change := before.machine_change(device)):
+                ledger.event(HostEvent("machine_changed", "", change, time.time()))
+            server = builder.server(loaded, profile, initial, folder)
+            with self._pool(job, ledger, builder.largest_message(loaded, job, profile, server)) as pool:
+                parts = (job, profile, server, StoppableClock(fleet), pool, ledger, folder, self.watch)
+                run, store = builder.federated_run(loaded, *parts, refused=refused, stop_at_target=stop_at_target)
+                wall_before = ledger.wall_seconds()
+                with plugin_errors.named(loaded.scenario.model_dump(), RunFailed):
+                    stopped_by = _rounds(run, store, before is not None) or self.host.stopped_by()
+            store.remove_orphans()
+            wall_seconds = wall_before + time.monotonic() - wall_started
+            result = summary(RunFolder(folder), before or here, loaded, run, stopped_by, wall_seconds)
+            warnings += run_warnings.found(loaded, run.committed.rounds, result["visits"], stopped_by)
+            result["warnings"] = [*warnings, *run_warnings.of_cut_round(result["cut_round"])]
+            ledger.finish(shared(result))
+            return result
 
-def _tell_before_training(loaded: Loaded, profile: ModelProfile, host: Host) -> list[str]:
-    """Give notes and warnings to whoever watches; returns the warnings, which are the summary's, too.
+    @contextlib.contextmanager
+    def _ledger(self, chain: str, resumed: bool) -> Iterator[Ledger]:
+        """The ledger of the run, new or resumed; ScenarioError for one whose hash chain begins otherwise."""
+        genesis, table = None if resumed else chain, self.loaded.method.objective.table
+        path = self.held.path / LEDGER
+        ledger = Ledger(path, genesis, table, self.loaded.scenario.checkpoints, self.held.check)
+        with contextlib.closing(ledger):
+            self.held.keep(path)
+            if ledger.genesis != chain:
+                raise _is_another(self.held.path)
+            yield ledger
 
-    ScenarioError if clients lack the validation examples that the run needs.
-    """
-    evaluated_clients.check_validation(loaded, profile)
-    foreseen = run_warnings.foreseen(loaded, profile, host.device)
-    for note in (*_notes(loaded, profile), *foreseen):
-        host.on_note(note)
-    return foreseen
+    def _job(self, profile: ModelProfile) -> Job:
+        job = builder.job(self.loaded, profile, self.host.device, cache_folder())
+        access = self.host.remote_access
+        if access is None:
+            return job
+        numerics = {} if access.any_machine else fingerprint(self.host.device, self.loaded.scenario.train.instructions)
+        return replace(job, fingerprint=numerics, visit_nbytes=builder.training_nbytes(self.loaded, profile))
 
+    def _pool(self, job: Job, ledger: Ledger, most_nbytes: int) -> Pool:
+        """The workers of the run, and the port of remote ones, which can fetch the files that the run has.
 
-def _pool(
-    job: Job,
-    host: Host,
-    folder: Path,
-    launcher: WorkerLauncher,
-    tell: Callable[[HostEvent], None],
-    stopped: Callable[[], bool],
-    most_nbytes: int,
-) -> Pool:
-    """The workers of the run, and the port of remote ones, which can fetch the files that the run has."""
-    remote = host.remote_access
-    files = {} if remote is None else shipped_files.find(job, folder)
-    return Pool(
-        job,
-        host.workers,
-        launcher,
-        folder / "logs",
-        tell,
-        stopped,
-        remote_access=remote,
-        most_nbytes=most_nbytes,
-        files=files,
-    )
+        Their events are recorded and told; one that has joined is named as the owner of its key is.
+        """
+        access = self.host.remote_access
+        names = {} if access is None else access.names
 
+        def on_event(event: HostEvent) -> None:
+            key = event.detail.rpartition(" ")[2]
+            is_named = event.kind == "worker_joined" and key in names
+            event = event._replace(detail=f"{event.detail}, {names[key]}") if is_named else event
+            ledger.event(event)
+            self.watch.on_event(event)
 
-def _notes(loaded: Loaded, profile: ModelProfile) -> list[str]:
-    """What the scenario's author should know of its data and method before training."""
-    return [
-        *run_warnings.partition_notes(profile),
-        *evaluated_clients.left_out_notes(loaded, profile),
-        *builder.method_notes(loaded, profile),
-    ]
-
-
-@contextlib.contextmanager
-def _ledger(loaded: Loaded, held: HeldFolder, chain: str, resumed: bool) -> Iterator[Ledger]:
-    """The ledger of a run, new or resumed; ScenarioError for one whose hash chain begins otherwise."""
-    genesis, table = None if resumed else chain, loaded.method.objective.table
-    path = held.path / "ledger.sqlite"
-    ledger = Ledger(path, genesis, table, loaded.scenario.checkpoints, held.check)
-    with contextlib.closing(ledger):
-        held.keep(path)
-        if ledger.genesis != chain:
-            raise _is_another(held.path)
-        yield ledger
-
-
-def _recorder(ledger: Ledger, host: Host) -> Callable[[HostEvent], None]:
-    """A handler of the pool's events, for the ledger and for whoever watches."""
-
-    names = host.remote_access.names if host.remote_access is not None else {}
-
-    def on_event(event: HostEvent) -> None:
-        ledger.event(_with_name(event, names))
-        host.on_event(event)
-
-    return on_event
-
-
-def _with_name(event: HostEvent, names: Mapping[str, str]) -> HostEvent:
-    """The event of a remote worker that has joined, with what the owner of its key calls it."""
-    key = event.detail.rpartition(" ")[2]
-    if event.kind != "worker_joined" or key not in names:
-        return event
-    return event._replace(detail=f"{event.detail}, {names[key]}")
-
-
-def _job(loaded: Loaded, profile: ModelProfile, host: Host) -> Job:
-    job = builder.job(loaded, profile, host.device, cache_folder())
-    if host.remote_access is None:
-        return job
-    instructions = loaded.scenario.train.instructions
-    numerics = {} if host.remote_access.any_machine else fingerprint(host.device, instructions)
-    return replace(job, fingerprint=numerics, visit_nbytes=builder.training_nbytes(loaded, profile))
+        return Pool(
+            job,
+            self.host.workers,
+            self.launcher,
+            self.held.path / "logs",
+            on_event,
+            self.watch,
+            remote_access=access,
+            most_nbytes=most_nbytes,
+            files={} if access is None else shipped_files.find(job, self.held.path),
+        )
 
 
 def _rounds(run: FederatedRun, store: CheckpointStore, resumed: bool) -> str | None:

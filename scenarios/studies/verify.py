@@ -18,6 +18,7 @@ from edge.protocol.scratch import scratch
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
 from scenarios.run.run_folder import RunFolder
 
 TABLES = {"rounds": "round", "visits": "visit", "payload_shapes": "rowid"}
@@ -68,26 +69,17 @@ def verify(
         raise ScenarioError(f"{recorded.ledger} cannot be read: {error}") from None
     if not known:
         raise ScenarioError(f"{folder}: there is nothing to verify before the first round has been committed")
-    repeated = 0
-
-    def on_round(progress: RoundFinished) -> None:
-        nonlocal repeated
-        repeated += 1
-        host.on_round(progress)
-
-    def is_enough() -> bool:
-        return repeated >= known or stopped()
-
+    count = _RoundCount(known)
     with scratch() as place:
         launcher.adopt(place)  # the launcher removes it if this process is killed
-        elsewhere = replace(host, out=place, run_id="again", on_round=on_round)
-        result = runner.run(loaded, elsewhere, launcher, is_enough, recorded.environment.stops_at_target)
+        elsewhere = replace(host, out=place, run_id="again", observers=(*host.observers, count))
+        result = runner.run(loaded, elsewhere, launcher, stopped, recorded.environment.stops_at_target)
         again = Path(result["run_dir"])
         own = loaded.method.objective.table
         tables = TABLES | ({} if own is None else {own.name: "rowid"}) | {EVALUATIONS: "rowid"}
-        differences = (difference(folder, again, round, tables) for round in range(min(repeated, known)))
+        differences = (difference(folder, again, round, tables) for round in range(min(count.rounds, known)))
         first = next(filter(None, differences), None)
-        verified = first.round if first else min(repeated, known)
+        verified = first.round if first else min(count.rounds, known)
     return {
         "run_dir": str(folder),
         "rounds": known,
@@ -97,6 +89,17 @@ def verify(
         "machine_change": recorded.environment.machine_change(host.device),
         "source_change": recorded.source_change(),
     }
+
+
+class _RoundCount(RunObserver):
+    """Counts rounds, and ends the run after so many."""
+
+    def __init__(self, most: int) -> None:
+        self.rounds, self._most = 0, most
+
+    def on_round(self, progress: RoundFinished) -> bool:
+        self.rounds += 1
+        return self.rounds >= self._most
 
 
 def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str]) -> Difference | None:

@@ -28,6 +28,7 @@ from scenarios.report import html
 from scenarios.run import folder_files, runner
 from scenarios.run.folder_files import SUPER_JOURNAL
 from scenarios.run.host import Host
+from tests.observers import Listener
 from tests.scenarios.runs import QUICK, fedbr, never, opened, resumed
 
 DIGITS = (*QUICK, "rounds.max=3", "method=fedbr")
@@ -37,7 +38,7 @@ NEWEST = "checkpoints/round-000001.safetensors"
 @pytest.fixture(scope="module")
 def stopped(launcher: WorkerLauncher, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done: list[RoundFinished] = []
-    host = Host(tmp_path_factory.mktemp("out"), 2, "cpu", "cut", on_round=done.append)
+    host = Host(tmp_path_factory.mktemp("out"), 2, "cpu", "cut", [Listener(on_round=done.append)])
     result = runner.run(load("digits", DIGITS), host, launcher, lambda: len(done) >= 2, True)
     assert (result["stopped_by"], result["rounds"]) == ("user", 2)
     return Path(result["run_dir"])
@@ -127,7 +128,8 @@ def test_a_log_is_not_written_through_a_link_that_comes_later(
             path.unlink()
             path.symlink_to(precious)
 
-    result = runner.resume(loaded, Host(folder.parent, 2, device, on_start=on_start), folder, launcher, never)
+    host = Host(folder.parent, 2, device, observers=[Listener(on_start=on_start)])
+    result = runner.resume(loaded, host, folder, launcher, never)
     assert result["rounds"] == 3  # other workers, with other logs, took their places
     assert precious.read_text() == "years of work"
 

@@ -16,6 +16,7 @@ from scenarios.report import terminal
 from scenarios.report.run_reader import open_runs
 from scenarios.run import run_warnings, runner
 from scenarios.run.host import Host
+from tests.observers import Listener
 from tests.scenarios.in_this_process import SMALL, pool_in_this_process
 
 __all__ = ["pool_in_this_process"]
@@ -26,7 +27,7 @@ def ended(out: Path, *overrides: str) -> dict[str, Any]:
     """The summary of a real run, and the notes before its start."""
     notes: list[str] = []
     loaded = load("digits", ["method=fedavg", *SMALL, "rounds.max=1", *overrides])
-    host = Host(out, 1, "cpu", on_note=notes.append)
+    host = Host(out, 1, "cpu", observers=[Listener(on_note=notes.append)])
     return runner.run(loaded, host, WorkerLauncher(), lambda: False, True) | {"notes": notes}
 
 

@@ -26,6 +26,7 @@ from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
 from tests.edge.data.made_up import png, write
 from tests.edge.protocol.mutations import JOB
+from tests.observers import Listener
 from tests.scenarios.runs import fedbr, never
 
 PACKAGE = {
@@ -85,7 +86,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         loaded = load("digits", scenario_keys(folder))
         hosts = [
             Host(folder / "runs", 1, "cpu", "alone"),
-            Host(folder / "runs", 0, "cpu", "remote", remote_access=access, on_event=join),
+            Host(folder / "runs", 0, "cpu", "remote", [Listener(on_event=join)], access),
         ]
         try:
             with WorkerLauncher() as launcher:
