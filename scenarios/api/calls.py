@@ -29,7 +29,8 @@ from scenarios.config.load import Loaded, load, note_on_sums
 from scenarios.config.toml_source import COMMAND_LINE
 from scenarios.report.live import LiveTable
 from scenarios.run import builder, extension, runner
-from scenarios.run.host import KILLED, Host, Piece, check_room
+from scenarios.run.folder_files import check_room
+from scenarios.run.host import KILLED, Host, Piece
 from scenarios.run.observer import NotePrinter
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.session import Session

@@ -89,7 +89,7 @@ def resume(
     if that is missing; with another limit (rounds.max, stop.*, budget.*), go on with it.
     """
     from scenarios.run import extension, runner
-    from scenarios.run.host import check_room
+    from scenarios.run.folder_files import check_room
     from scenarios.run.run_folder import RunFolder
     from scenarios.run.session import Session
 

@@ -26,8 +26,8 @@ from scenarios.config.errors import ReportError, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
 from scenarios.run import builder, folder_files, runner
-from scenarios.run.folder_files import HeldFolder
-from scenarios.run.host import Host, check_folder, make_folder, run_lock
+from scenarios.run.folder_files import HeldFolder, run_lock
+from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
 from scenarios.run.progress import ProgressPoint, after, reached, trail
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
@@ -105,7 +105,7 @@ def folder_of(result: Mapping[str, Any]) -> Path:
 
 def pending(run_set: RunSet, out: Path, device: str) -> list[PlannedRun]:
     """The runs that are not finished; ScenarioError if the folder belongs to another run set or holds other runs."""
-    check_folder(run_set.name, Host(out, 1, device, run_set.run_id), may_exist=True)
+    folder_files.check_place(out / run_set.name, run_set.run_id, may_exist=True)
     folder = known_folder(run_set, out)
     if folder is None:
         return list(run_set.runs)
@@ -263,7 +263,8 @@ def known_folder(run_set: RunSet, out: Path) -> Path | None:
 
 def _new(run_set: RunSet, host: Host) -> Path:
     mark = json.dumps({"study": run_set.kind})
-    return make_folder(run_set.name, host, lambda folder: write_text(folder / run_set.mark, mark))
+    place = host.out / run_set.name
+    return folder_files.make_folder(place, host.run_id, lambda folder: write_text(folder / run_set.mark, mark))
 
 
 def discard(folder: Path, mark: str) -> None:

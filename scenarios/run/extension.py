@@ -28,8 +28,8 @@ from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
 from scenarios.config.toml_source import leaves, parse
 from scenarios.config.validation import CHECKED_ROUNDS
-from scenarios.run import run_errors
-from scenarios.run.host import reset_run_folder, run_lock
+from scenarios.run import folder_files, run_errors
+from scenarios.run.folder_files import run_lock
 from scenarios.run.run_folder import ENVIRONMENT, SCENARIO, RunFolder
 
 ALLOWED = ("rounds.max", "stop", "budget")
@@ -65,7 +65,7 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
     with run_lock(folder), run_errors.named(folder):
         recorded = RunFolder(folder)
         if not recorded.is_begun:
-            reset_run_folder(folder)
+            folder_files.empty(folder)
             _write(new, recorded)
             return new
         if change := recorded.source_change():
@@ -88,7 +88,7 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
                 ledger.event(HostEvent("limits_changed", "", ", ".join(changes), time.time()))
         if not kept:
             new = replace(new, began={})
-            reset_run_folder(folder)
+            folder_files.empty(folder)
         _write(new, recorded)
     return new
 

@@ -1,4 +1,4 @@
-"""The files of a run folder that may be written, and those that may be removed.
+"""The folders of runs on the disk: how they are made and locked, and which of their files are written and removed.
 
 A folder may come from another user, or may have been modified. Nothing behind a link is written or removed, and no file
 with a name that runs do not use. A run whose folder is moved or removed while it works is ended (`HeldFolder`).
@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from coordinator.records import foreign
 from coordinator.records.checkpoints import remove_all
 from coordinator.records.names import PLACES, VECTORS
+from coordinator.records.store import read
 from coordinator.rounds.run import RunFailed
-from edge.protocol.files import opened
+from edge.protocol.files import folder_lock, opened, write_bytes, write_folder, write_text
 from scenarios.config.errors import ScenarioError
 from scenarios.run import plugin_sources
 
@@ -38,6 +41,10 @@ _PASSING = re.compile(
     r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html|uncertainty\.json|measure\.json)\.part|replies-[a-z0-9_]{8}\.part"
 )
 _LOG = re.compile(r"(coordinator|worker-[0-9]+)\.log")
+PROBE_NBYTES = 4096
+"""Not 0, since a full disk can still create empty files."""
+SCRATCH_NAME_NBYTES = len("..new-12345678")
+"""Bytes that `write_folder` adds to the name of a run folder while it fills it."""
 SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
 """The end of an SQLite journal that names a super-journal, which SQLite then deletes (its file format, section 3)."""
 
@@ -86,6 +93,102 @@ def _is_at(path: Path, held: os.stat_result) -> bool:
         return False
 
 
+def check_place(place: Path, run_id: str | None, may_exist: bool = False) -> None:
+    """ScenarioError if the folder of a run or study cannot be created in ``place``, before any process is started."""
+    if run_id is not None and (Path(run_id).name != run_id or not run_id or not run_id.isprintable()):
+        raise ScenarioError(
+            f"--run-id {run_id!r}: must be the name of a folder, without slashes and control characters"
+        )
+    with _writing(place):
+        place.mkdir(parents=True, exist_ok=True)
+        _probe(place)
+        longest = os.pathconf(place, "PC_NAME_MAX") - SCRATCH_NAME_NBYTES
+    if run_id is None:
+        return
+    if len(os.fsencode(run_id)) > longest:
+        raise ScenarioError(f"--run-id {run_id!r}: must not be longer than {longest} bytes")
+    if not may_exist:
+        with _writing(place / run_id):  # even a look-up can fail
+            _refuse_existing(place / run_id)
+
+
+def check_room(folder: Path) -> None:
+    """ScenarioError for a run folder that cannot be written, before any process is started."""
+    try:
+        _probe(folder)
+    except OSError as error:
+        raise ScenarioError(f"run folder {folder} cannot be written: {error.strerror}") from None
+
+
+def _probe(folder: Path) -> None:
+    """OSError for a folder in which not even a short file can be written."""
+    probe = folder / f".probe-{secrets.token_hex(4)}"
+    write_bytes(probe, bytes(PROBE_NBYTES))
+    probe.unlink()
+
+
+def make_folder(place: Path, run_id: str | None, fill: Callable[[Path], None]) -> Path:
+    """A new folder in ``place`` for one run, study or comparison, with the files of ``fill``.
+
+    The folder is complete or absent, even if this process is killed.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    folder = place / (run_id or f"{stamp}-{secrets.token_hex(2)}")
+    _refuse_existing(folder)
+    with _writing(folder):
+        place.mkdir(parents=True, exist_ok=True)
+        write_folder(folder, fill)
+    return folder
+
+
+def make_run_folder(place: Path, run_id: str | None, scenario: str) -> Path:
+    """A new run folder with its empty subfolders and the text of its resolved scenario."""
+
+    def fill(folder: Path) -> None:
+        for name in MADE:
+            (folder / name).mkdir()
+        write_text(folder / "scenario.toml", scenario)
+
+    return make_folder(place, run_id, fill)
+
+
+def _refuse_existing(folder: Path) -> None:
+    if not folder.exists():
+        return
+    if (folder / "scenario.toml").exists() and not _has_ended(folder / LEDGER[0]):
+        raise ScenarioError(
+            f"run folder {folder} holds an unfinished run; to resume it: fedbr resume {folder}, or choose another "
+            "--run-id"
+        )
+    raise ScenarioError(f"run folder {folder} exists already; choose another --run-id")
+
+
+def _has_ended(ledger: Path) -> bool:
+    try:
+        return bool(read(ledger, "SELECT value FROM meta WHERE key = 'summary'"))
+    except sqlite3.Error:
+        return False
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ScenarioError(f"--out: cannot write to {folder}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def run_lock(folder: Path) -> Iterator[HeldFolder]:
+    """Lock a run folder until the context or the process ends; ScenarioError if another process has locked it."""
+    with contextlib.ExitStack() as lock:
+        try:
+            descriptor = lock.enter_context(folder_lock(folder.resolve()))
+        except BlockingIOError:
+            raise ScenarioError(f"run folder {folder}: another process has locked this run") from None
+        yield HeldFolder(folder, descriptor)
+
+
 def check(folder: Path) -> None:
     """ScenarioError for a run folder that no run has created, such as one with links."""
     for name in FOLDERS:
@@ -131,12 +234,13 @@ def _names_another(journal: Path) -> bool:
 
 
 def empty(folder: Path) -> None:
-    """Remove everything that a run has committed, and create its folders again; unknown files stay."""
-    for name in LEDGER:
-        (folder / name).unlink(missing_ok=True)
-    remove_all(folder)
-    for name in MADE:
-        (folder / name).mkdir(exist_ok=True)
+    """Remove everything that a run has committed, and create its folders again; unknown files stay. ScenarioError."""
+    with _writing(folder):
+        for name in LEDGER:
+            (folder / name).unlink(missing_ok=True)
+        remove_all(folder)
+        for name in MADE:
+            (folder / name).mkdir(exist_ok=True)
 
 
 def discard(folder: Path) -> None:

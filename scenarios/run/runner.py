@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import ArrayLike
 
 from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import CheckpointStore
@@ -22,13 +25,19 @@ from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import Stopped
+from costmodel.clock import Clock
+from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
+from costmodel.visits.leftovers import Leftovers, Solution
+from costmodel.visits.timeline import Timeline
+from costmodel.visits.work import Work, Works
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.home import shared
 from edge.runtime.numerics import fingerprint
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.quantities import scenario_text
 from scenarios.run import (
     builder,
     evaluated_clients,
@@ -40,12 +49,11 @@ from scenarios.run import (
     shipped_files,
 )
 from scenarios.run.environment import Environment
-from scenarios.run.folder_files import HeldFolder
-from scenarios.run.host import Host, create_run_folder, logging_to, reset_run_folder, run_lock
+from scenarios.run.folder_files import HeldFolder, run_lock
+from scenarios.run.host import Host, interruptible, logging_to
 from scenarios.run.metadata import environment, summary
 from scenarios.run.observer import Observers
 from scenarios.run.run_folder import LEDGER, RunFolder
-from scenarios.run.stoppable_clock import StoppableClock
 
 _log = logging.getLogger("fedbr.runner")
 
@@ -73,7 +81,8 @@ def run(
     run_warnings.check_threads(loaded, host.device)
     run_warnings.check_instructions(loaded)
     fleet = builder.fleet(loaded)
-    folder = create_run_folder(loaded, host)
+    place, text = host.out / loaded.name, scenario_text(loaded.scenario.model_dump())
+    folder = folder_files.make_run_folder(place, host.run_id, text)
     with run_lock(folder) as held, _log_and_wrap(held):
         try:
             watch = Observers(host.observers, held.watched(stopped))
@@ -103,7 +112,7 @@ def resume(
             return result
         resumed = recorded.is_begun
         if not resumed:
-            reset_run_folder(folder)
+            folder_files.empty(folder)
         before, watch = recorded.environment, Observers(host.observers, held.watched(stopped))
         made = _Maker(loaded, fleet, host, held, launcher, watch)
         return made.make(before.stops_at_target, before if resumed else None)
@@ -270,3 +279,40 @@ def _rounds(run: FederatedRun, store: CheckpointStore, resumed: bool) -> str | N
         return stopped_by or run_rounds(run)
     except Stopped:
         return None
+
+
+class StoppableClock(Clock):
+    """A clock whose computations raise Stopped as soon as the user stops the run; it is of no use after that.
+
+    A round of a fleet that is large enough, or whose clients come, go and slow down often enough, takes hours to
+    compute, and no worker is waited for meanwhile. Virtual times are those of `costmodel.clock.Clock`.
+    """
+
+    def first_available(self, clients: Sequence[int]) -> float:
+        with interruptible():
+            return super().first_available(clients)
+
+    def solve(
+        self, starts: ArrayLike, works: Sequence[Work] | Works, conditions: Conditions, until: float = math.inf
+    ) -> Timeline:
+        with interruptible():
+            return super().solve(starts, works, conditions, until)
+
+    def solve_beside(
+        self,
+        leftovers: Leftovers | None,
+        starts: ArrayLike,
+        works: Sequence[Work],
+        conditions: Conditions,
+        until: float = math.inf,
+    ) -> Solution:
+        with interruptible():
+            return super().solve_beside(leftovers, starts, works, conditions, until)
+
+    def begin(self, work: Work, conditions: Conditions, order: int) -> None:
+        with interruptible():
+            super().begin(work, conditions, order)
+
+    def next(self, until: float = math.inf) -> Any:
+        with interruptible():
+            return super().next(until)

@@ -17,12 +17,11 @@ from edge.protocol.config import CPU
 from edge.protocol.scratch import scratch
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from scenarios.config.load import Loaded
-from scenarios.run import builder, runner
+from scenarios.run import builder, folder_files, runner
 from scenarios.run.host import (
     Host,
     Piece,
     StopFlag,
-    check_folder,
     choose_device,
     default_workers,
     logging_to,
@@ -99,7 +98,7 @@ class Session:
             stopped.stopped_by,
         )
         if self.out is not None:
-            check_folder(runs[0].name, host)
+            folder_files.check_place(self.out / runs[0].name, self.run_id)
         with ExitStack() as stack:
             stack.enter_context(interrupt.watching())
             if engine is not None:

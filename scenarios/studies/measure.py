@@ -38,7 +38,8 @@ from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import ScenarioError
 from scenarios.run import builder, evaluated_clients, run_errors, runner
-from scenarios.run.host import Host, run_lock
+from scenarios.run.folder_files import run_lock
+from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies.measure_request import MeasureRequest
 from scenarios.studies.restored_run import copied_ledger, restored_run

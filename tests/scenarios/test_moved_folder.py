@@ -17,7 +17,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.runtime.keys import make
 from scenarios.cli.main import run_command
 from scenarios.report.html import build
-from scenarios.run.host import run_lock
+from scenarios.run.folder_files import run_lock
 from tests import warm
 from tests.ledgers import virtual_rows
 from tests.remains import Watch

@@ -17,7 +17,7 @@ from coordinator.records.store import read
 from scenarios.cli.main import run_command
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
-from scenarios.run.host import run_lock
+from scenarios.run.folder_files import run_lock
 from scenarios.run.session import Session
 from tests import warm
 from tests.ledgers import made_run, virtual_rows
