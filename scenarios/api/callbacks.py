@@ -109,7 +109,7 @@ class CallbackObserver(RunObserver):
 
     def __init__(self, callbacks: Callbacks) -> None:
         several = _listed(callbacks)
-        self._names = [_name(each) for each in several]
+        self._names = [str(getattr(each, "__qualname__", type(each).__qualname__)) for each in several]
         self._callbacks = [each if isinstance(each, Callback) else _FunctionCallback(each) for each in several]
         self._error: tuple[str, Exception] | None = None
 
@@ -159,10 +159,6 @@ def _listed(callbacks: Callbacks) -> list[OnRound]:
                 f"on_round = {each!r}: must be a function of a CommittedRound, a fedbr.Callback, or several"
             )
     return listed
-
-
-def _name(callback: OnRound) -> str:
-    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
 
 
 def _committed(progress: RoundFinished) -> CommittedRound:

@@ -116,22 +116,16 @@ def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoRe
     from scenarios.report import html, terminal
 
     stopped, folder = result["stopped_by"] in EARLY, Path(result["run_dir"])
-    page: Path | None = folder / "report.html"
-    if stopped:  # whoever stops a run does not wait for a report; `fedbr report` draws it later
-        page = None
-    elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
+    file, page = folder / "report.html", None  # whoever stops a run does not wait for a report
+    if not stopped and file.is_file() and file.stat().st_mtime >= (folder / "ledger.sqlite").stat().st_mtime:
+        page = file
+    elif not stopped and options.report:
         server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
-        title, file = f"{loaded.name}: {loaded.scenario.method}{server}", folder / "report.html"
-        page = report_or_warning(lambda: html.build([folder], file, title)) if options.report else None
+        page = report_or_warning(lambda: html.build([folder], file, f"{loaded.name}: {loaded.scenario.method}{server}"))
     emit(result, options.as_json, lambda: terminal.print_summary(result, page), in_files=True)
     for warning in result.get("warnings", []):
         print(f"fedbr: warning: {warning}", file=sys.stderr)
     raise typer.Exit(STOPPED if stopped else FINISHED)
-
-
-def _is_younger(page: Path, ledger: Path) -> bool:
-    """Whether there is a report, drawn after the ledger was last written."""
-    return page.is_file() and page.stat().st_mtime >= ledger.stat().st_mtime
 
 
 def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -70,7 +70,10 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
             return new
         if change := recorded.source_change():
             raise ScenarioError(f"{folder}: {change}; restore the files, or start {fresh}")
-        new = replace(new, began=_began(loaded, new))
+        began, before_rounds = loaded.began or limits(loaded.scenario), loaded.scenario.train.lr_rounds
+        if new.scenario.train.lr_rounds != before_rounds:
+            began = {"train": {"lr_rounds": before_rounds}, **began}
+        new = replace(new, began=began)
         with contextlib.closing(Ledger(recorded.ledger, None, loaded.method.objective.table)) as ledger:
             rows = ledger.rounds()
             ended = recorded.summary  # none if it was killed before it wrote one
@@ -99,13 +102,6 @@ def _spanned(before: Scenario, new: Loaded) -> Loaded:
     if train.lr_schedule != "constant" or train.lr_rounds != before.rounds.max:
         return new
     return replace(new, scenario=new.scenario.model_copy(update={"train": replace(train, lr_rounds=rounds)}))
-
-
-def _began(loaded: Loaded, new: Loaded) -> Mapping[str, Any]:
-    """The tables of a run with the values that it began with, which its hash chain begins with."""
-    began = loaded.began or limits(loaded.scenario)
-    before, now = (each.scenario.train.lr_rounds for each in (loaded, new))
-    return began if before == now else {"train": {"lr_rounds": before}, **began}
 
 
 def _write(new: Loaded, recorded: RunFolder) -> None:

@@ -88,8 +88,8 @@ def _to_go_on(folder: Path) -> str:
 def _runs_of(folder: Path) -> tuple[list[Path], list[str]]:
     """(runs, reasons why others are left out) of one named folder."""
     check_folder(folder)
-    if _is_run(folder):
-        return [folder], []  # if it is damaged, it is refused when it is opened
+    if any((folder / name).is_file() for name in PARTS):
+        return [folder], []  # meant as a run; if it is damaged, it is refused when it is opened
     runs, reasons = [], []
     for below in list(_below(folder)):  # all of them, before the first is opened
         try:
@@ -104,11 +104,6 @@ def _runs_of(folder: Path) -> tuple[list[Path], list[str]]:
         why = f": {reasons[0]}" if reasons else ", and none is below it; name a run, a comparison, or a folder of these"
         raise ReportError(f"{folder} is not a run folder{why}")
     return runs, reasons
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether a folder is meant as a run: it has one of a run's files, damaged or not."""
-    return any((folder / name).is_file() for name in PARTS)
 
 
 def _below(folder: Path) -> Iterator[Path]:

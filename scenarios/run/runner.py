@@ -15,12 +15,11 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from coordinator.records.chain import initial_hash
-from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.schema import HostEvent
 from coordinator.records.store import Ledger
 from coordinator.rounds.budget import EARLY
-from coordinator.rounds.run import FederatedRun, RunFailed
+from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
@@ -215,7 +214,10 @@ class _Maker:
                 run, store = builder.federated_run(loaded, *parts, refused=refused, stop_at_target=stop_at_target)
                 wall_before = ledger.wall_seconds()
                 with plugin_errors.named(loaded.scenario.model_dump(), RunFailed):
-                    stopped_by = _rounds(run, store, before is not None) or self.host.stopped_by()
+                    ended_by = None if before is None else resume_checkpoint(run, store)
+                    with contextlib.suppress(Stopped):
+                        ended_by = ended_by or run_rounds(run)
+                stopped_by = ended_by or self.host.stopped_by()
             store.remove_orphans()
             wall_seconds = wall_before + time.monotonic() - wall_started
             result = summary(RunFolder(folder), before or here, loaded, run, stopped_by, wall_seconds)
@@ -270,15 +272,6 @@ class _Maker:
             most_nbytes=most_nbytes,
             files={} if access is None else shipped_files.find(job, self.held.path),
         )
-
-
-def _rounds(run: FederatedRun, store: CheckpointStore, resumed: bool) -> str | None:
-    """All rounds, or those after the last checkpoint; returns the rule that ended the run, None if it was stopped."""
-    stopped_by = resume_checkpoint(run, store) if resumed else None
-    try:
-        return stopped_by or run_rounds(run)
-    except Stopped:
-        return None
 
 
 class StoppableClock(Clock):

@@ -104,7 +104,9 @@ class Session:
             if engine is not None:
                 engine.on_note = Observers(self.observers).on_note
                 stack.enter_context(engine)
-            launcher = stack.enter_context(self._launcher(runs))
+            launcher = stack.enter_context(WorkerLauncher(*(() if self.preload is None else (self.preload,))))
+            if runs:
+                launcher.use(runs[0].scenario.train.instructions)  # the first pool would have it started twice
             for observer in self.observers:
                 stack.enter_context(observer)
             if engine is not None:
@@ -112,12 +114,6 @@ class Session:
             asked = self.workers
             workers = choose_workers(runs, host.device, launcher, interrupt) if asked is None else asked
             return work(replace(host, workers=workers), launcher, stopped)
-
-    def _launcher(self, runs: Sequence[Loaded]) -> WorkerLauncher:
-        launcher = WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)
-        if runs:
-            launcher.use(runs[0].scenario.train.instructions)  # the first pool would have it started twice
-        return launcher
 
 
 class _EngineLink(RunObserver):
