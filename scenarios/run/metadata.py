@@ -20,11 +20,11 @@ from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
 from edge.runtime.numerics import processor
 from scenarios.config.load import Loaded
-from scenarios.report import bottlenecks, client_values, energy_parts, own_method, time_basis
+from scenarios.report import client_values, own_method, time_basis
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
 from scenarios.report.run_reader import is_cut_step
-from scenarios.run import builder, evaluated_clients, progress
+from scenarios.run import builder, evaluated_clients, progress, visits
 from scenarios.run.environment import (
     BlockRecord,
     DataSetRecord,
@@ -128,7 +128,7 @@ def summary(
     clients); and ``values`` of whole models (`client_values.whole_values`); None without such values.
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
     `BestRound`, or None before the first evaluation. ``cut_round``: as of `cut_round`. ``method_notes``: sentences on
-    the method and this model, of which there may be none. ``joules_by_part``: `energy_parts.totals`.
+    the method and this model, of which there may be none. ``joules_by_part``: `visits.energy`.
     ``seconds_by_basis``: `time_basis.seconds_by_basis`.
     """
     rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
@@ -149,10 +149,10 @@ def summary(
         "best_round": None if best is None else asdict(best),
         "virtual_seconds": run.committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
-        "joules_by_part": energy_parts.totals(query),
+        "joules_by_part": visits.energy(query),
         "wasted_seconds": sum(row.wasted_s for row in rows),
-        "bottlenecks": {name: each.rounds for name, each in bottlenecks.bottlenecks(query).items()},
-        "visits": bottlenecks.visits(query),
+        "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
+        "visits": visits.by_kind(query),
         "seconds_by_basis": time_basis.seconds_by_basis(query, began.bases),
         "target_accuracy": target,
         "time_to_target_s": reached and reached.virtual_seconds,
