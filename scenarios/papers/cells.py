@@ -28,7 +28,7 @@ from scenarios.papers.spec import (
     PaperRow,
     PaperSetting,
 )
-from scenarios.report import best_round
+from scenarios.run import best_round
 from scenarios.run.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
 
 MARKS = {

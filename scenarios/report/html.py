@@ -17,19 +17,13 @@ from typing import Any
 
 from edge.protocol.files import write_text
 from scenarios.config.toml_source import leaves
-from scenarios.report import (
-    client_values,
-    drawn_times,
-    groups,
-    labels,
-    method_style,
-)
+from scenarios.report import drawn_times, groups, labels, method_style
 from scenarios.report import result_tables as tables
 from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
 from scenarios.report.pages import render
 from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
-from scenarios.run import visits
+from scenarios.run import client_values, visits
 from scenarios.run.plugin_sources import not_imported
 from scenarios.run.progress import percent
 from scenarios.run.run_finder import FoundRuns, found

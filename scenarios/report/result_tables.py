@@ -13,13 +13,13 @@ from typing import Any
 from coordinator.records.schema import ENERGY, FAULTY, KINDS, NO_TRAINING
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
-from scenarios.report import best_round, client_values, drawn_times, readings, time_basis
+from scenarios.report import drawn_times, readings
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
 from scenarios.report.groups import RunGroup
 from scenarios.report.readings import NOT_REACHED, Reading
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
-from scenarios.run import visits
+from scenarios.run import best_round, client_values, time_basis, visits
 from scenarios.run.progress import percent, to_target, with_interval
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.schema import RoundRow
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from edge.protocol.config import EvalSplit
 from edge.protocol.payload import BUFFERS
@@ -19,7 +18,9 @@ from edge.protocol.plugins import is_own
 from edge.protocol.portable import PORTABLE
 from scenarios.config.errors import ReportError
 from scenarios.config.toml_source import leaves
-from scenarios.report import labels, nominal_cost, own_method
+from scenarios.report import labels
+from scenarios.run import nominal_cost, own_method
+from scenarios.run.progress import is_cut_step
 from scenarios.run.run_folder import ENVIRONMENT, RunFolder
 
 UNFINISHED = "unfinished"
@@ -155,11 +156,6 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
     for run, label in zip(runs, _run_labels(runs), strict=True):
         run.label = label
     return runs
-
-
-def is_cut_step(row: RoundRow) -> bool:
-    """Whether a budget cut this round, and the clients that were left still made a step (``rounds.min_fraction``)."""
-    return bool(row.cut_by) and row.participants > 0
 
 
 def _groups(runs: Sequence[RecordedRun]) -> list[str]:

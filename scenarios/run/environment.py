@@ -101,7 +101,7 @@ class Environment(Record):
     blocks: list[BlockRecord] = []
     calibrations: dict[str, list[list[str]]] = {}
     bases: dict[str, dict[str, dict[str, str]]] | None = None
-    """The basis of the fleet's figures (`scenarios.report.time_basis`)"""
+    """The basis of the fleet's figures (`scenarios.run.time_basis`)"""
     refused_clients: dict[str, str] = {}
     """Client -> why it cannot take part"""
     flops_plain_per_sample: Number = 0

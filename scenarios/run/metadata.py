@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import FederatedRun
+from costmodel.fleet.devices import own_devices
 from edge.protocol.config import ModelProfile
 from edge.protocol.home import abbreviated
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
 from edge.runtime.numerics import processor
 from scenarios.config.load import Loaded
-from scenarios.report import client_values, own_method, time_basis
-from scenarios.report.best_round import best_round
-from scenarios.report.calibration import calibrations
-from scenarios.report.run_reader import is_cut_step
-from scenarios.run import builder, evaluated_clients, progress, visits
+from scenarios.config.schema import Scenario
+from scenarios.run import (
+    builder,
+    client_values,
+    evaluated_clients,
+    fleet_builder,
+    own_method,
+    progress,
+    time_basis,
+    visits,
+)
+from scenarios.run.best_round import best_round
 from scenarios.run.environment import (
     BlockRecord,
     DataSetRecord,
@@ -36,6 +46,28 @@ from scenarios.run.environment import (
 from scenarios.run.host import PACKAGES, Host, default_workers
 from scenarios.run.plugin_sources import SourceFile
 from scenarios.run.run_folder import RunFolder
+
+CALIBRATION = ("model", "batch", "work", "CPU time", "predicted", "error")
+"""Columns of the measurements in a calibrated device's file"""
+
+
+def calibration_of(path: Path) -> list[list[str]]:
+    """The table in the comments of a calibrated device's file, names of columns first; empty if there is none."""
+    comments = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+    lines = [re.split(r" {2,}", line.strip()) for line in comments]
+    head = list(CALIBRATION)
+    return [line for line in lines[lines.index(head) :] if len(line) == len(head)] if head in lines else []
+
+
+def calibrations(scenario: Scenario) -> dict[str, list[list[str]]]:
+    """Device -> `calibration_of` its file, for the fleet's devices that ``fedbr doctor --calibrate`` made."""
+    own, tables = fleet_builder.own_rows(scenario)[0], {}
+    for name in sorted(own.keys() & set(scenario.fleet.devices)):
+        path = fleet_builder.calibrated(name)
+        # A file that the scenario names may have a device of the same name, which then is the fleet's.
+        if path is not None and own_devices(path).get(name) == own[name] and (lines := calibration_of(path)):
+            tables[name] = lines
+    return tables
 
 
 def environment(
@@ -172,7 +204,7 @@ def cut_round(rows: Sequence[RoundRow]) -> dict[str, Any] | None:
     The accuracy of such a model is that of fewer clients than in the rounds before (``rounds.min_fraction``).
     """
     last = rows[-1] if rows else None
-    if last is None or not is_cut_step(last):
+    if last is None or not progress.is_cut_step(last):
         return None
     return {
         "round": last.round + 1,

@@ -21,23 +21,11 @@ from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, Visit
 from coordinator.records.store import Commit, Ledger
 from coordinator.records.visit_columns import VisitColumns
 from scenarios.config.errors import ReportError
-from scenarios.report import (
-    best_round,
-    calibration,
-    client_values,
-    curves,
-    figures,
-    html,
-    plot_style,
-    round_figures,
-    run_tables,
-    terminal,
-    time_basis,
-)
+from scenarios.report import calibration, curves, figures, html, plot_style, round_figures, run_tables, terminal
 from scenarios.report.groups import grouped
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import BlockTraffic, open_runs
-from scenarios.run import visits
+from scenarios.run import best_round, client_values, metadata, time_basis, visits
 from scenarios.run.progress import to_target
 from scenarios.run.run_finder import found
 
@@ -509,18 +497,18 @@ step_seconds = 1e-4  # model  batch
 def test_the_table_in_a_calibrated_devices_file_is_read_back_as_doctor_writes_it(tmp_path: Path) -> None:
     (tmp_path / "my-board.toml").write_text(CALIBRATED)
     (tmp_path / "other.toml").write_text("# a file of the user's own\n[my-board]\n")
-    assert calibration.calibration_of(tmp_path / "my-board.toml") == [
+    assert metadata.calibration_of(tmp_path / "my-board.toml") == [
         ["model", "batch", "work", "CPU time", "predicted", "error"],
         ["resnet18, width 16", "8", "1.25 GFLOP", "20 ms", "21 ms", "+5.0%"],
         ["digits-cnn (not fitted)", "32", "10 MFLOP", "1 ms", "900 us", "-10.0%"],
     ]
-    assert calibration.calibration_of(tmp_path / "other.toml") == []
+    assert metadata.calibration_of(tmp_path / "other.toml") == []
     one = {"model": "digits-cnn", "width": None, "fitted": True, "batch": 8, "flops": 1e7, "seconds": 1e-3}
     (tmp_path / "here.toml").write_text(
         calibration.comments([{**one, "predicted_seconds": 1.1e-3, "relative_error": 0.1}])
     )
-    (head, line) = calibration.calibration_of(tmp_path / "here.toml")
-    assert (head, line[0], line[1], line[-1]) == (list(calibration.COLUMNS), "digits-cnn", "8", "+10.0%")
+    (head, line) = metadata.calibration_of(tmp_path / "here.toml")
+    assert (head, line[0], line[1], line[-1]) == (list(metadata.CALIBRATION), "digits-cnn", "8", "+10.0%")
 
 
 def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) -> None:

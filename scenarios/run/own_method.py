@@ -12,7 +12,7 @@ from coordinator.methods.registry import Method
 from coordinator.methods.spec import MethodFigure, MethodMap
 from coordinator.records.schema import TABLES
 from edge.protocol.plugins import is_own
-from scenarios.report import nominal_cost
+from scenarios.run import nominal_cost
 
 KEY = "own_method"
 """Of ``environment.json``"""
