@@ -19,10 +19,10 @@ from scenarios.cli.options import (
     Json,
     Quiet,
     Workers,
+    call_session,
     each_once,
     emit,
     progress_printer,
-    with_workers,
 )
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def report(
     ] = None,
 ) -> None:
     """Write the report of any runs as one HTML file, grouped by what differs in their scenarios."""
+    from scenarios.config.errors import ReportError
     from scenarios.report import html as reports
-    from scenarios.report.run_reader import ReportError
 
     try:
         print(reports.from_folders(folders, output, csv, parquet))
@@ -166,15 +166,16 @@ def verify(
     quiet: Quiet = False,
 ) -> None:
     """Repeat a run and name the first round that differs, if any."""
-    from scenarios.run import runner
+    from scenarios.run.run_folder import RunFolder
+    from scenarios.run.session import Session
     from scenarios.studies import verify as study
 
-    with runner.open_existing(folder, device, allow_code) as (loaded, device):
+    with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
 
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return study.verify(loaded, folder, host, launcher, stopped)
 
-        result = with_workers([loaded], None, None, workers, device, quiet or as_json, work)
+        result = call_session([loaded], work, Session(workers, device), quiet or as_json)
     emit(result, as_json, lambda: study.show(result))
     if result["difference"] is not None:
         raise typer.Exit(FAILED)
@@ -199,7 +200,9 @@ def measure(
         str | None,
         typer.Option("--clients", help="local (models after the next visit), evaluated (as evaluations use) or none"),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="the JSON file; by default RUN/measure.json")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="the JSON file; by default RUN/measure.json")
+    ] = None,
     allow_code: AllowCode = False,
     workers: Workers = None,
     device: Device = "auto",
@@ -213,20 +216,22 @@ def measure(
     """
     from scenarios.config.load import ScenarioError
     from scenarios.config.overrides import parsed
-    from scenarios.run import run_folder, runner
+    from scenarios.run import folder_files
+    from scenarios.run.run_folder import RunFolder
+    from scenarios.run.session import Session
     from scenarios.studies import measure as study
     from scenarios.studies import measure_request
 
     if not metrics:
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
-    path = out or folder / run_folder.MEASURED
+    path = output or folder / folder_files.MEASURED
     tell = study.progress_lines(progress_printer(quiet or as_json))
-    with runner.open_existing(folder, device, allow_code) as (loaded, device):
+    with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
         asked = measure_request.plan(loaded, folder, metrics, parsed(overrides or []), round, clients)
 
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return study.measure(asked, folder, host, launcher, stopped, tell)
 
-        result = with_workers([loaded], None, None, workers, device, True, work)
+        result = call_session([loaded], work, Session(workers, device), quiet=True)
     study.write(result, path)
     emit(result, as_json, lambda: study.show(result, path))

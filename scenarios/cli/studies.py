@@ -17,10 +17,10 @@ from scenarios.cli.options import (
     ScenarioName,
     SpreadOptions,
     StudyOptions,
+    call_session,
     emit,
     progress_printer,
     with_options,
-    with_workers,
 )
 from scenarios.cli.study_runner import estimate_of, run_experiment, show_estimate
 
@@ -44,6 +44,7 @@ def check_plugin(
     """Check the contract of a plug-in in short runs: bytes, FLOPs, any number of workers, resume, round policies."""
     from scenarios.config.load import load
     from scenarios.config.overrides import parsed
+    from scenarios.run.session import Session
     from scenarios.studies import conformance as study
 
     given = parsed(overrides or [])
@@ -52,7 +53,7 @@ def check_plugin(
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return study.check_plugin(name, given, host, launcher, stopped)
 
-    result = with_workers([base], None, None, None, device, True, work)
+    result = call_session([base], work, Session(None, device), quiet=True)
     emit(result, as_json, lambda: study.show(result))
     raise typer.Exit(FINISHED if result["holds"] else FAILED)
 

@@ -15,6 +15,7 @@ from scenarios.config.load import load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import runner
 from scenarios.run.host import Host
+from tests.observers import Listener
 from tests.scenarios.runs import never, opened
 
 METHODS = {
@@ -45,7 +46,7 @@ def test_a_run_on_a_gpu_resumes_after_its_first_round(
 ) -> None:
     whole = finished(tmp_path, trainers, scenario, gpu, 2, "method=fedbr")
     rounds: list[RoundFinished] = []
-    host = Host(tmp_path, 2, gpu, on_round=rounds.append)
+    host = Host(tmp_path, 2, gpu, observers=[Listener(on_round=rounds.append)])
     cut = runner.run(
         load(scenario, parsed(["method=fedbr"])), host, trainers, lambda: bool(rounds), stop_at_target=False
     )

@@ -18,6 +18,7 @@ from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.run_folder import RunFolder
 from tests import warm
 
 QUICK = ("train.local_epochs=1", "stop.target_accuracy=1.0")
@@ -57,7 +58,7 @@ def undisturbed(out: Path, launcher: WorkerLauncher, *overrides: str) -> Path:
 
 def opened(folder: Path) -> tuple[Loaded, str]:
     """The scenario of a run, and the device that it began on."""
-    with runner.open_existing(folder, "auto") as found:
+    with RunFolder(folder).open_scenario("auto") as found:
         return found
 
 

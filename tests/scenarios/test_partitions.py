@@ -16,6 +16,7 @@ from scenarios.config.overrides import parse_all
 from scenarios.report import html
 from scenarios.run import runner
 from scenarios.run.host import Host
+from tests.observers import Listener
 from tests.scenarios.in_this_process import SMALL, pool_in_this_process
 
 __all__ = ["pool_in_this_process"]
@@ -30,7 +31,7 @@ TEN_EACH = PartitionRow(
 
 def run(out: Path, notes: list[str], *overrides: str) -> dict[str, Any]:
     loaded = load("digits", parse_all(["method=fedavg", *SMALL, "rounds.max=1", "eval.on=clients", *overrides]))
-    host = Host(out, 1, "cpu", "run", on_note=notes.append)
+    host = Host(out, 1, "cpu", "run", [Listener(on_note=notes.append)])
     return runner.run(loaded, host, WorkerLauncher(), lambda: False, True)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.report import time_basis
+from scenarios.run import time_basis
 
 
 @pytest.mark.parametrize(
