@@ -115,10 +115,10 @@ def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict
 
     ScenarioError for a scenario that cannot be run.
     """
-    from scenarios.studies.forecast import estimate
+    from scenarios.studies.forecast.check import run_check
 
     with calling(), values.named(scenario) as name:
-        return estimate.run_check(load(name, values.overrides(overrides)), place("out", out))
+        return run_check(load(name, values.overrides(overrides)), place("out", out)).plain()
 
 
 def replay(folder: Folder | Run, *, allow_code: bool = False, **overrides: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -99,22 +99,22 @@ def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, e
     """Write and print what a study found, and say what is left of one that was stopped; exit with its code."""
     from scenarios.experiment import run_set
     from scenarios.run.host import choose_device
-    from scenarios.studies.forecast import wall_time
+    from scenarios.studies.forecast import duration
 
     result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
     stopped, folder = run_set.is_interrupted(result, study.run_set), run_set.folder_of(result)
     if stopped:
         begun = replace(study.run_set, run_id=folder.name)
         on = choose_device(options.device)
-        result["left"] = wall_time.left(begun, options.out, on, wall_time.durations(expected))
+        left = duration.left(begun, options.out, on, duration.durations(expected))
+        result["left"] = asdict(left)
     page = report_or_warning(lambda: run_set.write(study, result, with_report=options.report and not stopped)) or folder
     emit(result, options.as_json, lambda: study.show(result, page), in_files=True)
     for line in run_set.warning_lines(result):
         print(f"fedbr: warning: {line}", file=sys.stderr)
     if stopped and not options.silent:
-        text = wall_time.left_text(result["left"])
         again = "" if options.run_id is None and study.run_set.run_id else f" with --run-id {folder.name}"
-        print(f"fedbr: {text}; to go on: the same command{again}", file=sys.stderr)
+        print(f"fedbr: {left}; to go on: the same command{again}", file=sys.stderr)
     if result.get("failed"):
         raise typer.Exit(exit_with_error(run_set.failures(result["failed"]), FAILED))
     raise typer.Exit(STOPPED if stopped else FINISHED)

@@ -18,39 +18,12 @@ from scenarios.report import html
 from scenarios.report.run_reader import open_runs
 from scenarios.run.host import Host, Piece, piece_seconds
 from scenarios.studies.forecast import duration
-from scenarios.studies.forecast.wall_time import (
-    MeasuredRound,
-    Pace,
-    RoundWork,
-    RunDuration,
-    busiest,
-    left,
-    left_text,
-    pace,
-    round_seconds,
-    rounds_needed,
-)
+from scenarios.studies.forecast.duration import RunDuration, left, rounds_needed
+from scenarios.studies.forecast.typical_visits import TypicalVisits
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
-
-
-def test_the_worker_with_most_to_do_takes_the_longest_visits_as_it_comes_free() -> None:
-    assert busiest([1.0] * 5, 2) == 3.0
-    assert busiest([3.0, 5.0, 4.0, 3.0], 2) == 8.0  # 5 and 4 first, then 3 on 4, then 3 on 5
-    assert busiest([3.0, 5.0], 4) == 5.0
-
-
-def test_rounds_with_and_without_an_evaluation_give_the_pace_of_both() -> None:
-    # Three visits of 10 FLOPs keep one of two workers busy for 20: 3 s without, 5 s with an evaluation of 4 FLOPs.
-    visits = [10.0, 10.0, 10.0]
-    measured = pace([MeasuredRound(3.0, visits, False), MeasuredRound(5.0, visits, True)], 2, 4.0)
-
-    assert [measured.training, measured.evaluation] == pytest.approx([0.15, 0.5])
-    # Typical rounds of 40 and 20 FLOPs: 4.5 s; every second one is evaluated, with 8 FLOPs: 4 s / 2.
-    work = RoundWork([[10.0] * 7, [20.0]], 8.0, 2)
-    assert round_seconds(work, Pace(0.15, 0.5), 2) == pytest.approx(4.5 + 2.0)
 
 
 def test_a_run_needs_as_many_rounds_as_its_last_budget_and_all_of_them_for_an_accuracy() -> None:
@@ -71,9 +44,9 @@ def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_pat
     rest = left(run_set, tmp_path, "cpu", [RunDuration(first, 1000, 60.0), RunDuration(second, 500, 864.0)])
 
     # 60,000 s and 432,000 s
-    assert left_text(rest) == "0 of 2 runs ended, 0 rounds done, at most 1,500 left; about 5.7 d left"
+    assert str(rest) == "0 of 2 runs ended, 0 rounds done, at most 1,500 left; about 5.7 d left"
     unknown = left(run_set, tmp_path, "cpu")
-    assert (unknown["rounds_left"], unknown["seconds_left"]) == (2000, None)
+    assert (unknown.rounds_left, unknown.seconds_left) == (2000, None)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
@@ -83,13 +56,14 @@ def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monke
     (run,) = reproduce.plan("fedbr:fig3", "tiny", "a,FedAvg", [], 1).run_set.runs
     host = Host(tmp_path, 2, "cpu")
     profile = duration.Durations(host, WorkerLauncher(), never)._profile(run.loaded)
-    work = duration.round_work(run.loaded, profile)
+    visits = TypicalVisits(run.loaded, profile)
+    work = duration.round_work(visits)
 
-    assert duration.needed(run, profile) == 4  # rounds of 1.02 virtual seconds, until 4 s are over
-    whole = duration.shortened(run.loaded, profile, work, host).scenario
+    assert duration.needed(run, visits) == 4  # rounds of 1.02 virtual seconds, until 4 s are over
+    whole = duration.shortened(visits, work, host).scenario
     assert (whole.train, whole.rounds.participants, whole.eval.subset) == (run.loaded.scenario.train, 5, None)
     monkeypatch.setitem(duration.LONG_FLOPS, "cpu", 1.0)
-    cut = duration.shortened(run.loaded, profile, work, host).scenario
+    cut = duration.shortened(visits, work, host).scenario
     assert (cut.train.local_steps, cut.rounds.participants, cut.eval.subset, cut.eval.batch) == (2, 2, 100, 50)
 
 
