@@ -23,29 +23,14 @@ from edge.data.decoded_cache import why_no_download
 from edge.data.locate import find_data, search_paths, to_have
 from edge.protocol import codec
 from edge.protocol.config import ModelProfile
-from edge.protocol.payload import (
-    FORWARD,
-    INNER_GRADIENT,
-    INPUT_GRADIENT,
-    MODEL,
-    WEIGHT_GRADIENT,
-    step_flops,
-)
+from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, MODEL, WEIGHT_GRADIENT, step_flops
 from edge.protocol.scratch import scratch
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.run import builder, evaluated_clients, run_warnings, runner
 from scenarios.run.host import StopFlag, choose_device, default_workers, logging_to
-from scenarios.studies.forecast.estimate import (
-    Ends,
-    Estimate,
-    estimate,
-    state_copies,
-    state_nbytes,
-    vectors_copies,
-    vectors_nbytes,
-)
+from scenarios.studies.forecast.estimate import Ends, Estimate, disk_files, estimate
 from scenarios.studies.forecast.pace import earlier_run
 from scenarios.studies.forecast.typical_visits import DEVICE, TypicalVisits
 from scenarios.studies.plain import plain
@@ -55,37 +40,7 @@ LEDGER_NBYTES, LEDGER_VISIT_NBYTES, REPORT_NBYTES = 60_000, 300, 700_000
 """Of a new ledger, of each visit in it, and of a report: measured in runs on the digits, November 2026"""
 COORDINATOR_MODELS = 4
 """Copies of the models that the coordinator holds: the current ones, the next ones, an update, and a checkpoint"""
-
-
-@dataclass(frozen=True)
-class BlockCosts:
-    """Size of one block, its share of the model, and FLOPs per example of each pass."""
-
-    name: str
-    params: int
-    buffers: int
-    nbytes: int
-    share: float
-    flops_forward: float
-    flops_weight_gradient: float
-    flops_input_gradient: float
-
-
-@dataclass(frozen=True)
-class AlphaCosts:
-    """The bytes of the last alpha blocks, and the FLOPs of a step with alpha pathways."""
-
-    alpha: int
-    payload_nbytes: int
-    message_nbytes: int
-    share: float
-    nominal_share: float
-    flops_ratio: float
-    """Executed FLOPs, relative to a plain step, which computes no gradient for the images"""
-    ratio_3f: float
-    """Relative to three forward passes, as papers count"""
-    eq2: float
-    """FedBR's Eq. 2"""
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -122,8 +77,8 @@ class Check:
     """The result of ``fedbr check``. Without the data set, figures that need it are None."""
 
     scenario: Mapping[str, Any]
-    blocks: list[BlockCosts]
-    alphas: list[AlphaCosts]
+    blocks: list[Row]
+    alphas: list[Row]
     notes: list[str]
     estimate: Estimate
     data: DataSource
@@ -134,16 +89,8 @@ class Check:
     def with_pace(self, seconds_per_round: float, workers: int) -> Check:
         """With wall times that were measured just now, with so many workers."""
         seconds = seconds_per_round * self.costs.rounds
-        return replace(
-            self,
-            costs=replace(
-                self.costs,
-                wall_seconds_per_round=seconds_per_round,
-                wall_seconds=seconds,
-                wall_from=None,
-                workers=workers,
-            ),
-        )
+        wall = replace(self.costs, wall_seconds_per_round=seconds_per_round, wall_seconds=seconds, wall_from=None)
+        return replace(self, costs=replace(wall, workers=workers))
 
     def plain(self) -> dict[str, Any]:
         """What ``check --json`` prints."""
@@ -216,30 +163,32 @@ def data_source(loaded: Loaded, description: ModelProfile, source: str | None) -
     return DataSource(None, description.data_sha256 or None, warning, get)
 
 
-def blocks(description: ModelProfile) -> list[BlockCosts]:
-    """The costs of each block."""
+def blocks(description: ModelProfile) -> list[Row]:
+    """Per block: parameters, bytes and share of the model, FLOPs per example of each pass."""
     layout = description.layout
-    nbytes = [layout.nbytes(layout.keys([block.name])) for block in layout.blocks]
     return [
-        BlockCosts(
-            block.name,
-            block.params,
-            block.buffers,
-            own,
-            own / layout.nbytes(),
-            float(flops[FORWARD]),
-            float(flops[WEIGHT_GRADIENT]),
-            float(flops[INNER_GRADIENT] + flops[INPUT_GRADIENT]),
-        )
-        for block, own, flops in zip(layout.blocks, nbytes, description.flops, strict=True)
+        {
+            "name": block.name,
+            "params": block.params,
+            "buffers": block.buffers,
+            "nbytes": layout.nbytes(layout.keys([block.name])),
+            "share": layout.nbytes(layout.keys([block.name])) / layout.nbytes(),
+            "flops_forward": float(flops[FORWARD]),
+            "flops_weight_gradient": float(flops[WEIGHT_GRADIENT]),
+            "flops_input_gradient": float(flops[INNER_GRADIENT] + flops[INPUT_GRADIENT]),
+        }
+        for block, flops in zip(layout.blocks, description.flops, strict=True)
     ]
 
 
-def alphas(visits: TypicalVisits) -> list[AlphaCosts]:
-    """The costs of alpha = 1..M-1."""
+def alphas(visits: TypicalVisits) -> list[Row]:
+    """The bytes of the last alpha blocks, and the FLOPs of a step with alpha pathways, for alpha = 1..M-1.
+
+    ``flops_ratio`` is that of executed FLOPs to a plain step (which computes no gradient for the images); ``ratio_3f``
+    is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
+    """
     layout, flops = visits.description.layout, visits.description.flops
-    plain_step, whole = step_flops(flops), layout.nbytes()
-    choice = visits.loaded.method.objective.choices or ("alpha", "full")
+    choice, whole_step = visits.loaded.method.objective.choices or ("alpha", "full"), step_flops(flops)
     rows = []
     for alpha in range(1, len(layout)):
         keys = layout.last(alpha)
@@ -247,16 +196,16 @@ def alphas(visits: TypicalVisits) -> list[AlphaCosts]:
         extra = sum(float(flops[m:, [FORWARD, INNER_GRADIENT, INPUT_GRADIENT]].sum()) for m in pathways)
         forward_only = sum(float(flops[m:, FORWARD].sum()) for m in pathways)
         rows.append(
-            AlphaCosts(
-                alpha,
-                layout.nbytes(keys),
-                codec.train_nbytes(visits.job.run_id, choice, {MODEL: layout.shapes(keys)}),
-                share=layout.nbytes(keys) / whole,
-                nominal_share=alpha / len(layout),
-                flops_ratio=(plain_step + extra) / plain_step,
-                ratio_3f=1 + 2 * forward_only / (3 * float(flops[:, FORWARD].sum())),
-                eq2=1 + alpha * (alpha + 1) / (2 * len(layout)),
-            )
+            {
+                "alpha": alpha,
+                "payload_nbytes": layout.nbytes(keys),
+                "message_nbytes": codec.train_nbytes(visits.job.run_id, choice, {MODEL: layout.shapes(keys)}),
+                "share": layout.nbytes(keys) / layout.nbytes(),
+                "nominal_share": alpha / len(layout),
+                "flops_ratio": (whole_step + extra) / whole_step,
+                "ratio_3f": 1 + 2 * forward_only / (3 * float(flops[:, FORWARD].sum())),
+                "eq2": 1 + alpha * (alpha + 1) / (2 * len(layout)),
+            }
         )
     return rows
 
@@ -316,11 +265,8 @@ def free_nbytes(out: Path) -> int:
 def check_disk(visits: TypicalVisits, out: Path) -> None:
     """ScenarioError if client states, and the server's vectors per client, need more disk than ``out`` has."""
     free, loaded = free_nbytes(out), visits.loaded
-    needs = (
-        ("client states need", state_copies(visits), state_nbytes(visits)),
-        ("the server's vectors per client need", vectors_copies(visits), vectors_nbytes(visits)),
-    )
-    for need, copies, nbytes in needs:
+    needs = ("client states need", "the server's vectors per client need")
+    for need, (copies, nbytes) in zip(needs, disk_files(visits), strict=True):
         if copies * nbytes > free:
             raise ScenarioError(
                 f"{loaded.name}: data.clients = {loaded.scenario.data.clients}: {need} "

@@ -106,6 +106,7 @@ def estimate(visits: TypicalVisits) -> Estimate:
     rounds, ended_by = _rounds(visits, per_round)
     if ended_by is not None:
         totals = _until_budget(loaded.scenario.budget, per_round, rounds, ended_by)
+    state_disk_nbytes, vectors_disk_nbytes = (files * nbytes for files, nbytes in disk_files(visits))
     return Estimate(
         message_down_nbytes=(cheapest.price.work.bytes_down, dearest.price.work.bytes_down),
         message_up_nbytes=dearest.price.work.bytes_up,
@@ -115,8 +116,8 @@ def estimate(visits: TypicalVisits) -> Estimate:
         bytes_down=totals[BYTES_DOWN],
         bytes_up=totals[BYTES_UP],
         nominal_bytes=totals["nominal_bytes"][1],
-        state_disk_nbytes=state_nbytes(visits) * state_copies(visits),
-        vectors_disk_nbytes=vectors_nbytes(visits) * vectors_copies(visits),
+        state_disk_nbytes=state_disk_nbytes,
+        vectors_disk_nbytes=vectors_disk_nbytes,
         flops=totals["flops"][1] if "flops" in totals else None,
         flops_expected=not dearest.price.exact,
         virtual_seconds=totals[SECONDS][1] if SECONDS in totals else None,
@@ -135,8 +136,8 @@ def _bytes(
 ) -> dict[str, Ends]:
     """The bytes of ``rounds.max`` rounds, by name."""
     clients, rounds, cut = visits.per_round, visits.loaded.scenario.rounds.max, visits.cut_at_end
-    low, high, download = cheapest.work, dearest.work, visits.download_only.price
-    downloads, evaluations = len(visits.download_only.clients), len(evaluation.clients) * evaluation.evaluations
+    low, high, (others, download) = cheapest.work, dearest.work, visits.download_only
+    downloads, evaluations = len(others), len(evaluation.clients) * evaluation.evaluations
     down = (
         low.bytes_down * clients * rounds + evaluation.bytes_down_later * evaluations,
         (high.bytes_down * clients + download.work.bytes_down * downloads) * rounds
@@ -162,10 +163,10 @@ def _timed(visits: TypicalVisits, fleet: Fleet, price: VisitPrice, evaluation: E
         end = float(timeline.end.max())
         return end, float((timeline.joules_spent + timeline.waiting_joules(end, conditions)).sum())
 
-    cohort, downloads = visits.cohort, visits.download_only
-    works = [price.work] * len(cohort) + [downloads.price.work] * len(downloads.clients)
+    cohort, (others, download) = visits.cohort, visits.download_only
+    works = [price.work] * len(cohort) + [download.work] * len(others)
     rounds, rounds_of_cohort = visits.loaded.scenario.rounds.max, visits.per_round / len(cohort)
-    totals = [amount * rounds * rounds_of_cohort for amount in together([*cohort, *downloads.clients], works)]
+    totals = [amount * rounds * rounds_of_cohort for amount in together([*cohort, *others], works)]
     if evaluation.evaluations:
         spent = together(evaluation.clients, [evaluation.work] * len(evaluation.clients))
         totals = [total + amount * evaluation.evaluations for total, amount in zip(totals, spent, strict=True)]
@@ -209,32 +210,18 @@ def _until_budget(
     return totals
 
 
-# --- what stays on the disk -------------------------------------------------------------------------------------------
+def disk_files(visits: TypicalVisits) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(number of files, bytes of each) of client states, and of the vectors that the server stores per client.
 
-
-def state_nbytes(visits: TypicalVisits) -> int:
-    """The bytes of one client state."""
-    loaded, layout = visits.loaded, visits.description.layout
-    return layout.nbytes(visits.job.kept_blocks) + ITEM_NBYTES * loaded.method.state_numbers(loaded.options, layout)
-
-
-def state_copies(visits: TypicalVisits) -> int:
-    """The number of client states on disk: one per client, and a second one per client of a round until its commit.
-
-    If client states hold only blocks of the model, all download-only visits of a round share one file.
+    There is a client state per client, and a second one per client of a round until its commit; if states hold only
+    blocks of the model, all download-only visits of a round share one file. Of the server's vectors there is a file per
+    client, and those that a round replaces and that the round before has replaced, which the older of two checkpoints
+    needs.
     """
-    download_only_clients, scenario = len(visits.download_only.clients), visits.loaded.scenario
-    is_shared = not any(part.has_client_state for part in visits.loaded.method.parts)
-    uncommitted = min(download_only_clients, 1) if is_shared else download_only_clients
-    return scenario.data.clients + scenario.rounds.participants + uncommitted
-
-
-def vectors_nbytes(visits: TypicalVisits) -> int:
-    """The bytes of the vectors that the server stores of one client."""
-    return payload_nbytes(visits.server.store_shapes())
-
-
-def vectors_copies(visits: TypicalVisits) -> int:
-    """The number of files with such vectors: one per client, those that a round replaces, and those that the round
-    before has replaced, which the older of two checkpoints needs."""
-    return visits.loaded.scenario.data.clients + 2 * visits.per_round
+    loaded, layout = visits.loaded, visits.description.layout
+    clients, uncommitted = loaded.scenario.data.clients, len(visits.download_only[0])
+    if not any(part.has_client_state for part in loaded.method.parts):
+        uncommitted = min(uncommitted, 1)
+    state = layout.nbytes(visits.job.kept_blocks) + ITEM_NBYTES * loaded.method.state_numbers(loaded.options, layout)
+    states = clients + loaded.scenario.rounds.participants + uncommitted
+    return (states, state), (clients + 2 * visits.per_round, payload_nbytes(visits.server.store_shapes()))

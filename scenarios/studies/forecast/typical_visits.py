@@ -67,15 +67,6 @@ NO_EVALUATION_VISITS = EvaluationVisits([], Work(0, 0, 0.0), 0)
 """Where evaluations are not charged."""
 
 
-@dataclass(frozen=True)
-class DownloadOnlyVisits:
-    """The download-only visits of a round in which all clients that may only download do so."""
-
-    clients: list[int]
-    price: VisitPrice
-    """The price of one such visit."""
-
-
 def server_of_zeros(loaded: Loaded, description: ModelProfile, visited: bool = False) -> ServerStrategy:
     """The server side with models of zeros; without the data set, each client has one example.
 
@@ -98,11 +89,14 @@ def server_of_zeros(loaded: Loaded, description: ModelProfile, visited: bool = F
     return server
 
 
+@dataclass
 class TypicalVisits:
-    """The visits of a run, from a worker's description of its model and data; ``visited``: to clients that had some."""
+    """The visits of a run, from a worker's description of its model and data."""
 
-    def __init__(self, loaded: Loaded, description: ModelProfile, visited: bool = False) -> None:
-        self.loaded, self.description, self._visited = loaded, description, visited
+    loaded: Loaded
+    description: ModelProfile
+    visited: bool = False
+    """Whether clients have been visited before"""
 
     @cached_property
     def job(self) -> Job:
@@ -112,7 +106,7 @@ class TypicalVisits:
     @cached_property
     def server(self) -> ServerStrategy:
         """As of `server_of_zeros`; never stepped."""
-        return server_of_zeros(self.loaded, self.description, self._visited)
+        return server_of_zeros(self.loaded, self.description, self.visited)
 
     @cached_property
     def _pricing(self) -> VisitPricing:
@@ -155,11 +149,7 @@ class TypicalVisits:
             rng_round = self._last
         up = payload_nbytes(self.server.up_shapes())
         return [
-            PricedVisit(
-                self._pricing.train(choice, down, samples, ANY, rng_round),
-                payload_nbytes(down),
-                up,
-            )
+            PricedVisit(self._pricing.train(choice, down, samples, ANY, rng_round), payload_nbytes(down), up)
             for choice, down in self._downloads
         ]
 
@@ -182,10 +172,12 @@ class TypicalVisits:
         return [(choice, server.download_shapes(ANY, last, choice)) for choice in choices]
 
     @cached_property
-    def download_only(self) -> DownloadOnlyVisits:
-        """The download-only visits of a round that sends the whole model to all: of round 0, for methods that do so."""
-        clients = list(self.server.download_only_clients(0, self.cohort))
-        return DownloadOnlyVisits(clients, self._pricing.download_only())
+    def download_only(self) -> tuple[list[int], VisitPrice]:
+        """(clients, price of each) of the download-only visits of a round in which all that may only download do so.
+
+        That is round 0, for methods that have such rounds.
+        """
+        return list(self.server.download_only_clients(0, self.cohort)), self._pricing.download_only()
 
     def evaluation(self) -> EvaluationVisits:
         """The visits of an evaluation that is charged; none if evaluations are not.

@@ -15,7 +15,7 @@ from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
 from scenarios.report import check_output, terminal
 from scenarios.studies.forecast import check
-from scenarios.studies.forecast.check import AlphaCosts, Check, DataSource, MachineCosts
+from scenarios.studies.forecast.check import Check, DataSource, MachineCosts
 from scenarios.studies.forecast.estimate import RefusedClients, estimate
 from scenarios.studies.forecast.typical_visits import TypicalVisits
 from tests.scenarios.studies.forecast.profiles import profile
@@ -58,8 +58,8 @@ def cifar100(tmp_path_factory: pytest.TempPathFactory) -> Check:
     return check.run_check(load("fedbr-cifar100", [f"data.root={root}", "model.norm=group"]), root)
 
 
-def column(rows: list[AlphaCosts], name: str, digits: int = 4) -> list[float]:
-    return [round(getattr(row, name), digits) for row in rows]
+def column(rows: list[dict[str, Any]], name: str, digits: int = 4) -> list[float]:
+    return [round(row[name], digits) for row in rows]
 
 
 # --- blocks and alphas ------------------------------------------------------------------------------------------------
@@ -75,21 +75,21 @@ def test_the_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say_and_a_message
     assert column(rows, "nominal_share") == [0.1667, 0.3333, 0.5, 0.6667, 0.8333]
     assert column(rows, "share") == [0.0046, 0.7527, 0.9398, 0.9866, 0.9998]
     for row in rows:
-        assert 0 < row.message_nbytes - row.payload_nbytes < 1000
-    assert [block.name for block in blocks] == ["stem", "stage1", "stage2", "stage3", "stage4", "head"]
-    assert sum(block.params for block in blocks) == 11_220_132
-    assert sum(block.nbytes for block in blocks) == 4 * 11_220_132
-    assert sum(block.flops_forward for block in blocks) == 2 * 555_468_800
+        assert 0 < row["message_nbytes"] - row["payload_nbytes"] < 1000
+    assert [block["name"] for block in blocks] == ["stem", "stage1", "stage2", "stage3", "stage4", "head"]
+    assert sum(block["params"] for block in blocks) == 11_220_132
+    assert sum(block["nbytes"] for block in blocks) == 4 * 11_220_132
+    assert sum(block["flops_forward"] for block in blocks) == 2 * 555_468_800
 
 
 def test_two_blocks_by_hand() -> None:
     (row,) = check.alphas(TypicalVisits(load("digits", ["model.blocks=balanced:2"]), profile()))
 
     # A plain step: 3 x 1200 less the first block's input gradient; the pathway adds 200 forward and 200 back.
-    assert row.flops_ratio == (2600 + 400) / 2600
-    assert row.ratio_3f == 1 + 2 * 200 / (3 * 1200)
-    assert row.payload_nbytes == 4 * 300
-    assert (row.share, row.nominal_share, row.eq2) == (0.75, 0.5, 1.5)
+    assert row["flops_ratio"] == (2600 + 400) / 2600
+    assert row["ratio_3f"] == 1 + 2 * 200 / (3 * 1200)
+    assert row["payload_nbytes"] == 4 * 300
+    assert (row["share"], row["nominal_share"], row["eq2"]) == (0.75, 0.5, 1.5)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
