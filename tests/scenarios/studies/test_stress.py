@@ -15,8 +15,7 @@ from coordinator.rounds.policy import POLICIES, RoundPolicy
 from costmodel.clock import Clock
 from scenarios.config.errors import ScenarioError
 from scenarios.studies import stress as study
-from scenarios.studies.resident_memory import ResidentMemory
-from scenarios.studies.stress import closing, deadline_seconds, stress
+from scenarios.studies.stress import ResidentMemory, closing, deadline_seconds, stress
 from tests.costmodel.oracle import slow_start_seconds
 
 OF_THIS_MACHINE = {
