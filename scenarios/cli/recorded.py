@@ -214,14 +214,13 @@ def measure(
     from scenarios.config.load import ScenarioError
     from scenarios.run import run_folder, runner
     from scenarios.studies import measure as study
-    from scenarios.studies import measure_request
 
     if not metrics:
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
     path = out or folder / run_folder.MEASURED
     tell = study.progress_lines(progress_printer(quiet or as_json))
     with runner.open_existing(folder, device, allow_code) as (loaded, device):
-        asked = measure_request.plan(loaded, folder, metrics, overrides or [], round, clients)
+        asked = study.plan(loaded, folder, metrics, overrides or [], round, clients)
 
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return study.measure(asked, folder, host, launcher, stopped, tell)

@@ -19,8 +19,8 @@ from scenarios.papers.cells import ReproductionPlan
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.run_folder import MEASURED
-from scenarios.studies import measure, measure_request
-from scenarios.studies.measure_request import MeasureRequest
+from scenarios.studies import measure
+from scenarios.studies.measure import MeasureRequest
 
 
 def measure_runs(
@@ -46,7 +46,7 @@ def measure_runs(
         try:
             # Its plug-ins are those of this reproduction, which has imported them from where this process searches.
             with runner.open_existing(folder, host.device, allow_code=True) as (loaded, _):
-                asked = measure_request.plan(
+                asked = measure.plan(
                     loaded,
                     folder,
                     ",".join(plan.figure.metrics),

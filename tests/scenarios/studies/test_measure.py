@@ -16,7 +16,7 @@ from edge.protocol.messages import Evaluate, Score, WireError
 from edge.protocol.payload import Vector
 from scenarios.config.load import ScenarioError
 from scenarios.run.host import Host
-from scenarios.studies import measure, measure_request
+from scenarios.studies import measure
 from tests.scenarios.in_this_process import InThisProcess, pool_in_this_process, run
 from tests.scenarios.runs import opened
 
@@ -36,7 +36,7 @@ def measured(
     folder: Path, metrics: str = "accuracy", *overrides: str, round: int | None = None, clients: str | None = None
 ) -> dict[str, Any]:
     loaded, device = opened(folder)
-    asked = measure_request.plan(loaded, folder, metrics, overrides, round, clients)
+    asked = measure.plan(loaded, folder, metrics, overrides, round, clients)
     told: list[tuple[int, int]] = []
     found = measure.measure(
         asked, folder, Host(Path(), 1, device), WorkerLauncher(), lambda: False, lambda *done: told.append(done)
