@@ -153,8 +153,7 @@ def _replay_in_draws(
         kept = drawn.keep()
     except OSError as error:  # the result must be printed all the same
         print(f"fedbr: warning: the draws are not kept for reports: {error}", file=sys.stderr)
-    result = drawn.result()
-    emit(result, as_json, lambda: study.show(result, kept))
+    emit(drawn.result(), as_json, lambda: study.show(drawn, kept))
 
 
 def verify(
