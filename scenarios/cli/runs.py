@@ -169,7 +169,7 @@ def check(
     if measure and found.data.found is not None and not found.refusals:
         from scenarios.studies.forecast import duration
 
-        found = found.with_pace(*duration.measured_here(loaded))
+        found = found.with_pace(*duration.measure_here(loaded))
     result = found.plain()
     emit(result, as_json, lambda: check_output.print_check(result, keys=keys))
     if found.refusals:

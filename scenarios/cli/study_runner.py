@@ -106,7 +106,7 @@ def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, e
     if stopped:
         begun = replace(study.run_set, run_id=folder.name)
         on = choose_device(options.device)
-        left = duration.left(begun, options.out, on, duration.durations(expected))
+        left = duration.runs_left(begun, options.out, on, duration.durations(expected))
         result["left"] = asdict(left)
     page = report_or_warning(lambda: run_set.write(study, result, with_report=options.report and not stopped)) or folder
     emit(result, options.as_json, lambda: study.show(result, page), in_files=True)
@@ -128,7 +128,7 @@ def estimate_of(planned: RunSet, options: StudyOptions) -> dict[str, Any]:
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         host = replace(host, out=options.out)
-        return duration.result(planned, host, duration.foreseen(planned, host, launcher, stopped, tell))
+        return duration.result(planned, host, duration.forecast(planned, host, launcher, stopped, tell))
 
     runs = [run.loaded for run in planned.runs]
     return with_workers(runs, None, None, options.workers, options.device, True, work)

@@ -144,10 +144,10 @@ def run_check(loaded: Loaded, out: Path) -> Check:
             *run_warnings.partition_notes(description),
             *run_warnings.foreseen(loaded, description, "cpu"),
         ]
-        foreseen, data = estimate(visits), data_source(loaded, description, source)
-        costs = _machine_costs(visits, foreseen, out, memory)
-        reasons = list(refusals(loaded, foreseen, data, costs))
-        return Check(resolved, blocks(description), alphas(visits), notes, foreseen, data, costs, reasons)
+        totals, data = estimate(visits), data_source(loaded, description, source)
+        costs = _machine_costs(visits, totals, out, memory)
+        reasons = list(refusals(loaded, totals, data, costs))
+        return Check(resolved, blocks(description), alphas(visits), notes, totals, data, costs, reasons)
 
 
 def data_source(loaded: Loaded, description: ModelProfile, source: str | None) -> DataSource:
@@ -222,10 +222,10 @@ def _resident_nbytes() -> tuple[int, int]:
     return own.memory_info().rss, max(children)
 
 
-def _machine_costs(visits: TypicalVisits, foreseen: Estimate, out: Path, memory: tuple[int, int]) -> MachineCosts:
+def _machine_costs(visits: TypicalVisits, totals: Estimate, out: Path, memory: tuple[int, int]) -> MachineCosts:
     """Wall times are those of an earlier run in ``out``, or None; ``memory``: of coordinator and worker by now."""
     loaded, device, server = visits.loaded, choose_device("auto"), visits.server
-    earlier, (_, rounds) = earlier_run(loaded, out, device), foreseen.rounds
+    earlier, (_, rounds) = earlier_run(loaded, out, device), totals.rounds
     seconds = None if earlier is None else earlier.seconds_per_round
     vectors = [vector.data for model in server.models.values() for vector in model.values()]
     models = sum(array.nbytes for array in [*vectors, *server.state().values()])
@@ -233,14 +233,14 @@ def _machine_costs(visits: TypicalVisits, foreseen: Estimate, out: Path, memory:
     ledger = LEDGER_NBYTES + LEDGER_VISIT_NBYTES * visits.per_round * loaded.scenario.rounds.max
     return MachineCosts(
         rounds,
-        foreseen.per_round[SECONDS][1] if SECONDS in foreseen.per_round else None,
-        foreseen.per_round["bytes"],
+        totals.per_round[SECONDS][1] if SECONDS in totals.per_round else None,
+        totals.per_round["bytes"],
         seconds,
         None if seconds is None else seconds * rounds,
         None if earlier is None else str(earlier.folder),
         default_workers() if earlier is None else earlier.workers,
         device,
-        disk_nbytes=kept + foreseen.state_disk_nbytes + foreseen.vectors_disk_nbytes + ledger + REPORT_NBYTES,
+        disk_nbytes=kept + totals.state_disk_nbytes + totals.vectors_disk_nbytes + ledger + REPORT_NBYTES,
         coordinator_nbytes=memory[0] + COORDINATOR_MODELS * models,
         worker_nbytes=memory[1] + builder.training_nbytes(loaded, visits.description),
     )
@@ -276,9 +276,9 @@ def check_disk(visits: TypicalVisits, out: Path) -> None:
         free -= copies * nbytes
 
 
-def refusals(loaded: Loaded, foreseen: Estimate, data: DataSource, costs: MachineCosts) -> Iterator[str]:
+def refusals(loaded: Loaded, totals: Estimate, data: DataSource, costs: MachineCosts) -> Iterator[str]:
     """The reasons why the run cannot work."""
-    scenario, refused = loaded.scenario, foreseen.refused_clients
+    scenario, refused = loaded.scenario, totals.refused_clients
     why = why_no_download(loaded.dataset, scenario.data)
     if data.found is None and why is not None:
         yield f"data.name = {scenario.data.name!r}: {data.warning}; it is not downloaded: {why}"

@@ -40,7 +40,7 @@ from scenarios.run.host import Host, StopFlag, choose_device, logging_to
 from scenarios.run.run_records import read_json
 from scenarios.run.worker_count import choose_workers
 from scenarios.studies.forecast.estimate import estimate
-from scenarios.studies.forecast.pace import Pace, RoundWork, busiest, measured_rounds, seconds_per_round
+from scenarios.studies.forecast.pace import Pace, RoundWork, busiest, read_rounds, seconds_per_round
 from scenarios.studies.forecast.typical_visits import TypicalVisits
 
 LONG_FLOPS = {"cpu": 5e10, "cuda": 1e14}
@@ -90,12 +90,14 @@ class Durations:
         loaded = builder.on_device(run.loaded, self.host.device)
         visits = TypicalVisits(loaded, self._profile(loaded))
         work = round_work(visits)
-        short = shortened(visits, work, self.host)
+        short = short_scenario(visits, work, self.host)
         kind = kind_of(loaded, self.host.device, is_cut=short.scenario.train != loaded.scenario.train)
         if kind not in self._paces:
             self.tell(f"measuring rounds of {loaded.scenario.method} on {loaded.scenario.data.name}")
             self._paces[kind] = self._measured(short, visits.description)
-        return RunDuration(run.name, needed(run, visits), self._paces[kind].round_seconds(work, self.host.workers))
+        return RunDuration(
+            run.name, expected_rounds(run, visits), self._paces[kind].round_seconds(work, self.host.workers)
+        )
 
     def _profile(self, loaded: Loaded) -> ModelProfile:
         job = builder.job(loaded, None, CPU, cache_folder())
@@ -131,7 +133,7 @@ class Durations:
             summary = runner.run(short, host, self.launcher, is_stopped, stop_at_target=False)
             if self.stopped():
                 raise Stopped
-            made = measured_rounds(Path(summary["run_dir"]), with_flops=True)
+            made = read_rounds(Path(summary["run_dir"]), with_flops=True)
         # A last round that no other of its sort goes with is left out, too.
         pairs = made[WARM_UP_ROUNDS : len(made) // 2 * 2]
         if len(pairs) < FEWEST_ROUNDS - WARM_UP_ROUNDS:
@@ -142,7 +144,7 @@ class Durations:
         return Pace.of(pairs, self.host.workers, evaluation_flops(short, profile))
 
 
-def measured_here(loaded: Loaded) -> tuple[float, int]:
+def measure_here(loaded: Loaded) -> tuple[float, int]:
     """(wall seconds of a round, workers) of a run on this machine, from a few rounds in a scratch folder.
 
     Errors as of `Durations.of`.
@@ -173,7 +175,7 @@ def kind_of(loaded: Loaded, device: str, is_cut: bool) -> Hashable:
     return (*model, repr((train, options, data, scenario.rounds, scenario.eval, scenario.fleet)))
 
 
-def shortened(visits: TypicalVisits, work: RoundWork, host: Host) -> Loaded:
+def short_scenario(visits: TypicalVisits, work: RoundWork, host: Host) -> Loaded:
     """The scenario of a short run of its kind: visits and evaluations are cut where they are long."""
     loaded, workers = visits.loaded, host.workers
     scenario, train, long = loaded.scenario, loaded.scenario.train, LONG_FLOPS[host.device.partition(":")[0]]
@@ -228,7 +230,7 @@ def _scored(loaded: Loaded, profile: ModelProfile) -> int:
 # --- rounds that a run needs ------------------------------------------------------------------------------------------
 
 
-def needed(run: PlannedRun, visits: TypicalVisits) -> int:
+def expected_rounds(run: PlannedRun, visits: TypicalVisits) -> int:
     """Rounds that the run is expected to make for its needs."""
     most = run.loaded.scenario.rounds.max
     if not run.needs or TARGET in run.needs or set(run.needs) == {"rounds"}:
@@ -269,17 +271,17 @@ class RunsLeft:
         return text if self.seconds_left is None else f"{text}; about {about(self.seconds_left)} left"
 
 
-def left(run_set: RunSet, out: Path, device: str, foreseen: Sequence[RunDuration] = ()) -> RunsLeft:
+def runs_left(run_set: RunSet, out: Path, device: str, expected: Sequence[RunDuration] = ()) -> RunsLeft:
     """How far a run set is, and how long the rest takes.
 
-    A run goes on at its own pace so far; one that has not begun at the foreseen pace, or at the mean pace of others.
+    A run goes on at its own pace so far; one that has not begun at the expected pace, or at the mean pace of others.
     """
-    durations, folder = {each.name: each for each in foreseen}, known_folder(run_set, out)
+    durations, folder = {each.name: each for each in expected}, known_folder(run_set, out)
     unfinished = {run.name for run in (run_set.runs if folder is None else pending(run_set, out, device))}
     rounds_done, rests = 0, list[tuple[int, float | None]]()  # (rounds left, seconds per round) of each run
     for run in run_set.runs:
         most, duration = run.loaded.scenario.rounds.max, durations.get(run.name)
-        made = [] if folder is None else measured_rounds(folder / run.name)
+        made = [] if folder is None else read_rounds(folder / run.name)
         if folder is None or not made:
             rests.append((most, None) if duration is None else (duration.rounds, duration.seconds_per_round))
             continue
@@ -296,7 +298,7 @@ def left(run_set: RunSet, out: Path, device: str, foreseen: Sequence[RunDuration
     return RunsLeft(len(run_set.runs) - len(unfinished), len(run_set.runs), rounds_done, rounds_left, seconds_left)
 
 
-def foreseen(
+def forecast(
     run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], tell: Callable[[str], None]
 ) -> list[RunDuration]:
     """The expected duration of each run of a run set: as its folder records it for this machine, or as measured now."""
@@ -316,7 +318,7 @@ def _conditions(host: Host) -> dict[str, Any]:
 
 def result(run_set: RunSet, host: Host, expected: Sequence[RunDuration]) -> dict[str, Any]:
     """What ``--estimate --json`` prints: each whole run, and the seconds of the rounds that are left."""
-    rest = left(run_set, host.out, host.device, expected)
+    rest = runs_left(run_set, host.out, host.device, expected)
     runs = [{**asdict(one), "seconds": one.seconds} for one in expected]
     return {
         "name": run_set.name,

@@ -42,7 +42,7 @@ class MeasuredRound:
     """Of each visit that was trained, if they were asked for"""
 
 
-def measured_rounds(folder: Path, with_flops: bool = False) -> list[MeasuredRound]:
+def read_rounds(folder: Path, with_flops: bool = False) -> list[MeasuredRound]:
     """The rounds of a run folder so far; none before the first."""
     ledger = folder / "ledger.sqlite"
     if not has_rounds(ledger):
@@ -137,7 +137,7 @@ def earlier_run(loaded: Loaded, out: Path, device: str) -> EarlierRun | None:
                 and is_here
                 and _of_pace(recorded_keys(folder / "scenario.toml")) == keys
             ):
-                rounds = measured_rounds(folder)
+                rounds = read_rounds(folder)
                 seconds = seconds_per_round(rounds)
                 if len(rounds) >= FEWEST_ROUNDS and seconds is not None:
                     return EarlierRun(folder, seconds, len(rounds), int(environment["workers"]))

@@ -18,7 +18,7 @@ from scenarios.report import html
 from scenarios.report.run_reader import open_runs
 from scenarios.run.host import Host, Piece, piece_seconds
 from scenarios.studies.forecast import duration
-from scenarios.studies.forecast.duration import RunDuration, left, rounds_needed
+from scenarios.studies.forecast.duration import RunDuration, rounds_needed, runs_left
 from scenarios.studies.forecast.typical_visits import TypicalVisits
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
@@ -48,11 +48,11 @@ def test_a_run_needs_as_many_rounds_as_its_last_budget_and_all_of_them_for_an_ac
 def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_path: Path) -> None:
     run_set = reproduce.plan("fedmlb:2", "paper", "FedAvg,FedMLB,cifar100-dir0.3-100", [], 1).run_set
     first, second = (run.name for run in run_set.runs)
-    rest = left(run_set, tmp_path, "cpu", [RunDuration(first, 1000, 60.0), RunDuration(second, 500, 864.0)])
+    rest = runs_left(run_set, tmp_path, "cpu", [RunDuration(first, 1000, 60.0), RunDuration(second, 500, 864.0)])
 
     # 60,000 s and 432,000 s
     assert str(rest) == "0 of 2 runs ended, 0 rounds done, at most 1,500 left; about 5.7 d left"
-    unknown = left(run_set, tmp_path, "cpu")
+    unknown = runs_left(run_set, tmp_path, "cpu")
     assert (unknown.rounds_left, unknown.seconds_left) == (2000, None)
 
 
@@ -66,11 +66,11 @@ def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monke
     visits = TypicalVisits(run.loaded, profile)
     work = duration.round_work(visits)
 
-    assert duration.needed(run, visits) == 4  # rounds of 1.02 virtual seconds, until 4 s are over
-    whole = duration.shortened(visits, work, host).scenario
+    assert duration.expected_rounds(run, visits) == 4  # rounds of 1.02 virtual seconds, until 4 s are over
+    whole = duration.short_scenario(visits, work, host).scenario
     assert (whole.train, whole.rounds.participants, whole.eval.subset) == (run.loaded.scenario.train, 5, None)
     monkeypatch.setitem(duration.LONG_FLOPS, "cpu", 1.0)
-    cut = duration.shortened(visits, work, host).scenario
+    cut = duration.short_scenario(visits, work, host).scenario
     assert (cut.train.local_steps, cut.rounds.participants, cut.eval.subset, cut.eval.batch) == (2, 2, 100, 50)
 
 
@@ -124,7 +124,7 @@ def test_a_piece_has_a_length() -> None:
 def test_a_piece_without_a_unit_is_refused_before_the_duration_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(duration, "foreseen")
+    monkeypatch.delattr(duration, "forecast")
     words = ["reproduce", "fedmlb:2", "--scale", "paper", "--cells", "FedAvg,cifar100-dir0.3-100"]
     assert main.run_command([*words, "--for", "2", "--out", str(tmp_path)]) == 2
     assert "--for: '2' is a duration without a unit" in capsys.readouterr().err

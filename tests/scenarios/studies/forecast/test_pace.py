@@ -14,7 +14,7 @@ from scenarios.studies.forecast.pace import (
     RoundWork,
     busiest,
     earlier_run,
-    measured_rounds,
+    read_rounds,
     seconds_per_round,
 )
 from tests.scenarios import in_this_process
@@ -43,7 +43,7 @@ def test_rounds_with_and_without_an_evaluation_give_the_pace_of_both() -> None:
 
 def test_an_earlier_run_of_the_same_kind_says_how_long_a_round_takes(tmp_path: Path) -> None:
     folder = in_this_process.run(tmp_path)
-    rounds = measured_rounds(folder, with_flops=True)
+    rounds = read_rounds(folder, with_flops=True)
     assert [(each.is_evaluated, len(each.flops)) for each in rounds] == [(True, 5)] * 4
     same = load("digits", ["method=fedavg", *SMALL, "rounds.max=100", "seed=5", "train.lr=0.3"])
     found = earlier_run(same, tmp_path, "cpu")
@@ -61,5 +61,5 @@ def test_an_earlier_run_of_the_same_kind_says_how_long_a_round_takes(tmp_path: P
 
 
 def test_a_folder_without_a_round_has_no_pace(tmp_path: Path) -> None:
-    assert measured_rounds(tmp_path) == []
+    assert read_rounds(tmp_path) == []
     assert seconds_per_round([]) is None
