@@ -23,7 +23,6 @@ from rich.table import Table
 from coordinator.aggregation.server import Model
 from coordinator.records.chain import initial_hash
 from coordinator.records.round_record import EvalResult
-from coordinator.records.store import has_rounds, read
 from coordinator.rounds.evaluation import Evaluation, EvaluationScope, PoolEvaluator, evaluated_examples, result
 from coordinator.rounds.run import FederatedRun
 from coordinator.workers.launcher import WorkerLauncher
@@ -42,9 +41,10 @@ from scenarios.config.error_messages import error_message
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EvalSection
 from scenarios.config.toml_source import parse
-from scenarios.report.metadata import source_change
 from scenarios.run import builder, evaluated_clients, run_errors, runner
-from scenarios.run.host import Host, run_lock
+from scenarios.run.folder_files import run_lock
+from scenarios.run.host import Host
+from scenarios.run.run_folder import RunFolder
 from scenarios.studies.restored_run import copied_ledger, restored_run
 
 LOCAL_VISIT = "edge.training.measured_visit:MeasuredVisit"
@@ -113,11 +113,11 @@ def _options(name: str, kind: Any, given: Mapping[str, Mapping[str, Any]]) -> di
 
 def _stored_round(folder: Path, round: int | None) -> int:
     """The ledger's number of a round whose checkpoint is kept; ScenarioError that names those that are."""
-    ledger = folder / "ledger.sqlite"
+    recorded = RunFolder(folder)
     try:
-        rows = read(ledger, "SELECT round FROM checkpoints ORDER BY round") if has_rounds(ledger) else []
+        rows = recorded.query("SELECT round FROM checkpoints ORDER BY round") if recorded.is_begun else []
     except sqlite3.Error as error:
-        raise ScenarioError(f"{ledger} cannot be read: {error}") from None
+        raise ScenarioError(f"{recorded.ledger} cannot be read: {error}") from None
     stored = [int(row["round"]) for row in rows]
     if not stored:
         raise ScenarioError(f"{folder}: there is nothing to measure before the first round has been committed")
@@ -151,7 +151,7 @@ def measure(
     started, loaded = time.monotonic(), request.loaded
     with run_lock(folder), scratch() as place:
         launcher.adopt(place)  # the launcher removes it if this process is killed
-        if change := source_change(folder):
+        if change := RunFolder(folder).source_change():
             raise ScenarioError(f"{folder}: {change}; to measure this run, restore the files")
         with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
             logs = place / "logs"

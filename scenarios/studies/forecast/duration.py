@@ -34,11 +34,12 @@ from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, known_folder, pending
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import AMOUNTS, TARGET, trail
 from scenarios.run import builder, evaluated_clients, runner
 from scenarios.run.host import Host, StopFlag, choose_device, logging_to
+from scenarios.run.observer import InnerRun, RunObserver
+from scenarios.run.progress import AMOUNTS, TARGET, trail
 from scenarios.run.run_records import read_json
-from scenarios.run.worker_count import choose_workers
+from scenarios.run.session import choose_workers
 from scenarios.studies.forecast.estimate import estimate
 from scenarios.studies.forecast.pace import Pace, RoundWork, busiest, read_rounds, seconds_per_round
 from scenarios.studies.forecast.typical_visits import TypicalVisits
@@ -113,24 +114,10 @@ class Durations:
 
     def _measured(self, short: Loaded, profile: ModelProfile) -> Pace:
         """The pace of a short run, which ends as soon as its rounds are enough."""
-        rounds, began, is_enough = 0, 0.0, False
-
-        def on_round(progress: RoundFinished) -> None:
-            nonlocal rounds, began, is_enough
-            rounds += 1
-            if rounds == WARM_UP_ROUNDS:
-                began = time.monotonic()
-            elif rounds >= FEWEST_ROUNDS and rounds % 2 == 0:
-                is_enough = time.monotonic() - began >= ENOUGH_SECONDS
-
-        def is_stopped() -> bool:
-            return is_enough or self.stopped()
-
         with scratch() as folder:
-            host = replace(
-                self.host, out=folder, run_id=None, on_start=Host.on_start, on_round=on_round, remote_access=None
-            )
-            summary = runner.run(short, host, self.launcher, is_stopped, stop_at_target=False)
+            observers = (InnerRun(self.host.observers), EnoughRounds())
+            host = replace(self.host, out=folder, run_id=None, observers=observers, remote_access=None)
+            summary = runner.run(short, host, self.launcher, self.stopped, stop_at_target=False)
             if self.stopped():
                 raise Stopped
             made = read_rounds(Path(summary["run_dir"]), with_flops=True)
@@ -154,6 +141,20 @@ def measure_here(loaded: Loaded) -> tuple[float, int]:
         workers = choose_workers([loaded], device, launcher, interrupt)
         durations = Durations(Host(Path(), workers, device), launcher, interrupt)
         return durations.of(PlannedRun(loaded.name, loaded, {})).seconds_per_round, workers
+
+
+class EnoughRounds(RunObserver):
+    """Ends a short run once its measured rounds are enough."""
+
+    def __init__(self) -> None:
+        self._rounds, self._began = 0, 0.0
+
+    def on_round(self, progress: RoundFinished) -> bool:
+        self._rounds += 1
+        if self._rounds == WARM_UP_ROUNDS:
+            self._began = time.monotonic()
+        is_pair = self._rounds >= FEWEST_ROUNDS and self._rounds % 2 == 0
+        return is_pair and time.monotonic() - self._began >= ENOUGH_SECONDS
 
 
 # --- a short run ------------------------------------------------------------------------------------------------------

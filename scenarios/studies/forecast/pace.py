@@ -16,13 +16,10 @@ from statistics import fmean
 from typing import Any
 
 from coordinator.records.schema import TRAINED
-from coordinator.records.store import has_rounds, read
 from edge.runtime.numerics import processor
 from scenarios.config.load import Loaded
-from scenarios.experiment.run_set import recorded_keys, resolved_keys
-from scenarios.report.metadata import machine_change
 from scenarios.run import builder
-from scenarios.run.run_records import read_json
+from scenarios.run.run_folder import RunFolder, resolved_keys
 
 MOST_FOLDERS = 20
 """Newest run folders that are looked at"""
@@ -44,14 +41,14 @@ class MeasuredRound:
 
 def read_rounds(folder: Path, with_flops: bool = False) -> list[MeasuredRound]:
     """The rounds of a run folder so far; none before the first."""
-    ledger = folder / "ledger.sqlite"
-    if not has_rounds(ledger):
+    run = RunFolder(folder)
+    if not run.is_begun:
         return []
     flops: defaultdict[int, list[float]] = defaultdict(list)
-    for visit in read(ledger, "SELECT round, kind, flops FROM visits") if with_flops else ():
+    for visit in run.query("SELECT round, kind, flops FROM visits") if with_flops else ():
         if visit["kind"] in TRAINED:
             flops[visit["round"]].append(visit["flops"])
-    rows = read(ledger, "SELECT round, wall_s, accuracy FROM rounds JOIN host_rounds USING (round) ORDER BY round")
+    rows = run.query("SELECT round, wall_s, accuracy FROM rounds JOIN host_rounds USING (round) ORDER BY round")
     return [MeasuredRound(row["wall_s"], row["accuracy"] is not None, flops[row["round"]]) for row in rows]
 
 
@@ -129,18 +126,15 @@ def earlier_run(loaded: Loaded, out: Path, device: str) -> EarlierRun | None:
         folders = sorted(runs, key=lambda each: each.stat().st_mtime, reverse=True)[:MOST_FOLDERS]
     for folder in folders:
         with suppress(OSError, ValueError, KeyError, TypeError, sqlite3.Error):  # a folder that is no run of today's
-            environment = read_json(folder / "environment.json")
+            run = RunFolder(folder)
+            environment = run.environment
             # Portable numerics have one fingerprint on processors of different speeds.
-            is_here = environment.get("processor", processor()) == processor() and not machine_change(folder, device)
-            if (
-                environment["device"] == device
-                and is_here
-                and _of_pace(recorded_keys(folder / "scenario.toml")) == keys
-            ):
+            is_here = environment.processor in (None, processor()) and not environment.machine_change(device)
+            if environment.device == device and is_here and _of_pace(run.keys()) == keys:
                 rounds = read_rounds(folder)
                 seconds = seconds_per_round(rounds)
                 if len(rounds) >= FEWEST_ROUNDS and seconds is not None:
-                    return EarlierRun(folder, seconds, len(rounds), int(environment["workers"]))
+                    return EarlierRun(folder, seconds, len(rounds), environment.workers)
     return None
 
 
