@@ -120,7 +120,7 @@ class LiveTable(RunObserver):
             self._live = Live(
                 console=self._console, refresh_per_second=REFRESHES_PER_SECOND, get_renderable=self.render
             )
-            self._live.start(refresh=True)
+            self._live.start()
         return self
 
     def __exit__(
