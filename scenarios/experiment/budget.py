@@ -80,7 +80,7 @@ def study(planned: RunSet, wanted: Budgets) -> Study:
 
 
 def read_off(planned: RunSet, wanted: Budgets, done: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``study budget --json`` prints, from what `run_all` returns: accuracy per budget and method."""
+    """What ``study budget --json`` prints, from what `make_runs` returns: accuracy per budget and method."""
     methods = list(dict.fromkeys(run.loaded.scenario.method for run in planned.runs))
     seeds = list(dict.fromkeys(run.loaded.scenario.seed for run in planned.runs))
     trails = by_method(done["runs"])

@@ -138,7 +138,7 @@ def over_seeds(planned: RunSet, done: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_off(planned: RunSet, done: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``compare --json`` prints, from what `run_all` returns."""
+    """What ``compare --json`` prints, from what `make_runs` returns."""
     return {
         "target_accuracy": planned.runs[0].loaded.scenario.stop.target_accuracy,
         "runs": [{key: value for key, value in run.items() if key != "name"} for run in done["runs"]],

@@ -5,7 +5,7 @@ more seeds, more values or more methods, finds the runs that are there and makes
 earlier command that the new one does not plan stay in the folder; its result leaves them out.
 
     planned = plan("digits", [axis("train.lr", [0.05, 0.1])], seeds=3)
-    done = make_runs(planned.run_set, host, launcher, stopped)
+    done = make_runs(planned.run_set, host, InTurn(launcher), stopped)
     result = read_off(planned, done)
 """
 
@@ -188,7 +188,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_off(planned: SweepPlan, done: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``sweep --json`` prints, from what `run_all` returns: ``rows``, a cell each, and ``tests`` of all pairs."""
+    """The JSON of ``sweep``, from the result of `make_runs`: ``rows``, a cell each, and ``tests`` of all pairs."""
     names = {cell.label: {seed: cell.run_name(seed) for seed in planned.seeds} for cell in planned.cells}
     curves = results.trails(names, done["runs"])
     there = {label: runs for label, runs in curves.items() if runs}

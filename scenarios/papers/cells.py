@@ -97,7 +97,7 @@ def run_name(group: str, variant: Variant, seed: int) -> str:
 
 
 def read_off(plan: ReproductionPlan, done: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``reproduce --json`` prints, from what `run_all` returns."""
+    """What ``reproduce --json`` prints, from what `make_runs` returns."""
     smoothing = {} if plan.smoothing is None else {"accuracy": plan.smoothing.text}
     return {
         "name": plan.name,

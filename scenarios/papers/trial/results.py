@@ -33,7 +33,7 @@ def trails(plan: TrialPlan, runs: Sequence[Mapping[str, Any]]) -> dict[str, dict
 
 
 def read_off(plan: TrialPlan, done: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``study trial --json`` prints for every part, from what `run_all` returns."""
+    """What ``study trial --json`` prints for every part, from what `make_runs` returns."""
     curves = trails(plan, done["runs"])
     return {
         "part": plan.name,
