@@ -287,10 +287,27 @@ class RayRuns:
         size = self._connection.size
         return run_shares(size.cpus, size.most_cpus, runs, self._parallel, self._workers)
 
-    def slot(self, number: int, workers: int, on_message: Callable[[Message | None], None]) -> RaySlot:
-        """A place for one run after another; each is made on a node of its own choice."""
-        self._listeners[number] = on_message
-        return RaySlot(self._connection, number, workers, on_message)
+    def open(self, slot: int, on_message: Callable[[Message | None], None]) -> None:
+        """Open a place for one run after another; each is made on a node of its own choice."""
+        self._listeners[slot] = on_message
+
+    def begin(self, slot: int, request: Message | None) -> None:
+        """Have a run made, as `scenarios.experiment.run_process` receives it; None: there are no more."""
+        if request is not None:
+            places = {name: str(Path(request[name]).resolve()) for name in ("out", "path")}
+            self._connection.send({"slot": slot, "run": {**request, **places}})
+        if self._connection.is_lost:
+            self._listeners[slot](None)
+
+    def stop(self, slot: int, why: str) -> None:
+        """Have the run end with its round, stopped by ``why``."""
+        self._connection.send({"slot": slot, "stop": why})
+
+    def close(self, slot: int, at_once: bool) -> str:
+        """Drop the run, if ``at_once``; the reason for which the slot is lost, if it is."""
+        if at_once:
+            self._connection.send({"slot": slot, "drop": True})
+        return "the connection to the cluster is lost"
 
     def _on_message(self, message: Message | None) -> None:
         if message is None:
@@ -298,34 +315,6 @@ class RayRuns:
                 listener(None)
         else:
             self._listeners[message["slot"]](message["message"])
-
-
-class RaySlot:
-    """A number by which the driver knows one run after another."""
-
-    def __init__(
-        self, cluster: RayConnection, number: int, workers: int, on_message: Callable[[Message | None], None]
-    ) -> None:
-        self.workers = workers
-        self._cluster, self._number, self._on_message = cluster, number, on_message
-
-    def begin(self, request: Message | None) -> None:
-        """Have a run made, as `scenarios.experiment.run_process` receives it; None: there are no more."""
-        if request is not None:
-            places = {name: str(Path(request[name]).resolve()) for name in ("out", "path")}
-            self._cluster.send({"slot": self._number, "run": {**request, **places}})
-        if self._cluster.is_lost:
-            self._on_message(None)
-
-    def stop(self, why: str) -> None:
-        """Have the run end with its round, stopped by ``why``."""
-        self._cluster.send({"slot": self._number, "stop": why})
-
-    def end(self, at_once: bool) -> str:
-        """Drop the run, if ``at_once``; the reason for which the slot is lost, if it is."""
-        if at_once:
-            self._cluster.send({"slot": self._number, "drop": True})
-        return "the connection to the cluster is lost"
 
 
 def run_shares(cpus: float, most_cpus: float, missing: int, parallel: int | None, workers: int | None) -> list[int]:

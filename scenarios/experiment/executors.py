@@ -6,6 +6,7 @@ No result depends on the executor. A run that fails, or whose process is killed,
 
 from __future__ import annotations
 
+import itertools
 import queue
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -149,33 +150,24 @@ def choose_executor(launcher: WorkerLauncher, parallel: int = 1, cluster: RunPla
 OnMessage = Callable[[Message | None], None]
 
 
-class RunSlot(Protocol):
-    """Makes one run after another, somewhere."""
-
-    workers: int
-
-    def begin(self, request: Message | None) -> None:
-        """Begin a run, as `run_request` has it; None: there are no more."""
-
-    def stop(self, why: str) -> None:
-        """Have the run end with its round, stopped by ``why``."""
-
-    def end(self, at_once: bool) -> str:
-        """End the slot, with its run if it has one and ``at_once``; why it is lost, if it is."""
-
-
 class RunPlaces(Protocol):
-    """A number of places where runs can be made at the same time: processes of this machine, or nodes of a cluster."""
+    """Slots, known by numbers, which make one run after another: processes of this machine, or nodes of a cluster."""
 
     def shares(self, host: Host, runs: int) -> list[int]:
         """The workers of each slot for so many runs."""
 
-    def slot(self, number: int, workers: int, on_message: OnMessage) -> RunSlot:
-        """A slot for runs with so many workers.
+    def open(self, slot: int, on_message: OnMessage) -> None:
+        """Open a slot; ``on_message`` is called in another thread with what `scenarios.experiment.run_process` sends,
+        and with None if the slot is lost."""
 
-        ``on_message`` is called in another thread with all that is sent by `scenarios.experiment.run_process`, and with
-        None if the slot is lost.
-        """
+    def begin(self, slot: int, request: Message | None) -> None:
+        """Begin a run in a slot, as `run_request` has it; None: there are no more."""
+
+    def stop(self, slot: int, why: str) -> None:
+        """Have the run of a slot end with its round, stopped by ``why``."""
+
+    def close(self, slot: int, at_once: bool) -> str:
+        """End a slot, with its run if it has one and ``at_once``; the reason for which it is lost, if it is."""
 
 
 class AtOnce:
@@ -187,10 +179,11 @@ class AtOnce:
     def __init__(self, places: RunPlaces) -> None:
         self._places = places
         self._messages: queue.SimpleQueue[tuple[int, Message | None]] = queue.SimpleQueue()
-        self._slots: dict[int, RunSlot] = {}
+        self._workers: dict[int, int] = {}
+        """Open slot -> its workers"""
         self._at_work: dict[int, PlannedRun] = {}
         """Slot -> its run"""
-        self._count = 0
+        self._numbers = itertools.count()
         self._outcomes = RunOutcomes()
 
     def make(
@@ -201,46 +194,42 @@ class AtOnce:
         is_stopping = False
         try:
             for workers in self._places.shares(host, len(runs)):
-                self._start(workers)
+                self._open(workers)
             while self._at_work:
                 if stopped() and not is_stopping:
                     is_stopping = True
                     self._waiting.clear()
-                    for number in self._at_work:
-                        self._slots[number].stop(host.stopped_by())
+                    for slot in self._at_work:
+                        self._places.stop(slot, host.stopped_by())
                 with suppress(queue.Empty):
                     self._on_message(*self._messages.get(timeout=TURN_SECONDS))
             return self._outcomes
         finally:
-            for number, slot in self._slots.items():
-                slot.end(at_once=number in self._at_work)
+            for slot in self._workers:
+                self._places.close(slot, at_once=slot in self._at_work)
 
-    def _start(self, workers: int) -> None:
-        """A new slot for the next run, if there is one."""
+    def _open(self, workers: int) -> None:
+        """Open a slot for the next run, if there is one."""
         if self._waiting:
-            self._count += 1
-            number = self._count
-            self._slots[number] = self._places.slot(
-                number, workers, lambda message: self._messages.put((number, message))
-            )
-            self._begin_next(number)
+            slot = next(self._numbers)
+            self._places.open(slot, lambda message: self._messages.put((slot, message)))
+            self._workers[slot] = workers
+            self._begin_next(slot)
 
-    def _begin_next(self, number: int) -> None:
-        slot = self._slots[number]
+    def _begin_next(self, slot: int) -> None:
         if not self._waiting:
-            slot.begin(None)
+            self._places.begin(slot, None)
             return
-        run = self._at_work[number] = self._waiting.popleft()
-        slot.begin(run_request(run, self._folder / run.name, self._host, slot.workers))
+        run = self._at_work[slot] = self._waiting.popleft()
+        self._places.begin(slot, run_request(run, self._folder / run.name, self._host, self._workers[slot]))
 
-    def _on_message(self, number: int, message: Message | None) -> None:
-        run = self._at_work.get(number)
+    def _on_message(self, slot: int, message: Message | None) -> None:
+        run = self._at_work.get(slot)
         if run is None:  # the end of a slot for which there are no more runs
             return
         if message is None:
-            slot = self._slots.pop(number)
-            self._end(number, {"failed": slot.end(at_once=False), "is_users": False})
-            self._start(slot.workers)
+            self._end(slot, {"failed": self._places.close(slot, at_once=False), "is_users": False})
+            self._open(self._workers.pop(slot))
         elif "note" in message:
             self._host.on_note(message["note"])
         elif "started" in message:
@@ -250,12 +239,12 @@ class AtOnce:
             self._about(run.name)
             self._host.on_round(round_finished(message["round"]))
         else:
-            self._end(number, message)
-            self._begin_next(number)
+            self._end(slot, message)
+            self._begin_next(slot)
 
-    def _end(self, number: int, message: Message) -> None:
+    def _end(self, slot: int, message: Message) -> None:
         """The run of a slot has an outcome."""
-        name = self._at_work.pop(number).name
+        name = self._at_work.pop(slot).name
         if "ended" in message:  # perhaps in another folder, on another machine
             message = {"ended": {**message["ended"], "run_dir": str(self._folder / name)}}
         self._outcomes.add(name, message)
@@ -263,10 +252,12 @@ class AtOnce:
 
 
 class RunProcesses:
-    """Processes of this machine, which share the workers of one run in turn: at most ``parallel``."""
+    """Processes of this machine (`scenarios.experiment.run_process`), which share the workers of one run in turn."""
 
     def __init__(self, parallel: int) -> None:
+        """``parallel``: the most processes."""
         self._parallel = parallel
+        self._processes: dict[int, ChildProcess] = {}
 
     def shares(self, host: Host, runs: int) -> list[int]:
         """The workers of each process: those of ``host``, shared out; at least one each."""
@@ -275,30 +266,22 @@ class RunProcesses:
         count = min(self._parallel, host.workers, runs)
         return [host.workers // count + (number < host.workers % count) for number in range(count)]
 
-    def slot(self, number: int, workers: int, on_message: OnMessage) -> RunSlot:
-        """A new process."""
-        return RunProcess(workers, on_message)
+    def open(self, slot: int, on_message: OnMessage) -> None:
+        """Start a process."""
+        self._processes[slot] = ChildProcess(RUN_PROCESS, env=environment())
+        self._processes[slot].channel.listen(on_message)
 
+    def begin(self, slot: int, request: Message | None) -> None:
+        """As of `RunPlaces`."""
+        self._processes[slot].channel.send({"run": request})
 
-class RunProcess:
-    """This side of `scenarios.experiment.run_process`."""
+    def stop(self, slot: int, why: str) -> None:
+        """As of `RunPlaces`."""
+        self._processes[slot].channel.send({"stop": why})
 
-    def __init__(self, workers: int, on_message: OnMessage) -> None:
-        self.workers = workers
-        self._process = ChildProcess(RUN_PROCESS, env=environment())
-        self._process.channel.listen(on_message)
-
-    def begin(self, request: Message | None) -> None:
-        """As of `RunSlot`."""
-        self._process.channel.send({"run": request})
-
-    def stop(self, why: str) -> None:
-        """As of `RunSlot`."""
-        self._process.channel.send({"stop": why})
-
-    def end(self, at_once: bool) -> str:
-        """As of `RunSlot`."""
-        return f"its process {how_ended(self._process.end(0.0 if at_once else END_SECONDS))}"
+    def close(self, slot: int, at_once: bool) -> str:
+        """As of `RunPlaces`."""
+        return f"its process {how_ended(self._processes.pop(slot).end(0.0 if at_once else END_SECONDS))}"
 
 
 def run_request(run: PlannedRun, path: Path, host: Host, workers: int) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,15 @@ from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load, load_resolved
 from scenarios.config.toml_source import shipped
 from scenarios.experiment import executors, run_process
-from scenarios.experiment.executors import AtOnce, InTurn, RunExecutor, RunProcesses, make_runs
+from scenarios.experiment.executors import (
+    AtOnce,
+    InTurn,
+    RunExecutor,
+    RunPlaces,
+    RunProcesses,
+    choose_executor,
+    make_runs,
+)
 from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.run.child_process import ChildProcess
 from scenarios.run.host import Host
@@ -29,36 +37,37 @@ from tests.scenarios.runs import QUICK, never
 
 IN_TURN, PROCESSES, CLUSTER = "in turn", "processes", "cluster"
 ALL = (IN_TURN, PROCESSES, CLUSTER)
+Chosen = Callable[[str], RunExecutor]
 
 
 @contextmanager
-def opened(kind: str, launcher: WorkerLauncher) -> Iterator[RunExecutor]:
-    """An executor with two places, if it makes runs at the same time."""
-    if kind == IN_TURN:
-        yield InTurn(launcher)
-    elif kind == PROCESSES:
-        yield AtOnce(RunProcesses(2))
-    else:
+def fake_cluster(module: str = run_process.__name__) -> Iterator[RayRuns]:
+    """Two nodes without Ray, whose run processes are of this module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_engine, "DRIVER", "tests.scenarios.cluster.fake_ray_driver")
+        patch.setenv("FAKE_RUN_PROCESS", module)
         with RayRuns("auto", 1, None, lambda note: None) as cluster:
-            yield AtOnce(cluster)
+            yield cluster
+
+
+@pytest.fixture(scope="module")
+def fakes() -> Iterator[RayRuns]:
+    """A cluster whose runs train nothing."""
+    with fake_cluster(fake_runs.__name__) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def fake_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster without Ray."""
-    monkeypatch.setattr(ray_engine, "DRIVER", "tests.scenarios.cluster.fake_ray_driver")
-
-
-@pytest.fixture
-def trains_nothing(fake_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that are made by `fake_runs`."""
+def choose(fakes: RayRuns, monkeypatch: pytest.MonkeyPatch) -> Chosen:
+    """Executors by their kinds, whose runs train nothing; those that make runs at the same time have two places."""
     monkeypatch.setattr(executors, "make_run", fake_runs.make_run)
     monkeypatch.setattr(executors, "RUN_PROCESS", fake_runs.__name__)
-    monkeypatch.setenv("FAKE_RUN_PROCESS", fake_runs.__name__)
+    places: dict[str, RunPlaces] = {PROCESSES: RunProcesses(2), CLUSTER: fakes}
+    return lambda kind: AtOnce(places[kind]) if kind in places else InTurn(WorkerLauncher())
 
 
 def made(
-    kind: str,
+    executor: RunExecutor,
     out: Path,
     *names: str,
     workers: int = 3,
@@ -73,20 +82,18 @@ def made(
     def about(name: str, has_ended: bool = False) -> None:
         tell(f"{'end of' if has_ended else 'about'} {name}")
 
-    with opened(kind, WorkerLauncher()) as executor:
-        return make_runs(runs, host, executor, stopped, about)
+    return make_runs(runs, host, executor, stopped, about)
 
 
-@pytest.mark.usefixtures("trains_nothing")
 @pytest.mark.parametrize(
     ("kind", "processes", "workers"),
     [(IN_TURN, 1, [3, 3, 3, 3]), (PROCESSES, 2, [2, 1]), (CLUSTER, 4, [1, 1, 1, 1])],
 )
 def test_results_are_in_the_order_of_the_plan_whoever_makes_the_runs(
-    kind: str, processes: int, workers: list[int], tmp_path: Path
+    kind: str, processes: int, workers: list[int], tmp_path: Path, choose: Chosen
 ) -> None:
     events: list[str] = []
-    result = made(kind, tmp_path, "a", "b", "c", "d", tell=events.append)
+    result = made(choose(kind), tmp_path, "a", "b", "c", "d", tell=events.append)
     folder = tmp_path / "digits" / "s"
     assert [run["name"] for run in result["runs"]] == ["a", "b", "c", "d"]
     assert [run["run_dir"] for run in result["runs"]] == [str(folder / name) for name in "abcd"]
@@ -98,18 +105,21 @@ def test_results_are_in_the_order_of_the_plan_whoever_makes_the_runs(
     assert set(result) == {"folder", "runs", "warnings"}
 
 
-@pytest.mark.usefixtures("trains_nothing")
-def test_no_more_processes_at_a_time_than_workers(tmp_path: Path) -> None:
+def test_no_more_processes_at_a_time_than_workers(tmp_path: Path, choose: Chosen) -> None:
     events: list[str] = []
-    result = made(PROCESSES, tmp_path, "a", "b", "c", workers=1, tell=events.append)
+    result = made(choose(PROCESSES), tmp_path, "a", "b", "c", workers=1, tell=events.append)
     assert len({run["pid"] for run in result["runs"]}) == 1
     assert events[0] == "1 workers: at most as many runs at a time, not 2"
+
+
+def folders(out: Path) -> list[str]:
+    """The folders of run sets; a cluster's sign in ``digits`` is there as long as it is connected."""
+    return [path.name for path in (out / "digits").iterdir() if not path.name.startswith(".seen-")]
 
 
 KILLED = "its process was ended by SIGKILL"
 
 
-@pytest.mark.usefixtures("trains_nothing")
 @pytest.mark.parametrize(
     ("kind", "failures"),
     [
@@ -119,10 +129,10 @@ KILLED = "its process was ended by SIGKILL"
     ],
 )
 def test_a_run_that_fails_or_whose_process_is_killed_costs_the_others_nothing(
-    kind: str, failures: dict[str, str], tmp_path: Path
+    kind: str, failures: dict[str, str], tmp_path: Path, choose: Chosen
 ) -> None:
     events: list[str] = []
-    result = made(kind, tmp_path, *failures, "broken", "a", "wrong", "lost", "b", tell=events.append)
+    result = made(choose(kind), tmp_path, *failures, "broken", "a", "wrong", "lost", "b", tell=events.append)
     assert [run["name"] for run in result["runs"]] == ["a", "lost", "b"]
     first, *trace = result["failed"].pop("broken").splitlines()
     assert first == "KeyError: 'no such column'"
@@ -132,44 +142,45 @@ def test_a_run_that_fails_or_whose_process_is_killed_costs_the_others_nothing(
     assert ended == sorted([*failures, "a", "b", "broken", "lost", "wrong"])
 
 
-@pytest.mark.usefixtures("trains_nothing")
 @pytest.mark.parametrize("kind", ALL)
-def test_if_no_run_is_made_the_reason_is_the_users_error_or_the_failures(kind: str, tmp_path: Path) -> None:
+def test_if_no_run_is_made_the_reason_is_the_users_error_or_the_failures(
+    kind: str, tmp_path: Path, choose: Chosen
+) -> None:
     with pytest.raises(ScenarioError, match="no data for wrong"):
-        made(kind, tmp_path, "wrong-1", "wrong-2")
-    assert list((tmp_path / "digits").iterdir()) == []
+        made(choose(kind), tmp_path, "wrong-1", "wrong-2")
+    assert folders(tmp_path) == []
     with pytest.raises(RunFailed, match="broken failed: KeyError: 'no such column'"):
-        made(kind, tmp_path, "wrong", "broken")
+        made(choose(kind), tmp_path, "wrong", "broken")
 
 
-@pytest.mark.usefixtures("trains_nothing")
 @pytest.mark.parametrize(("kind", "at_work"), [(IN_TURN, 1), (PROCESSES, 2), (CLUSTER, 2)])
-def test_when_the_user_stops_the_runs_at_work_end_and_no_other_begins(kind: str, at_work: int, tmp_path: Path) -> None:
+def test_when_the_user_stops_the_runs_at_work_end_and_no_other_begins(
+    kind: str, at_work: int, tmp_path: Path, choose: Chosen
+) -> None:
     events: list[str] = []
 
     def stopped() -> bool:
         return sum(event.startswith("began endless") for event in events) == at_work
 
-    result = made(kind, tmp_path, "a", "endless-1", "endless-2", "b", stopped=stopped, tell=events.append)
+    result = made(choose(kind), tmp_path, "a", "endless-1", "endless-2", "b", stopped=stopped, tell=events.append)
     assert [run["name"] for run in result["runs"]] == ["a"]
     assert result["missing"] == ["endless-1", "endless-2", "b"]
     with pytest.raises(Stopped):
-        made(kind, tmp_path / "none", "endless", "endless-too", "b", stopped=lambda: True)
-    assert list((tmp_path / "none" / "digits").iterdir()) == []
+        made(choose(kind), tmp_path / "none", "endless", "endless-too", "b", stopped=lambda: True)
+    assert folders(tmp_path / "none") == []
 
 
-@pytest.mark.usefixtures("fake_cluster")
 @pytest.mark.parametrize("kind", ALL)
 def test_a_run_that_is_interrupted_goes_on_to_the_same_result(
     kind: str, tmp_path: Path, trainers: WorkerLauncher, whole: dict[str, Any]
 ) -> None:
     rounds: list[int] = []
     host = Host(tmp_path, 2, "cpu", on_round=lambda progress: rounds.append(progress.rounds))
-    with opened(kind, trainers) as executor:
-        first = make_runs(tiny_run(), host, executor, lambda: bool(rounds))
-    assert (first["runs"][0]["stopped_by"], rounds) == ("user", [1])
-    with opened(kind, trainers) as executor:
-        again = make_runs(tiny_run(), host, executor, never)
+    with nullcontext() if kind != CLUSTER else fake_cluster() as cluster:
+        first, second = (choose_executor(trainers, 1 if kind == IN_TURN else 2, cluster) for _ in range(2))
+        interrupted = make_runs(tiny_run(), host, first, lambda: bool(rounds))
+        assert (interrupted["runs"][0]["stopped_by"], rounds) == ("user", [1])
+        again = make_runs(tiny_run(), host, second, never)
     assert rounds == [1, 2, 3, 4, 5]
     assert again["runs"][0] | DIFFERS == whole | DIFFERS
 
