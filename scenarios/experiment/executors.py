@@ -228,8 +228,9 @@ class AtOnce:
         if run is None:  # the end of a slot for which there are no more runs
             return
         if message is None:
+            workers = self._workers.pop(slot)
             self._end(slot, {"failed": self._places.close(slot, at_once=False), "is_users": False})
-            self._open(self._workers.pop(slot))
+            self._open(workers)
         elif "note" in message:
             self._host.on_note(message["note"])
         elif "started" in message:
