@@ -34,6 +34,7 @@ from scenarios.experiment.run_set import (
 )
 from scenarios.run.child_process import ChildProcess, Message
 from scenarios.run.host import Host
+from scenarios.run.observer import Observers
 
 RUN_PROCESS = "scenarios.experiment.run_process"
 TURN_SECONDS = 0.2
@@ -81,7 +82,7 @@ class RunExecutor(Protocol):
     ) -> RunOutcomes:
         """Make these runs in folders of their names in ``folder``, or go on with them.
 
-        ``about`` is told which run the host's next ``on_start`` or ``on_round`` is about, and of each run that has
+        ``about`` is told which run the observers' next ``on_start`` or ``on_round`` is about, and of each run that has
         ended or failed. Once ``stopped``, runs at work end with their round, and no other begins.
         """
 
@@ -191,6 +192,7 @@ class AtOnce:
     ) -> RunOutcomes:
         """As of `RunExecutor`; when this returns or raises, all slots have ended. A slot that is lost is replaced."""
         self._waiting, self._folder, self._host, self._about = deque(runs), folder, host, about
+        self._observers = Observers(host.observers)
         is_stopping = False
         try:
             for workers in self._places.shares(host, len(runs)):
@@ -232,13 +234,13 @@ class AtOnce:
             self._end(slot, {"failed": self._places.close(slot, at_once=False), "is_users": False})
             self._open(workers)
         elif "note" in message:
-            self._host.on_note(message["note"])
+            self._observers.on_note(message["note"])
         elif "started" in message:
             self._about(run.name)
-            self._host.on_start(self._folder / run.name, run.loaded)
+            self._observers.on_start(self._folder / run.name, run.loaded)
         elif "round" in message:
             self._about(run.name)
-            self._host.on_round(round_finished(message["round"]))
+            self._observers.on_round(round_finished(message["round"]))
         else:
             self._end(slot, message)
             self._begin_next(slot)
@@ -263,7 +265,8 @@ class RunProcesses:
     def shares(self, host: Host, runs: int) -> list[int]:
         """The workers of each process: those of ``host``, shared out; at least one each."""
         if runs and self._parallel > host.workers:
-            host.on_note(f"{host.workers} workers: at most as many runs at a time, not {self._parallel}")
+            note = f"{host.workers} workers: at most as many runs at a time, not {self._parallel}"
+            Observers(host.observers).on_note(note)
         count = min(self._parallel, host.workers, runs)
         return [host.workers // count + (number < host.workers % count) for number in range(count)]
 

@@ -27,12 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.rounds.budget import USER
+from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios.config.load import load_resolved
+from scenarios.config.load import Loaded, load_resolved
 from scenarios.experiment import executors
 from scenarios.experiment.run_set import PlannedRun, make_run
 from scenarios.run.child_process import Channel, parent_channel
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
 
 
 def main() -> None:
@@ -57,15 +59,29 @@ def main() -> None:
             channel.send(executors.outcome(partial(_make, request, channel, launcher, reasons)))
 
 
+class ProgressSender(RunObserver):
+    """Sends how far a run is to the process that asked for it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def on_start(self, folder: Path, loaded: Loaded) -> None:
+        self._channel.send({"started": True})
+
+    def on_round(self, progress: RoundFinished) -> None:
+        self._channel.send({"round": executors.round_message(progress)})
+
+    def on_note(self, note: str) -> None:
+        self._channel.send({"note": note})
+
+
 def _make(request: dict[str, Any], channel: Channel, launcher: WorkerLauncher, reasons: list[str]) -> dict[str, Any]:
     """Make a run that ends with its round once there are ``reasons``."""
     host = Host(
         Path(request["out"]),
         request["workers"],
         request["device"],
-        on_start=lambda folder, loaded: channel.send({"started": True}),
-        on_round=lambda progress: channel.send({"round": executors.round_message(progress)}),
-        on_note=lambda note: channel.send({"note": note}),
+        observers=[ProgressSender(channel)],
         stopped_by=lambda: reasons[0] if reasons else USER,
     )
     loaded = load_resolved(request["scenario_name"], request["scenario"])

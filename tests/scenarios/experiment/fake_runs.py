@@ -17,6 +17,7 @@ from scenarios.config.errors import ScenarioError
 from scenarios.experiment import run_process
 from scenarios.experiment.run_set import PlannedRun
 from scenarios.run.host import Host
+from scenarios.run.observer import Observers
 
 
 def make_run(run: PlannedRun, path: Path, host: Host, launcher: object, stopped: Callable[[], bool]) -> dict[str, Any]:
@@ -27,8 +28,9 @@ def make_run(run: PlannedRun, path: Path, host: Host, launcher: object, stopped:
         raise ScenarioError(f"no data for {run.name}")
     if run.name.startswith("broken"):
         raise KeyError("no such column")
-    host.on_note(f"{run.name} has {host.workers} workers")
-    host.on_start(path, run.loaded)
+    observers = Observers(host.observers)
+    observers.on_note(f"{run.name} has {host.workers} workers")
+    observers.on_start(path, run.loaded)
     if run.name.startswith("endless"):
         while not stopped():
             time.sleep(0.01)

@@ -32,6 +32,7 @@ from scenarios.experiment.executors import (
 from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.run.child_process import ChildProcess
 from scenarios.run.host import Host
+from tests.observers import Listener
 from tests.scenarios.experiment import fake_runs
 from tests.scenarios.runs import QUICK, never
 
@@ -77,7 +78,8 @@ def made(
     """The result of runs of these names."""
     loaded = load("digits")
     runs = RunSet("sweep", "digits", [PlannedRun(name, loaded, {}) for name in names], "s")
-    host = Host(out, workers, "cpu", on_start=lambda folder, of: tell(f"began {folder.name}"), on_note=tell)
+    watch = Listener(on_start=lambda folder, of: tell(f"began {folder.name}"), on_note=tell)
+    host = Host(out, workers, "cpu", observers=[watch])
 
     def about(name: str, has_ended: bool = False) -> None:
         tell(f"{'end of' if has_ended else 'about'} {name}")
@@ -175,7 +177,8 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_result(
     kind: str, tmp_path: Path, trainers: WorkerLauncher, whole: dict[str, Any]
 ) -> None:
     rounds: list[int] = []
-    host = Host(tmp_path, 2, "cpu", on_round=lambda progress: rounds.append(progress.rounds))
+    watch = Listener(on_round=lambda progress: rounds.append(progress.rounds))
+    host = Host(tmp_path, 2, "cpu", observers=[watch])
     with nullcontext() if kind != CLUSTER else fake_cluster() as cluster:
         first, second = (choose_executor(trainers, 1 if kind == IN_TURN else 2, cluster) for _ in range(2))
         interrupted = make_runs(tiny_run(), host, first, lambda: bool(rounds))
