@@ -28,7 +28,7 @@ from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:
     from scenarios.api.drawn import DrawnFigure
-    from scenarios.cluster.ray_slots import RayRuns
+    from scenarios.cluster.ray_engine import RayRuns
 
 
 class RunCollection(Sequence[Run]):
@@ -166,7 +166,7 @@ def _made(
     write_note: NotePrinter,
 ) -> RunCollection:
     """The runs of an experiment, after those that are missing have been made and its result has been written."""
-    from scenarios.experiment.parallel import make_runs
+    from scenarios.experiment.executors import choose_executor, make_runs
 
     planned, at_once = experiment.run_set, 1 if parallel is None else at_least_1("parallel", parallel)
     missing = run_set.pending(planned, out, choose_device(device))
@@ -177,7 +177,7 @@ def _made(
 
     def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
         with cluster or nullcontext():
-            return make_runs(planned, host, launcher, stopped, at_once, beside.about, cluster)
+            return make_runs(planned, host, choose_executor(launcher, at_once, cluster), stopped, beside.about)
 
     show = progress_display(names, progress) if is_in_turn else beside
     preload = None if is_in_turn and missing else ()  # its slots have fork servers of their own
@@ -194,7 +194,7 @@ def _made(
 
 def _cluster(on: str, workers: int | None, parallel: int | None, write_note: Callable[[str], None]) -> RayRuns:
     """The cluster whose nodes make the runs; it is connected when it is entered. ScenarioError."""
-    from scenarios.cluster.ray_slots import RayRuns
+    from scenarios.cluster.ray_engine import RayRuns
 
     if workers is not None:
         at_least_1("workers", workers)

@@ -23,7 +23,7 @@ from scenarios.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from scenarios.cluster.ray_slots import RayRuns
+    from scenarios.cluster.ray_engine import RayRuns
     from scenarios.experiment.experiment import Experiment
     from scenarios.experiment.run_set import RunSet
     from scenarios.run.host import Host, Piece
@@ -44,7 +44,7 @@ def run_experiment(
     shown by their names; ``on``: the cluster whose nodes make them.
     """
     from scenarios.experiment import run_set
-    from scenarios.experiment.parallel import make_runs
+    from scenarios.experiment.executors import choose_executor, make_runs
     from scenarios.report.live import LiveTable, ParallelTable
     from scenarios.run.host import choose_device, piece_seconds
     from scenarios.run.session import Session
@@ -68,7 +68,7 @@ def run_experiment(
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         watched = host if watch is None else watch(host, len(planned.runs), len(missing))
         with cluster or nullcontext():
-            made = make_runs(planned, watched, launcher, stopped, at_once, table.about, cluster)
+            made = make_runs(planned, watched, choose_executor(launcher, at_once, cluster), stopped, table.about)
         if not run_set.is_interrupted(made, planned):
             experiment.complete(made, host, launcher, stopped)
         return made
@@ -83,7 +83,7 @@ def _cluster(on: str | None, options: StudyOptions, parallel: int | None) -> Ray
     """The cluster whose nodes make the runs, if one is named; it is connected when it is entered. ScenarioError."""
     if on is None:
         return None
-    from scenarios.cluster.ray_slots import RayRuns
+    from scenarios.cluster.ray_engine import RayRuns
 
     return RayRuns(on, options.workers, parallel, progress_printer(options.silent))
 

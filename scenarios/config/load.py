@@ -83,6 +83,16 @@ def load(name: str, overrides: Sequence[str] = (), method: str | None = None) ->
         raise ScenarioError(f"{path.name}: tables or lists are nested too deeply") from None
 
 
+def load_resolved(name: str, tables: Mapping[str, Any]) -> Loaded:
+    """The scenario of a name from its resolved tables, as `quantities.with_units` has them; nothing of it is a default.
+
+    Modules of the user's are searched where this process finds them.
+    """
+    file = Path(f"{name}.toml")
+    with plugin_errors.named(tables, ScenarioError, name):
+        return _resolve(file, dict(tables), ValueOrigin(file.name, {}))
+
+
 def note_on_sums(loaded: Loaded, tell: Callable[[str], None]) -> None:
     """Tell of ``aggregate.sum`` where node agents alone do the work, unless the scenario names it.
 

@@ -31,7 +31,7 @@ def measure_runs(
     stopped: Callable[[], bool],
     tell: Callable[[str], None],
 ) -> None:
-    """Measure the runs of a figure that has values of Hessians; ``done`` is what `run_all` returns.
+    """Measure the runs of a figure that has values of Hessians; ``done`` is what `make_runs` returns.
 
     A run that cannot be measured is told, and its cells say that they are not measured.
     """
