@@ -41,11 +41,11 @@ CALIBRATED = "devices"
 
 
 def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
-    """The clients' devices and links, drawn with the scenario's seed.
+    """The clients' devices and links, drawn with the fleet's seed.
 
     ``families``: the model's name, then its family; a device's throughput is that of the first name that it has.
     """
-    section, streams = scenario.fleet, _streams(scenario.seed)
+    section, streams = scenario.fleet, _streams(scenario.fleet.seed)
     user_devices, user_networks = own_rows(scenario)
     trace = _of_links(section, read(scenario, "fleet.trace", section.trace, traces.read))
     assignment = _assignment(scenario)
@@ -85,7 +85,7 @@ def _assignment(scenario: schema.Scenario) -> TraceAssignment:
         is_shuffled=section.trace_assign == "shuffled",
         start=section.availability.start_hour * HOUR_SECONDS,
         repeats=section.availability.repeat,
-        streams=_streams(scenario.seed),
+        streams=_streams(scenario.fleet.seed),
     )
 
 
@@ -236,7 +236,8 @@ def _series_note(series: int, clients: int, assign: str) -> str:
 
 
 @functools.cache
-def _streams(seed: int) -> Callable[[str, int, int], np.random.Generator]:
+def _streams(seed: int | None) -> Callable[[str, int, int], np.random.Generator]:
+    assert seed is not None
     return lambda purpose, index, client: keyed_generator(seed, purpose, index, client)
 
 
