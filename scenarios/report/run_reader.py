@@ -47,6 +47,11 @@ _STOPS = {
 }
 
 
+def stop_text(rule: str) -> str:
+    """A rule that ended a run, in words."""
+    return _STOPS.get(rule, f"budget: {rule.replace('_', ' ')}")
+
+
 class ReportError(ValueError):
     """A folder that is not a run, or cannot be read as one. Control characters of names are escaped."""
 
@@ -194,10 +199,7 @@ class RecordedRun:
 
     def stopped_by(self) -> str:
         """Which rule ended the run, in words."""
-        if self.summary is None:
-            return UNFINISHED
-        rule = str(self.summary.get("stopped_by", "unknown"))
-        return _STOPS.get(rule, f"budget: {rule.replace('_', ' ')}")
+        return UNFINISHED if self.summary is None else stop_text(str(self.summary.get("stopped_by", "unknown")))
 
     def traffic(self) -> list[BlockTraffic]:
         """Bytes per block in model order, then headers and transfers that were cut."""

@@ -26,7 +26,7 @@ from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import Stopped
 from costmodel import units
-from edge.protocol.files import folder_lock, write_bytes, write_folder, write_text
+from edge.protocol.files import BRIEF_PAUSES_SECONDS, folder_lock, write_bytes, write_folder, write_text
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
 from scenarios.run import run_folder
@@ -270,7 +270,7 @@ def run_lock(folder: Path) -> Iterator[HeldFolder]:
     """Lock a run folder until the context or the process ends; ScenarioError if another process has locked it."""
     with contextlib.ExitStack() as lock:
         try:
-            descriptor = lock.enter_context(folder_lock(folder.resolve()))
+            descriptor = lock.enter_context(folder_lock(folder.resolve(), BRIEF_PAUSES_SECONDS))
         except BlockingIOError:
             raise ScenarioError(f"run folder {folder}: another process has locked this run") from None
         yield HeldFolder(folder, descriptor)
