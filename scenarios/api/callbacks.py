@@ -6,8 +6,9 @@ in one ends the run after the round that it was told of; the run can be resumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from typing import Any
 import numpy as np
 
 from coordinator.rounds.run import RoundFinished, RunFailed
+from coordinator.workers.task import Stopped
 from edge.protocol.plugins import error_text
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
+from scenarios.report.live import ParallelTable
+from scenarios.report.run_reader import ReportError, summary
 from scenarios.run.session import ProgressDisplay
 
 
@@ -25,6 +29,8 @@ from scenarios.run.session import ProgressDisplay
 class CommittedRound:
     """A round that has been committed to the ledger, as callbacks are given it."""
 
+    folder: Path
+    """Of the run"""
     round: int
     """Counted from 1; an evaluation after the last round has that round's number"""
     is_whole: bool
@@ -54,7 +60,10 @@ class CommittedRound:
     _is_stopped: bool = field(default=False, repr=False)
 
     def stop(self) -> None:
-        """End the run after this round, as Ctrl-C would; `fedbr.resume` goes on with it."""
+        """End the run after this round, as Ctrl-C would; `fedbr.resume` goes on with it.
+
+        So it ends a sweep or comparison; the same call goes on with it.
+        """
         self._is_stopped = True
 
     @property
@@ -75,11 +84,14 @@ _AMOUNTS = (
 
 
 class Callback:
-    """Told of a run. Subclasses can customise by overriding
+    """Told of a run, or of each run of a sweep or comparison. Subclasses can customise by overriding
 
     * `on_start`: before the first round, and before the next one of a run that is resumed;
     * `on_round`: after each round; returning False stops the run, as `CommittedRound.stop` does;
     * `on_end`: once, at the end, however the run ended, if `on_start` was called: not for a run that failed before.
+
+    Runs that are made at the same time take turns: `CommittedRound.folder` and ``run_dir`` of the summary tell them
+    apart.
     """
 
     def on_start(self, folder: Path, scenario: Mapping[str, Any]) -> None:
@@ -89,7 +101,10 @@ class Callback:
         """A round has been committed."""
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
-        """``summary``: as of `fedbr.Run.summary`; None if the run failed, or was stopped before its first round."""
+        """``summary``: as of `fedbr.Run.summary`; None if the run failed, or was stopped before its first round.
+
+        One of several runs that failed has ``run_dir``, and ``stopped_by`` None.
+        """
 
 
 OnRound = Callable[[CommittedRound], object] | Callback
@@ -115,41 +130,85 @@ class CallbackDisplay:
         self._show = show
         self._error: tuple[str, Exception] | None = None
         self._is_set = False
-        self._has_started = False
+        self._name = ""
+        self._running: dict[str, Path] = {}
+        """Name -> folder of the runs that have begun; of runs that follow each other, the last one has no name"""
 
     def __call__(self) -> bool:
         """Whether the run is to stop."""
         return self._is_set
 
+    def about(self, name: str, has_ended: bool = False) -> None:
+        """The next calls are about this run of several at a time; ``has_ended``: it has just ended or failed."""
+        if isinstance(self._show, ParallelTable):
+            self._show.about(name, has_ended)
+        self._name = name
+        if has_ended:
+            self._end(name)
+
     def on_start(self, folder: Path, loaded: Loaded) -> None:
-        """A run begins or goes on."""
+        """A run begins or goes on; the one before it, of several that follow each other, has ended."""
         self._show.on_start(folder, loaded)
+        self._end(self._name)
         scenario = loaded.scenario.model_dump()
-        self._has_started = True
+        self._running[self._name] = folder
         self._tell(lambda callback: callback.on_start(folder, scenario))
 
     def on_round(self, progress: RoundFinished) -> None:
         """A round has been committed."""
         self._show.on_round(progress)
-        round = _committed(progress)
+        round = _committed(progress, self._running[self._name])
         answers = self._tell(lambda callback: callback.on_round(round))
         self._is_set |= round.is_stopped or any(_is_false(answer) for answer in answers)
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
-        """The run has ended; callbacks are told if they were told of its start."""
-        if self._has_started:
+        """The one run has ended; callbacks are told if they were told of its start."""
+        if self._running.pop(self._name, None) is not None:
             self._tell(lambda callback: callback.on_end(summary))
+
+    @contextmanager
+    def ending_all(self) -> Iterator[None]:
+        """For a body that makes several runs: at its end, all of them have ended.
+
+        RunFailed as of `check` if a callback's error has stopped it before anything was committed.
+        """
+        try:
+            yield
+        except Stopped:
+            self.check(None)
+            raise
+        finally:
+            for name in list(self._running):
+                self._end(name)
+
+    def or_stopped(self, stopped: Callable[[], bool]) -> Callable[[], bool]:
+        """A stop flag that callbacks set, too."""
+        return lambda: self() or stopped()
+
+    def _end(self, name: str) -> None:
+        """Tell callbacks of the end of one of several runs, if they were told of its start."""
+        folder = self._running.pop(name, None)
+        if folder is None:
+            return
+        found: Mapping[str, Any] | None = None
+        with suppress(ReportError, sqlite3.Error):  # it failed before it had any
+            found = summary(folder)
+        told = {"stopped_by": None, **(found or {}), "run_dir": str(folder)}
+        self._tell(lambda callback: callback.on_end(told))
 
     def showing(self) -> AbstractContextManager[object]:
         """Entered while the run works."""
         return self._show.showing()
 
-    def check(self, folder: Path | None) -> None:
-        """RunFailed from the first error of a callback, if there was one; ``folder``: of the run, if it is kept."""
+    def check(self, folder: Path | None, way_on: str = "") -> None:
+        """RunFailed from the first error of a callback, if there was one.
+
+        ``folder``: of the run or runs, if they are kept; ``way_on``: how to go on with them.
+        """
         if self._error is None:
             return
         name, error = self._error
-        kept = "" if folder is None else f"; to resume the run: fedbr.resume({str(folder)!r})\nrun folder: {folder}"
+        kept = "" if folder is None else f"; {way_on}\nrun folder: {folder}"
         raise RunFailed(f"callback {name}: {error_text(error)}{kept}") from error
 
     def _tell(self, call: Callable[[Callback], object]) -> list[object]:
@@ -184,10 +243,11 @@ def _name(callback: OnRound) -> str:
     return str(getattr(callback, "__qualname__", type(callback).__qualname__))
 
 
-def _committed(progress: RoundFinished) -> CommittedRound:
+def _committed(progress: RoundFinished, folder: Path) -> CommittedRound:
     row = progress.row
     is_after = row.round == progress.rounds and not row.busy_s
     return CommittedRound(
+        folder=folder,
         round=row.round if is_after else row.round + 1,
         is_whole=row.round < progress.rounds and not row.cut_by,
         accuracy=row.accuracy,

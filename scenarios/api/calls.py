@@ -139,23 +139,28 @@ def verify(
     workers: int | None = None,
     device: str = "auto",
     progress: bool | None = None,
+    on_round: Callbacks = (),
     allow_code: bool = False,
 ) -> dict[str, Any]:
     """Repeat a run in a temporary folder and compare it round by round: what ``fedbr verify --json`` prints.
 
-    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not. ``allow_code``: as
-    of `resume`. Errors as of `run`.
+    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not; where a callback has
+    stopped it, ``same`` is False without a ``difference``. ``allow_code``: as of `resume`. Arguments and errors as of
+    `run`.
     """
     from scenarios.studies import verify as study
 
     path = path_of(folder)
     with calling() as write_note, runner.open_existing(path, device, allow_code) as (loaded, device):
+        watch = CallbackDisplay(progress_display([loaded.scenario.method], progress), on_round)
 
         def repeat(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-            return study.verify(loaded, path, host, launcher, stopped)
+            return study.verify(loaded, path, host, launcher, watch.or_stopped(stopped))
 
-        show = progress_display([loaded.scenario.method], progress)
-        return session(None, None, workers, device, show, write_note).call([loaded], repeat)
+        with watch.ending_all():
+            result = session(None, None, workers, device, watch, write_note).call([loaded], repeat)
+        watch.check(None)
+        return result
 
 
 # --- how a run is watched and stopped ---------------------------------------------------------------------------------
@@ -195,7 +200,7 @@ def _watched(
     watch = CallbackDisplay(progress_display([loaded.scenario.method], progress), on_round)
 
     def watched(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-        return work(host, launcher, lambda: watch() or stopped())
+        return work(host, launcher, watch.or_stopped(stopped))
 
     try:
         result = session(out, run_id, workers, device, watch, write_note, on=on).call([loaded], watched)
@@ -207,7 +212,8 @@ def _watched(
     for warning in result.get("warnings", []):
         write_note(warning)
     watch.on_end(result)
-    watch.check(Path(result["run_dir"]))
+    folder = Path(result["run_dir"])
+    watch.check(folder, f"to resume the run: fedbr.resume({str(folder)!r})")
     return Run(result["run_dir"])
 
 

@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.api import values
+from scenarios.api.callbacks import CallbackDisplay, Callbacks
 from scenarios.api.calls import Folder, calling, path_of, session
 from scenarios.api.notebook import parallel_display, progress_display
 from scenarios.api.run import Run
+from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
 from scenarios.api.wording import in_python
 from scenarios.config.errors import ScenarioError
+from scenarios.config.toml_source import parse
 from scenarios.experiment import run_set
 from scenarios.experiment.run_set import Study
 from scenarios.report.run_finder import LEDGER, found
@@ -24,6 +27,8 @@ from scenarios.run.host import Host, Piece, choose_device
 from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:
+    import pandas
+
     from scenarios.api.drawn import DrawnFigure
     from scenarios.cluster.ray_slots import RayRuns
 
@@ -60,6 +65,17 @@ class RunCollection(Sequence[Run]):
 
         return drawn.figure([run.folder for run in self], figure)
 
+    def to_pandas(self, by: Literal["run", "cell"] = "run") -> pandas.DataFrame:
+        """A row per run: ``run``, the keys of the grid, ``seed``, and its readings; or ``by="cell"`` a row per cell.
+
+        Readings of a run are ``accuracy``, ``best_accuracy``, ``rounds``, ``virtual_seconds``, ``bytes_down``,
+        ``bytes_up``, ``joules``, ``model_sha256``, and what it had spent until each target (``bytes_to_0.9``). A cell
+        has the keys, the number of its ``seeds``, and of each reading ``mean``, ``deviation``, and the ends of the 95 %
+        interval, ``low`` and ``high``. Seconds, bytes and joules; accuracies in [0, 1]. ImportError without pandas;
+        ScenarioError for cells of runs that have none, such as a comparison with one seed.
+        """
+        return data_frame("RunCollection.to_pandas", *_rows_of(self, by))
+
     def __len__(self) -> int:
         return len(self._runs)
 
@@ -71,6 +87,26 @@ class RunCollection(Sequence[Run]):
 
     def __repr__(self) -> str:
         return f"<fedbr.RunCollection {self.folder}: {len(self)} runs>"
+
+
+def _rows_of(runs: RunCollection, by: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """(rows, columns) of `RunCollection.to_pandas`."""
+    from scenarios.experiment import sweep_page, sweep_tables
+
+    if by not in ("run", "cell"):
+        raise ScenarioError(f"by = {by!r}: must be 'run' or 'cell'")
+    has_cells = {"axes", "rows", "targets"} <= runs.result.keys()
+    if by == "cell" and not has_cells:
+        raise ScenarioError("by = 'cell': these runs have no cells over seeds; use by='run'")
+    if not has_cells:
+        columns = ["run", "method", "seed", *sweep_page.OF_RUN]
+        return [{"run": run.folder.name} | {key: run.summary.get(key) for key in columns[1:]} for run in runs], columns
+    header, table = (sweep_page.run_numbers if by == "run" else sweep_tables.numbers)(runs.result)
+    keys = {key for row in runs.result["rows"] for key in row["settings"]}
+    rows = [dict(zip(header, cells, strict=True)) for cells in table]
+    for row in rows:
+        row.update({key: parse(f"{key}={row[key]}")[1] for key in keys if row[key] is not None})
+    return rows, header
 
 
 def compare(
@@ -85,6 +121,7 @@ def compare(
     device: str = "auto",
     on: str | None = None,
     progress: bool | None = None,
+    on_round: Callbacks = (),
     seed: int | None = None,
     **overrides: Any,
 ) -> RunCollection:
@@ -102,7 +139,9 @@ def compare(
     names = ",".join(map(str, several))
     with calling() as write_note, values.named(scenario) as name:
         planned = study.plan(name, values.overrides(overrides), names, seed, run_id, at_least_1("seeds", seeds))
-        return _made(study.study(planned), place("out", out), workers, device, on, progress, parallel, write_note)
+        return _made(
+            study.study(planned), place("out", out), workers, device, on, progress, on_round, parallel, write_note
+        )
 
 
 def sweep(
@@ -119,6 +158,7 @@ def sweep(
     device: str = "auto",
     on: str | None = None,
     progress: bool | None = None,
+    on_round: Callbacks = (),
     seed: int | None = None,
     **overrides: Any,
 ) -> RunCollection:
@@ -135,7 +175,8 @@ def sweep(
     same call with more seeds or values makes only what is missing. Other arguments as of `fedbr.run`.
 
     ScenarioError for anything that cannot be run in any cell; a run that fails is in ``failed``, beside those that did
-    not; RunFailed if all did. If the user stops it, the runs so far are returned; KeyboardInterrupt if there are none.
+    not; RunFailed if all did, or if a callback fails. If the user or a callback stops it, the runs so far are returned;
+    KeyboardInterrupt if there are none.
     """
     from scenarios.experiment import sweep_page as page
     from scenarios.experiment.grid import axis
@@ -149,7 +190,9 @@ def sweep(
         common = values.overrides(overrides)
         goals = listed("targets", targets, "[0.9]")
         planned = plan(name, axes, common, _count(grid, seeds), seed, zipped, goals, run_id)
-        return _made(page.study(planned), place("out", out), workers, device, on, progress, parallel, write_note)
+        return _made(
+            page.study(planned), place("out", out), workers, device, on, progress, on_round, parallel, write_note
+        )
 
 
 def _count(grid: Mapping[str, Sequence[Any]], seeds: int) -> int | None:
@@ -164,6 +207,7 @@ def _made(
     device: str,
     on: str | None,
     progress: bool | None,
+    on_round: Callbacks,
     parallel: int | None,
     write_note: Callable[[str], None],
 ) -> RunCollection:
@@ -175,17 +219,20 @@ def _made(
     names = [run.name for run in missing]
     named = None if on is None else _cluster(on, workers, parallel, write_note)
     cluster = named if missing else None
-    beside, is_in_turn = parallel_display(names, progress), at_once == 1 and cluster is None
+    is_in_turn = at_once == 1 and cluster is None
+    show = (progress_display if is_in_turn else parallel_display)(names, progress)
+    watch = CallbackDisplay(show, on_round)
 
     def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
         with cluster or nullcontext():
-            return make_runs(planned, host, launcher, stopped, at_once, beside.about, cluster)
+            return make_runs(planned, host, launcher, watch.or_stopped(stopped), at_once, watch.about, cluster)
 
-    show = progress_display(names, progress) if is_in_turn else beside
     preload = None if is_in_turn and missing else ()  # its slots have fork servers of their own
     loaded = [run.loaded for run in missing or planned.runs[:1]]
     here = workers if named is None else 1
-    done = session(out, None, here, device, show, write_note, preload).call(loaded, work)
+    with watch.ending_all():
+        done = session(out, None, here, device, watch, write_note, preload).call(loaded, work)
+    watch.check(run_set.folder_of(done), "the same call goes on with its runs")
     result = study.read_off(done) | {"warnings": done["warnings"]}
     for line in run_set.warning_lines(result):
         write_note(line)

@@ -7,9 +7,9 @@ Rounds are counted as in the ledger: 0 is the first. Units are in the names: ``_
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
@@ -25,6 +25,9 @@ from coordinator.records.schema import (
 )
 from coordinator.records.store import read
 from scenarios.report.run_reader import ReportError
+
+if TYPE_CHECKING:
+    import pandas
 
 TYPES = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
 TRANSFERS = {
@@ -75,6 +78,15 @@ def choices(folder: Path) -> pyarrow.Table:
         return _filled(CHOICES, [])
     columns = {row["name"]: row["type"] for row in _rows(folder, f"PRAGMA table_info({found[0]})")}
     return _table(folder, found[0], columns, "rowid")
+
+
+def data_frame(call: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
+    """Rows as a data frame with these columns, also if there are none; ImportError, naming ``call``, without pandas."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{call} needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows, columns=list(columns))
 
 
 def _has(folder: Path, table: str) -> bool:

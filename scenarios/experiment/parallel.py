@@ -254,4 +254,5 @@ def unpacked(packed: dict[str, Any]) -> RoundFinished:
         packed["bytes_down"],
         packed["bytes_up"],
         dict(packed["chosen"]),
+        packed["logged"],
     )

@@ -134,6 +134,7 @@ def packed(progress: RoundFinished) -> dict[str, Any]:
         "bytes_down": progress.bytes_down,
         "bytes_up": progress.bytes_up,
         "chosen": list(progress.chosen.items()),
+        "logged": dict(progress.logged),
     }
 
 

@@ -38,11 +38,11 @@ def write_tables(result: Mapping[str, Any], folder: Path) -> None:
     write_text(folder / "sweep.tex", tables.latex(found))
     write_csv(folder / "sweep.csv", *tables.numbers(result))
     write_csv(folder / "pairs.csv", *tables.pair_numbers(result))
-    write_csv(folder / "runs.csv", *_runs(result))
+    write_csv(folder / "runs.csv", *run_numbers(result))
 
 
-def _runs(result: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """A row per run, with what it spent until each target."""
+def run_numbers(result: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Header and rows of ``runs.csv``: a row per run, with what it spent until each target."""
     keys = list(dict.fromkeys(key for row in result["rows"] for key in row["settings"]))
     runs = {run["name"]: run for run in result["runs"]}
     spent = [f"{key}_to_{target:g}" for target in result["targets"] for key in SPENT]

@@ -11,9 +11,11 @@ import pytest
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished, RunFailed
+from coordinator.workers.task import Stopped
 from scenarios.api.callbacks import Callback, CallbackDisplay, CommittedRound
 from scenarios.config.load import load
-from scenarios.report.live import LiveTable
+from scenarios.report.live import LiveTable, ParallelTable
+from tests.ledgers import made_run
 
 ROW = RoundRow(
     *(0, 0.0, 1.5, 2, 0.25, None, 2.0, 300, 200, 500.0, 1e6, 1e6, 4.0),
@@ -102,7 +104,66 @@ def test_an_error_stops_the_run_and_is_named_while_the_others_are_told_all_the_s
     watch.on_end({})
     assert (watch(), told) == (True, ["end"])
     with pytest.raises(
-        RunFailed, match=r"callback .*Broken: KeyError: 'size' \(/.*, line \d+\); .*fedbr.resume\('runs/a'\)"
+        RunFailed, match=r"callback .*Broken: KeyError: 'size' \(/.*, line \d+\); resume it\nrun folder: runs/a"
     ) as failed:
-        watch.check(Path("runs/a"))
+        watch.check(Path("runs/a"), "resume it")
     assert isinstance(failed.value.__cause__, KeyError)
+
+
+class Diary(Callback):
+    """Notes what it is told, by the folder of the run."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def on_start(self, folder: Path, scenario: Mapping[str, Any]) -> None:
+        self.lines.append(f"{folder.name} starts")
+
+    def on_round(self, round: CommittedRound) -> None:
+        self.lines.append(f"{round.folder.name} round {round.round}")
+
+    def on_end(self, summary: Mapping[str, Any] | None) -> None:
+        assert summary is not None
+        self.lines.append(f"{Path(summary['run_dir']).name} ends: {summary['stopped_by']}")
+
+
+def test_of_runs_that_follow_each_other_each_ends_before_the_next_one_starts(tmp_path: Path) -> None:
+    diary, digits = Diary(), load("digits")
+    watch = CallbackDisplay(LiveTable(["fedavg", "fedbr"], quiet=True), diary)
+    with watch.ending_all():
+        for name in ("a", "b"):
+            watch.on_start(made_run(tmp_path / name, (0.5,), "", ()) if name == "a" else tmp_path / name, digits)
+            watch.on_round(finished())
+    assert diary.lines == [
+        *("a starts", "a round 1", "a ends: rounds"),
+        *("b starts", "b round 1", "b ends: None"),  # it failed
+    ]
+
+
+def test_runs_at_the_same_time_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    diary, digits = Diary(), load("digits")
+    watch = CallbackDisplay(ParallelTable(["one", "two"], quiet=True), diary)
+    folders = {name: made_run(tmp_path / name, (0.5,), "", ()) for name in ("one", "two")}
+    with watch.ending_all():
+        for name, folder in folders.items():
+            watch.about(name)
+            watch.on_start(folder, digits)
+        for name in ("two", "one"):
+            watch.about(name)
+            watch.on_round(finished())
+        watch.about("one", has_ended=True)
+    assert diary.lines == [
+        *("one starts", "two starts", "two round 1", "one round 1", "one ends: rounds", "two ends: rounds"),
+    ]
+
+
+def test_a_callback_that_fails_before_the_first_round_of_several_runs_is_the_reason_of_the_stop(tmp_path: Path) -> None:
+    class Broken(Callback):
+        def on_start(self, folder: Path, scenario: Mapping[str, Any]) -> None:
+            raise KeyError("size")
+
+    watch = CallbackDisplay(LiveTable(["fedavg"], quiet=True), Broken())
+    with pytest.raises(RunFailed, match="Broken: KeyError: 'size'"), watch.ending_all():
+        watch.on_start(tmp_path, load("digits"))
+        assert watch.or_stopped(lambda: False)()
+        raise Stopped

@@ -147,5 +147,5 @@ def test_a_process_ends_when_whoever_asked_is_gone() -> None:
 
 def test_progress_comes_through_whole() -> None:
     row = RoundRow(2, 1.5, 2.25, 5, None, 0.1, 0.3, 7, 8, 9.5, 1e9, 2e9, 3.5, 4.5, 0.0, 0, 0.0, 3, "compute", "ab")
-    before = RoundFinished(row, 3, 1_000, 2_000, {1: 2, 4: 3})
+    before = RoundFinished(row, 3, 1_000, 2_000, {1: 2, 4: 3}, {"server/mu": 0.5, "clients/gap": None})
     assert parallel.unpacked(json.loads(json.dumps(run_process.packed(before)))) == before
