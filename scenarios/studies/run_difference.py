@@ -39,6 +39,7 @@ RESULTS: Mapping[str, tuple[str, Quantity | None]] = {
     "stopped_by": ("stopped by", None),
 }
 """Key of a summary -> its name in tables, and what it holds"""
+PAIRS = ("keys", "environment", "results")
 Pairs = Mapping[str, tuple[Any, Any]]
 """Name -> the values of A and B; None where one has none"""
 
@@ -71,7 +72,8 @@ class RunDifference:
 
     def to_dict(self) -> dict[str, Any]:
         """What ``diff --json`` prints."""
-        return asdict(self) | {"same": self.same}
+        pairs = {name: {key: list(pair) for key, pair in getattr(self, name).items()} for name in PAIRS}
+        return asdict(self) | pairs | {"same": self.same}
 
 
 def difference(a: str, b: str) -> RunDifference:

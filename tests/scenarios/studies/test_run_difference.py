@@ -87,6 +87,9 @@ def test_scenarios_are_compared_by_their_keys_alone(tmp_path: Path, capsys: pyte
     mine.write_text('extends = "digits"\ntrain.lr = 0.25\n')
     assert run_command(["diff", "digits", str(mine)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "the scenarios differ in train.lr"
+    mine.write_text('extends = "digits"\n[fleet.transport]\nreconnect = "5 s"\n')
+    assert run_command(["diff", "digits", str(mine), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["keys"] == {"fleet.transport.reconnect": [None, "5 s"]}
     assert run_command(["diff", "digits", "digits"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "the scenarios are the same"
 
