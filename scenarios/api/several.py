@@ -20,7 +20,8 @@ from scenarios.api.wording import in_python
 from scenarios.config.errors import ScenarioError
 from scenarios.config.toml_source import parse
 from scenarios.experiment import run_set
-from scenarios.experiment.run_set import Study
+from scenarios.experiment.experiment import Experiment, write
+from scenarios.experiment.grid import METHOD, SEED, Grid, axis_of
 from scenarios.report.run_finder import LEDGER, found
 from scenarios.report.run_reader import ReportError
 from scenarios.run.host import Host, Piece, choose_device
@@ -91,7 +92,8 @@ class RunCollection(Sequence[Run]):
 
 def _rows_of(runs: RunCollection, by: str) -> tuple[list[dict[str, Any]], list[str]]:
     """(rows, columns) of `RunCollection.to_pandas`."""
-    from scenarios.experiment import sweep_page, sweep_tables
+    from scenarios.experiment import sweep_tables
+    from scenarios.report.tables import amounts
 
     if by not in ("run", "cell"):
         raise ScenarioError(f"by = {by!r}: must be 'run' or 'cell'")
@@ -99,10 +101,11 @@ def _rows_of(runs: RunCollection, by: str) -> tuple[list[dict[str, Any]], list[s
     if by == "cell" and not has_cells:
         raise ScenarioError("by = 'cell': these runs have no cells over seeds; use by='run'")
     if not has_cells:
-        columns = ["run", "method", "seed", *sweep_page.OF_RUN]
+        columns = ["run", "method", "seed", *sweep_tables.OF_RUN]
         return [{"run": run.folder.name} | {key: run.summary.get(key) for key in columns[1:]} for run in runs], columns
-    header, table = (sweep_page.run_numbers if by == "run" else sweep_tables.numbers)(runs.result)
-    keys = {key for row in runs.result["rows"] for key in row["settings"]}
+    result = runs.result
+    header, table = sweep_tables.runs(result) if by == "run" else amounts(sweep_tables.numbers(result))
+    keys = {key for row in result["rows"] for key in row["settings"]}
     rows = [dict(zip(header, cells, strict=True)) for cells in table]
     for row in rows:
         row.update({key: parse(f"{key}={row[key]}")[1] for key in keys if row[key] is not None})
@@ -132,16 +135,15 @@ def compare(
     or with several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
     finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
-    from scenarios.experiment import compare as study
+    from scenarios.experiment.compare import plan
 
     check_text(run_id=run_id, device=device)
-    several = [methods] if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
-    names = ",".join(map(str, several))
+    names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
     with calling() as write_note, values.named(scenario) as name:
-        planned = study.plan(name, values.overrides(overrides), names, seed, run_id, at_least_1("seeds", seeds))
-        return _made(
-            study.study(planned), place("out", out), workers, device, on, progress, on_round, parallel, write_note
-        )
+        axis = axis_of(METHOD, [str(method).strip() for method in names])
+        grid = Grid(name, (axis,), dict(map(parse, values.overrides(overrides))))
+        experiment = plan(grid, at_least_1("seeds", seeds), seed, run_id)
+        return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 
 
 def sweep(
@@ -178,30 +180,22 @@ def sweep(
     not; RunFailed if all did, or if a callback fails. If the user or a callback stops it, the runs so far are returned;
     KeyboardInterrupt if there are none.
     """
-    from scenarios.experiment import sweep_page as page
-    from scenarios.experiment.grid import axis
     from scenarios.experiment.sweep import plan
 
     with calling() as write_note, values.named(scenario) as name:
         check_text(run_id=run_id, device=device)
         if not isinstance(grid, Mapping):
             raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
-        axes = [axis(key, values.inlined(key, each)) for key, each in grid.items()]
-        common = values.overrides(overrides)
+        axes = tuple(axis_of(key, values.inlined(key, each)) for key, each in grid.items())
         goals = listed("targets", targets, "[0.9]")
-        planned = plan(name, axes, common, _count(grid, seeds), seed, zipped, goals, run_id)
-        return _made(
-            page.study(planned), place("out", out), workers, device, on, progress, on_round, parallel, write_note
-        )
-
-
-def _count(grid: Mapping[str, Sequence[Any]], seeds: int) -> int | None:
-    """How many seeds; None if the grid names them."""
-    return None if "seed" in grid else at_least_1("seeds", seeds)
+        count = None if SEED in grid else at_least_1("seeds", seeds)
+        asked = Grid(name, axes, dict(map(parse, values.overrides(overrides))), zipped)
+        experiment = plan(asked, count, seed, goals, run_id)
+        return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 
 
 def _made(
-    study: Study,
+    experiment: Experiment,
     out: Path,
     workers: int | None,
     device: str,
@@ -211,10 +205,10 @@ def _made(
     parallel: int | None,
     write_note: Callable[[str], None],
 ) -> RunCollection:
-    """The runs of a study, after those that are missing have been made and its result has been written."""
+    """The runs of an experiment, after those that are missing have been made and its result has been written."""
     from scenarios.experiment.parallel import make_runs
 
-    planned, at_once = study.run_set, 1 if parallel is None else at_least_1("parallel", parallel)
+    planned, at_once = experiment.run_set, 1 if parallel is None else at_least_1("parallel", parallel)
     missing = run_set.pending(planned, out, choose_device(device))
     names = [run.name for run in missing]
     named = None if on is None else _cluster(on, workers, parallel, write_note)
@@ -233,10 +227,10 @@ def _made(
     with watch.ending_all():
         done = session(out, None, here, device, watch, write_note, preload).call(loaded, work)
     watch.check(run_set.folder_of(done), "the same call goes on with its runs")
-    result = study.read_off(done) | {"warnings": done["warnings"]}
+    result = experiment.result(done) | {"warnings": done["warnings"]}
     for line in run_set.warning_lines(result):
         write_note(line)
-    run_set.write(study, result, with_report=False)
+    write(experiment, result, with_report=False)
     notes = {key: done[key] for key in ("failed", "missing") if key in done}
     return RunCollection(run_set.folder_of(result), [Run(run["run_dir"]) for run in result["runs"]], result | notes)
 
