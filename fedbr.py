@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from scenarios.api.several import RunCollection, compare, report, sweep
     from scenarios.api.several import open_folder as open
     from scenarios.api.tensorboard import TensorBoard
-    from scenarios.config.errors import ScenarioError
-    from scenarios.report.run_reader import ReportError
+    from scenarios.config.errors import ReportError, ScenarioError
     from scenarios.studies.run_difference import RunDifference
     from scenarios.studies.run_list import RunEntry
 
@@ -111,7 +110,7 @@ _HOMES = {
     "DataError": "edge.data.registry",
     "DrawnFigure": "scenarios.api.drawn",
     "MLflow": "scenarios.api.mlflow",
-    "ReportError": "scenarios.report.run_reader",
+    "ReportError": "scenarios.config.errors",
     "Run": "scenarios.api.run",
     "RunDifference": "scenarios.studies.run_difference",
     "RunEntry": "scenarios.studies.run_list",

@@ -6,9 +6,7 @@ in one ends the run after the round that it was told of; the run can be resumed.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,10 @@ from typing import Any
 import numpy as np
 
 from coordinator.rounds.run import RoundFinished, RunFailed
-from coordinator.workers.task import Stopped
 from edge.protocol.plugins import error_text
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
-from scenarios.report.live import ParallelTable
-from scenarios.report.run_reader import ReportError, summary
-from scenarios.run.session import ProgressDisplay
+from scenarios.run.observer import RunObserver
 
 
 @dataclass
@@ -103,7 +98,7 @@ class Callback:
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
         """``summary``: as of `fedbr.Run.summary`; None if the run failed, or was stopped before its first round.
 
-        One of several runs that failed has ``run_dir``, and ``stopped_by`` None.
+        Of several at the same time, one that failed has ``run_dir``, and ``stopped_by`` None.
         """
 
 
@@ -120,85 +115,44 @@ class _FunctionCallback(Callback):
         return self._function(round)
 
 
-class CallbackDisplay:
-    """A progress display that tells callbacks, too; a stop flag that they set, by their wish or by an error."""
+class CallbackObserver(RunObserver):
+    """Tells callbacks of a run; ends it by their wish, or after an error in one, of which the others know nothing."""
 
-    def __init__(self, show: ProgressDisplay, callbacks: Callbacks) -> None:
+    def __init__(self, callbacks: Callbacks) -> None:
         several = _listed(callbacks)
-        self._names = [_name(each) for each in several]
+        self._names = [str(getattr(each, "__qualname__", type(each).__qualname__)) for each in several]
         self._callbacks = [each if isinstance(each, Callback) else _FunctionCallback(each) for each in several]
-        self._show = show
         self._error: tuple[str, Exception] | None = None
         self._is_set = False
         self._name = ""
-        self._running: dict[str, Path] = {}
-        """Name -> folder of the runs that have begun; of runs that follow each other, the last one has no name"""
+        self._folders: dict[str, Path] = {}
+        """Name -> folder of runs that work; of runs that follow each other, the one has no name"""
 
-    def __call__(self) -> bool:
-        """Whether the run is to stop."""
+    def about(self, name: str) -> None:
+        """The next calls are about this run of several at a time."""
+        self._name = name
+
+    def on_start(self, folder: Path, loaded: Loaded) -> bool:
+        scenario = loaded.scenario.model_dump()
+        self._folders[self._name] = folder
+        self._tell(lambda callback: callback.on_start(folder, scenario))
         return self._is_set
 
-    def about(self, name: str, has_ended: bool = False) -> None:
-        """The next calls are about this run of several at a time; ``has_ended``: it has just ended or failed."""
-        if isinstance(self._show, ParallelTable):
-            self._show.about(name, has_ended)
-        self._name = name
-        if has_ended:
-            self._end(name)
-
-    def on_start(self, folder: Path, loaded: Loaded) -> None:
-        """A run begins or goes on; the one before it, of several that follow each other, has ended."""
-        self._show.on_start(folder, loaded)
-        self._end(self._name)
-        scenario = loaded.scenario.model_dump()
-        self._running[self._name] = folder
-        self._tell(lambda callback: callback.on_start(folder, scenario))
-
-    def on_round(self, progress: RoundFinished) -> None:
-        """A round has been committed."""
-        self._show.on_round(progress)
-        round = _committed(progress, self._running[self._name])
+    def on_round(self, progress: RoundFinished) -> bool:
+        round = _committed(progress, self._folders[self._name])
         answers = self._tell(lambda callback: callback.on_round(round))
-        self._is_set |= round.is_stopped or any(_is_false(answer) for answer in answers)
+        self._is_set |= round.is_stopped or any(map(_is_false, answers))
+        return self._is_set
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
-        """The one run has ended; callbacks are told if they were told of its start."""
-        if self._running.pop(self._name, None) is not None:
-            self._tell(lambda callback: callback.on_end(summary))
-
-    @contextmanager
-    def ending_all(self) -> Iterator[None]:
-        """For a body that makes several runs: at its end, all of them have ended.
-
-        RunFailed as of `check` if a callback's error has stopped it before anything was committed.
-        """
-        try:
-            yield
-        except Stopped:
-            self.check(None)
-            raise
-        finally:
-            for name in list(self._running):
-                self._end(name)
+        folder = self._folders.pop(self._name, None)
+        if folder is not None:
+            failed = {"run_dir": str(folder), "stopped_by": None} if self._name else None
+            self._tell(lambda callback: callback.on_end(failed if summary is None else summary))
 
     def or_stopped(self, stopped: Callable[[], bool]) -> Callable[[], bool]:
-        """A stop flag that callbacks set, too."""
-        return lambda: self() or stopped()
-
-    def _end(self, name: str) -> None:
-        """Tell callbacks of the end of one of several runs, if they were told of its start."""
-        folder = self._running.pop(name, None)
-        if folder is None:
-            return
-        found: Mapping[str, Any] | None = None
-        with suppress(ReportError, sqlite3.Error):  # it failed before it had any
-            found = summary(folder)
-        told = {"stopped_by": None, **(found or {}), "run_dir": str(folder)}
-        self._tell(lambda callback: callback.on_end(told))
-
-    def showing(self) -> AbstractContextManager[object]:
-        """Entered while the run works."""
-        return self._show.showing()
+        """A stop flag of several runs, which callbacks set, too."""
+        return lambda: self._is_set or stopped()
 
     def check(self, folder: Path | None, way_on: str = "") -> None:
         """RunFailed from the first error of a callback, if there was one.
@@ -237,10 +191,6 @@ def _listed(callbacks: Callbacks) -> list[OnRound]:
                 f"on_round = {each!r}: must be a function of a CommittedRound, a fedbr.Callback, or several"
             )
     return listed
-
-
-def _name(callback: OnRound) -> str:
-    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
 
 
 def _committed(progress: RoundFinished, folder: Path) -> CommittedRound:

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.task import Stopped
 from scenarios.api import values
-from scenarios.api.callbacks import CallbackDisplay, Callbacks
+from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.calls import Folder, calling, path_of, session
 from scenarios.api.notebook import parallel_display, progress_display
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
 from scenarios.api.wording import in_python
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import ReportError, ScenarioError
 from scenarios.config.toml_source import parse
 from scenarios.experiment import run_set
 from scenarios.experiment.experiment import Experiment, write
 from scenarios.experiment.grid import METHOD, SEED, Grid, axis_of
-from scenarios.report.run_finder import LEDGER, found
-from scenarios.report.run_reader import ReportError
 from scenarios.run.host import Host, Piece, choose_device
+from scenarios.run.observer import NotePrinter
+from scenarios.run.run_finder import found
+from scenarios.run.run_folder import LEDGER
 from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:
@@ -203,7 +206,7 @@ def _made(
     progress: bool | None,
     on_round: Callbacks,
     parallel: int | None,
-    write_note: Callable[[str], None],
+    write_note: NotePrinter,
 ) -> RunCollection:
     """The runs of an experiment, after those that are missing have been made and its result has been written."""
     from scenarios.experiment.parallel import make_runs
@@ -213,19 +216,27 @@ def _made(
     names = [run.name for run in missing]
     named = None if on is None else _cluster(on, workers, parallel, write_note)
     cluster = named if missing else None
-    is_in_turn = at_once == 1 and cluster is None
-    show = (progress_display if is_in_turn else parallel_display)(names, progress)
-    watch = CallbackDisplay(show, on_round)
+    beside, is_in_turn = parallel_display(names, progress), at_once == 1 and cluster is None
+    watch = CallbackObserver(on_round)
+
+    def about(name: str, has_ended: bool = False) -> None:
+        beside.about(name, has_ended)
+        watch.about(name)
 
     def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
         with cluster or nullcontext():
-            return make_runs(planned, host, launcher, watch.or_stopped(stopped), at_once, watch.about, cluster)
+            return make_runs(planned, host, launcher, watch.or_stopped(stopped), at_once, about, cluster)
 
+    show = progress_display(names, progress) if is_in_turn else beside
     preload = None if is_in_turn and missing else ()  # its slots have fork servers of their own
     loaded = [run.loaded for run in missing or planned.runs[:1]]
     here = workers if named is None else 1
-    with watch.ending_all():
-        done = session(out, None, here, device, watch, write_note, preload).call(loaded, work)
+    needs = session(here, device, show, write_note, out=out, preload=preload)
+    try:
+        done = replace(needs, observers=(*needs.observers, watch)).call(loaded, work)
+    except Stopped:
+        watch.check(None)  # the reason of the stop, if a callback failed before the first round
+        raise
     watch.check(run_set.folder_of(done), "the same call goes on with its runs")
     result = experiment.result(done) | {"warnings": done["warnings"]}
     for line in run_set.warning_lines(result):

@@ -27,19 +27,19 @@ from edge.protocol.files import opened
 from edge.protocol.home import abbreviated, contained
 from edge.protocol.portable import PORTABLE
 from edge.protocol.scratch import scratch
-from scenarios.config.errors import ScenarioError, one_paragraph
+from scenarios.config.errors import ReportError, ScenarioError, one_paragraph
 from scenarios.report import drawn_times, html, terminal
-from scenarios.report.progress import percent
-from scenarios.report.run_reader import PARTS, RecordedRun, ReportError, open_runs
-from scenarios.run import plugin_sources, run_folder
-from scenarios.run.host import run_lock
-from scenarios.run.run_records import PRINTED, EnvironmentRecord, read_json
+from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.run import folder_files, plugin_sources
+from scenarios.run.folder_files import run_lock
+from scenarios.run.progress import percent
+from scenarios.run.run_folder import ENVIRONMENT, LEDGER, SCENARIO
+from scenarios.run.run_records import PRINTED, read_json
 from scenarios.studies.removal import FIGURES, OF_SETS
 from scenarios.studies.run_list import MARKS, RunEntry, entry
 
-SCENARIO, ENVIRONMENT, LEDGER = PARTS
 README, SUMMARY, REPORT = "README.md", "summary.json", "report.html"
-MEASURED = (run_folder.MEASURED, drawn_times.FILE)
+MEASURED = (folder_files.MEASURED, drawn_times.FILE)
 FIRST_DATE = 315_532_800.0
 """Of files of a run that does not say when it began: the first of 1980, before which some formats have no dates"""
 MOST_ROWS = 100
@@ -98,7 +98,7 @@ def pack(folder: Path, output: Path | None = None, checkpoints: bool = False) ->
 def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool) -> Iterator[str]:
     """Write a run's files into a folder; notes."""
     folder = run.folder
-    run_folder.check(folder)
+    folder_files.check(folder)
     place.mkdir(parents=True)
     for name in (SCENARIO, ENVIRONMENT, *(name for name in MEASURED if (folder / name).exists())):
         _copy_text(folder / name, place / name)
@@ -247,14 +247,15 @@ def _readme(
     heading: str, what: str, table: str, run: RecordedRun, names: Sequence[str], scenario: str, one: str
 ) -> str:
     """``scenario``, ``one``: the scenario and the folder of a run, from the archive's folder."""
-    versions = run.environment.get("versions") or {}
-    data = {key: _escaped(str(value)) for key, value in (run.environment.get("data") or {}).items()}
-    machine = {key: run.environment.get(key) for key in ("python", "processor")}
+    recorded = read_json(run.folder / ENVIRONMENT)
+    versions = recorded.get("versions") or {}
+    data = {key: _escaped(str(value)) for key, value in (recorded.get("data") or {}).items()}
+    machine = {key: recorded.get(key) for key in ("python", "processor")}
     rows = [[name, str(value)] for name, value in (*versions.items(), *machine.items()) if value]
     pages = [f"`{name}`" for name in sorted(names) if name.endswith(".html")]
     bits = (
         "The training is portable: every processor with AVX2 gives the same bits."
-        if (run.environment.get("computes") or {}).get("instructions") == PORTABLE
+        if (recorded.get("computes") or {}).get("instructions") == PORTABLE
         else "The same kind of processor and the same versions give the same bits; elsewhere numbers differ slightly."
     )
     own = (
@@ -305,7 +306,7 @@ def _percent(accuracy: float | None) -> str:
 def _began(folder: Path) -> float:
     """When a run began, in seconds since 1970."""
     with suppress(ValueError):
-        began = str(read_json(folder / ENVIRONMENT, EnvironmentRecord).get("started_utc", ""))
+        began = str(read_json(folder / ENVIRONMENT).get("started_utc", ""))
         return max(FIRST_DATE, datetime.fromisoformat(began).timestamp())
     return FIRST_DATE
 

@@ -24,9 +24,9 @@ from edge.data.partitioning import VERSION as PARTITION_VERSION
 from edge.protocol.files import is_locked
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError, one_paragraph
-from scenarios.report.run_reader import PARTS
-from scenarios.run import run_folder
-from scenarios.run.host import run_lock
+from scenarios.run import folder_files
+from scenarios.run.folder_files import run_lock
+from scenarios.run.run_folder import ENVIRONMENT, LEDGER
 from scenarios.run.run_records import read_json
 from scenarios.studies.run_list import MARKS, RunEntry, entries, entry, half_made
 
@@ -42,7 +42,6 @@ BESIDE_REPORTS = re.compile(TABLES)
 FIGURES = "figures"
 OLD_SECONDS = 86_400.0
 """Half-made folders that are younger may be made at this moment"""
-LEDGER = PARTS[2]
 
 
 def removable(folders: Sequence[Path]) -> list[RunEntry]:
@@ -89,7 +88,7 @@ def remove(found: RunEntry) -> list[Path]:
 
 def _remove_run(folder: Path) -> None:
     _unlink(folder, BESIDE_REPORTS)
-    run_folder.discard(folder)
+    folder_files.discard(folder)
 
 
 def _remove_set(folder: Path) -> None:
@@ -198,7 +197,7 @@ def _folders(place: Path) -> list[Path]:
 
 def _data_sha256(run: Path) -> str | None:
     with suppress(ValueError, KeyError, TypeError):
-        return str(read_json(run / PARTS[1])["data"]["sha256"])
+        return str(read_json(run / ENVIRONMENT)["data"]["sha256"])
     return None
 
 
@@ -207,7 +206,7 @@ def _kept_checkpoints(run: RunEntry) -> Waste | None:
     if run.state not in ("finished", "stopped"):
         return None
     try:
-        run_folder.check(run.folder)
+        folder_files.check(run.folder)
         newest = _newest(run.folder)
     except (ScenarioError, sqlite3.Error):  # a run that cannot be resumed is left as it is
         return None
@@ -229,7 +228,7 @@ def _newest(folder: Path) -> set[str]:
 
 def _keep_newest(folder: Path) -> None:
     with run_lock(folder):
-        run_folder.check(folder)
+        folder_files.check(folder)
         with closing(Ledger(folder / LEDGER, None)) as ledger:
             ledger.keep_newest()
         remove_all(folder, but=_newest(folder))

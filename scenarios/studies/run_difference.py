@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.records.schema import RoundRow
+from scenarios.config.errors import ReportError
 from scenarios.config.load import load
-from scenarios.experiment.run_set import resolved_keys
+from scenarios.config.toml_source import leaves
 from scenarios.report import labels, terminal
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Quantity, cells
-from scenarios.report.metadata import SUMMED, device_of
 from scenarios.report.pages import PageTable
-from scenarios.report.run_reader import RecordedRun, ReportError, flat, open_runs
+from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.run import builder
+from scenarios.run.metadata import SUMMED
+from scenarios.run.run_folder import RunFolder, resolved_keys
+from scenarios.run.run_records import read_json
 from scenarios.studies.run_list import entry
 
 ENVIRONMENT = ("python", "versions", "platform", "processor", "cores", "device", "workers", "computes")
@@ -82,7 +85,7 @@ def difference(a: str, b: str) -> RunDifference:
     ScenarioError, and ReportError for a folder that is not a run.
     """
     runs = [_run(name) if Path(name).is_dir() else None for name in (a, b)]
-    device = next((device_of(run.folder) for run in runs if run is not None), None)
+    device = next((RunFolder(run.folder).environment.device for run in runs if run is not None), None)
     before, after = (
         _keys(name, device) if run is None else run.settings for name, run in zip((a, b), runs, strict=True)
     )
@@ -117,8 +120,9 @@ def _keys(scenario: str, device: str | None) -> Mapping[str, Any]:
 
 
 def _environment(run: RecordedRun) -> dict[str, Any]:
-    known = {key: run.environment[key] for key in ENVIRONMENT if key in run.environment}
-    return flat(known) | {"data": run.environment.get("data", {}).get("sha256")}
+    recorded = read_json(run.folder / "environment.json")
+    known = {key: recorded[key] for key in ENVIRONMENT if key in recorded}
+    return dict(leaves(known)) | {"data": recorded.get("data", {}).get("sha256")}
 
 
 def _result(run: RecordedRun, key: str) -> Any:

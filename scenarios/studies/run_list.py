@@ -30,13 +30,13 @@ from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.report import terminal
 from scenarios.report.columns import PERCENT, cells
 from scenarios.report.narrow import fitting, widths
-from scenarios.report.run_reader import PARTS, stop_text
-from scenarios.run import run_folder, run_records
+from scenarios.report.run_reader import stop_text
+from scenarios.run import folder_files, run_records
+from scenarios.run.run_folder import LEDGER, SCENARIO
 
 RUN = "run"
 MARKS = ("study.json", "compare.json")
 """Files that mark the folder of a run set"""
-SCENARIO, _, LEDGER = PARTS
 State = Literal["finished", "stopped", "unfinished", "running", "damaged"]
 STATES: tuple[State, ...] = ("finished", "stopped", "unfinished", "running", "damaged")
 HALF_MADE = re.compile(r"\..+\.new-[a-z0-9_]{8}")
@@ -146,7 +146,7 @@ def half_made(folders: Sequence[Path]) -> list[Path]:
 def _hidden(top: Path) -> Iterator[tuple[str, str]]:
     for place, names, _ in os.walk(top):
         yield from ((place, name) for name in names if name.startswith(".") and not Path(place, name).is_symlink())
-        names[:] = [name for name in names if not name.startswith(".") and name not in run_folder.FOLDERS]
+        names[:] = [name for name in names if not name.startswith(".") and name not in folder_files.FOLDERS]
 
 
 def _in_order(several: Iterable[RunEntry]) -> list[RunEntry]:
@@ -176,7 +176,7 @@ def _content(folder: Path) -> tuple[list[str], list[str]]:
 
 def _entry(folder: Path, names: Sequence[str], files: Sequence[str]) -> RunEntry | None:
     mark = next((name for name in MARKS if name in files), None)
-    if LEDGER in files or (SCENARIO in files and run_folder.LOGS in names):
+    if LEDGER in files or (SCENARIO in files and folder_files.LOGS in names):
         return _run(folder, in_set=False)
     return None if mark is None else _run_set(folder, names, folder / mark)
 
@@ -194,7 +194,7 @@ def _run_set(folder: Path, names: Sequence[str], mark: Path) -> RunEntry | None:
     runs = _in_order(
         _run(each, in_set=True)
         for each, below, files in contents
-        if LEDGER in files or (SCENARIO in files and run_folder.LOGS in below)
+        if LEDGER in files or (SCENARIO in files and folder_files.LOGS in below)
     )
     if problem and not runs:
         return None
@@ -235,7 +235,7 @@ def _run(folder: Path, in_set: bool) -> RunEntry:
         state = "damaged"
     elif is_early and _is_locked(folder):
         state = "running"
-    changed = _changed(folder / name for name in (*run_folder.LEDGER, SCENARIO))
+    changed = _changed(folder / name for name in (*folder_files.LEDGER, SCENARIO))
     return RunEntry(folder, RUN, name, state, _size(folder), changed, problem=one_paragraph(problem), **values)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli.main import run_command
-from scenarios.report.run_reader import ReportError
+from scenarios.config.errors import ReportError
 from scenarios.studies.run_difference import difference, verdict
 from tests.scenarios.in_this_process import pool_in_this_process, run
 
