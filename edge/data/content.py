@@ -54,10 +54,11 @@ def folder_of_content(name: str, sha256: str, cache: Path, decoded_here: Path) -
     if (received / META).is_file():
         return received
     decoded = sorted(decoded_here.glob(f"{glob.escape(name)}-*"))
-    return next((folder for folder in decoded if _recorded_sha256(folder) == sha256), None)
+    return next((folder for folder in decoded if recorded_sha256(folder) == sha256), None)
 
 
-def _recorded_sha256(folder: Path) -> str | None:
+def recorded_sha256(folder: Path) -> str | None:
+    """The hash that a decoded set says it has; None for a damaged one."""
     try:
         return str(json.loads((folder / META).read_text())["sha256"])
     except (OSError, ValueError, KeyError, TypeError):  # damaged; whoever has its sources will say so

@@ -12,6 +12,7 @@ more than the start itself, so the index stores KEY for files of a path, length 
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import importlib
 import inspect
@@ -27,12 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.atomic_cache import build_once, text_once
-from edge.data.content import META, array_file, content_sha256, file_hashes, folder_of_content
+from edge.data.content import META, array_file, content_sha256, file_hashes, folder_of_content, recorded_sha256
 from edge.data.locate import OURS, DatasetFiles, counted, described, locate, missing, reading, search_paths
-from edge.data.registry import Data, DataError, DataSet, Decoded, Split, dataset
+from edge.data.registry import DATASETS, Data, DataError, DataSet, Decoded, Split, dataset
 from edge.protocol.config import DataConfig
 
 VERSION = "v1"
+KEY_LETTERS = 32
 
 
 def open_data(config: DataConfig, cache: Path, sha256: str = "") -> Data:
@@ -72,6 +74,27 @@ def is_there(config: DataConfig, cache: Path, sha256: str) -> bool:
     row = dataset(config.name)
     is_located = locate(row, search_paths(config.root, cache)) is not None
     return is_located or _folder_of_content(row, sha256, cache) is not None
+
+
+def replaced(cache: Path) -> list[tuple[Path, str]]:
+    """(folder, SHA-256 of its content) of decoded sets that ship, whose files are there and now give another folder.
+
+    The hash is empty where that has the same content. Their files, or the code that decodes them, have changed since;
+    those of another ``data.root`` are among them.
+    """
+    base, found = cache / "data" / VERSION, []
+    for row in DATASETS.values():
+        dataset_files = locate(row, search_paths(None, cache))
+        index = None if dataset_files is None else base / "index" / _stamp(row, dataset_files)
+        if index is None or not index.is_file():
+            continue
+        now = index.read_text(errors="replace")
+        if (base / now / META).is_file():
+            content = recorded_sha256(base / now)
+            others = sorted(base.glob(f"{glob.escape(row.name)}-{'[0-9a-f]' * KEY_LETTERS}"))
+            hashes = {folder: recorded_sha256(folder) or "" for folder in others if folder.name != now}
+            found += [(folder, "" if sha256 == content else sha256) for folder, sha256 in hashes.items()]
+    return found
 
 
 def _folder_of_content(row: DataSet, sha256: str, cache: Path) -> Path | None:
@@ -156,7 +179,7 @@ def _key(row: DataSet, dataset_files: DatasetFiles) -> str:
                 digest.update(f"{name}|{hashlib.file_digest(handle, 'sha256').hexdigest()};".encode())
         except OSError as error:
             raise DataError(f"{file}: cannot be read: {error}") from error
-    return f"{row.name}-{digest.hexdigest()[:32]}"
+    return f"{row.name}-{digest.hexdigest()[:KEY_LETTERS]}"
 
 
 def _sources(row: DataSet, dataset_files: DatasetFiles) -> Iterable[Path]:

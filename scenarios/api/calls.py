@@ -146,12 +146,14 @@ def verify(
     workers: int | None = None,
     device: str = "auto",
     progress: bool | None = None,
+    on_round: Callbacks = (),
     allow_code: bool = False,
 ) -> dict[str, Any]:
     """Repeat a run in a temporary folder and compare it round by round: what ``fedbr verify --json`` prints.
 
-    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not. ``allow_code``: as
-    of `resume`. Errors as of `run`.
+    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not; where a callback has
+    stopped it, ``same`` is False without a ``difference``. ``allow_code``: as of `resume`. Other arguments and errors
+    as of `run`.
     """
     from scenarios.studies import verify as study
 
@@ -162,7 +164,10 @@ def verify(
             return study.verify(loaded, path, host, launcher, stopped)
 
         display = progress_display([loaded.scenario.method], progress)
-        return session(workers, device, display, write_note).call([loaded], repeat)
+        here, watch = session(workers, device, display, write_note), CallbackObserver(on_round)
+        result = replace(here, observers=(*here.observers, watch)).call([loaded], repeat)
+        watch.check(None)
+        return result
 
 
 # --- how a run is watched and stopped ---------------------------------------------------------------------------------
@@ -204,7 +209,8 @@ def _watched(
         raise
     for warning in result.get("warnings", []):
         write_note(warning)
-    watch.check(Path(result["run_dir"]))
+    folder = Path(result["run_dir"])
+    watch.check(folder, f"to resume the run: fedbr.resume({str(folder)!r})")
     return Run(result["run_dir"])
 
 

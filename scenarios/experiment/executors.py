@@ -252,6 +252,7 @@ class AtOnce:
             message = {"ended": {**message["ended"], "run_dir": str(self._folder / name)}}
         self._outcomes.add(name, message)
         self._about(name, has_ended=True)
+        self._observers.on_end(message.get("ended"))
 
 
 class RunProcesses:

@@ -15,6 +15,8 @@ Settings = Mapping[str, Any]
 METHOD, SERVER, POLICY = "method", "server", "rounds.policy"
 PLAIN = "plain"
 """The server optimizer that only adds the mean update"""
+FOLLOWERS = ("data.partition.seed", "fleet.seed")
+"""Seeds of their own, by default the run's"""
 MIXES = ("fleet.devices", "fleet.networks")
 """Tables of name -> share, which are compared as a whole"""
 VAGUE = frozenset({"kind", "name", "max", "on", "off", "down", "up", "sigma", "count", "file", "step", "case"})
@@ -25,10 +27,12 @@ MOST_NAMES = 3
 def identities(scenarios: Sequence[Settings]) -> list[Settings]:
     """Each scenario without its seed: runs with equal ones are one group.
 
-    ``data.partition.seed`` is left out where every run takes its own seed for it, as it is by default.
+    Each of `FOLLOWERS` is left out where every run takes its own seed for it, as it is by default.
     """
-    follows = all(settings.get("data.partition.seed") == settings.get("seed") for settings in scenarios)
-    left_out = {"seed", *(["data.partition.seed"] if follows else [])}
+    follow = (
+        key for key in FOLLOWERS if all(each.get(key, each.get("seed")) == each.get("seed") for each in scenarios)
+    )
+    left_out = {"seed", *follow}
     return [_with_mixes({key: value for key, value in each.items() if key not in left_out}) for each in scenarios]
 
 

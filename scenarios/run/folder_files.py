@@ -21,7 +21,7 @@ from coordinator.records.checkpoints import remove_all
 from coordinator.records.names import PLACES, VECTORS
 from coordinator.records.store import read
 from coordinator.rounds.run import RunFailed
-from edge.protocol.files import folder_lock, opened, write_bytes, write_folder, write_text
+from edge.protocol.files import BRIEF_PAUSES_SECONDS, folder_lock, opened, write_bytes, write_folder, write_text
 from scenarios.config.errors import ScenarioError
 from scenarios.run import plugin_sources
 
@@ -183,7 +183,7 @@ def run_lock(folder: Path) -> Iterator[HeldFolder]:
     """Lock a run folder until the context or the process ends; ScenarioError if another process has locked it."""
     with contextlib.ExitStack() as lock:
         try:
-            descriptor = lock.enter_context(folder_lock(folder.resolve()))
+            descriptor = lock.enter_context(folder_lock(folder.resolve(), BRIEF_PAUSES_SECONDS))
         except BlockingIOError:
             raise ScenarioError(f"run folder {folder}: another process has locked this run") from None
         yield HeldFolder(folder, descriptor)

@@ -25,7 +25,16 @@ MOST_FOLDERS = 20
 """Newest run folders that are looked at"""
 FEWEST_ROUNDS = 3
 """Rounds without which a run says too little of later ones"""
-WITHOUT_EFFECT = ("rounds.max", "seed", "data.partition.seed", "stop.", "budget.", "checkpoints.", "train.lr")
+WITHOUT_EFFECT = (
+    "rounds.max",
+    "seed",
+    "data.partition.seed",
+    "fleet.seed",
+    "stop.",
+    "budget.",
+    "checkpoints.",
+    "train.lr",
+)
 """Keys, or beginnings of keys, that change how far a run goes or what it learns, and not how long a round takes"""
 
 
