@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coordinator.rounds.run import RunFailed
     from edge.data.registry import DataError
+    from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
     from scenarios.api.calls import check, replay, resume, run, verify
     from scenarios.api.drawn import DrawnFigure
@@ -55,6 +56,7 @@ __all__ = [
     "__version__",
     "check",
     "compare",
+    "dataset",
     "open",
     "replay",
     "report",
@@ -100,6 +102,7 @@ _HOMES = {
     **dict.fromkeys(("RunCollection", "compare", "open", "report", "sweep"), "scenarios.api.several"),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",
+    "dataset": "scenarios.api.arrays",
     "DrawnFigure": "scenarios.api.drawn",
     "MLflow": "scenarios.api.mlflow",
     "ReportError": "scenarios.report.run_reader",

@@ -12,6 +12,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.api import values
 from scenarios.api.calls import Folder, calling, path_of, session
 from scenarios.api.notebook import parallel_display, progress_display
+from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
 from scenarios.api.wording import in_python
@@ -99,9 +100,10 @@ def compare(
 
     check_text(run_id=run_id, device=device)
     several = [methods] if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
-    names = ",".join(map(str, several))
-    with calling() as write_note, values.named(scenario) as name:
-        planned = study.plan(name, values.overrides(overrides), names, seed, run_id, at_least_1("seeds", seeds))
+    with calling() as write_note, values.named(with_names(scenario)) as name:
+        names = ",".join(as_names({"method": each})["method"] for each in several)
+        common = values.overrides(as_names(overrides, scenario))
+        planned = study.plan(name, common, names, seed, run_id, at_least_1("seeds", seeds))
         return _made(study.study(planned), place("out", out), workers, device, on, progress, parallel, write_note)
 
 
@@ -141,12 +143,13 @@ def sweep(
     from scenarios.experiment.grid import axis
     from scenarios.experiment.sweep import plan
 
-    with calling() as write_note, values.named(scenario) as name:
+    with calling() as write_note, values.named(with_names(scenario)) as name:
         check_text(run_id=run_id, device=device)
         if not isinstance(grid, Mapping):
             raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
-        axes = [axis(key, values.inlined(key, each)) for key, each in grid.items()]
-        common = values.overrides(overrides)
+        named = dict(axis_names(key, each, overrides, scenario) for key, each in grid.items())
+        axes = [axis(key, values.inlined(key, each)) for key, each in named.items()]
+        common = values.overrides(as_names(overrides, scenario))
         goals = listed("targets", targets, "[0.9]")
         planned = plan(name, axes, common, _count(grid, seeds), seed, zipped, goals, run_id)
         return _made(page.study(planned), place("out", out), workers, device, on, progress, parallel, write_note)

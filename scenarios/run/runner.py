@@ -25,6 +25,8 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import Stopped
 from costmodel.fleet.fleet import Fleet
+from edge.data.content import keep_content, restore_content
+from edge.data.registry import DataError
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import write_text
 from edge.protocol.home import shared
@@ -157,6 +159,11 @@ def open_existing(folder: Path, device: str, allow_code: bool = False) -> Iterat
         except ScenarioError as error:
             change = "" if plugin_sources.ALLOW in str(error) else source_change(folder)  # possibly the cause
             raise ScenarioError(f"{error}; {change}" if change else str(error)) from None
+        if loaded.dataset.content and (arrays := folder / run_folder.ARRAYS).is_dir():
+            try:
+                restore_content(loaded.dataset.content, cache_folder(), arrays)
+            except (DataError, OSError) as error:
+                raise ScenarioError(str(error)) from None
         yield replace(loaded, name=folder.resolve().parent.name, began=began_with(folder)), device
 
 
@@ -230,6 +237,8 @@ def _run(
     held.check()
     if not resumed:
         kept = plugin_sources.keep(sources, folder)
+        if loaded.dataset.content:
+            keep_content(loaded.dataset.content, cache_folder(), folder / run_folder.ARRAYS)
         _write_environment(folder, environment(loaded, profile, host, refused, stop_at_target, kept))
     with _ledger(loaded, held, chain, resumed) as ledger:
         job = _job(loaded, profile, host)
