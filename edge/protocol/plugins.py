@@ -54,7 +54,7 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """A name as reports have it: ``Net`` for ``Net_1f2e3d4c5b6a:ROW``, and arrays without their shape and hash."""
     return _GIVEN.sub(lambda match: match[1] or match[3], name)
 

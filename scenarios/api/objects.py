@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dis
 import importlib
 import inspect
 import math
@@ -28,7 +29,7 @@ from typing import Any
 
 from edge.data.registry import ExampleKind, dataset
 from edge.models.registry import INPUTS, module_row
-from edge.protocol.plugins import error_text, shown
+from edge.protocol.plugins import display_name, error_text
 from scenarios.api.arrays import Arrays, arrays
 from scenarios.config import search_path
 from scenarios.config.cache import cache_folder, objects_folder
@@ -104,6 +105,10 @@ def axis_names(key: str, given: Any, overrides: Mapping[str, Any], scenario: Any
     if not isinstance(key, str) or isinstance(given, str) or not isinstance(given, Sequence):
         return key, given
     named = [next(iter(as_names({key: each, **overrides}, scenario).items())) for each in given]
+    labels = [display_name(text) for (_, text), each in zip(named, given, strict=True) if not _is_text(each)]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ScenarioError(f"{key}: {label} is given twice; give each class or function a name of its own")
     return (named[0][0] if named else key), [value for _, value in named]
 
 
@@ -219,7 +224,7 @@ def _model_name(value: Any, data_name: str) -> str:
     except UnusableError as why:
         raise ScenarioError(f"model = {_short(value)}: {why}") from why.__cause__
     except ValueError as error:
-        raise ScenarioError(shown(str(error))) from error.__cause__
+        raise ScenarioError(display_name(str(error))) from error.__cause__
 
 
 def _dotted(value: Any) -> str:
@@ -516,10 +521,23 @@ def _differences(given: Any, built: Any, path: str) -> Iterator[str]:
 
 def _same_code(one: CodeType, other: CodeType) -> bool:
     """Whether two functions do the same, wherever they are written."""
-    if (one.co_code, one.co_names, one.co_varnames) != (other.co_code, other.co_names, other.co_varnames):
+    if _steps(one) != _steps(other) or len(one.co_consts) != len(other.co_consts):
         return False
-    pairs = list(zip(one.co_consts, other.co_consts, strict=False))
-    return len(one.co_consts) == len(other.co_consts) and all(
+    return all(
         _same_code(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else not any(_differences(a, b, "?"))
-        for a, b in pairs
+        for a, b in zip(one.co_consts, other.co_consts, strict=True)
     )
+
+
+def _steps(code: CodeType) -> list[tuple[str, str]]:
+    """Instructions without constants and places. Calls of what the same cell imports are compiled otherwise than those
+    of what another one does."""
+    without = {*dis.hasconst, *dis.hasjrel, *dis.hasjabs}
+    return [
+        (
+            each.opname.replace("METHOD", "ATTR"),
+            "" if each.opcode in without else re.sub(r"[ +]|NULL(\|self)?", "", each.argrepr),
+        )
+        for each in dis.get_instructions(code)
+        if each.opname not in ("PUSH_NULL", "PRECALL", "EXTENDED_ARG")
+    ]

@@ -17,6 +17,7 @@ from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import policy_row
 from coordinator.rounds.selectors.registry import selection
 from edge.protocol.lr_schedules import lr_schedule
+from edge.protocol.plugins import display_name
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
 from scenarios.config.toml_source import COMMAND_LINE, parse, refuse_repeated
@@ -66,7 +67,7 @@ class SweepCell:
     @property
     def label(self) -> str:
         """For tables: ``method=fedbr train.lr=0.05``."""
-        return " ".join(f"{key}={value}" for key, value in self.settings.items()) or self.method
+        return display_name(" ".join(f"{key}={value}" for key, value in self.settings.items()) or self.method)
 
     def run_name(self, seed: int) -> str:
         """The folder of the run with a seed."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.rounds.budget import EARLY
+from edge.protocol.plugins import display_name
 from scenarios.experiment.results import SPENT
 from scenarios.experiment.run_set import missing_note
 from scenarios.experiment.statistics import MOST_SEEDS
@@ -95,7 +96,7 @@ def labels(rows: Sequence[Result]) -> list[str]:
 
 def _label(row: Result, names: Mapping[str, str]) -> str:
     words = (value if key == "method" else f"{names[key]}={value}" for key, value in row["settings"].items())
-    return " ".join(words) or str(row["method"])
+    return display_name(" ".join(words) or str(row["method"]))
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from coordinator.records.schema import FAULTY, KINDS, NO_TRAINING
 from edge.protocol.files import write_text
+from edge.protocol.plugins import display_name
 from scenarios.report import (
     bottlenecks,
     client_values,
@@ -331,7 +332,7 @@ def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str,
 
 def _several(values: Sequence[Any]) -> str:
     """A few different values, or how many there are."""
-    return ", ".join(map(str, values)) if len(values) <= MOST_FACTS else f"{len(values)} different"
+    return display_name(", ".join(map(str, values))) if len(values) <= MOST_FACTS else f"{len(values)} different"
 
 
 def _environment(run: RecordedRun) -> list[tuple[str, str]]:
