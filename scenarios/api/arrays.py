@@ -60,18 +60,18 @@ def dataset(
     Features are standardised, pixels divided by the largest; ``data.augment`` changes that. DataError for anything
     that is no data set.
     """
-    x, y = _array("x", x), _array("y", y)
-    _check_pair("", x, y)
+    x, y = _pair("", x, y)
     if (x_test is None) != (y_test is None):
         raise DataError("data: x_test and y_test belong together")
     if x_test is None:
         is_test = _drawn(y, test, seed)
         pairs = [(x[~is_test], y[~is_test]), (x[is_test], y[is_test])]
     else:
-        pairs = [(x, y), (_array("x_test", x_test), _array("y_test", y_test))]
-        _check_pair("_test", *pairs[1])
+        pairs = [(x, y), _pair("_test", x_test, y_test)]
+    if classes is None and len(y) and y.min() > 0:
+        raise DataError(f"y: begins with {y.min()}; classes are counted from 0: give y - {y.min()}, or say classes=")
     kind = kind or _kind(x)
-    train, held = (Split(_examples(kind, x), _labels(y)) for x, y in pairs)
+    train, held = (Split(_examples(kind, x), y) for x, y in pairs)
     most = int(max(train.y.max(initial=0), held.y.max(initial=0)))
     largest = int(max(train.x.max(initial=0), held.x.max(initial=0))) if kind != "features" else 0
     row = DataSet(
@@ -110,10 +110,16 @@ def _array(name: str, given: Any) -> NDArray[Any]:
     return array
 
 
-def _check_pair(part: str, x: NDArray[Any], y: NDArray[Any]) -> None:
+def _pair(part: str, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Examples and their classes; ``part``: of their names."""
+    x, y = _array(f"x{part}", x), _array(f"y{part}", y)
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
         shapes = f"x{part} of shape {x.shape} and y{part} of shape {y.shape}"
         raise DataError(f"{shapes}: x{part} has a row for each example, and y{part} its class")
+    labels = y.astype(np.int64)
+    if not np.array_equal(labels, y):
+        raise DataError(f"y{part}: must hold classes, integers from 0 on")
+    return x, labels
 
 
 def _kind(x: NDArray[Any]) -> Kind:
@@ -145,10 +151,3 @@ def _examples(kind: Kind, x: NDArray[Any]) -> NDArray[Any]:
         more = " from 0 to 255; pixels in 0..1 become them by (255 * x).round()" if kind == "image" else ""
         raise DataError(f"x: {kind} needs whole numbers{more}")
     return converted
-
-
-def _labels(y: NDArray[Any]) -> NDArray[np.int64]:
-    labels = y.astype(np.int64)
-    if not np.array_equal(labels, y):
-        raise DataError("y: must hold classes, integers from 0 on")
-    return labels

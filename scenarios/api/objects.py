@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
+from os import PathLike
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -41,6 +42,7 @@ from scenarios.run.plugin_sources import keep_object
 MAIN = "__main__"
 SHORT = {"model": "model.name", "data": "data.name"}
 """Tables -> the key whose object may be given in their place"""
+GIVEN_AS = {key: table for table, key in SHORT.items()}
 MODEL = "model.name"
 KINDS: tuple[ExampleKind, ...] = ("image", "features", "tokens")
 MOST_LETTERS = 100_000
@@ -102,7 +104,7 @@ def with_names(scenario: Any) -> Any:
 
 def axis_names(key: str, given: Any, overrides: Mapping[str, Any], scenario: Any) -> tuple[str, Any]:
     """A key of a grid and its values, with names in place of objects; ``overrides``: those of all runs."""
-    if not isinstance(key, str) or isinstance(given, str) or not isinstance(given, Sequence):
+    if not isinstance(key, str) or not isinstance(given, Sequence) or all(map(_is_text, given)):
         return key, given
     named = [next(iter(as_names({key: each, **overrides}, scenario).items())) for each in given]
     labels = [display_name(text) for (_, text), each in zip(named, given, strict=True) if not _is_text(each)]
@@ -134,7 +136,7 @@ def _is_text(value: Any) -> bool:
     """Whether it is no object, but what files have, too."""
     if isinstance(value, list | tuple):
         return bool(value) and all(isinstance(each, str) for each in value)
-    return value is None or isinstance(value, str | bool | int | float)
+    return value is None or isinstance(value, str | PathLike | bool | int | float)
 
 
 def _data_name(given: Mapping[str, Any], scenario: Any) -> str:
@@ -152,29 +154,41 @@ def _data_name(given: Mapping[str, Any], scenario: Any) -> str:
 def _name(key: str, value: Any) -> str:
     """The name of an object at a plug-in point, under which any process finds it."""
     try:
-        if key == "data.name" and isinstance(value, Arrays | tuple | list):
-            return (value if isinstance(value, Arrays) else arrays(value)).keep(cache_folder())
         if _is_row(value):
             return _dotted(value)
+        if key == "data.name":
+            return (value if isinstance(value, Arrays) else arrays(value)).keep(cache_folder())
         if isinstance(value, type | FunctionType):
             return _row_of(key, value)
+        if isinstance(value, list | tuple):
+            raise UnusableError("a run takes one; fedbr.compare and fedbr.sweep take several")
         raise UnusableError(
             f"a {type(value).__name__} has a state that no other process can rebuild; give the class or function "
             "itself, or a row of it"
         )
     except ValueError as why:
-        raise ScenarioError(f"{key} = {_short(value)}: {why}") from why.__cause__
+        raise ScenarioError(f"{GIVEN_AS.get(key, key)} = {_short(value)}: {why}") from why.__cause__
 
 
 def _short(value: Any) -> str:
-    name = getattr(value, "__qualname__", None) or (value.name if _is_row(value) else type(value).__name__)
-    return str(name)
+    """What an object is called."""
+    if _is_row(value):
+        return str(value.name)
+    name = str(getattr(value, "__qualname__", type(value).__name__))
+    names = (name for name, each in vars(sys.modules[MAIN]).items() if each is value and not name.startswith("_"))
+    return next(names, name) if name == "<lambda>" else name
 
 
 def _is_row(value: Any) -> bool:
     """Whether it is a row of a plug-in point."""
     ours = type(value).__module__.startswith(("coordinator.", "edge."))
     return ours and is_dataclass(value) and hasattr(value, "name")
+
+
+def _named_objects(value: Any) -> list[Any]:
+    """The classes and functions of a row that it would name as text, such as its client side."""
+    texts = [field.name for field in fields(value) if field.type in ("str", "str | None")] if _is_row(value) else []
+    return [each for name in texts if isinstance(each := getattr(value, name), type | FunctionType)]
 
 
 def _row_of(key: str, value: Any) -> str:
@@ -188,7 +202,7 @@ def _row_of(key: str, value: Any) -> str:
         )
         raise UnusableError(f"must be a {kinds}, or a row" if kinds else "must be a row")
     module, _, kind = row.partition(":")
-    closure, pattern, name = _Closure(), _ROWS[kind], value.__name__
+    closure, pattern, name = _Closure(), _ROWS[kind], _short(value)
     text = pattern.format(
         name=name,
         object=closure.add_object(value) if "{object}" in pattern else "",
@@ -210,7 +224,7 @@ def _model_name(value: Any, data_name: str) -> str:
             raise UnusableError(
                 "each run initialises a model of its own; give the class, or a function that makes the module"
             )
-        data, name = dataset(data_name), value.__name__
+        data, name = dataset(data_name), _short(value)
         parameters = inspect.signature(value).parameters
         kind: ExampleKind = next((each for each in KINDS if INPUTS[each] in parameters), data.kind)
         width = parameters["width"].default if "width" in parameters else None
@@ -238,6 +252,11 @@ def _dotted(value: Any) -> str:
         module = sys.modules.get(value.__module__)
         if getattr(module, "__spec__", None) is None or getattr(module, value.__qualname__, None) is not value:
             raise UnusableError(f"is not {home} of a module that can be imported; define it at the top level of one")
+    if home is not None and (named := _named_objects(value)):
+        raise UnusableError(
+            f"{home} has {_short(named[0])} itself in the place of its name; write 'module:{_short(named[0])}' there, "
+            "since the row is imported where torch is not"
+        )
     if home is not None:
         return home
     closure = _Closure()
@@ -317,11 +336,8 @@ class _Closure:
         if isinstance(value, type | FunctionType) and value.__module__ != MAIN:
             module, _, attribute = _dotted(value).partition(":")
             return f"from {module} import {attribute} as {name}"
-        is_definition = isinstance(last, ast.FunctionDef | ast.ClassDef)
-        is_assignment = isinstance(last, ast.Assign | ast.AnnAssign)
-        if last is not None and (
-            is_definition or (is_assignment and (_is_row(value) or isinstance(value, FunctionType)))
-        ):
+        is_named = _is_row(value) or isinstance(value, type | FunctionType)
+        if isinstance(last, ast.FunctionDef | ast.ClassDef) or (isinstance(last, ast.Assign) and is_named):
             return ast.unparse(_Named(self.namespace, value).visit(copy.deepcopy(last)))
         if (constant := _literal(value)) is not None and len(constant) <= MOST_LETTERS:
             return f"{name} = {constant}"
@@ -345,7 +361,10 @@ class _Closure:
         parts = ["\n".join([*future, *imports]), *(self.texts[each] for each in definitions), *lines[-1:]]
         content = ("\n\n\n".join(filter(None, parts)) + "\n").encode()
         module = f"{re.sub(r'[^0-9A-Za-z]+', '_', name).strip('_')}_{sha256(content).hexdigest()[:12]}"
-        keep_object(module, content, objects_folder())
+        try:
+            keep_object(module, content, objects_folder())
+        except OSError as error:
+            raise UnusableError(f"{error.filename}: cannot be written: {error.strerror}") from error
         search_path.append(objects_folder())
         importlib.invalidate_caches()
         try:
@@ -372,10 +391,7 @@ class _Named(ast.NodeTransformer):
     """Puts names as of modules in place of ``"__main__:NAME"``, and of what a row names as text (its client side)."""
 
     def __init__(self, namespace: dict[str, Any], value: Any) -> None:
-        self.namespace, self.objects = namespace, list[Any]()
-        if _is_row(value):
-            given = (getattr(value, field.name) for field in fields(value) if field.type in ("str", "str | None"))
-            self.objects += (each for each in given if isinstance(each, type | FunctionType))
+        self.namespace, self.objects = namespace, _named_objects(value)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         """Texts."""
@@ -499,8 +515,9 @@ def _differences(given: Any, built: Any, path: str) -> Iterator[str]:
         if given.__module__ != MAIN or isinstance(built, str):  # named as text
             return
         own, new = vars(given), vars(built)
-        names = {name for name in own.keys() ^ new.keys() if not name.startswith("_abc")}
-        yield from (f"{path}.{name}" for name in sorted(names))
+        for name in sorted(own.keys() ^ new.keys()):
+            if not name.startswith(("__", "_abc")) or isinstance(own.get(name, new.get(name)), FunctionType):
+                yield f"{path}.{name}"
         for name in sorted(own.keys() & new.keys()):
             if not name.startswith("__") or isinstance(own[name], FunctionType):
                 yield from _differences(own[name], new[name], f"{path}.{name}")

@@ -23,3 +23,8 @@ def objects_folder() -> Path:
     Their names hold the hash of their text, so that all runs and processes share it.
     """
     return cache_folder() / "objects"
+
+
+def restored_objects_folder() -> Path:
+    """The same for those that run folders bring, whose code was allowed; it is searched for such a run alone."""
+    return cache_folder() / "received" / "objects"

@@ -28,7 +28,7 @@ from edge.protocol.files import opened, write_bytes
 from edge.protocol.home import abbreviated, expanded
 from edge.protocol.plugins import OBJECT, checked, load
 from scenarios.config import search_path
-from scenarios.config.cache import objects_folder
+from scenarios.config.cache import restored_objects_folder
 from scenarios.config.load import Loaded
 from scenarios.config.plugin_keys import own_names
 from scenarios.run.run_records import read_json
@@ -232,8 +232,8 @@ def roots(recorded: Mapping[str, SourceFile], folder: Path) -> list[Path]:
 
 
 def _restored_objects(recorded: Mapping[str, SourceFile], folder: Path) -> Path:
-    """`objects_folder`, with the modules of objects that a run folder has copies of."""
-    objects = objects_folder()
+    """The folder into which the modules of objects are copied that a run folder has."""
+    objects = restored_objects_folder()
     for module in filter(OBJECT.fullmatch, recorded):
         with suppress(OSError), opened(folder / FOLDER / f"{module}.py") as copy:
             keep_object(module, copy.read(), objects)
@@ -243,7 +243,8 @@ def _restored_objects(recorded: Mapping[str, SourceFile], folder: Path) -> Path:
 def keep_object(module: str, content: bytes, objects: Path) -> None:
     """Write the module of an object, unless its text is not that of its name, or is there already."""
     file = objects / f"{module}.py"
-    if module.endswith(f"_{hashlib.sha256(content).hexdigest()[:12]}") and not file.exists():
+    is_its_own = module.endswith(f"_{hashlib.sha256(content).hexdigest()[:12]}")
+    if is_its_own and not (file.is_file() and file.read_bytes() == content):
         objects.mkdir(parents=True, exist_ok=True)
         write_bytes(file, content, f".{os.getpid()}")
 
