@@ -63,6 +63,9 @@ def state(run: RecordedRun) -> tuple[Hashable, ...]:
 def _drawn(folders: tuple[Path, ...], states: tuple[tuple[Hashable, ...], ...]) -> dict[str, str]:
     """All figures of the report, which are drawn together; ``states`` of the runs, which may still be running."""
     from scenarios.report import figures
+    from scenarios.report.groups import grouped
+    from scenarios.report.plot_style import ShownRuns
 
     runs = open_runs(folders)
-    return figures.draw(runs, (runs[0].scenario.get("stop") or {}).get("target_accuracy"))
+    target = (runs[0].scenario.get("stop") or {}).get("target_accuracy")
+    return figures.draw(ShownRuns(grouped(runs), target))

@@ -79,7 +79,7 @@ def _print_columns(console: Console, title: str, columns: Sequence[str], rows: I
         header = [columns[index] for index in group] if columns else []
         chosen = ([row[index] for index in group] for row in cells)
         fits = sum(needed[index] + GAP for index in group) <= console.width
-        style = {"title": f"\n{title}", "title_justify": "left", "title_style": "bold"}
+        style: dict[str, Any] = {"title": f"\n{title}", "title_justify": "left", "title_style": "bold"}
         console.print(aligned(header, chosen, fits=fits, **style))
 
 

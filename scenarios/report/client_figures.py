@@ -1,4 +1,4 @@
-"""The figures of evaluations on clients, of adaptations before them, of further metrics, and of logged numbers."""
+"""The figures of evaluations on clients and classes, of adaptations, metrics, logged numbers, and the partition."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from coordinator.records.round_record import logged_means
 from costmodel.units import BYTES
+from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURACY
 from scenarios.report import client_values, plot_style
 from scenarios.report.best_round import of_run
 from scenarios.report.groups import RunGroup
+from scenarios.report.plot_style import ShownRuns
 from scenarios.report.progress import with_interval
 from scenarios.report.run_reader import RecordedRun
+from scenarios.report.theme import EMPTY, PAPER
 
-Lines = Mapping[str, Mapping[str, Any]]
-"""Label of a run -> style of its line"""
 BAR_WIDTH = 0.8
 MOST_NAMED = 30
 """Classes that are all named on the axis"""
@@ -28,25 +31,25 @@ MOST_VALUES = 8
 """Values of metrics, and logged names, that are drawn"""
 
 
-def clients(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
+def clients(shown: ShownRuns) -> Figure | None:
     """Left: mean over clients, band of the spread and worst decile by round. Right: clients at the last evaluation."""
-    found = [(run, by_round) for run in runs if (by_round := client_values.by_round(run.evaluations))]
+    found = [(run, by_round) for run in shown.runs if (by_round := client_values.by_round(run.evaluations))]
     if not found:
         return None
-    figure, (curve, shares) = plot_style.panels(2, 2, 360)
+    figure, (curve, shares) = shown.panels(2, 2, 360)
     for run, by_round in found:
-        colour, every = lines[run.label]["color"], list(by_round.values())
+        colour, every = shown.styles[run.label]["color"], list(by_round.values())
         rounds = [min(round + 1, run.completed) for round in by_round]
         mean, worst, spread = (100 * np.array([getattr(of, key) for of in every]) for key in KEYS)
         marker = "o" if len(every) < 3 else ""
         low, high = np.clip([mean - spread, mean + spread], 0, 100)
         curve.fill_between(rounds, low, high, color=colour, alpha=0.18, lw=0)
-        curve.plot(rounds, mean, label=run.label, marker=marker, **lines[run.label])
+        curve.plot(rounds, mean, label=run.label, marker=marker, **shown.styles[run.label])
         curve.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
         values = 100 * np.array(every[-1].values)
         share = 100 * np.arange(1, len(values) + 1) / len(values)
         # From no client below the lowest value to all of them.
-        shares.step([values[0], *values], [0.0, *share], where="post", **lines[run.label])
+        shares.step([values[0], *values], [0.0, *share], where="post", **shown.styles[run.label])
     curve.set(title="Mean, spread, worst decile (dotted)", xlabel="rounds", ylabel="accuracy of clients (%)")
     curve.set_xlim(0, None)
     curve.xaxis.set_major_locator(plot_style.whole())
@@ -59,15 +62,15 @@ def clients(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
 KEYS = ("mean", "worst_decile", "spread")
 
 
-def adaptation(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
+def adaptation(shown: ShownRuns) -> Figure | None:
     """Left: mean over clients before and after adaptation by round. Right: each client at the best round."""
-    found = [run for run in runs if client_values.by_round(run.evaluations, BEFORE_ACCURACY)]
+    found = [run for run in shown.runs if client_values.by_round(run.evaluations, BEFORE_ACCURACY)]
     if not found:
         return None
-    figure, (curve, clients) = plot_style.panels(2, 2, 360)
+    figure, (curve, clients) = shown.panels(2, 2, 360)
     lowest = 100.0
     for run in found:
-        colour = lines[run.label]["color"]
+        colour = shown.styles[run.label]["color"]
         for name, dashes in MEANS.items():
             rounds, means = _means(run, name)
             marker, label = "o" if len(rounds) < 3 else "", run.label if name == ACCURACY else None
@@ -100,21 +103,21 @@ def _means(run: RecordedRun, name: str) -> tuple[list[int], list[float]]:
     return [min(round + 1, run.completed) for round in by_round], [100 * of.mean for of in by_round.values()]
 
 
-def traffic(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
+def traffic(shown: ShownRuns) -> Figure | None:
     """Left: shares of the clients by bytes. Right: each client's last accuracy against its bytes, where it is known."""
-    found = [(run, client_values.nbytes(run.query)) for run in runs if client_values.last(run.evaluations)]
+    found = [(run, client_values.nbytes(run.query)) for run in shown.runs if client_values.last(run.evaluations)]
     if not any(nbytes for _, nbytes in found):
         return None
-    figure, (shares, clients) = plot_style.panels(2, 2, 300)
+    figure, (shares, clients) = shown.panels(2, 2, 300)
     scale, unit = plot_style.unit([np.array(list(nbytes.values()), float) for _, nbytes in found], BYTES)
     for run, nbytes in found:
         ascending = sorted(amount / scale for amount in nbytes.values())
         share = 100 * np.arange(1, len(ascending) + 1) / len(ascending)
-        shares.step([ascending[0], *ascending], [0.0, *share], where="post", label=run.label, **lines[run.label])
+        shares.step([ascending[0], *ascending], [0.0, *share], where="post", label=run.label, **shown.styles[run.label])
         accuracies = client_values.last_of_each(run.evaluations)
         spent = [nbytes.get(client, 0) / scale for client in accuracies]
         have = [100 * accuracy for accuracy in accuracies.values()]
-        clients.scatter(spent, have, s=22, alpha=0.75, color=lines[run.label]["color"], linewidths=0)
+        clients.scatter(spent, have, s=22, alpha=0.75, color=shown.styles[run.label]["color"], linewidths=0)
     shares.set(title="Bytes of clients", xlabel=f"bytes down and up, real ({unit})", ylabel="clients up to it (%)")
     clients.set(title="Accuracy against bytes", xlabel=f"bytes down and up, real ({unit})", ylabel="accuracy (%)")
     shares.set(xlim=(0, None), ylim=(0, 102))
@@ -123,22 +126,22 @@ def traffic(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
     return figure
 
 
-def classes(groups: Sequence[RunGroup], lines: Lines) -> Figure | None:
+def classes(shown: ShownRuns) -> Figure | None:
     """Accuracy of each class at the last evaluation: a bar per class and group, with the 95 % interval over seeds.
 
     A group has a bar for the classes whose accuracy all of its seeds have.
     """
-    found = [(group, accuracies) for group in groups if (accuracies := _class_means(group))]
+    found = [(group, accuracies) for group in shown.started if (accuracies := _class_means(group))]
     if not found:
         return None
-    figure, (axes,) = plot_style.panels(1, 1, 240)
+    figure, (axes,) = shown.panels(1, 1, 240)
     width = BAR_WIDTH / len(found)
     for index, (group, accuracies) in enumerate(found):
         places = np.array(list(accuracies)) + (index - (len(found) - 1) / 2) * width
         means, halves = (
             100 * np.array([each[key] or 0.0 for each in accuracies.values()]) for key in ("mean", "half_width")
         )
-        axes.bar(places, means, 0.92 * width, color=lines[group.label]["color"], label=group.label)
+        axes.bar(places, means, 0.92 * width, color=shown.styles[group.label]["color"], label=group.label)
         if halves.any():
             axes.vlines(places, np.clip(means - halves, 0, 100), np.clip(means + halves, 0, 100), color=plot_style.INK)
     axes.set(xlabel="class", ylabel="accuracy (%)", ylim=(0, 102))
@@ -159,36 +162,104 @@ def _class_means(group: RunGroup) -> dict[int, Mapping[str, Any]]:
     return {label: with_interval([own[label] for own in every]) for label in common}
 
 
-def metrics(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
+def metrics(shown: ShownRuns) -> Figure | None:
     """Values of the global model, or over clients, by round: a panel for each of the first `MOST_VALUES` of them."""
-    return _by_round([(run, client_values.whole_by_round(run.evaluations)) for run in runs], lines)
+    return _by_round(shown, [(run, client_values.whole_by_round(run.evaluations)) for run in shown.runs])
 
 
-def logged(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
+def logged(shown: ShownRuns) -> Figure | None:
     """What methods have logged by round, of clients the mean: a panel for each of the first `MOST_VALUES` names."""
     found: list[tuple[RecordedRun, dict[str, dict[int, float]]]] = []
-    for run in runs:
+    for run in shown.runs:
         values: dict[str, dict[int, float]] = {}
         for round, rows in groupby(run.logged, attrgetter("round")):
             for name, value in logged_means(rows).items():
                 values.setdefault(name, {}).update({} if value is None else {round: value})
         found.append((run, values))
-    return _by_round(found, lines)
+    return _by_round(shown, found)
 
 
-def _by_round(found: Sequence[tuple[RecordedRun, Mapping[str, Mapping[int, float]]]], lines: Lines) -> Figure | None:
+def _by_round(
+    shown: ShownRuns, found: Sequence[tuple[RecordedRun, Mapping[str, Mapping[int, float]]]]
+) -> Figure | None:
     """``found``: runs, and name -> round -> value."""
     names = list(dict.fromkeys(name for _, values in found for name in values))[:MOST_VALUES]
     if not names:
         return None
-    figure, panels = plot_style.panels(len(names), min(len(names), 2), 280)
+    figure, panels = shown.panels(len(names), min(len(names), 2), 280)
     for name, axes in zip(names, panels, strict=True):
         for run, values in found:
             rounds = [min(round + 1, run.completed) for round in values.get(name, {})]
             marker = "o" if len(rounds) < 3 else ""
-            axes.plot(rounds, list(values.get(name, {}).values()), label=run.label, marker=marker, **lines[run.label])
+            axes.plot(
+                rounds, list(values.get(name, {}).values()), label=run.label, marker=marker, **shown.styles[run.label]
+            )
         axes.set(title=name, xlabel="rounds")
         axes.set_xlim(0, None)
         axes.xaxis.set_major_locator(plot_style.whole())
     plot_style.legend(figure, panels[0])
     return figure
+
+
+# --- the partition --------------------------------------------------------------------------------------------------
+
+MOST_COLUMNS = 100
+MOST_SEPARATED = 40
+"""Clients, and classes, whose cells have a gap between them"""
+SIZES_PIXELS, CLASS_PIXELS = 150, 20
+MOST_PIXELS = 460
+"""Height of the cells of many classes"""
+COLOURS: dict[EvalSplit, tuple[str, str]] = {
+    "train": ("#6f9fd0", "training"),
+    "validation": ("#e6b85c", "validation"),
+    "test": ("#5f8f8b", "test"),
+}
+"""Split -> its colour and name"""
+
+
+def partition(shown: ShownRuns) -> Figure | None:
+    """Above: examples of each client by split. Below: its training examples of each class. The first `MOST_COLUMNS`."""
+    run = next((group.first for group in shown.groups if group.first.histogram), None)
+    if run is None:
+        return None
+    counts = np.array(run.histogram[:MOST_COLUMNS], float).T  # (classes, clients)
+    cells = min(MOST_PIXELS, 130 + CLASS_PIXELS * len(counts))
+    figure, (sizes, classes) = shown.panels(2, 1, (SIZES_PIXELS + cells) / 2, sharex=True)
+    grid = sizes.get_gridspec()
+    assert grid is not None
+    grid.set_height_ratios([SIZES_PIXELS, cells])
+    _draw_sizes(sizes, run, counts.shape[1])
+    _draw_classes(classes, counts)
+    plot_style.legend(figure, sizes)
+    return figure
+
+
+def _draw_sizes(axes: Axes, run: RecordedRun, clients: int) -> None:
+    """Stacked bars, without splits in which nobody has examples."""
+    floor = np.zeros(clients)
+    for split, (colour, name) in COLOURS.items():
+        heights = np.array(run.examples(split)[:clients], float)
+        if heights.any():
+            axes.bar(np.arange(clients), heights, BAR_WIDTH, floor, color=colour, label=name)
+            floor = floor + heights
+    axes.set(ylabel="examples")
+    axes.grid(False, axis="x")
+    axes.yaxis.set_major_locator(plot_style.whole())
+
+
+def _draw_classes(axes: Axes, counts: NDArray[np.float64]) -> None:
+    """A cell per class and client, blank where the client has no training example of the class."""
+    held = np.ma.masked_equal(counts, 0)
+    image = axes.imshow(held, cmap="YlGnBu", aspect="auto", interpolation="none", vmin=0)
+    axes.set_facecolor(EMPTY)
+    axes.grid(False)
+    for axis, number in ((axes.yaxis, counts.shape[0]), (axes.xaxis, counts.shape[1])):
+        axis.set_major_locator(plot_style.whole())
+        if max(counts.shape) <= MOST_SEPARATED:
+            axis.set_ticks(np.arange(number + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color=PAPER, linewidth=1.5)
+    axes.tick_params(which="minor", length=0)
+    axes.set(xlabel="client", ylabel="class")
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.01, aspect=18)
+    bar.outline.set_visible(False)
+    bar.set_label("training examples", color=plot_style.MUTED)

@@ -1,20 +1,12 @@
-"""Runs that differ in nothing but their seed, as one group: its means with 95 % intervals, and a table of groups.
-
-A mean is shown only where every seed has the value; otherwise the cell says how many have it.
-"""
+"""Runs that differ in nothing but their seed, as one group, and what tells groups apart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from scenarios.report import client_values, labels
-from scenarios.report.columns import BYTES, COUNT, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
-from scenarios.report.progress import to_target, with_interval
+from scenarios.report import labels
 from scenarios.report.run_reader import RecordedRun
-
-Value = Callable[[RecordedRun], float | None]
 
 MOST_UNNAMED = 6
 """Keys of a notice"""
@@ -34,14 +26,6 @@ class RunGroup:
     def first(self) -> RecordedRun:
         """The run that stands for the group in figures of single runs."""
         return self.runs[0]
-
-
-@dataclass(frozen=True)
-class GroupTable:
-    """A table with a row per group."""
-
-    names: Sequence[str]
-    rows: Sequence[tuple[RunGroup, Sequence[str]]]
 
 
 def grouped(runs: Sequence[RecordedRun]) -> list[RunGroup]:
@@ -68,28 +52,6 @@ def _groups(label: str, runs: Sequence[RecordedRun]) -> list[RunGroup]:
 def has_seeds(groups: Sequence[RunGroup]) -> bool:
     """Whether any group has several seeds, so that means say something."""
     return any(len(group.runs) > 1 for group in groups)
-
-
-def table(groups: Sequence[RunGroup], target: float | None) -> GroupTable:
-    """Means over seeds with half of their 95 % intervals."""
-    columns = [*_RESULTS, *(_reaching(target) if target is not None else []), *_AMOUNTS]
-    if any(client_values.last(run.evaluations) for group in groups for run in group.runs):
-        columns.insert(2, ("worst decile", _worst_decile, PERCENT))
-    cells = [_mean_cells(groups, *column) for column in columns]
-    rows = [(group, [str(len(group.runs)), *row]) for group, row in zip(groups, zip(*cells, strict=True), strict=True)]
-    return GroupTable(["seeds", *(name for name, _, _ in columns)], rows)
-
-
-def _mean_cells(groups: Sequence[RunGroup], name: str, value: Value, quantity: Quantity) -> list[str]:
-    """One column: ``mean ± half width``; values that only some seeds have are counted instead: ``2 of 3``."""
-    found = [with_interval([value(run) for run in group.runs]) for group in groups]
-    column = Column.of(quantity, (each["mean"] for each in found), (each["half_width"] for each in found))
-    texts = []
-    for each in found:
-        known = sum(value is not None for value in each["values"])
-        missing = f"{known} of {len(each['values'])}" if known else "not reached" if " to " in name else MISSING
-        texts.append(column.text(each["mean"], each["half_width"], missing))
-    return texts
 
 
 def differences(groups: Sequence[RunGroup]) -> list[tuple[str, list[str]]]:
@@ -144,47 +106,3 @@ _COMMON = (
     ("stop.target_accuracy", "Targets", "Times and bytes to the target are read at the first run's."),
 )
 """(key, what differs, what follows for the reader)"""
-
-
-def _worst_decile(run: RecordedRun) -> float | None:
-    found = client_values.last(run.evaluations)
-    return None if found is None else found.worst_decile
-
-
-def _at_end(name: str) -> Value:
-    return lambda run: float(getattr(run.trail[-1], name)) if run.trail else None
-
-
-def _reaching(target: float) -> list[tuple[str, Value, Quantity]]:
-    """The columns of the first round that reached the target."""
-
-    def until(name: str) -> Value:
-        def amount(run: RecordedRun) -> float | None:
-            point = to_target(run.trail, target)
-            return None if point is None else float(getattr(point, name))
-
-        return amount
-
-    return [
-        (f"time to {100 * target:g} %", until("virtual_seconds"), SECONDS),
-        (f"bytes to {100 * target:g} %", until("nbytes"), BYTES),
-        (f"joules to {100 * target:g} %", until("joules"), JOULES),
-    ]
-
-
-_RESULTS: tuple[tuple[str, Value, Quantity], ...] = (
-    ("accuracy, final", RecordedRun.final, PERCENT),
-    ("accuracy, best", RecordedRun.best, PERCENT),
-)
-_AMOUNTS: tuple[tuple[str, Value, Quantity], ...] = (
-    ("rounds", lambda run: run.completed, COUNT),
-    ("virtual time", _at_end("virtual_seconds"), SECONDS),
-    ("bytes, real", _at_end("nbytes"), BYTES),
-    ("energy", _at_end("joules"), JOULES),
-)
-"""(column, value of a run, what it is)"""
-
-
-def by_label(groups: Sequence[RunGroup], lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Label of a group -> the style of its line, which is that of its first run."""
-    return {group.label: lines[group.first.label] for group in groups}

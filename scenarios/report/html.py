@@ -9,51 +9,36 @@ from __future__ import annotations
 import math
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.schema import FAULTY, KINDS, NO_TRAINING
 from edge.protocol.files import write_text
 from edge.protocol.plugins import display_name
 from scenarios.report import (
-    bottlenecks,
     client_values,
     drawn_times,
-    energy_parts,
     groups,
     labels,
     method_style,
-    time_basis,
 )
+from scenarios.report import result_tables as tables
 from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
 from scenarios.report.pages import render
-from scenarios.report.progress import percent, to_target
-from scenarios.report.result_tables import (
-    CLIENTS,
-    ReportColumn,
-    best_rounds,
-    costs,
-    headline,
-    headline_columns,
-    waste,
-)
+from scenarios.report.progress import percent
 from scenarios.report.run_finder import FoundRuns, found
 from scenarios.report.run_reader import RecordedRun, flat, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
+from scenarios.run import visits
 from scenarios.run.plugin_sources import not_imported
 
 MAX_EVENTS = 200
-MOST_FAULTY = 20
-"""Number of clients with invalid updates that are named."""
 MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
 """Number of critical clients shown of a single run, or of each of several."""
 MOST_IN_TITLE, MOST_FACTS = 4, 4
 """Number of groups named in the title, and of different values of a fact."""
-NO_BREAK = "\u00a0"
-"""A space at which no line is broken."""
 ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "started_utc")
 """Parts of the environment that have their own sections."""
 
@@ -163,6 +148,8 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
     by_group = groups.grouped(opened)
     shown = [group.first for group in by_group]
     nominal = any(run.shows_nominal for run in opened)
+    on_clients = [run for run in shown if client_values.last(run.evaluations)]
+    has_seeds = groups.has_seeds(by_group)
     return {
         "runs": shown,
         "all_runs": opened,
@@ -172,64 +159,38 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
         "target": target,
         "nominal": nominal,
         "facts": _facts(opened, target),
-        **_group_tables(by_group, target),
-        **_results(opened, by_group, headline_columns(target, comparison, nominal)),
+        "groups": tables.over_seeds(by_group, target) if has_seeds else None,
+        "differences": groups.differences(by_group) if len(by_group) > 1 else [],
+        "group_labels": [group.label for group in by_group],
+        "results": tables.results(opened if has_seeds else shown, target, comparison, nominal),
+        "clients": tables.over_clients(shown),
+        "best_rounds": tables.best_rounds(shown),
+        "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
+        "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
         **_visit_tables(shown, nominal),
-        **_energy_tables(by_group),
+        "energy": tables.energy(by_group, "group" if has_seeds else "method"),
+        "energy_clients": [(run.label, tables.energy_of_clients(run)) for run in shown],
+        "most_energy_clients": visits.MOST_CLIENTS,
         **_origins(opened, shown),
         **_drawings(by_group, target),
     }
 
 
-def _group_tables(by_group: Sequence[groups.RunGroup], target: float | None) -> dict[str, Any]:
-    """How the groups differ, and what their seeds have in common."""
-    return {
-        "groups": groups.table(by_group, target) if groups.has_seeds(by_group) else None,
-        "differences": groups.differences(by_group) if len(by_group) > 1 else [],
-        "group_labels": [group.label for group in by_group],
-    }
-
-
-def _results(
-    opened: Sequence[RecordedRun], by_group: Sequence[groups.RunGroup], columns: Sequence[ReportColumn]
-) -> dict[str, Any]:
-    """What the runs achieved, and warnings about them."""
-    shown = [group.first for group in by_group]
-    on_clients = [run for run in shown if client_values.last(run.evaluations)]
-    return {
-        "headline": headline(opened if groups.has_seeds(by_group) else shown, columns),
-        "clients": headline(on_clients, CLIENTS),
-        "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
-        "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
-        "best_rounds": best_rounds(shown),
-    }
-
-
 def _visit_tables(shown: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]:
     """Visits, what they cost, and the clients that held rounds up."""
-    from scenarios.report import participation
-
     most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
     return {
-        "critical": [(run, bottlenecks.critical_clients(run.query, most_critical)) for run in shown],
+        "critical": [(run, visits.critical_clients(run.query, most_critical)) for run in shown],
         "most_critical": most_critical,
-        "kinds": _kinds(shown),
-        "waste": [(run, bottlenecks.visits(run.query), row) for run, row in zip(shown, waste(shown), strict=True)],
-        "bases": [(run, _time_shares(run)) for run in shown],
-        "faulty": [(run.label, row) for run in shown for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
-        "costs": costs(shown, nominal),
+        "kinds": tables.kinds_of_visits(shown),
+        "waste": [
+            (run.label, visits.by_kind(run.query), row) for run, row in zip(shown, tables.waste(shown), strict=True)
+        ],
+        "bases": tables.bases(shown),
+        "faulty": tables.faulty(shown),
+        "costs": tables.costs(shown, nominal),
         "traffic": [(run.label, run.traffic()) for run in shown],
-        "participation": (participation.COLUMNS, participation.table(shown)),
-    }
-
-
-def _energy_tables(by_group: Sequence[groups.RunGroup]) -> dict[str, Any]:
-    """What energy went into, by group and by client."""
-    return {
-        "energy_header": energy_parts.HEADER,
-        "energy_rows": energy_parts.group_table(by_group),
-        "energy_clients": energy_parts.client_tables([group.first for group in by_group]),
-        "most_energy_clients": energy_parts.MOST_CLIENTS,
+        "participants": tables.participants(shown),
     }
 
 
@@ -245,63 +206,33 @@ def _origins(opened: Sequence[RecordedRun], shown: Sequence[RecordedRun]) -> dic
 
 
 def _drawings(by_group: Sequence[groups.RunGroup], target: float | None) -> dict[str, Any]:
-    from scenarios.report import figures, method_figures
+    """The figures, and the lines that labels have in them: label -> (colour, stroke-dasharray)."""
+    from scenarios.report import figures, method_figures, theme
+    from scenarios.report.plot_style import ShownRuns
 
-    shown = [group.first for group in by_group]
+    shown = ShownRuns(by_group, target)
     return {
-        "figures": figures.draw(shown, target, by_group),
-        "method_figures": method_figures.figures_of(shown),
-        "swatches": _swatches(by_group),
-        "drawn": _drawn(shown),
+        "figures": figures.draw(shown),
+        "method_figures": method_figures.figures_of(shown.runs),
+        "swatches": {
+            label: (theme.themed(style["color"]), method_style.dash_array(style["linestyle"]))
+            for label, style in shown.styles.items()
+        },
+        "drawn": _drawn([group.first for group in by_group]),
     }
 
 
 def _drawn(opened: Sequence[RecordedRun]) -> dict[str, Any] | None:
-    """Times in draws of uncertain figures: a row per run, and a row per pair of runs; None if no run has any."""
+    """Times in draws of uncertain figures: a table of runs, and one of pairs of runs; None if no run has any."""
     found = drawn_times.of_runs(opened)
     if not found:
         return None
-    pairs = drawn_times.chances([times for _, times in found])
     return {
-        "rows": [(run, times, *row) for (run, times), row in zip(found, _drawn_cells(found), strict=True)],
-        "pairs": [(found[i][0], found[j][0], chance) for (i, j), chance in pairs.items()],
+        "runs": tables.drawn(found),
+        "pairs": tables.chances(found),
+        "reasons": [(run.label, times.reason) for run, times in found if times.reason],
         "sigmas": _distinct((run, times.sigmas) for run, times in found),
     }
-
-
-def _drawn_cells(found: Sequence[tuple[RecordedRun, drawn_times.DrawnTimes]]) -> Iterator[tuple[str, str]]:
-    """(time to the target, virtual time) of each run as recorded, each with its interval."""
-    points = [to_target(run.trail, times.target_accuracy) for run, times in found]
-    reached = [None if point is None else point.virtual_seconds for point in points]
-    ends = [run.rounds[-1].end_s for run, _ in found]
-    return zip(
-        drawn_times.with_intervals(reached, [times.to_target for _, times in found], "not reached"),
-        drawn_times.with_intervals(ends, [times.to_end for _, times in found]),
-        strict=True,
-    )
-
-
-def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
-    """Kinds of visit to show; those of invalid updates and of evaluations only if there are any."""
-    used = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
-    return [kind for kind in KINDS if kind not in (*FAULTY, *NO_TRAINING) or kind in used]
-
-
-def _swatches(by_group: Sequence[groups.RunGroup]) -> dict[str, tuple[str, str]]:
-    """Label of a run -> (colour, stroke-dasharray) of its group's line in the figures."""
-    from scenarios.report import figures, theme
-
-    lines = figures.lines([group.first for group in by_group])
-    styles = {run.label: lines[group.first.label] for group in by_group for run in (*group.runs, *group.repeats)}
-    return {
-        label: (theme.themed(style["color"]), method_style.dash_array(style["linestyle"]))
-        for label, style in styles.items()
-    }
-
-
-def _time_shares(run: RecordedRun) -> dict[str, float] | None:
-    """Basis of the figures -> share of the seconds of visits; None if it is unknown."""
-    return time_basis.shares(time_basis.seconds_by_basis(run.query, run.environment.get("bases")))
 
 
 def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str, str]]:
@@ -371,17 +302,11 @@ def _shown(show: Callable[[float], str]) -> Callable[[float | None], str]:
     return lambda value: "–" if value is None or math.isnan(value) else show(value)
 
 
-def _breakable(text: str) -> str:
-    """The text of a cell, which may be broken between a mean and its interval alone."""
-    return text.replace(" ", NO_BREAK).replace(f"{NO_BREAK}±", " ±")
-
-
 FILTERS: dict[str, Callable[..., Any]] = {
     "bytes": partial(Column.of, BYTES),
     "flops": partial(Column.of, FLOPS),
-    "breakable": _breakable,
     "percent": _shown(percent),
     "seconds": partial(Column.of, SECONDS),
-    "counted": bottlenecks.counted,
+    "counted": visits.counted,
 }
 """Name in the template -> the text of a value, or of all amounts of a column their `Column`."""

@@ -28,11 +28,11 @@ from edge.protocol.payload import step_flops
 from edge.protocol.portable import NATIVE, PORTABLE, Instructions, numpy_instructions, numpy_is_portable
 from edge.runtime.numerics import difference, fingerprint, processor
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.report import bottlenecks, client_values, energy_parts, own_method, progress, time_basis
+from scenarios.report import client_values, own_method, progress, time_basis
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
 from scenarios.report.run_reader import is_cut_step
-from scenarios.run import builder, evaluated_clients
+from scenarios.run import builder, evaluated_clients, visits
 from scenarios.run.host import PACKAGES, Host, default_workers
 from scenarios.run.plugin_sources import SourceFile, change, of_run
 from scenarios.run.run_records import read_json
@@ -233,7 +233,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
     clients); and ``values`` of whole models (`client_values.whole_values`); None without such values.
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
     `BestRound`, or None before the first evaluation. ``cut_round``: as of `cut_round`. ``method_notes``: sentences on
-    the method and this model, of which there may be none. ``joules_by_part``: `energy_parts.totals`.
+    the method and this model, of which there may be none. ``joules_by_part``: `visits.energy`.
     ``seconds_by_basis``: `time_basis.seconds_by_basis`.
     """
     query = partial(read, folder / "ledger.sqlite")
@@ -257,10 +257,10 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
         "best_round": None if best is None else asdict(best),
         "virtual_seconds": run.committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
-        "joules_by_part": energy_parts.totals(query),
+        "joules_by_part": visits.energy(query),
         "wasted_seconds": sum(row.wasted_s for row in rows),
-        "bottlenecks": {name: each.rounds for name, each in bottlenecks.bottlenecks(query).items()},
-        "visits": bottlenecks.visits(query),
+        "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
+        "visits": visits.by_kind(query),
         "seconds_by_basis": time_basis.seconds_by_basis(query, _recorded(folder).bases),
         "target_accuracy": target,
         "time_to_target_s": reached and reached.virtual_seconds,

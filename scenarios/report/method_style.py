@@ -7,6 +7,8 @@ The colours are Okabe and Ito's, which readers with any kind of colour vision ca
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
@@ -55,6 +57,24 @@ def line(method: str, run: int = 0) -> dict[str, Any]:
     """Style of a line for `Axes.plot`; ``run``: 0 for the first run of the method in a figure, 1 for the next."""
     index, dash = place(method)
     return {"color": PALETTE[index], "linestyle": DASHES[(dash + OF_RUNS * run) % len(DASHES)]}
+
+
+MARKERS = ("", "o", "s", "^")
+
+
+def styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """Label -> style of its line, of (label, method): a method's colour and dashes, other dashes for its further lines.
+
+    Where a method has more lines than there are dashes, the further ones also have marks.
+    """
+    seen: Counter[str] = Counter()
+    found: dict[str, dict[str, Any]] = {}
+    for label, method in lines:
+        mark = MARKERS[seen[method] // len(DASHES) % len(MARKERS)]
+        marks = {"marker": mark, "markevery": 0.12, "markersize": 5} if mark else {}
+        found[label] = {**line(method, seen[method]), **marks}
+        seen[method] += 1
+    return found
 
 
 def dash_array(linestyle: Any, width: float = 1.9) -> str:

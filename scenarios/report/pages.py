@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from edge.protocol.files import write_text
+from scenarios.report.tables import Table, TableColumn
+
+NO_BREAK = "\u00a0"
+"""A space at which no line is broken"""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,11 @@ class PageTable:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
 
+    @property
+    def table(self) -> Table:
+        """The same as a table of texts."""
+        return Table(self.title, list(map(TableColumn, self.header)), self.rows, self.notes)
+
 
 def render(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
     """A template of this package with these values; everything but figures is escaped."""
@@ -31,8 +40,13 @@ def render(template: str, filters: Mapping[str, Callable[..., Any]] | None = Non
     templates = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    templates.filters |= filters or {}
+    templates.filters |= {"breakable": _breakable, **(filters or {})}
     return templates.get_template(template).render(**values)
+
+
+def _breakable(text: str) -> str:
+    """The text of a cell, which may be broken between a mean and its interval alone."""
+    return text.replace(" ", NO_BREAK).replace(f"{NO_BREAK}±", " ±")
 
 
 def write_study(
@@ -41,12 +55,13 @@ def write_study(
     lead: str,
     facts: Mapping[str, str],
     figures: Sequence[tuple[str, str, str]],
-    tables: Sequence[PageTable],
+    tables: Sequence[Table | PageTable],
     warnings: Sequence[str] = (),
 ) -> Path:
     """Write the page of a study to ``output`` and return it; ``figures`` are (name, SVG, caption)."""
+    shown = [table.table if isinstance(table, PageTable) else table for table in tables]
     text = render(
-        "study.html.j2", title=title, lead=lead, facts=facts, figures=figures, tables=tables, warnings=warnings
+        "study.html.j2", title=title, lead=lead, facts=facts, figures=figures, tables=shown, warnings=warnings
     )
     write_text(output, text)
     return output

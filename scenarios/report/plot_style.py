@@ -11,7 +11,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import matplotlib
@@ -22,7 +23,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from scenarios.report import chart_data, reflow, theme
+from scenarios.report import chart_data, method_style, reflow, theme
+from scenarios.report.groups import RunGroup
+from scenarios.report.run_reader import RecordedRun
 from scenarios.report.theme import AXIS, GRID
 
 Doubles = NDArray[np.float64]
@@ -163,6 +166,42 @@ def panels(
     for spare in grid[count:]:
         spare.remove()
     return figure, list(grid[:count])
+
+
+@dataclass(frozen=True)
+class ShownRuns:
+    """The groups of runs that figures are made of, with the styles of their lines, and the axes for them."""
+
+    groups: Sequence[RunGroup]
+    target: float | None = None
+    axes: Sequence[Axes] = ()
+    """Axes of the caller's for the panels from ``first_panel`` on; panels without are drawn on axes of their own"""
+    first_panel: int = 0
+
+    @cached_property
+    def started(self) -> list[RunGroup]:
+        """The groups whose runs all have a round."""
+        return [group for group in self.groups if all(run.rounds for run in group.runs)]
+
+    @cached_property
+    def runs(self) -> list[RecordedRun]:
+        """The first run of each group that has a round; it stands for its group in figures of single runs."""
+        return [group.first for group in self.groups if group.first.rounds]
+
+    @cached_property
+    def styles(self) -> dict[str, dict[str, Any]]:
+        """Label of a group or run -> style of its line."""
+        of_group = method_style.styles((group.label, group.first.method) for group in self.groups)
+        of_run = {run.label: of_group[group.label] for group in self.groups for run in (*group.runs, *group.repeats)}
+        return of_run | of_group
+
+    def panels(
+        self, count: int, columns: int, height_pixels: float, sharex: bool = False, sharey: bool = False
+    ) -> tuple[Figure, list[Axes]]:
+        """`panels`, with the caller's axes in place of some."""
+        figure, own = panels(count, columns, height_pixels, sharex, sharey)
+        last = self.first_panel + len(self.axes)
+        return figure, [*own[: self.first_panel], *self.axes, *own[last:]][:count] if self.axes else own
 
 
 def unit(amounts: Iterable[Doubles], units: Mapping[str, Any]) -> tuple[float, str]:

@@ -1,178 +1,174 @@
-"""The report's tables of results, clients, best rounds and costs: columns, cells, and the best of each column."""
+"""The tables of a report: what runs and groups achieved, what they cost, and what went to waste.
+
+A first cell is the label of a run or group, beside which the page draws its line.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
+from coordinator.records.schema import ENERGY, FAULTY, KINDS, NO_TRAINING
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
-from scenarios.report import client_values
-from scenarios.report.best_round import of_run
-from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity, cells
-from scenarios.report.progress import AMOUNTS, to_target
+from scenarios.report import best_round, client_values, drawn_times, readings, time_basis
+from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
+from scenarios.report.groups import RunGroup
+from scenarios.report.progress import percent, to_target, with_interval
+from scenarios.report.readings import NOT_REACHED, Reading
 from scenarios.report.run_reader import RecordedRun
+from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
+from scenarios.run import visits
+
+RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
+SHARE = Quantity({"%": Decimal("0.01")}, 1)
+MOST_FAULTY = 20
+"""Number of clients with invalid updates that are named"""
+Runs = Sequence[RecordedRun]
 
 
-@dataclass(frozen=True)
-class ReportColumn:
-    """One column of the tables of results and of clients."""
-
-    group: str
-    name: str
-    value: Callable[[RecordedRun], float | None]
-    quantity: Quantity
-    best: Callable[[Iterable[float]], float] | None = None
-    """The value to set in bold: ``max``, ``min``, or None if runs of different length cannot be compared."""
-    missing: str = MISSING
+def _trail_of(run: RecordedRun) -> Any:
+    return run.trail
 
 
-def _last(run: RecordedRun) -> client_values.OverClients:
-    """The clients' accuracies at the last evaluation of a run that has some."""
-    found = client_values.last(run.evaluations)
-    assert found is not None
-    return found
+def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nominal: bool) -> Table:
+    """What each run achieved and took; nominal costs only if they are shown."""
+    columns: list[tuple[Reading[RecordedRun], TableColumn]] = []
 
+    def add(over: str, reading: Reading[RecordedRun], heading: str | None = None) -> None:
+        column = TableColumn.of(reading, over=over)
+        columns.append((reading, column if heading is None else replace(column, heading=heading)))
 
-CLIENTS = (
-    ReportColumn("Last evaluation", "clients", lambda run: len(_last(run).values), COUNT),
-    ReportColumn("Last evaluation", "mean", lambda run: _last(run).mean, PERCENT, max),
-    ReportColumn("Last evaluation", "worst decile", lambda run: _last(run).worst_decile, PERCENT, max),
-    ReportColumn("Last evaluation", "spread", lambda run: _last(run).spread, PERCENT, min),
-)
-
-
-def best_rounds(opened: Sequence[RecordedRun]) -> dict[str, Any] | None:
-    """The table of rounds that were best on validation examples; None if no run has evaluated these."""
-    found = {run.label: best for run in opened if (best := of_run(run)) and best.selected_by == VALIDATION}
-    if not found:
-        return None
-
-    def at_best(name: str) -> Callable[[RecordedRun], float | None]:
-        return lambda run: getattr(found[run.label], name)
-
-    columns = [
-        ReportColumn("", name, at_best(key), quantity, choose)
-        for name, key, quantity, choose in _BEST_ROUND
-        if any(getattr(best, key) is not None for best in found.values())
-    ]
-    return headline([run for run in opened if run.label in found], columns)
-
-
-_BEST_ROUND: tuple[tuple[str, str, Quantity, Callable[[Iterable[float]], float] | None], ...] = (
-    ("round", "rounds", COUNT, None),
-    ("virtual time", "virtual_seconds", SECONDS, None),
-    ("bytes, real", "bytes", BYTES, None),
-    ("validation", "validation_accuracy", PERCENT, max),
-    ("mean", "clients_accuracy", PERCENT, max),
-    ("mean before adaptation", "before_accuracy", PERCENT, max),
-    ("worst decile", "worst_decile", PERCENT, max),
-    ("spread", "spread", PERCENT, min),
-)
-"""(column, field of `BestRound`, what it holds, which one is best)"""
-
-
-def headline_columns(target: float | None, comparison: Mapping[str, Any], nominal: bool) -> list[ReportColumn]:
-    """The columns of the table of results, those of nominal costs only if they are asked for."""
-    reaching = f"To {100 * target:g} %" if target is not None else "To the target"
-    columns = [
-        ReportColumn("Accuracy", "final", RecordedRun.final, PERCENT, max),
-        ReportColumn("Accuracy", "best", RecordedRun.best, PERCENT, max),
-        ReportColumn("Length", "rounds", lambda run: run.completed, COUNT),
-    ]
+    add("Accuracy", readings.ACCURACY.of(_trail_of), "final")
+    add("Accuracy", readings.BEST.of(_trail_of), "best")
+    add("Length", readings.COMPLETED)
     if target is not None:
-        never = "not reached"
-        columns += [
-            ReportColumn(reaching, "virtual time", _until("time", target), SECONDS, min, never),
-            ReportColumn(reaching, "bytes, real", _until("bytes", target), BYTES, min, never),
-        ]
+        reaching = f"To {100 * target:g} %"
+        add(reaching, readings.until(readings.VIRTUAL_SECONDS, target).of(_trail_of), "virtual time")
+        add(reaching, readings.until(readings.BYTES, target).of(_trail_of), "bytes, real")
         if nominal:
-            columns.append(ReportColumn(reaching, "nominal", _until("nominal", target), BYTES, min, never))
+            add(reaching, readings.until(readings.NOMINAL_BYTES, target).of(_trail_of), "nominal")
     for key, amount, show in (
         ("at_common_bytes", "bytes", format_bytes),
         ("at_common_seconds", "seconds", format_seconds),
     ):
         common = comparison.get(key)
         if common and common.get(amount) is not None:
-            reached = dict(common["accuracy"])
-            columns.append(ReportColumn("Accuracy at", show(common[amount]), _lookup(reached), PERCENT, max))
-    work = ReportColumn("Device work", "real", lambda run: run.total("flops"), FLOPS)
-    charged = ReportColumn("Device work", "nominal", lambda run: run.total("nominal_flops"), FLOPS)
-    return [
-        *columns,
-        *([work, charged] if nominal else [replace(work, name="FLOPs")]),
-        ReportColumn("Energy", "joules", lambda run: run.total("joules"), JOULES),
-        ReportColumn("This machine", "wall time", RecordedRun.wall_seconds, SECONDS),
-    ]
-
-
-def _until(kind: str, target: float) -> Callable[[RecordedRun], float | None]:
-    """The amount of one of `AMOUNTS` that a run had spent when it reached the target."""
-
-    def amount(run: RecordedRun) -> float | None:
-        point = to_target(run.trail, target)
-        return None if point is None else float(getattr(point, AMOUNTS[kind]))
-
-    return amount
+            add("Accuracy at", Reading(key, show(common[amount]), PERCENT, _lookup(common["accuracy"]), "max"))
+    add("Device work", readings.WORK, "real" if nominal else None)
+    if nominal:
+        add("Device work", readings.NOMINAL_WORK)
+    add("Energy", readings.total("joules", "joules", JOULES))
+    add("This machine", readings.WALL_SECONDS)
+    return Table(
+        "results",
+        [TableColumn("method"), *(column for _, column in columns), TableColumn("stopped by", is_left=True)],
+        [[run.label, *(reading.value(run) for reading, _ in columns), run.stopped_by()] for run in runs],
+    )
 
 
 def _lookup(by_method: Mapping[str, float | None]) -> Callable[[RecordedRun], float | None]:
     return lambda run: by_method.get(run.label, by_method.get(run.method))
 
 
-def headline(runs: Sequence[RecordedRun], columns: Sequence[ReportColumn]) -> dict[str, Any]:
-    """Groups with their widths, column names, and one row of (text, is best) cells per run.
-
-    A cell that reads as the best does is best, too: what tells them apart is not shown.
-    """
-    rows: list[list[tuple[str, bool]]] = [[] for _ in runs]
-    for column in columns:
-        values = [column.value(run) for run in runs]
-        known = [value for value in values if value is not None]
-        best = column.best(known) if column.best and len(runs) > 1 and known else None
-        texts = cells(column.quantity, values, missing=column.missing)
-        best_text = None if best is None else texts[values.index(best)]
-        for row, text in zip(rows, texts, strict=True):
-            row.append((text, text == best_text))
-    groups = Counter(column.group for column in columns)
-    return {
-        "groups": list(groups.items()),
-        "names": [column.name for column in columns],
-        "rows": [(run, row, run.stopped_by()) for run, row in zip(runs, rows, strict=True)],
-    }
+def over_clients(runs: Runs) -> Table | None:
+    """The accuracies of clients at the last evaluation; None if no run has evaluated clients."""
+    found = {run.label: last for run in runs if (last := client_values.last(run.evaluations))}
+    return of_readings("last evaluation", readings.OVER_CLIENTS, found) if found else None
 
 
-def costs(runs: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]:
-    """Totals per run, and per round against FedAvg's where it is among several runs; nominal ones if they are shown."""
-    kinds = {kind: Column.of(each, _amounts(runs, kind, nominal)) for kind, each in _COSTS.items()}
+def best_rounds(runs: Runs) -> Table | None:
+    """The rounds that were best on validation examples; None if no run has evaluated these."""
+    found = {run.label: best for run in runs if (best := best_round.of_run(run)) and best.selected_by == VALIDATION}
+    shown = [each for each in readings.AT_BEST_ROUND if any(each.value(best) is not None for best in found.values())]
+    return of_readings("best validation round", shown, found) if found else None
+
+
+def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
+    """Means over seeds with half of their 95 % intervals; a value that only some seeds have is counted instead."""
+    shown: list[Reading[RecordedRun]] = [readings.ACCURACY.of(_trail_of), readings.BEST.of(_trail_of)]
+    if any(client_values.last(run.evaluations) for group in groups for run in group.runs):
+        shown.append(readings.WORST_DECILE.of(lambda run: client_values.last(run.evaluations)))
+    amounts = readings.VIRTUAL_SECONDS, readings.BYTES, readings.ENERGY
+    if target is not None:
+        shown += [readings.until(amount, target).of(_trail_of) for amount in amounts]
+    shown += [readings.COMPLETED, *(amount.reading.of(_trail_of) for amount in amounts)]
+    rows: list[list[Cell]] = [
+        [group.label, len(group.runs), *(_mean(each, group.runs) for each in shown)] for group in groups
+    ]
+    columns = [replace(TableColumn.of(each), better=None) for each in shown]
+    return Table("groups", [TableColumn("group"), TableColumn("seeds", COUNT), *columns], rows)
+
+
+def _mean(reading: Reading[RecordedRun], runs: Runs) -> Number:
+    found = reading.over_seeds(runs)
+    known = sum(value is not None for value in found["values"])
+    return Number.mean(found, f"{known} of {len(runs)}" if known else reading.missing)
+
+
+# --- visits, bytes and energy -------------------------------------------------------------------------------------
+
+
+def costs(runs: Runs, nominal: bool) -> tuple[Table, RecordedRun | None]:
+    """Totals per run, per round against FedAvg's where it is among several runs, and that run of FedAvg's."""
     base = next((run for run in runs if run.method == "fedavg" and run.completed and len(runs) > 1), None)
-    table = []
+    columns = [TableColumn("method")]
+    kinds = (("bytes", BYTES, "Bytes"), ("flops", FLOPS, "Device FLOPs"))
+    for kind, quantity, over in kinds:
+        if nominal:
+            columns += [
+                TableColumn("real", quantity, over=over, key=kind),
+                TableColumn("nominal", quantity, over=over, key=f"nominal_{kind}", unit_of=kind),
+                TableColumn("ratio", RATIO, over=over),
+            ]
+        else:
+            columns.append(TableColumn("bytes" if kind == "bytes" else "device FLOPs", quantity, key=kind))
+    if base is not None:
+        for over in ("Bytes a round", "FLOPs a round"):
+            headings = ("real", "nominal") if nominal else (over.replace("Bytes", "bytes"),)
+            columns += [TableColumn(name, CHANGE, sign="+", over=over if nominal else "") for name in headings]
+    rows: list[list[Cell]] = []
     for run in runs:
-        row = []
-        for kind, column in kinds.items():
+        row: list[Cell] = [run.label]
+        for kind, _, _ in kinds:
             real, charged = _cost(run, kind)
-            ratio = f"{real / charged:.3f}" if charged else MISSING
-            row += [column.text(real), column.text(charged), ratio] if nominal else [column.text(real)]
+            row += [real, charged, real / charged if charged else None] if nominal else [real]
         if base is not None:
-            row += [_against(run, base, kind, part) for kind in kinds for part in ((0, 1) if nominal else (0,))]
-        table.append((run, row))
-    return {"rows": table, "base": base}
+            row += [_against(run, base, kind, part) for kind, _, _ in kinds for part in ((0, 1) if nominal else (0,))]
+        rows.append(row)
+    return Table("cost", columns, rows), base
 
 
-_COSTS = {"bytes": BYTES, "flops": FLOPS}
+def _cost(run: RecordedRun, kind: str) -> tuple[float, float]:
+    """(real, nominal) cost of a run."""
+    real = run.total("flops") if kind == "flops" else run.total("bytes_down") + run.total("bytes_up")
+    return real, run.total(f"nominal_{kind}")
 
 
-def _amounts(runs: Sequence[RecordedRun], kind: str, nominal: bool) -> list[float]:
-    """The real costs of one kind, with the nominal ones if they are shown."""
-    return [amount for run in runs for amount in _cost(run, kind)[: 2 if nominal else 1]]
+def _against(run: RecordedRun, base: RecordedRun, kind: str, part: int) -> Cell:
+    """How much more or less a mean round of ``run`` cost than one of ``base``; part 0 is real, 1 nominal."""
+    theirs = _cost(base, kind)[part] / base.completed
+    if run is base:
+        return "0"
+    return _cost(run, kind)[part] / run.completed / theirs - 1 if theirs and run.completed else None
 
 
-def waste(runs: Sequence[RecordedRun]) -> list[list[tuple[str, str, float]]]:
+def kinds_of_visits(runs: Runs) -> list[str]:
+    """Kinds of visit to show; those of invalid updates and of evaluations only if there are any."""
+    used = {kind for run in runs for kind, count in visits.by_kind(run.query).items() if count}
+    return [kind for kind in KINDS if kind not in (*FAULTY, *NO_TRAINING) or kind in used]
+
+
+def waste(runs: Runs) -> list[list[tuple[str, str, float]]]:
     """For each run (wasted, total, wasted share in [0, 1]) of seconds of visits, bytes and joules."""
     columns = []
-    for quantity, part, whole in _WASTE:
+    for quantity, part, whole in (
+        (SECONDS, "wasted_s", ("busy_s",)),
+        (BYTES, "wasted_bytes", ("bytes_down", "bytes_up")),
+        (JOULES, "wasted_joules", ("joules",)),
+    ):
         pairs = [(run.total(part), sum(map(run.total, whole))) for run in runs]
         column = Column.of(quantity, [spent for _, spent in pairs])
         columns.append(
@@ -181,23 +177,110 @@ def waste(runs: Sequence[RecordedRun]) -> list[list[tuple[str, str, float]]]:
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-_WASTE = (
-    (SECONDS, "wasted_s", ("busy_s",)),
-    (BYTES, "wasted_bytes", ("bytes_down", "bytes_up")),
-    (JOULES, "wasted_joules", ("joules",)),
-)
-"""(what it is, what is wasted of it, columns of ``rounds`` that add up to all of it)"""
+def faulty(runs: Runs) -> Table:
+    """The clients with most invalid updates."""
+    columns = [*map(TableColumn, ("method", "client", "outcome")), TableColumn("visits", COUNT)]
+    rows: list[list[Cell]] = [
+        [run.label, str(row["client"]), str(row["kind"]), int(row["n"])]
+        for run in runs
+        for row in visits.faulty(run.query, MOST_FAULTY)
+    ]
+    return Table("invalid updates", columns, rows)
 
 
-def _cost(run: RecordedRun, kind: str) -> tuple[float, float]:
-    real = run.total("flops") if kind == "flops" else run.total("bytes_down") + run.total("bytes_up")
-    return real, run.total(f"nominal_{kind}")
+def bases(runs: Runs) -> Table:
+    """Shares of the seconds of visits by the basis of their figures, of the runs of which it is known."""
+    order = ("read", "inference", "derived", "assumed")
+    names = ("read", "measured in inference", "derived", "assumed")
+    found = (
+        (run.label, time_basis.shares(time_basis.seconds_by_basis(run.query, run.environment.get("bases"))))
+        for run in runs
+    )
+    rows: list[list[Cell]] = [[label, *(shares[basis] for basis in order)] for label, shares in found if shares]
+    return Table("bases", [TableColumn("method"), *(TableColumn(name, PERCENT) for name in names)], rows)
 
 
-def _against(run: RecordedRun, base: RecordedRun, kind: str, part: int) -> str:
-    """How much more (+) or less (−) a mean round of ``run`` cost than one of ``base``; part 0 is real, 1 nominal."""
-    theirs = _cost(base, kind)[part] / base.completed
-    if not theirs or not run.completed:
-        return "–"
-    change = 100 * (_cost(run, kind)[part] / run.completed / theirs - 1)
-    return f"{change:+.1f} %".replace("-", "−") if run is not base else "0"
+def participants(runs: Runs) -> Table:
+    """Clients, those without a visit, visits that counted per client, the busiest tenth, and wasted visits."""
+    counts = ("clients", "never visited", "fewest", "median", "most")
+    columns = [
+        TableColumn("method"),
+        *(TableColumn(name, COUNT) for name in counts),
+        TableColumn("share of the busiest tenth", SHARE),
+        TableColumn("visits wasted", COUNT),
+    ]
+    rows: list[list[Cell]] = []
+    for run in runs:
+        found = visits.participation(run.query, run.scenario)
+        numbers = found.clients, found.never, *found.quartiles()
+        rows.append([run.label, *numbers, found.busiest_share(), sum(found.wasted.values())])
+    return Table("participation", columns, rows)
+
+
+PARTS = ("energy", *ENERGY.values())
+
+
+def energy(groups: Sequence[RunGroup], heading: str) -> Table:
+    """The joules of all clients of a group and their parts, means over seeds with intervals."""
+    columns = [TableColumn(heading), *(TableColumn(name, JOULES, unit_of="energy") for name in PARTS)]
+    rows: list[list[Cell]] = []
+    for group in groups:
+        found = [visits.energy(run.query) for run in group.runs]
+        whole = [{"energy": sum(each.values()), **each} for each in found]
+        rows.append([group.label, *(_interval([each[name] for each in whole]) for name in PARTS)])
+    return Table("energy", columns, rows)
+
+
+def _interval(values: Sequence[float]) -> Number:
+    return Number.mean(with_interval(values))
+
+
+def energy_of_clients(run: RecordedRun) -> Table:
+    """The clients of a run that spent most, and what on."""
+    columns = [
+        *(TableColumn(name, is_left=True) for name in ("client", "device", "network")),
+        TableColumn("visits", COUNT),
+        *(TableColumn(name, JOULES, unit_of="energy") for name in PARTS),
+    ]
+    rows = [
+        [f"client {row['client']}", row["device"], row["network"], row["visits"], *(row[name] for name in PARTS)]
+        for row in visits.energy_of_clients(run.query)
+    ]
+    return Table("energy of clients", columns, rows)
+
+
+# --- times in draws of uncertain figures --------------------------------------------------------------------------
+
+Drawn = Sequence[tuple[RecordedRun, drawn_times.DrawnTimes]]
+
+
+def drawn(found: Drawn) -> Table:
+    """The times of runs with their intervals over draws."""
+    points = [to_target(run.trail, times.target_accuracy) for run, times in found]
+    reached = [None if point is None else point.virtual_seconds for point in points]
+    ends = [run.rounds[-1].end_s for run, _ in found]
+    columns = (
+        drawn_times.with_intervals(reached, [times.to_target for _, times in found], NOT_REACHED),
+        drawn_times.with_intervals(ends, [times.to_end for _, times in found]),
+    )
+    rows: list[list[Cell]] = []
+    for (run, times), until, end in zip(found, *columns, strict=True):
+        shown = (until, end, percent(times.reached)) if times.target_accuracy is not None else (MISSING, end, MISSING)
+        rows.append([run.label, *shown, str(times.draws), str(times.left_out), str(times.seed)])
+    headings = ("method", "to the target", "virtual time", "reached in", "draws", "left out", "seed")
+    return Table("draws", list(map(TableColumn, headings)), rows)
+
+
+def chances(found: Drawn) -> Table:
+    """The probability of each pair of runs that the first reaches the target before the second."""
+    columns = [
+        TableColumn("first"),
+        TableColumn("second", is_left=True),
+        TableColumn("probability that the first reaches the target before the second", PERCENT),
+        TableColumn("draws", COUNT),
+    ]
+    pairs = drawn_times.chances([times for _, times in found])
+    rows: list[list[Cell]] = [
+        [found[i][0].label, found[j][0].label, each.probability, each.draws] for (i, j), each in pairs.items()
+    ]
+    return Table("pairs", columns, rows)

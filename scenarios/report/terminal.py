@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from edge.protocol.plugins import display_name
 from scenarios.report import drawn_times, labels, nominal_cost, time_basis
-from scenarios.report.bottlenecks import counted
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Column, Quantity, cells
 from scenarios.report.drawn_times import DrawnTimes
-from scenarios.report.narrow import column_groups, widths
+from scenarios.report.narrow import column_groups, fitting, widths
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import percent, to_target, trail
 from scenarios.report.run_reader import ReportError
+from scenarios.report.tables import Table
 from scenarios.run.run_records import read_scenario
+from scenarios.run.visits import counted
 
 Summary = Mapping[str, Any]
 Row = tuple[str, list[str]]
@@ -63,7 +64,7 @@ def console_on(stream: IO[str] | None) -> Console:
 
 def print_facts(rows: Iterable[tuple[str, str]], stream: IO[str] | None = None, width: int | None = None) -> None:
     """Print (name, text) pairs; long texts are wrapped under themselves, at ``width`` columns if that is given."""
-    table = Table.grid(padding=(0, 2))
+    table = RichTable.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for row in rows:
@@ -72,31 +73,39 @@ def print_facts(rows: Iterable[tuple[str, str]], stream: IO[str] | None = None, 
     console.print(table, width=console.width if width is None else min(console.width, width))
 
 
-def print_table(table: PageTable, columns: int = 5, stream: IO[str] | None = None) -> None:
+def print_table(table: Table | PageTable, columns: int = 5, stream: IO[str] | None = None) -> None:
     """Print a table to stdout, or to ``stream``: the first column and ``columns`` - 1 others at a time, to fit a
-    terminal of 80."""
+    terminal of 80; a table with dispensable columns is printed whole, without those that there is no room for."""
     console = console_on(stream)
-    needed = widths([table.header, *table.rows])
-    for first in range(1, len(table.header), columns - 1):
-        chosen = [0, *range(first, min(first + columns - 1, len(table.header)))]
+    table = table.table if isinstance(table, PageTable) else table
+    order = sorted((column.dispensable, index) for index, column in enumerate(table.columns) if column.dispensable)
+    if order:
+        kept = fitting(widths([table.header, *table.texts]), console.width, GAP, [index for _, index in order])
+        table, columns = table.chosen(kept), max(2, len(kept))
+    needed = widths([table.header, *table.texts])
+    for first in range(1, len(table.columns), columns - 1):
+        chosen = [0, *range(first, min(first + columns - 1, len(table.columns)))]
         for group in column_groups([needed[index] for index in chosen], console.width, GAP):
             shown = [chosen[index] for index in group]
             console.print(f"\n{table.title}", style="bold", markup=False, highlight=False, soft_wrap=True)
+            rows = ([row[index] for index in shown] for row in table.texts)
             header = [table.header[index] for index in shown]
-            rows = ([row[index] for index in shown] for row in table.rows)
-            console.print(aligned(header, rows, pad_edge=False, header_style="bold"))
+            left = [place for place, index in enumerate(shown) if table.columns[index].is_left]
+            console.print(aligned(header, rows, left=left, pad_edge=False, header_style="bold"))
     for note in table.notes:
         console.print(note, style="dim", markup=False, highlight=False)
 
 
-def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]], fits: bool = True, **style: Any) -> Table:
-    """A table without borders, all columns but the first aligned to the right; ``style`` goes to rich.
+def aligned(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], fits: bool = True, left: Sequence[int] = (), **style: Any
+) -> RichTable:
+    """A table without borders, all columns but the first and those of ``left`` aligned to the right.
 
-    ``fits``: no cell is wrapped.
+    ``fits``: no cell is wrapped; ``style`` goes to rich.
     """
-    table = Table(box=None, show_header=bool(columns), **style)
+    table = RichTable(box=None, show_header=bool(columns), **style)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=fits)
+        table.add_column(column, justify="right" if index and index not in left else "left", no_wrap=fits)
     for row in rows:
         table.add_row(*row)
     return table
@@ -140,7 +149,7 @@ def _print_group(console: Console, group: Sequence[Summary], comparison: Mapping
         for part in (group[: len(group) // 2], group[len(group) // 2 :]):
             _print_group(console, part, comparison)
         return
-    table = Table(show_edge=False, header_style="bold", pad_edge=False)
+    table = RichTable(show_edge=False, header_style="bold", pad_edge=False)
     table.add_column("method", no_wrap=True)
     for name in names:
         table.add_column(name, justify="right")

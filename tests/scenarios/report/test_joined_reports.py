@@ -13,7 +13,7 @@ from scenarios.cli import main
 from scenarios.cli.recorded import with_default_paths
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
-from scenarios.report import energy_parts, groups, html, run_finder
+from scenarios.report import groups, html, result_tables, run_finder
 from scenarios.report.run_reader import ReportError, open_runs
 from tests.ledgers import made_run, visit_row
 
@@ -88,12 +88,13 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group_with_the_interval_of
         ("fedavg", [1, 2]),
         ("fedprox", [1, 2]),
     ]
-    table = groups.table(by_group, 0.8)
-    cells = {group.label: dict(zip(table.names, row, strict=True)) for group, row in table.rows}
+    table = result_tables.over_seeds(by_group, 0.8)
+    cells = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.texts}
     assert cells["fedavg"]["accuracy, final"] == "70 ± 127 %"
-    assert cells["fedavg"]["time to 80 %"] == "1 of 2"
-    assert (cells["fedprox"]["accuracy, final"], cells["fedprox"]["time to 80 %"]) == ("70 ± 0 %", "not reached")
-    assert (cells["fedprox"]["virtual time"], cells["fedprox"]["bytes, real"]) == ("20 ± 0 s", "2 ± 0 kB")
+    assert cells["fedavg"]["virtual time to 80 %"] == "1 of 2"
+    assert cells["fedprox"]["accuracy, final"] == "70 ± 0 %"
+    assert cells["fedprox"]["virtual time to 80 %"] == "not reached"
+    assert (cells["fedprox"]["virtual time"], cells["fedprox"]["bytes"]) == ("20 ± 0 s", "2 ± 0 kB")
 
 
 def test_one_page_holds_two_methods_with_two_seeds_each_and_tables_beside_it(
@@ -206,12 +207,11 @@ def test_the_energy_of_groups_is_divided_by_what_their_clients_did_and_by_client
         phone = phone._replace(device="phone", compute_joules=3.0 + seed, joules=5.0 + seed)
         made_run(tmp_path / str(seed), (0.5,), HEAD.format(method="fedavg", seed=seed, data="digits"), [pi, phone])
     (group,) = groups.grouped(open_runs([tmp_path / "1", tmp_path / "2"]))
-    assert energy_parts.HEADER == ("energy", "idle", "compute", "receive", "send")
     # 11 and 12 J in all, of which 7 and 8 J computing: a half width of 12.706 x 0.707 / sqrt(2) = 6.4 J.
-    (row,) = energy_parts.group_table([group])
-    assert row[1] == ["11.5 ± 6.4 J", "1.0 ± 0.0 J", "7.5 ± 6.4 J", "0.5 ± 0.0 J", "2.5 ± 0.0 J"]
-    ((_, clients), _) = energy_parts.client_tables(group.runs)
-    assert clients == [
+    table = result_tables.energy([group], "group")
+    assert table.header == ["group", "energy", "idle", "compute", "receive", "send"]
+    assert table.texts == [["fedavg", "11.5 ± 6.4 J", "1.0 ± 0.0 J", "7.5 ± 6.4 J", "0.5 ± 0.0 J", "2.5 ± 0.0 J"]]
+    assert result_tables.energy_of_clients(group.first).texts == [
         ["client 4", "phone", "lte", "1", "6.00 J", "0.50 J", "4.00 J", "0.25 J", "1.25 J"],
         ["client 3", "pi", "lte", "1", "5.00 J", "0.50 J", "3.00 J", "0.25 J", "1.25 J"],
     ]

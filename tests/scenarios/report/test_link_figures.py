@@ -12,7 +12,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.patches import StepPatch
 
 from scenarios.config.load import load
-from scenarios.report.link_figures import recorded_link
+from scenarios.report.groups import RunGroup
+from scenarios.report.plot_style import ShownRuns
+from scenarios.report.round_figures import recorded_link
 from scenarios.run import builder
 
 # Of 40 s: down 4 Mbit/s, but for an outage from 10 s to 20 s; up 1 Mbit/s.
@@ -22,21 +24,22 @@ LOST = {"start_s": 9.0, "down_end_s": None, "compute_end_s": None, "up_end_s": N
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ShownRuns:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "days.csv").write_text(DAYS)
     scenario = load("digits", ["fleet.trace=days.csv"]).scenario
-    return SimpleNamespace(
+    run: Any = SimpleNamespace(
         scenario=scenario.model_dump(exclude_none=True),
         environment={"files": builder.file_hashes(scenario)},
         rounds=[SimpleNamespace(end_s=25.0)],
         query=lambda sql, arguments=(): [VISIT, LOST] if arguments == [3] else [{"client": 3}],
     )
+    return ShownRuns([RunGroup("fedavg", [run])])
 
 
-def test_a_recorded_link_is_drawn_beside_the_rates_of_messages(run: Any) -> None:
-    figure = recorded_link([run])
+def test_a_recorded_link_is_drawn_beside_the_rates_of_messages(shown: ShownRuns) -> None:
+    figure = recorded_link(shown)
     assert figure is not None
     down, up = figure.axes
     assert down.get_title() == "Client 3, down"
@@ -50,10 +53,10 @@ def test_a_recorded_link_is_drawn_beside_the_rates_of_messages(run: Any) -> None
     assert segments == [[[[1, 4], [3, 4]]], [[[4, 0.5], [8, 0.5]]]]
 
 
-def test_a_recording_that_has_changed_or_is_gone_is_not_drawn(run: Any, tmp_path: Path) -> None:
+def test_a_recording_that_has_changed_or_is_gone_is_not_drawn(shown: ShownRuns, tmp_path: Path) -> None:
     (tmp_path / "days.csv").write_text(DAYS.replace("4e6", "5e6"))
-    assert recorded_link([run]) is None
+    assert recorded_link(shown) is None
     (tmp_path / "days.csv").unlink()
-    assert recorded_link([run]) is None
-    run.scenario["fleet"].pop("trace")
-    assert recorded_link([run]) is None
+    assert recorded_link(shown) is None
+    shown.runs[0].scenario["fleet"].pop("trace")
+    assert recorded_link(shown) is None

@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from coordinator.methods.spec import MethodMap
-from scenarios.report import method_maps
+from scenarios.report.method_figures import draw_maps
+from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun
 
 PEERS = MethodMap("peers", "", ("peer",), "peer", "weight", "mean weight", periods=2)
@@ -34,7 +35,7 @@ class Run:
 
 def panels(figure: MethodMap, *rows: tuple[Any, ...]) -> dict[str, list[list[float | None]]]:
     """Title of a panel -> (clients, columns), None where it is empty."""
-    drawn = method_maps.draw("own", figure, [cast(RecordedRun, Run(list(rows)))])
+    drawn = draw_maps("own", figure, [cast(RecordedRun, Run(list(rows)))], ShownRuns([]))
     assert drawn is not None
     grids = {axes.get_title(): axes.get_images() for axes in drawn.axes if axes.get_title()}
     return {
@@ -65,4 +66,4 @@ def test_a_kind_is_not_averaged_and_a_short_run_has_fewer_periods() -> None:
 
 
 def test_without_rows_there_is_no_figure() -> None:
-    assert method_maps.draw("own", PEERS, [cast(RecordedRun, Run([]))]) is None
+    assert draw_maps("own", PEERS, [cast(RecordedRun, Run([]))], ShownRuns([])) is None

@@ -43,10 +43,9 @@ def test_nominal_costs_are_shown_only_beside_fedbr() -> None:
     assert not nominal_cost.is_shown(["fedavg", "scaffold", "fedmlb", "no_such:SPEC"])
 
 
-def test_rows_of_one_method_have_its_colour_and_dashes_of_their_own_in_all_panels() -> None:
+def test_rows_of_one_method_have_its_colour_and_dashes_of_their_own() -> None:
     rows = [(f"{number} fedbr lr={number}", "fedbr") for number in range(9)] + [("fedavg", "fedavg")]
-    drawn = [bands.band(method, kind, [()], label=label) for kind in ("bytes", "time") for label, method in rows]
-    found = bands.styles(drawn)
+    found = method_style.styles(rows)
     assert [found[label]["color"] for label, _ in rows] == [PALETTE[2]] * 9 + [PALETTE[0]]
     assert len({(str(style["linestyle"]), style.get("marker")) for style in found.values()}) == 9
     assert found[rows[1][0]] == method_style.line("fedbr", 1)

@@ -22,18 +22,22 @@ from coordinator.records.store import Commit, Ledger
 from coordinator.records.visit_columns import VisitColumns
 from scenarios.report import (
     best_round,
-    bottlenecks,
     calibration,
     client_values,
+    curves,
     figures,
     html,
     plot_style,
+    round_figures,
     run_tables,
     terminal,
     time_basis,
 )
+from scenarios.report.groups import grouped
+from scenarios.report.plot_style import ShownRuns
 from scenarios.report.progress import to_target
 from scenarios.report.run_reader import BlockTraffic, ReportError, find, open_runs
+from scenarios.run import visits
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
@@ -210,7 +214,7 @@ def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_wh
     assert "Unfinished: fedbr." in page.text
     assert "not reached, best 45.0 %" in page.text
     totals = ["6 MB", "7 MB", "0.857", "3.0 GFLOP", "2.4 GFLOP", "1.250"]
-    assert page.row("fedbr", -1) == ["fedbr", *totals, "−25.0 %", "−12.5 %", "+50.0 %", "+20.0 %"]
+    assert page.row("fedbr", -1) == ["fedbr", *totals, "-25.0 %", "-12.5 %", "+50.0 %", "+20.0 %"]
     sections = (
         "results accuracy losses front target choices blame timing timeline energy participation waste bytes cost "
     )
@@ -265,7 +269,7 @@ def test_the_bytes_of_a_client_are_those_of_all_its_visits(runs: list[Path]) -> 
 
 def test_the_visit_that_was_waited_for_last_sets_the_time_of_a_round_and_the_others_wait(runs: list[Path]) -> None:
     fedavg = open_runs(runs)[0]
-    first = fedavg.query(figures.CRITICAL)[0]
+    first = fedavg.query(round_figures.CRITICAL)[0]
     assert [first[key] for key in ("start_s", "down_end_s", "compute_end_s", "up_end_s")] == [0, 2, 6, 10]
     assert first["others_wait_s"] == 4.0  # client 0 was done after 6 s of 10
 
@@ -362,12 +366,12 @@ def trouble() -> list[Commit]:
     critical, by = (1, 0, 1), ("compute", "waiting", "compute")
     commits = []
     for number, pair in enumerate(kinds):
-        visits = [visit(number, k, 10.0 * number, 2, 3, 3 + k)._replace(kind=kind) for k, kind in enumerate(pair)]
+        rows = [visit(number, k, 10.0 * number, 2, 3, 3 + k)._replace(kind=kind) for k, kind in enumerate(pair)]
         amounts: dict[str, Any] = dict(zip(("wasted_s", "wasted_bytes", "wasted_joules"), wasted[number], strict=True))
         amounts |= {"critical": critical[number], "bottleneck": by[number], "participants": pair.count("train")}
         accuracy = None if number else 0.4
         row = round_row(number, 10.0 * number + 10 - number, accuracy, **amounts)
-        commits.append(Commit(row, VisitColumns.of(visits)))
+        commits.append(Commit(row, VisitColumns.of(rows)))
     return commits
 
 
@@ -383,9 +387,9 @@ def test_a_round_in_which_nobody_counted_is_a_round_and_all_are_put_down_to_what
     assert [row.participants for row in run.rounds] == [1, 0, 0]
     assert run.completed == 2
     # The rounds take 10, 9 and 8 s; the first and the last, which was cut, were held up by computing.
-    held = {name: (count.rounds, count.seconds) for name, count in bottlenecks.bottlenecks(run.query).items()}
+    held = {name: (count.rounds, count.seconds) for name, count in visits.bottlenecks(run.query).items()}
     assert held == {"own link": (0, 0.0), "server link": (0, 0.0), "compute": (2, 18.0), "waiting": (1, 9.0)}
-    assert [one.client for one in bottlenecks.critical_clients(run.query, 1)] == [1]
+    assert [one.client for one in visits.critical_clients(run.query, 1)] == [1]
 
 
 def test_the_page_names_who_was_waited_for_and_what_was_spent_in_vain(troubled: Path, tmp_path: Path) -> None:
@@ -457,7 +461,7 @@ def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[P
     page = Page(html.build([*runs, streamed], tmp_path / "report.html", "Three").read_text())
     alone = Page(html.build([streamed], tmp_path / "alone.html", "One").read_text())
 
-    assert bottlenecks.staleness(open_runs([streamed])[0].query) == {0: 2, 1: 2, 2: 2}
+    assert visits.staleness(open_runs([streamed])[0].query) == {0: 2, 1: 2, 2: 2}
     assert "staleness" in page.ids
     assert "fedprox, fedbuff: mean 1.0" in page.text
     assert "fedavg: mean" not in page.text
@@ -469,9 +473,9 @@ def test_a_score_after_the_last_round_stands_at_that_round(tmp_path: Path) -> No
     rounds = [*fedavg_rounds()[:2], Commit(late)]
     (run,) = open_runs([make_run(tmp_path / "run", "fedavg", rounds, {"stopped_by": "bytes", "rounds": 2})])
     assert (run.completed, run.final()) == (2, 0.8)
-    assert bottlenecks.bottlenecks(run.query)["own link"].rounds == 2
+    assert visits.bottlenecks(run.query)["own link"].rounds == 2
     with matplotlib.rc_context(plot_style.STYLE):
-        drawn = figures.curves([run], None)
+        drawn = curves.accuracy(ShownRuns(grouped([run])))
     assert drawn is not None
     assert np.array_equal(drawn.axes[0].lines[0].get_xdata(), [1, 2, 2])
 
@@ -541,7 +545,7 @@ def test_a_partition_is_drawn_with_the_examples_of_each_split(tmp_path: Path) ->
         ("new", {"validation": [5, 1, 1], "test": [4, 0, 2]}, ["training", "validation", "test"]),
     ):
         folder = make_run(tmp_path / name, "fedavg", [], partition=partition | more)
-        drawn = figures.draw(open_runs([folder]), None)["partition"]
+        drawn = figures.draw(ShownRuns(grouped(open_runs([folder]))), ["partition"])["partition"]
         assert [split for split in ("training", "validation", "test") if f">{split}</text>" in drawn] == splits
         page = Page(html.build([folder], tmp_path / "report.html", "Partition").read_text())
         assert ("Clients without test examples: 1 of 3." in page.text) == (name == "new")

@@ -1,0 +1,252 @@
+"""Figures of horizontal bars, a row per group: costs to the target, bottlenecks, energy, blocks, and times in draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from coordinator.records.schema import COMPUTE, ENERGY, OWN_LINK, SERVER_LINK, WAITING
+from costmodel import units
+from scenarios.report import drawn_times, plot_style, progress, readings, reflow, theme
+from scenarios.report.columns import BYTES, SECONDS, Column, Quantity
+from scenarios.report.drawn_times import Interval
+from scenarios.report.groups import RunGroup
+from scenarios.report.plot_style import INK, MUTED, ShownRuns
+from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic, RecordedRun
+from scenarios.run import visits
+
+BLAMED = {OWN_LINK: theme.DOWN, SERVER_LINK: theme.SHARED, COMPUTE: theme.COMPUTING, WAITING: theme.NOBODY}
+SPENT_ON = dict(zip(ENERGY.values(), (theme.NOBODY, theme.COMPUTING, theme.DOWN, theme.UP), strict=True))
+MOST_BARS = 30
+"""Of more devices of all groups together, each group is one bar"""
+
+
+def to_target(shown: ShownRuns) -> Figure | None:
+    """Virtual time and bytes until the target as bars, of groups with several seeds the means and their 95 % intervals.
+
+    None if no run reached it; of a group in which not every seed did, how many did.
+    """
+    groups = shown.started
+    if shown.target is None:
+        return None
+    means = {
+        amount.field: [
+            readings.until(amount, shown.target).over_seeds(run.trail for run in group.runs) for group in groups
+        ]
+        for amount in (readings.VIRTUAL_SECONDS, readings.BYTES, readings.NOMINAL_BYTES)
+    }
+    reached = [sum(value is not None for value in each["values"]) for each in means["nbytes"]]
+    if not any(reached):
+        return None
+    labels = reflow.wide_ticks([group.label for group in groups])
+    figure, panels = shown.panels(2, 2, 90 + reflow.row_pixels(labels, 44) * len(groups), sharey=True)
+    has_nominal = any(group.first.shows_nominal for group in groups)
+    offset, height = (-0.15, 0.32) if has_nominal else (0.0, 0.56)
+    times, real = (_of_column(means[name], of) for name, of in (("virtual_seconds", SECONDS), ("nbytes", BYTES)))
+    for place, (group, count) in enumerate(zip(groups, reached, strict=True)):
+        colour = shown.styles[group.label]["color"]
+        if count < len(group.runs):
+            for axes in panels:
+                text = _not_reached(group, count)
+                axes.text(0.015, place, text, transform=axes.get_yaxis_transform(), va="center", color=MUTED)
+            continue
+        _bar(panels[0], place, 0.56, colour, means["virtual_seconds"][place], times)
+        _bar(panels[1], place + offset, height, colour, means["nbytes"][place], real)
+        if has_nominal:
+            nominal = means["nominal_nbytes"][place]["mean"] / real.scale
+            panels[1].barh(place + 0.2, nominal, 0.2, color=colour, alpha=0.4, label="_nominal")
+    panels[0].set(title="Virtual time to the target", xlabel=f"virtual time ({times.unit})")
+    title = "Bytes to the target" + (": real, and nominal (pale)" if has_nominal else "")
+    panels[1].set(title=title, xlabel=f"bytes down and up ({real.unit})")
+    panels[0].set_yticks(range(len(groups)), labels)
+    panels[0].set_ylim(len(groups) - 0.5, -0.5)
+    for axes in panels:
+        axes.set_xlim(0, 1.25 * axes.dataLim.x1 if axes.patches else 1)
+        plot_style.bars(axes)
+    return figure
+
+
+def _of_column(found: Sequence[Mapping[str, Any]], quantity: Quantity) -> Column:
+    return Column.of(quantity, (each["mean"] for each in found), (each["half_width"] for each in found))
+
+
+def _bar(axes: Axes, place: float, height: float, colour: str, found: Mapping[str, Any], column: Column) -> None:
+    """A bar of a mean, its interval if it has one, and both in words."""
+    mean, half = found["mean"] / column.scale, (found["half_width"] or 0.0) / column.scale
+    axes.barh(place, mean, height, color=colour)
+    if half:
+        axes.hlines(place, max(mean - half, 0.0), mean + half, color=INK, linewidth=1.6)
+    plot_style.note(axes, mean + half, place, column.text(found["mean"], found["half_width"]))
+
+
+def _not_reached(group: RunGroup, reached: int) -> str:
+    if reached:
+        return f"reached by {reached} of {len(group.runs)} seeds"
+    best = [run.best() for run in group.runs]
+    known = [accuracy for accuracy in best if accuracy is not None]
+    return "not reached" + (f", best {100 * max(known):.1f} %" if known else "")
+
+
+def bottlenecks(shown: ShownRuns) -> Figure | None:
+    """Rounds and virtual time by bottleneck: one stacked bar per group, of means over its seeds."""
+    counts = [(group, [visits.bottlenecks(run.query) for run in group.runs]) for group in shown.started]
+    counts = [(group, own) for group, own in counts if any(count.rounds for each in own for count in each.values())]
+    if not counts:
+        return None
+    labels = reflow.wide_ticks([group.label for group, _ in counts])
+    figure, panels = shown.panels(2, 2, 110 + reflow.row_pixels(labels, 34) * len(counts), sharey=True)
+    means = [
+        {name: np.mean([[each[name].rounds, each[name].seconds] for each in own], axis=0) for name in BLAMED}
+        for _, own in counts
+    ]
+    scale, unit = plot_style.unit(
+        (np.array([sum(amounts[1] for amounts in own.values())]) for own in means), units.SECONDS
+    )
+    for place, own in enumerate(means):
+        floors = [0.0, 0.0]
+        for name, (rounds, seconds) in own.items():
+            for which, amount in enumerate((rounds, seconds / scale)):
+                panels[which].barh(place, amount, 0.56, floors[which], color=BLAMED[name], label="_" * place + name)
+                floors[which] += amount
+    panels[0].set(title="Rounds by bottleneck", xlabel="rounds")
+    panels[1].set(title="Virtual time by bottleneck", xlabel=f"virtual time ({unit})")
+    panels[0].set_yticks(range(len(counts)), labels)
+    panels[0].set_ylim(len(counts) - 0.5, -0.5)
+    panels[0].xaxis.set_major_locator(plot_style.whole())
+    for axes in panels:
+        plot_style.bars(axes)
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+def energy_parts(shown: ShownRuns) -> Figure | None:
+    """A stacked bar per kind of device of each group: joules of its clients by what they did, means over seeds."""
+    found = [bar for group in shown.started for bar in _bars(group)]
+    if not found:
+        return None
+    if len(found) > MOST_BARS:
+        found = [(group.label, _mean([visits.energy(run.query) for run in group.runs])) for group in shown.started]
+    labels = reflow.wide_ticks([label for label, _ in found])
+    figure, (axes,) = shown.panels(1, 1, 110 + reflow.row_pixels(labels, 34) * len(found))
+    scale, unit = plot_style.unit([np.array([sum(joules.values()) for _, joules in found])], units.JOULES)
+    for place, (_, joules) in enumerate(found):
+        floor = 0.0
+        for name, amount in joules.items():
+            axes.barh(place, amount / scale, 0.56, floor, color=SPENT_ON[name], label="_" * place + name)
+            floor += amount / scale
+    axes.set(title="Energy by what the clients did", xlabel=f"energy of clients ({unit})")
+    axes.set_yticks(range(len(found)), labels)
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    plot_style.bars(axes)
+    plot_style.legend(figure, axes)
+    return figure
+
+
+def _bars(group: RunGroup) -> Iterator[tuple[str, dict[str, float]]]:
+    """(label, part -> joules) of each kind of device that spent any; where there is one kind, the group's name."""
+    every = [visits.energy_by_device(run.query) for run in group.runs]
+    none = dict.fromkeys(ENERGY.values(), 0.0)
+    devices = sorted({device for own in every for device, joules in own.items() if any(joules.values())})
+    for device in devices:
+        label = group.label if len(devices) == 1 else f"{group.label}, {device}"
+        yield label, _mean([own.get(device, none) for own in every])
+
+
+def _mean(every: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(own[name] for own in every) / len(every) for name in ENERGY.values()}
+
+
+def blocks(shown: ShownRuns) -> Figure | None:
+    """Bytes of each block, down and up, means over seeds; where nominal costs are shown, 1/M of the model is marked."""
+    found = [(group, rows) for group in shown.started if (rows := _mean_traffic(group))]
+    if not found:
+        return None
+    columns, has_nominal = min(2, len(found)), any(group.first.shows_nominal for group, _ in found)
+    most = max(len(rows) for _, rows in found)
+    figure, panels = shown.panels(len(found), columns, 90 + 32 * most, sharex=True)
+    scale, unit = plot_style.unit(
+        (np.array([[row.down, row.up] for row in rows], float) for _, rows in found), units.BYTES
+    )
+    for (group, rows), axes in zip(found, panels, strict=False):
+        place = np.arange(len(rows))
+        for offset, colour, name, real, nominal in (
+            (-0.19, theme.DOWN, "down", [row.down for row in rows], [row.nominal_down for row in rows]),
+            (0.19, theme.UP, "up", [row.up for row in rows], [row.nominal_up for row in rows]),
+        ):
+            axes.barh(place + offset, np.divide(real, scale), 0.34, color=colour, label=name)
+            x, y = np.divide(nominal, scale), place + offset
+            if has_nominal:
+                axes.vlines(x, y - 0.19, y + 0.19, color=INK, linewidth=1.6)
+        axes.set(title=reflow.wide_title(group.label, columns), xlabel=f"bytes ({unit})", ylim=(len(rows) - 0.4, -0.6))
+        axes.set_yticks(place, [row.name for row in rows])
+        axes.tick_params(labelbottom=True)
+        plot_style.bars(axes)
+    panels[0].set_xlim(left=0)
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+def _mean_traffic(group: RunGroup) -> list[BlockTraffic]:
+    """The bytes of each block, as means over the seeds of a group; a block that a seed never sent counts 0 there."""
+    sums: dict[str, list[float]] = {}
+    for run in group.runs:
+        for row in run.traffic():
+            if row.name not in NO_BLOCKS:
+                own = sums.setdefault(row.name, [0.0] * 4)
+                for index, nbytes in enumerate((row.down, row.up, row.nominal_down, row.nominal_up)):
+                    own[index] += nbytes / len(group.runs)
+    return [BlockTraffic(name, *means) for name, means in sums.items()]
+
+
+Bar = tuple[Interval | None, float | None]
+"""(interval, time as recorded) of one run"""
+
+
+def uncertainty(shown: ShownRuns) -> Figure | None:
+    """Virtual time to the target, and of the whole run: a line from the 5 % to the 95 % quantile of the draws.
+
+    None if no run has draws.
+    """
+    found = drawn_times.of_runs(shown.runs)
+    if not found:
+        return None
+    panels: list[tuple[str, list[Bar]]] = [
+        (
+            "Virtual time to the target",
+            [(times.to_target, _reached(run, times.target_accuracy)) for run, times in found],
+        ),
+        ("Virtual time of the run", [(times.to_end, run.rounds[-1].end_s) for run, times in found]),
+    ]
+    known = [(title, bars) for title, bars in panels if any(around for around, _ in bars)]
+    names = reflow.wide_ticks([run.label for run, _ in found])
+    height = 90 + reflow.row_pixels(names, 44) * len(found)
+    figure, grid = shown.panels(len(known), len(known), height, sharey=True)
+    for axes, (title, bars) in zip(grid, known, strict=True):
+        _draw_times(axes, bars, [shown.styles[run.label]["color"] for run, _ in found])
+        axes.set_title(title)
+    grid[0].set_yticks(range(len(found)), names)
+    grid[0].set_ylim(len(found) - 0.5, -0.5)
+    return figure
+
+
+def _reached(run: RecordedRun, target: float | None) -> float | None:
+    point = progress.to_target(run.trail, target)
+    return None if point is None else point.virtual_seconds
+
+
+def _draw_times(axes: Axes, bars: Sequence[Bar], colours: Sequence[str]) -> None:
+    scale, unit = plot_style.unit([np.array([around.high for around, _ in bars if around])], units.SECONDS)
+    for place, ((around, recorded), colour) in enumerate(zip(bars, colours, strict=True)):
+        if around is None:
+            axes.text(0.015, place, "not reached", transform=axes.get_yaxis_transform(), va="center", color=INK)
+            continue
+        axes.plot([around.low / scale, around.high / scale], [place, place], color=colour, linewidth=5)
+        axes.vlines(around.median / scale, place - 0.2, place + 0.2, color=INK, linewidth=1.6)
+        if recorded is not None:
+            axes.plot(recorded / scale, place, "o", color=INK, ms=5)
+    axes.set(xlabel=f"virtual time ({unit})", xlim=(0, None))
+    plot_style.bars(axes)

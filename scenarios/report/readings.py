@@ -1,0 +1,165 @@
+"""Readings: the scalars that tables, tests and figures take from a run, with heading, unit and better direction.
+
+A reading is a function of a run's progress (`progress.Trail`), or of the whole record. `until` and `within` make those
+that depend on a target or a budget. A table that needs another heading has a copy with `replace`.
+
+    BEST.value(run.trail)                              0.8712
+    until(VIRTUAL_SECONDS, 0.9).over_seeds(trails)     {"mean": 81.2, "half_width": 3.1, ..}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Generic, Literal, TypeVar
+
+from scenarios.report import columns, progress
+from scenarios.report.best_round import BestRound
+from scenarios.report.client_values import OverClients
+from scenarios.report.columns import COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Quantity
+from scenarios.report.progress import ProgressPoint, Trail
+from scenarios.report.run_reader import RecordedRun
+
+Source = TypeVar("Source")
+Other = TypeVar("Other")
+Better = Literal["max", "min"] | None
+"""Which value is the best; None where runs of different length cannot be compared"""
+NOT_REACHED = "not reached"
+
+
+@dataclass(frozen=True)
+class Reading(Generic[Source]):
+    """A named scalar of a run."""
+
+    key: str
+    """Its name in results and CSV files"""
+    heading: str
+    quantity: Quantity
+    value: Callable[[Source], float | None]
+    """Its value, in SI units; None for a run that has none"""
+    better: Better = None
+    missing: str = MISSING
+    """Text in place of a value"""
+
+    def over_seeds(self, runs: Iterable[Source]) -> dict[str, Any]:
+        """Mean, deviation, half of the 95 % interval, and values by seed: `progress.with_interval`."""
+        return progress.with_interval([self.value(run) for run in runs])
+
+    def of(self, part: Callable[[Other], Source | None]) -> Reading[Other]:
+        """The reading of a whole of which ``part`` gives what this one reads, if there is any."""
+
+        def value(whole: Other) -> float | None:
+            source = part(whole)
+            return None if source is None else self.value(source)
+
+        return Reading(self.key, self.heading, self.quantity, value, self.better, self.missing)
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A running total of a run: it is spent until a target, limited by a budget, and an axis of figures."""
+
+    key: str
+    """Its name in results and CSV files"""
+    field: str
+    """Of `ProgressPoint`"""
+    heading: str
+    quantity: Quantity
+    title: str
+    """Of a figure's panel"""
+    axis: str
+    """Label of a figure's axis, without its unit"""
+    kind: str = ""
+    """Its name as a budget, one of `progress.AMOUNTS`"""
+
+    def at(self, point: ProgressPoint) -> float:
+        """The amount that was spent by the end of a round."""
+        return float(getattr(point, self.field))
+
+    def total(self, trail: Trail) -> float:
+        """The amount that the whole run has spent."""
+        return self.at(trail[-1]) if trail else 0.0
+
+    @property
+    def reading(self) -> Reading[Trail]:
+        """The total as a reading."""
+        return Reading(self.key, self.heading, self.quantity, self.total)
+
+
+ROUNDS = Amount("rounds", "rounds", "rounds", COUNT, "Against rounds", "rounds", "rounds")
+VIRTUAL_SECONDS = Amount(
+    "virtual_seconds", "virtual_seconds", "virtual time", SECONDS, "Against virtual time", "virtual time", "time"
+)
+BYTES = Amount("bytes", "nbytes", "bytes", columns.BYTES, "Against bytes moved", "bytes down and up, real", "bytes")
+NOMINAL_BYTES = Amount(
+    "nominal_bytes", "nominal_nbytes", "nominal", columns.BYTES, "Against nominal bytes", "nominal bytes", "nominal"
+)
+ENERGY = Amount("joules", "joules", "energy", JOULES, "Against energy", "energy of clients")
+AMOUNTS = {amount.key: amount for amount in (VIRTUAL_SECONDS, BYTES, NOMINAL_BYTES, ENERGY, ROUNDS)}
+
+ACCURACY = Reading("accuracy", "accuracy, final", PERCENT, progress.final, "max")
+BEST = Reading("best_accuracy", "accuracy, best", PERCENT, progress.best, "max")
+OF_TRAIL = {reading.key: reading for reading in (ACCURACY, BEST, *(amount.reading for amount in AMOUNTS.values()))}
+"""Key -> reading of a run's progress"""
+
+
+def until(amount: Amount, target: float) -> Reading[Trail]:
+    """The amount spent until the first round whose accuracy reached the target, in [0, 1]."""
+
+    def spent(trail: Trail) -> float | None:
+        point = progress.to_target(trail, target)
+        return None if point is None else amount.at(point)
+
+    heading = f"{amount.heading} to {100 * target:g} %"
+    return Reading(f"{amount.key}_to_{target:g}", heading, amount.quantity, spent, "min", NOT_REACHED)
+
+
+def within(amount: Amount, limit: float) -> Reading[Trail]:
+    """The accuracy when it was last evaluated within a budget, an amount in SI units that has a ``kind``."""
+    text = columns.cells(amount.quantity, [limit])[0]
+    return Reading(
+        f"accuracy_at_{limit:g}_{amount.key}",
+        f"accuracy at {text}" + (f" {amount.heading}" if amount is ROUNDS else ""),
+        PERCENT,
+        lambda trail: progress.at_budget(trail, amount.kind, limit).accuracy,
+        "max",
+    )
+
+
+# --- readings of a whole record -----------------------------------------------------------------------------------
+
+
+def of_field(name: str, heading: str, quantity: Quantity, better: Better = None) -> Reading[Any]:
+    """A field of what is read."""
+    return Reading(name, heading, quantity, attrgetter(name), better)
+
+
+def total(column: str, heading: str, quantity: Quantity) -> Reading[RecordedRun]:
+    """The sum of a column of the ledger's table ``rounds``."""
+    return Reading(column, heading, quantity, lambda run: run.total(column))
+
+
+COMPLETED: Reading[RecordedRun] = of_field("completed", "rounds", COUNT)
+WORK = total("flops", "FLOPs", FLOPS)
+NOMINAL_WORK = total("nominal_flops", "nominal", FLOPS)
+WALL_SECONDS = Reading("wall_seconds", "wall time", SECONDS, RecordedRun.wall_seconds)
+
+WORST_DECILE: Reading[OverClients] = of_field("worst_decile", "worst decile", PERCENT, "max")
+OVER_CLIENTS: tuple[Reading[OverClients], ...] = (
+    Reading("clients", "clients", COUNT, lambda found: len(found.values)),
+    of_field("mean", "mean", PERCENT, "max"),
+    WORST_DECILE,
+    of_field("spread", "spread", PERCENT, "min"),
+)
+"""Of the accuracies of clients' models"""
+AT_BEST_ROUND: tuple[Reading[BestRound], ...] = (
+    of_field("rounds", "round", COUNT),
+    of_field("virtual_seconds", "virtual time", SECONDS),
+    of_field("bytes", "bytes, real", columns.BYTES),
+    of_field("validation_accuracy", "validation", PERCENT, "max"),
+    of_field("clients_accuracy", "mean", PERCENT, "max"),
+    of_field("before_accuracy", "mean before adaptation", PERCENT, "max"),
+    of_field("worst_decile", "worst decile", PERCENT, "max"),
+    of_field("spread", "spread", PERCENT, "min"),
+)

@@ -1,0 +1,386 @@
+"""Figures of rounds and visits of single runs: times, timelines, staleness, participation, and a recorded link.
+
+Times are virtual seconds. Of a group with several seeds, the first is shown.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from coordinator.records.schema import COUNTED, RoundRow
+from costmodel.arrays import Doubles
+from costmodel.fleet.fleet import Fleet
+from costmodel.network.bandwidth import DOWN, UP, Replay, Samples
+from costmodel.network.tcp import WIRE_FACTOR
+from costmodel.units import SECONDS
+from scenarios.config.schema import Scenario
+from scenarios.report import plot_style, reflow, theme
+from scenarios.report.plot_style import INK, ShownRuns
+from scenarios.report.run_reader import RecordedRun
+from scenarios.run import builder, fleet_builder, visits
+from scenarios.run.visits import Participation
+
+MAX_STALENESS_BARS, MOST_BARS = 40, 40
+# Per round: the critical visit, and how long the others that counted had waited by the end of the round.
+CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.down_end_s, c.compute_end_s, c.up_end_s,
+    AVG(r.end_s - o.up_end_s) AS others_wait_s
+    FROM rounds r JOIN visits c ON c.round = r.round AND c.client = r.critical
+    LEFT JOIN visits o ON o.round = r.round AND o.client != r.critical AND o.kind = 'train'
+    GROUP BY r.round ORDER BY r.round"""
+
+
+def timing(shown: ShownRuns) -> Figure | None:
+    """Virtual time of each round: the phases of its critical visit, and the others' mean waiting time."""
+    found = [(run, rows) for run in shown.runs if not run.is_asynchronous and (rows := run.query(CRITICAL))]
+    if not found:
+        return None
+    columns = min(2, len(found))
+    figure, panels = shown.panels(len(found), columns, 270, sharey=True)
+    lengths = (np.array([row.end_s - row.start_s for row in run.rounds]) for run, _ in found)
+    scale, unit = plot_style.unit(lengths, SECONDS)
+    keys = ("round_start_s", "start_s", "down_end_s", "compute_end_s", "up_end_s")
+    has_waits = any(row["start_s"] > row["round_start_s"] for _, rows in found for row in rows)
+    for (run, rows), axes in zip(found, panels, strict=False):
+        spans = np.diff([[row[key] for key in keys] for row in rows], axis=1) / scale  # (rounds, 4)
+        rounds = [row["round"] + 1 for row in rows]
+        names = ("waiting for clients", "download", "compute", "upload")
+        layers = list(zip(names, (theme.NOBODY, theme.DOWN, theme.COMPUTING, theme.UP), spans.T, strict=True))
+        plot_style.stack(axes, rounds, layers if has_waits else layers[1:])
+        waits = [np.nan if row["others_wait_s"] is None else row["others_wait_s"] / scale for row in rows]
+        axes.plot(
+            rounds, waits, color=INK, linewidth=1.3, linestyle=(0, (4, 2)), label="mean waiting time of the others"
+        )
+        axes.set(title=reflow.wide_title(run.label, columns), xlabel="round")
+    for axes in panels[::columns]:
+        axes.set(ylabel=f"virtual time ({unit})", ylim=(0, None))
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+def staleness(shown: ShownRuns) -> Figure | None:
+    """Staleness of the updates of asynchronous runs, in server steps."""
+    found = [(run, counts) for run in shown.runs if run.is_asynchronous and (counts := visits.staleness(run.query))]
+    if not found:
+        return None
+    columns = min(2, len(found))
+    figure, panels = shown.panels(len(found), columns, 230, sharex=True)
+    oldest = max(max(counts) for _, counts in found)
+    step = oldest // MAX_STALENESS_BARS + 1
+    edges = np.arange(0, oldest + step + 1, step) - 0.5
+    for (run, counts), axes in zip(found, panels, strict=False):
+        ages, numbers = np.array(list(counts.items())).T
+        heights, _ = np.histogram(ages, edges, weights=numbers)
+        axes.bar(edges[:-1] + step / 2, heights, 0.9 * step, color=shown.styles[run.label]["color"])
+        mean = float(np.average(ages, weights=numbers))
+        axes.axvline(mean, color=INK, linewidth=1.3, linestyle=(0, (4, 2)))
+        title = reflow.wide_title(f"{run.label}: mean {mean:.1f}", columns)
+        axes.set(title=title, xlabel="server steps", xlim=(edges[0], edges[-1]))
+        axes.tick_params(labelbottom=True)
+        axes.grid(False, axis="x")
+        axes.xaxis.set_major_locator(plot_style.whole())
+        axes.yaxis.set_major_locator(plot_style.whole())
+    for axes in panels[::columns]:
+        axes.set_ylabel("updates")
+    return figure
+
+
+def participation(shown: ShownRuns) -> Figure | None:
+    """A histogram per run: clients by the number of their visits that counted; those without any are grey."""
+    found = [
+        (run, own)
+        for run in shown.runs
+        if (own := visits.participation(run.query, run.scenario)).clients and (own.counted or own.wasted)
+    ]
+    if not found:
+        return None
+    columns = min(3, len(found))
+    figure, panels = shown.panels(len(found), columns, 230)
+    for (run, own), axes in zip(found, panels, strict=True):
+        _histogram(axes, own, shown.styles[run.label]["color"])
+        title = reflow.wide_title(f"{run.label}: {own.never} of {own.clients} never visited", columns)
+        axes.set(title=title, xlabel="visits that counted")
+    for axes in panels[::columns]:
+        axes.set_ylabel("clients")
+    return figure
+
+
+def _histogram(axes: Axes, found: Participation, colour: str) -> None:
+    numbers = found.histogram()
+    width = max(numbers) // MOST_BARS + 1
+    bins: Counter[int] = Counter()
+    for number, clients in numbers.items():
+        if number:
+            bins[(number - 1) // width] += clients
+    centres = [1 + width * place + (width - 1) / 2 for place in bins]
+    if numbers.get(0):
+        axes.bar([0], [numbers[0]], 0.9, color=theme.NOBODY, label="none")
+    axes.bar(centres, list(bins.values()), 0.9 * width, color=colour, label=f"{width} wide" if width > 1 else "clients")
+    axes.grid(False, axis="x")
+    axes.xaxis.set_major_locator(plot_style.whole())
+    axes.yaxis.set_major_locator(plot_style.whole())
+
+
+def client_staleness(shown: ShownRuns) -> Figure | None:
+    """A mark per client of each asynchronous run: its mean staleness against the mean length of its visits."""
+    found = [
+        (run, rows) for run in shown.runs if run.is_asynchronous and (rows := run.query(visits.STALENESS_OF_CLIENTS))
+    ]
+    if not found:
+        return None
+    columns = min(2, len(found))
+    figure, panels = shown.panels(len(found), columns, 260)
+    scale, unit = plot_style.unit((np.array([row["seconds"] for row in rows], float) for _, rows in found), SECONDS)
+    for (run, rows), axes in zip(found, panels, strict=True):
+        seconds, ages = [row["seconds"] / scale for row in rows], [row["staleness"] for row in rows]
+        axes.scatter(seconds, ages, s=24, alpha=0.75, color=shown.styles[run.label]["color"], linewidths=0)
+        axes.set(title=reflow.wide_title(run.label, columns), xlabel=f"mean length of a visit ({unit})")
+        axes.set(xlim=(0, None), ylim=(0, None))
+    for axes in panels[::columns]:
+        axes.set_ylabel("mean staleness (server steps)")
+    return figure
+
+
+# --- the timeline of a round ----------------------------------------------------------------------------------------
+
+MOST_CLIENTS = 40
+"""Visits that are drawn of one round: the longest"""
+MOST_RUNS = 6
+"""Runs that are drawn when there are several"""
+LONG_ROUND_PIXELS = 15
+PALE, HATCH = 0.3, "////"
+BAR_HEIGHT = 0.72
+PHASES = (("download", theme.DOWN), ("compute", theme.COMPUTING), ("upload", theme.UP))
+MEDIAN = "median length"
+WAITS = "waiting for others"
+WASTED = "did not count"
+VISITS_OF_ROUND = (
+    "SELECT client, kind, start_s, down_end_s, compute_end_s, up_end_s FROM visits WHERE round = ? ORDER BY visit"
+)
+
+
+@dataclass(frozen=True)
+class TimelineRow:
+    """One visit; times in seconds from the round's start."""
+
+    client: int
+    counted: bool
+    start: float
+    down_end: float
+    compute_end: float
+    up_end: float
+    waited: float
+    """Seconds from its end to the round's end; 0 if it did not count, or nobody waits"""
+
+
+@dataclass(frozen=True)
+class RoundTimeline:
+    """The visits of one round."""
+
+    round: int
+    """From 1"""
+    seconds: float
+    rows: Sequence[TimelineRow]
+    """In the order in which visits began; at most `MOST_CLIENTS`"""
+    visits: int
+    """Before that cut"""
+
+
+def chosen_rounds(rows: Sequence[RoundRow]) -> dict[int, str]:
+    """Round as the ledger numbers it -> why it is shown: the first, one of median length, the slowest.
+
+    Rounds without length are left out, and of rounds of equal length the first is taken.
+    """
+    lengths = {row.round: row.end_s - row.start_s for row in rows if row.end_s > row.start_s}
+    if not lengths:
+        return {}
+    found: dict[int, list[str]] = {next(iter(lengths)): ["first"]}
+    found.setdefault(_of_length(lengths, statistics.median_low(lengths.values())), []).append(MEDIAN)
+    found.setdefault(_of_length(lengths, max(lengths.values())), []).append("slowest")
+    return {round: ", ".join(why) for round, why in found.items()}
+
+
+def _of_length(lengths: Mapping[int, float], wanted: float) -> int:
+    return next(round for round, length in lengths.items() if length == wanted)
+
+
+def timeline(run: RecordedRun, round: int) -> RoundTimeline:
+    """The visits that ended in a round, as the ledger numbers it."""
+    row = next(row for row in run.rounds if row.round == round)
+    visits = [_row(visit, row, run.is_asynchronous) for visit in run.query(VISITS_OF_ROUND, [round])]
+    longest = sorted(visits, key=lambda visit: visit.start - visit.up_end)[:MOST_CLIENTS]
+    kept = [visit for visit in visits if visit in longest]
+    return RoundTimeline(round + 1, row.end_s - row.start_s, kept, len(visits))
+
+
+def _row(visit: Sequence[float | str], row: RoundRow, nobody_waits: bool) -> TimelineRow:
+    client, kind, *times = visit
+    start, down_end, compute_end, up_end = (float(time) - row.start_s for time in times)
+    counted = kind in COUNTED
+    waited = 0.0 if nobody_waits or not counted else max(0.0, row.end_s - row.start_s - up_end)
+    return TimelineRow(int(client), counted, start, down_end, compute_end, up_end, waited)
+
+
+def timelines(runs: Sequence[RecordedRun]) -> list[tuple[str, RoundTimeline]]:
+    """(title, timeline): up to three rounds of a single run, or one of median length of each of several runs."""
+    chosen = [(run, chosen_rounds(run.rounds)) for run in runs[:MOST_RUNS]]
+    if len(runs) == 1:
+        pairs = [(why, run, round) for run, rounds in chosen for round, why in rounds.items()]
+    else:
+        pairs = [(run.label, run, round) for run, rounds in chosen for round, why in rounds.items() if MEDIAN in why]
+    found = [(why, timeline(run, round)) for why, run, round in pairs]
+    return [(f"{why}: round {each.round}", each) for why, each in found if each.rows]
+
+
+def round_timeline(shown: ShownRuns) -> Figure | None:
+    """A panel per timeline, a row per client."""
+    found = timelines(shown.runs)
+    if not found:
+        return None
+    most = max(len(each.rows) for _, each in found)
+    columns = min(3, len(found))
+    figure, panels = shown.panels(len(found), columns, 110 + LONG_ROUND_PIXELS * most)
+    ends = np.array([max(each.seconds, *(row.up_end for row in each.rows)) for _, each in found])
+    scale, unit = plot_style.unit([ends], SECONDS)
+    for (title, each), axes in zip(found, panels, strict=True):
+        cut = f", the longest {len(each.rows)} of {each.visits} visits" if each.visits > len(each.rows) else ""
+        _timeline_panel(axes, each, scale)
+        axes.set(title=reflow.wide_title(title + cut, columns), xlabel=f"virtual time in the round ({unit})")
+    for axes in panels[::columns]:
+        axes.set_ylabel("client")
+    if any(not row.counted for _, each in found for row in each.rows):
+        panels[0].add_artist(Rectangle((0, 0), 0, 0, label=WASTED, **_hatched()))  # seen in the legend alone
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+def _timeline_panel(axes: Axes, each: RoundTimeline, scale: float) -> None:
+    places = np.arange(len(each.rows))
+    for index, (name, colour) in enumerate((*PHASES, (WAITS, theme.NOBODY))):
+        spans = np.array([_spans(row)[index] for row in each.rows]) / scale  # (clients, 2)
+        begins, widths = spans.T
+        bars = axes.barh(places, widths, BAR_HEIGHT, begins, color=colour, label=name)
+        for bar, row in zip(bars, each.rows, strict=True):
+            bar.set_alpha(None if row.counted else PALE)
+    for place, row in zip(places, each.rows, strict=True):
+        if not row.counted:
+            begin, length = row.start / scale, (row.up_end - row.start) / scale
+            axes.add_patch(Rectangle((begin, place - BAR_HEIGHT / 2), length, BAR_HEIGHT, **_hatched()))
+    axes.axvline(each.seconds / scale, color=plot_style.INK, linewidth=1.2, linestyle=(0, (4, 2)))
+    axes.set_yticks(places, [str(row.client) for row in each.rows])
+    axes.set_ylim(len(each.rows) - 0.4, -0.6)
+    axes.set_xlim(min(0.0, *(row.start / scale for row in each.rows)), None)
+    plot_style.bars(axes)
+
+
+def _hatched() -> dict[str, Any]:
+    """The style of a visit that did not count, over its pale phases: colour alone would not tell it, or not print."""
+    return {"facecolor": "none", "edgecolor": plot_style.MUTED, "linewidth": 0, "hatch": HATCH}
+
+
+def _spans(row: TimelineRow) -> list[tuple[float, float]]:
+    """(begin, length) of each of `PHASES`, then of the wait for the round's end."""
+    times = (row.start, row.down_end, row.compute_end, row.up_end, row.up_end + row.waited)
+    return [(begin, max(0.0, end - begin)) for begin, end in pairwise(times)]
+
+
+# --- a recorded link ------------------------------------------------------------------------------------------------
+
+LINK_COLOURS = ("#0072b2", "#d55e00")
+RATES = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
+MOST_STEPS = 1_000
+"""Changes that are all drawn; of more, the means over so many equal parts of the run"""
+MOST_CHANGES = 1_000_000
+"""Changes within a run that are looked at"""
+BUSIEST = "SELECT client FROM visits WHERE bytes_down > 0 GROUP BY client ORDER BY COUNT(*) DESC, client LIMIT 1"
+VISITS_OF_CLIENT = (
+    "SELECT start_s, down_end_s, compute_end_s, up_end_s, bytes_down, bytes_up FROM visits WHERE client = ?"
+)
+
+
+def recorded_link(shown: ShownRuns) -> Figure | None:
+    """Down and up: the recorded rate of the client with most visits, and bytes over seconds of each of its messages."""
+    for run in shown.runs:
+        fleet, busiest = _fleet(run), run.query(BUSIEST)
+        if fleet is not None and busiest:
+            return _draw_link(shown, run, fleet, int(busiest[0]["client"]))
+    return None
+
+
+def _fleet(run: RecordedRun) -> Fleet | None:
+    """The fleet of a run with recorded links; None without them, or if their files are not those of the run."""
+    fleet, data = run.scenario.get("fleet") or {}, run.scenario.get("data") or {}
+    if fleet.get("trace") is None and (fleet.get("bandwidth") or {}).get("kind") != "trace":
+        return None
+    kept = {key: data[key] for key in ("clients", "root") if key in data}
+    try:
+        scenario = Scenario.model_validate({"seed": run.scenario.get("seed", 0), "data": kept, "fleet": fleet})
+        if builder.file_hashes(scenario) != run.environment.get("files"):
+            return None
+        built = fleet_builder.fleet(scenario, ("conv",))
+    except (ValueError, OSError):  # whatever is wrong with the scenario or its files
+        return None
+    return built if isinstance(built.behaviour.variation, Replay | Samples) else None
+
+
+def _draw_link(shown: ShownRuns, run: RecordedRun, fleet: Fleet, client: int) -> Figure | None:
+    end = max(row.end_s for row in run.rounds)
+    recorded = [each for direction in (DOWN, UP) if (each := _rates(fleet, client, direction, end)) is not None]
+    if len(recorded) < 2:
+        return None
+    seconds, second_unit = plot_style.unit([np.array([end])], SECONDS)
+    scale, rate_unit = plot_style.unit((rates for _, rates in recorded), RATES)
+    figure, panels = shown.panels(2, 2, 260, sharex=True)
+    messages = run.query(VISITS_OF_CLIENT, [client])
+    for direction, (axes, (edges, rates)) in enumerate(zip(panels, recorded, strict=True)):
+        axes.stairs(rates / scale, edges / seconds, baseline=None, color=LINK_COLOURS[direction], label="recorded")
+        begin, arrival, got = _messages(messages, direction).T
+        axes.hlines(
+            got / scale, begin / seconds, arrival / seconds, color=plot_style.INK, lw=2.6, label="got by a message"
+        )
+        axes.set(title=f"Client {client}, {('down', 'up')[direction]}", xlabel=f"virtual time ({second_unit})")
+        axes.set_ylim(0, 1.08 * axes.dataLim.y1)
+    panels[0].set_ylabel(f"rate ({rate_unit})")
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+def _messages(visits: Sequence[Any], direction: int) -> Doubles:
+    """(messages, 3): begin and end in seconds, bit/s, of the messages of one direction that arrived."""
+    begin, end, nbytes = (("start_s", "down_end_s", "bytes_down"), ("compute_end_s", "up_end_s", "bytes_up"))[direction]
+    rows = [
+        (row[begin], row[end], 8 * row[nbytes] / (row[end] - row[begin]))
+        for row in visits
+        if row[begin] is not None and row[end] is not None and row[begin] < row[end] < np.inf and row[nbytes]
+    ]
+    return np.array(rows, float).reshape(-1, 3)
+
+
+def _rates(fleet: Fleet, client: int, direction: int, end: float) -> tuple[Doubles, Doubles] | None:
+    """(edges in seconds, bit/s between them) of the client's recorded link, without headers, from 0 to ``end``."""
+    nominal = float((fleet.down, fleet.up)[direction][client]) / WIRE_FACTOR
+    edges, rates = [0.0], list[float]()
+    while edges[-1] < end:
+        if len(rates) == MOST_CHANGES:
+            return None
+        factor, until = fleet.behaviour.variation.factor(client, direction, edges[-1])
+        rates.append(nominal * factor)
+        edges.append(min(until, end))
+    return _thinned(np.array(edges), np.array(rates)) if rates else None
+
+
+def _thinned(edges: Doubles, rates: Doubles) -> tuple[Doubles, Doubles]:
+    if rates.size <= MOST_STEPS:
+        return edges, rates
+    bits = np.concatenate(([0.0], np.cumsum(rates * np.diff(edges))))
+    fewer = np.linspace(edges[0], edges[-1], MOST_STEPS + 1)
+    return fewer, np.diff(np.interp(fewer, edges, bits)) / np.diff(fewer)

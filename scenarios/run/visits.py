@@ -1,0 +1,196 @@
+"""Bottlenecks, critical clients, wasted visits, participation and energy of a run, read from its ledger's visits.
+
+A query is `coordinator.records.store.read` bound to one ledger: SQL to rows.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.records.schema import (
+    BOTTLENECKS,
+    DOWNLOAD_ONLY,
+    ENERGY,
+    FAULTY,
+    KINDS,
+    NO_TRAINING,
+    TRAIN,
+    TRAINED,
+)
+
+Query = Callable[[str], list[sqlite3.Row]]
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class BottleneckCount:
+    """The rounds of one bottleneck."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    """Virtual seconds of these rounds from beginning to end."""
+
+
+@dataclass
+class CriticalClient:
+    """A client whose visits were the last that rounds waited for."""
+
+    client: int
+    device: str
+    network: str
+    visited: int
+    """Rounds in which it had a visit, evaluations and messages of earlier visits aside."""
+    rounds: int = 0
+    """Rounds that waited for it last."""
+    seconds: float = 0.0
+    """Virtual seconds of these rounds from beginning to end."""
+    by: dict[str, int] = field(default_factory=dict)
+    """Bottleneck -> rounds."""
+
+
+def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
+    """Each of `BOTTLENECKS` -> its rounds, a round that was cut among them."""
+    rows = query("SELECT bottleneck, COUNT(*) n, SUM(end_s - start_s) s FROM rounds GROUP BY bottleneck")
+    counts = {row["bottleneck"]: BottleneckCount(row["n"], row["s"]) for row in rows}
+    return {name: counts.get(name, BottleneckCount()) for name in BOTTLENECKS}
+
+
+def by_kind(query: Query) -> dict[str, int]:
+    """Each of `KINDS` -> number of visits; kinds without training only if there are any."""
+    counts = {row["kind"]: row["n"] for row in query("SELECT kind, COUNT(*) n FROM visits GROUP BY kind")}
+    return {kind: counts.get(kind, 0) for kind in KINDS if kind not in NO_TRAINING or kind in counts}
+
+
+def faulty(query: Query, most: int) -> list[sqlite3.Row]:
+    """(client, kind, n): clients with invalid updates, most frequent first, at most ``most`` of them."""
+    kinds = ", ".join(f"'{kind}'" for kind in FAULTY)
+    return query(
+        f"SELECT client, kind, COUNT(*) n FROM visits WHERE kind IN ({kinds}) GROUP BY client, kind "
+        f"ORDER BY n DESC, client, kind LIMIT {most}"
+    )
+
+
+def staleness(query: Query) -> dict[int, int]:
+    """Staleness in server steps -> number of training visits that counted."""
+    rows = query("SELECT staleness, COUNT(*) n FROM visits WHERE kind = 'train' GROUP BY staleness ORDER BY staleness")
+    return {row["staleness"]: row["n"] for row in rows}
+
+
+def critical_clients(query: Query, most: int) -> list[CriticalClient]:
+    """The clients that most rounds waited for last, at most ``most`` of them; ties by client number."""
+    no_training = ", ".join(f"'{kind}'" for kind in NO_TRAINING)
+    clients = {
+        row["client"]: CriticalClient(row["client"], row["device"], row["network"], row["visited"])
+        for row in query(
+            "SELECT client, device, network, COUNT(DISTINCT round) visited FROM visits "
+            f"WHERE kind NOT IN ({no_training}) GROUP BY client"
+        )
+    }
+    for row in query(
+        "SELECT critical, bottleneck, COUNT(*) n, SUM(end_s - start_s) s FROM rounds WHERE critical IS NOT NULL "
+        "GROUP BY critical, bottleneck ORDER BY n DESC"
+    ):
+        client = clients.get(row["critical"])
+        if client is None:  # in a ledger that no run has written
+            continue
+        client.rounds += row["n"]
+        client.seconds += row["s"]
+        client.by[row["bottleneck"]] = row["n"]
+    critical = [client for client in clients.values() if client.rounds]
+    return sorted(critical, key=lambda client: (-client.rounds, client.client))[:most]
+
+
+def counted(numbers: Mapping[str, int]) -> str:
+    """The counts above 0 as text: {"own link": 12, "waiting": 0, "compute": 2} -> "own link 12, compute 2"."""
+    return ", ".join(f"{name} {number}" for name, number in numbers.items() if number) or NONE
+
+
+# --- participation --------------------------------------------------------------------------------------------------
+
+VISITS_OF_CLIENTS = f"""SELECT client, kind IN ({", ".join(f"'{kind}'" for kind in TRAINED)}) AS counted, COUNT(*) AS n
+    FROM visits WHERE kind NOT IN ({", ".join(f"'{kind}'" for kind in (*NO_TRAINING, DOWNLOAD_ONLY))})
+    GROUP BY client, counted"""
+
+
+STALENESS_OF_CLIENTS = f"""SELECT client, AVG(staleness) AS staleness, AVG(up_end_s - start_s) AS seconds
+    FROM visits WHERE kind = '{TRAIN}' GROUP BY client ORDER BY client"""
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Training visits per client of one run; visits that only evaluate or download are none."""
+
+    clients: int
+    counted: Mapping[int, int]
+    """Client -> visits that counted, for clients with any"""
+    wasted: Mapping[int, int]
+    """Client -> visits that did not count, for clients with any"""
+
+    @property
+    def never(self) -> int:
+        """Clients without any training visit."""
+        return self.clients - len(self.counted.keys() | self.wasted.keys())
+
+    def histogram(self) -> dict[int, int]:
+        """Visits that counted -> number of clients with so many, 0 among them."""
+        numbers = Counter(self.counted.values())
+        numbers[0] = self.clients - len(self.counted)
+        return dict(sorted((visits, clients) for visits, clients in numbers.items() if clients))
+
+    def per_client(self) -> list[int]:
+        """(clients,) visits that counted, ascending."""
+        return [0] * (self.clients - len(self.counted)) + sorted(self.counted.values())
+
+    def quartiles(self) -> tuple[float, float, float]:
+        """(fewest, median, most) visits per client that counted."""
+        every = self.per_client() or [0]
+        return every[0], statistics.median(every), every[-1]
+
+    def busiest_share(self) -> float | None:
+        """Share of the visits that counted which the busiest tenth of the clients had; None without visits."""
+        every = self.per_client()
+        busiest = every[-max(1, len(every) // 10) :]
+        return sum(busiest) / sum(every) if any(every) else None
+
+
+def participation(query: Query, scenario: Mapping[str, Any]) -> Participation:
+    """The visits per client of a run of this scenario."""
+    counts: dict[bool, dict[int, int]] = {True: {}, False: {}}
+    for row in query(VISITS_OF_CLIENTS):
+        counts[bool(row["counted"])][int(row["client"])] = int(row["n"])
+    seen = {client for known in counts.values() for client in known}
+    stated = int((scenario.get("data") or {}).get("clients") or 0)
+    return Participation(max(stated, len(seen)), counts[True], counts[False])
+
+
+# --- energy ---------------------------------------------------------------------------------------------------------
+
+MOST_CLIENTS = 50
+"""Clients of a run in the table, those that spent most"""
+SUMS = ", ".join(f'TOTAL({column}) AS "{name}"' for column, name in ENERGY.items())
+NAMES = tuple(ENERGY.values())
+
+
+def energy(query: Query) -> dict[str, float]:
+    """Part -> joules of all visits of a run."""
+    (row,) = query(f"SELECT {SUMS} FROM visits")
+    return {name: float(row[name]) for name in NAMES}
+
+
+def energy_by_device(query: Query) -> dict[str, dict[str, float]]:
+    """Device -> part -> joules of all visits of its clients, by name."""
+    rows = query(f"SELECT device, {SUMS} FROM visits GROUP BY device ORDER BY device")
+    return {str(row["device"]): {name: float(row[name]) for name in NAMES} for row in rows}
+
+
+def energy_of_clients(query: Query) -> list[sqlite3.Row]:
+    """(client, device, network, visits, energy and its parts) of the clients that spent most joules."""
+    return query(
+        "SELECT client, MIN(device) AS device, MIN(network) AS network, COUNT(*) AS visits, TOTAL(joules) AS energy, "
+        f"{SUMS} FROM visits GROUP BY client ORDER BY energy DESC, client LIMIT {MOST_CLIENTS}"
+    )

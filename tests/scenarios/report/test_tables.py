@@ -1,0 +1,128 @@
+"""A table is made of values; each medium has it in the same units, with the same best values."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scenarios.report import readings, tables, terminal
+from scenarios.report.columns import BYTES, PERCENT, POINTS, SECONDS
+from scenarios.report.pages import write_study
+from scenarios.report.tables import Number, Table, TableColumn
+
+COSTS = Table(
+    "costs",
+    [
+        TableColumn("method"),
+        TableColumn("accuracy", PERCENT, "max"),
+        TableColumn("down", BYTES, "min", over="bytes"),
+        TableColumn("up", BYTES, over="bytes", unit_of="down"),
+        TableColumn("ended by", is_left=True),
+    ],
+    [
+        ["fedavg", Number(0.77221, 0.0125), 2e6, 500_000.0, "rounds"],
+        ["a|b", Number(0.77223, 0.0130), 1.5e6, None, "budget & time"],
+        ["fedbr", Number(None, missing="1 of 2"), 1e6, 20.0],
+    ],
+    ["a_note"],
+)
+
+
+def test_a_column_has_one_unit_and_precision_which_another_may_share() -> None:
+    assert COSTS.texts == [
+        ["fedavg", "77.2 ± 1.2 %", "2.0 MB", "0.5 MB", "rounds"],
+        ["a|b", "77.2 ± 1.3 %", "1.5 MB", "–", "budget & time"],
+        ["fedbr", "1 of 2", "1.0 MB", "< 0.1 MB", ""],
+    ]
+    assert COSTS.spans == [("", 1), ("", 1), ("bytes", 2), ("", 1)]
+
+
+def test_the_best_of_a_column_is_marked_and_so_is_a_cell_that_reads_as_it() -> None:
+    table = Table(
+        "", [TableColumn(""), TableColumn("accuracy", PERCENT, "max")], [["a", 0.77221], ["b", 0.77223], ["c", 0.5]]
+    )
+    assert [row[1] for row in table.cells] == [("77.22 %", True), ("77.22 %", True), ("50.00 %", False)]
+    alone = replace(table, rows=table.rows[:1])
+    assert alone.cells == [[("a", False), ("77.22 %", False)]]
+    assert [best for *_, (_, best) in (row[:3] for row in COSTS.cells)] == [False, False, True]
+
+
+def test_a_number_has_the_sign_and_the_text_of_its_column_unless_it_has_its_own() -> None:
+    columns = [TableColumn(""), TableColumn("difference", POINTS, sign="+", missing="not tested")]
+    table = Table("", columns, [["a", 0.031], ["b", Number(0.02, mark=" *")], ["c", None]])
+    assert [row[1] for row in table.texts] == ["+3.10 pp", "+2.00 pp *", "not tested"]
+
+
+def test_readings_make_a_table_with_their_headings_and_units() -> None:
+    shown = [readings.VIRTUAL_SECONDS.reading, readings.BEST]
+    table = tables.of_readings("run", [reading.of(lambda trails: trails) for reading in shown], {"a": (), "b": ()})
+    assert (table.header, table.texts) == (
+        ["run", "virtual time", "accuracy, best"],
+        [["a", "0 s", "–"], ["b", "0 s", "–"]],
+    )
+
+
+def test_markdown_latex_and_pages_have_the_same_texts(tmp_path: Path) -> None:
+    assert tables.markdown([COSTS]).splitlines() == [
+        "## Costs",
+        "",
+        "| method | accuracy | down | up | ended by |",
+        "| --- | ---: | ---: | ---: | --- |",
+        "| fedavg | 77.2 ± 1.2 % | 2.0 MB | 0.5 MB | rounds |",
+        "| a\\|b | **77.2 ± 1.3 %** | 1.5 MB | – | budget & time |",
+        "| fedbr | 1 of 2 | **1.0 MB** | < 0.1 MB |  |",
+        "",
+        "a_note",
+    ]
+    assert tables.latex([COSTS]).splitlines() == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{costs. a\_note}",
+        r"\begin{tabular}{lrrrl}",
+        r"\toprule",
+        r"method & accuracy & down & up & ended by \\",
+        r"\midrule",
+        r"fedavg & 77.2 $\pm$ 1.2 \% & 2.0 MB & 0.5 MB & rounds \\",
+        r"a$|$b & \textbf{77.2 $\pm$ 1.3 \%} & 1.5 MB & – & budget \& time \\",
+        r"fedbr & 1 of 2 & \textbf{1.0 MB} & $<$ 0.1 MB &  \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    text = write_study(tmp_path / "study.html", "Study", "Lead.", {}, [], [COSTS]).read_text()
+    assert '<th colspan="2" class="span">bytes</th>' in text
+    assert '<td>a|b</td><td class="best">77.2 ±\u00a01.3\u00a0%</td><td>1.5\u00a0MB</td><td>–</td>' in text
+    assert '<td class="best">1.0\u00a0MB</td>' in text
+    assert '<p class="note">a_note</p>' in text
+
+
+def test_csv_has_numbers_in_si_units_and_the_ends_of_intervals() -> None:
+    table = Table(
+        "",
+        [TableColumn("method"), TableColumn("accuracy, final", PERCENT, key="accuracy"), TableColumn("time", SECONDS)],
+        [["fedavg", Number(0.75, 0.25, 0.125), 90.0], ["=fedbr", Number(0.5), None]],
+    )
+    assert tables.numbers(table).splitlines() == [
+        "method,accuracy_mean,accuracy_deviation,accuracy_low,accuracy_high,time",
+        "fedavg,0.75,0.125,0.5,1.0,90.0",
+        "'=fedbr,0.5,,,,",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "header"),
+    [(80, "method      accuracy    down        up  ended by"), (45, "method      accuracy    down        up")],
+)
+def test_a_narrow_terminal_is_printed_without_dispensable_columns(
+    width: int, header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = [*COSTS.columns[:4], replace(COSTS.columns[4], dispensable=1)]
+    stream = io.StringIO()
+    terminal.print_table(replace(COSTS, columns=columns), stream=stream)
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert lines[1:3] == ["costs", header]
+    assert lines[-1] == "a_note"
