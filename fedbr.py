@@ -3,6 +3,7 @@
     import fedbr
 
     run = fedbr.run("digits", method="fedbr", **{"train.lr": 0.05})
+    run = fedbr.run("digits", model=Net, data=(x, y))  # the things themselves in the place of names
     run.accuracy                      # of the last evaluation, in [0, 1]
     run.rounds.to_pandas()            # the ledger's tables: rounds, visits, transfers, evaluations, choices
     run.plot("curves")                # a figure of the report

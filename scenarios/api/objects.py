@@ -113,7 +113,10 @@ def _is_text(value: Any) -> bool:
 
 def _data_name(given: Mapping[str, Any], scenario: Any) -> str:
     """The data of a scenario with these overrides."""
-    tables = dict(leaves(scenario)) if isinstance(scenario, Mapping) else {"extends": scenario}
+    tables: dict[str, Any] = {"extends": scenario}
+    if isinstance(scenario, Mapping):
+        own = {key: value for key, value in scenario.items() if key.partition(".")[0] in ("data", "extends")}
+        tables = dict(leaves(_named(own, "", _name)))
     named = dict(leaves(given)).get("data.name") or tables.get("data.name")
     if named is None and tables.get("extends") is not None:
         named = read(find(str(tables["extends"])), set()).get("data", {}).get("name")

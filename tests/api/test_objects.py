@@ -25,7 +25,8 @@ import fedbr
 from coordinator.workers.launcher import WorkerLauncher
 from edge.data.registry import dataset
 from edge.protocol.plugins import display_name
-from scenarios.api.objects import as_names, axis_names
+from scenarios.api.objects import as_names, axis_names, with_names
+from scenarios.api.values import named as scenario_name
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.run import plugin_sources
@@ -173,6 +174,15 @@ def test_a_name_depends_on_the_code_alone(script: Script) -> None:
     assert name("# moved\n\n" + other) == name(NET)
     assert name(NET.replace("HIDDEN = 16", "HIDDEN = 17")) != name(NET)
     assert name(NET.replace("UNUSED = open", "UNUSED = print")) == name(NET)
+
+
+def test_a_model_is_made_for_the_data_of_the_scenario(script: Script) -> None:
+    net = script(NET.replace("classes, features,", "classes, inputs=6,").replace("features", "inputs"))["Net"]
+    scenario = {"extends": "digits", "method": "fedavg", "data": pair()}
+    for tables, overrides in ((scenario, {"model": net}), ({**scenario, "model": net}, {})):
+        with scenario_name(with_names(tables)) as name:
+            row = load(name, [f"{key}={value}" for key, value in as_names(overrides, tables).items()]).model
+        assert (row.name, row.kind) == ("Net", "features")  # of the data, as its argument does not say so
 
 
 def test_a_method_names_its_client_side_and_both_are_found(script: Script, tmp_path: Path) -> None:
@@ -499,6 +509,8 @@ def test_objects_are_given_to_several_runs_and_gone_on_with_in_the_same_process(
         assert (repr(run).split(": ")[1][:9], run.stopped_by) == ("my_method", "rounds")
         longer = fedbr.resume(run, workers=1, progress=False, rounds={"max": 2})
         assert longer.summary["rounds"] == 2
+        inputs, labels = longer.test_set()
+        assert tuple(longer.model()(inputs).shape) == (len(labels), 4)
         swept = fedbr.sweep("digits", {"model": [main["Net"], main["Wide"]]}, seeds=1, method="fedavg", **made)
         assert [row["name"] for row in swept.result["rows"]] == ["model.name=Net", "model.name=Wide"]
         compared = fedbr.compare("digits", ["fedavg", main["SPEC"]], model=main["Net"], **made)
