@@ -287,43 +287,42 @@ DATASETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 _ARRAYS = re.compile(
     r"([\w-]{1,40})/(image|features|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7})/([0-9a-f]{64})"
 )
-"""``NAME/KIND-NUMBER/SHAPE/CLASSES/HASH``; the number: the largest pixel, or the size of the vocabulary, or 0"""
+"""``NAME/KIND-NUMBER/SHAPE/CLASSES/HASH``: all that the row of arrays depends on, so that it needs no file"""
+
+
+def arrays_row(name: str, kind: ExampleKind, number: int, shape: tuple[int, ...], classes: int, sha256: str) -> DataSet:
+    """The row of arrays; ``number``: the largest pixel, or that of the tokens. DataError for an impossible one."""
+    if re.fullmatch(r"[\w-]{1,40}", name) is None:
+        raise DataError(f"name = {name!r}: must be of letters, digits, - and _, at most 40")
+    if 0 in (*shape, classes) or len(shape) != (3 if kind == "image" else 1):
+        raise DataError(f"data set {name}: examples of shape {shape} and {classes} classes are no {kind}")
+    return DataSet(
+        name,
+        f"{name}, arrays given in Python",
+        classes,
+        shape,
+        stored=shape,
+        profile="standardise" if kind == "features" else "plain",
+        source="arrays given in Python",
+        pixel_max=max(1, number) if kind == "image" else 255,
+        kind=kind,
+        vocabulary=number if kind == "tokens" else None,
+        content=sha256,
+    )
 
 
 def arrays_name(row: DataSet) -> str:
-    """The name under which `dataset` finds the row of arrays: all that it depends on, so that it needs no file."""
+    """The name under which `dataset` finds the row of arrays."""
     number = {"image": row.pixel_max, "features": 0, "tokens": row.vocabulary}[row.kind]
     return f"{row.name}/{row.kind}-{number}/{'x'.join(map(str, row.stored))}/{row.classes}/{row.content}"
 
 
-def _arrays_row(name: str) -> DataSet | None:
-    """The row that `arrays_name` has written; None for any other name."""
-    match = _ARRAYS.fullmatch(name)
-    if match is None:
-        return None
-    own, kind, number, sizes, classes, content = match.groups()
-    shape = tuple(map(int, sizes.split("x")))
-    if 0 in (*shape, int(classes)) or len(shape) != (3 if kind == "image" else 1):
-        return None
-    return DataSet(
-        own,
-        f"{own}, arrays given in Python",
-        int(classes),
-        shape,
-        shape,
-        profile="standardise" if kind == "features" else "plain",
-        source="arrays given in Python",
-        pixel_max=max(1, int(number)) if kind == "image" else 255,
-        kind=kind,  # type: ignore[arg-type]  # one of the three, by the pattern
-        vocabulary=int(number) if kind == "tokens" else None,
-        content=content,
-    )
-
-
 def dataset(name: str) -> DataSet:
     """The row of a set, by name, as ``module:ROW`` or of arrays; DataError with the nearest name if there is none."""
-    if (row := _arrays_row(name)) is not None:
-        return row
+    if (match := _ARRAYS.fullmatch(name)) is not None:
+        own, kind, number, sizes, classes, sha256 = match.groups()
+        shape = tuple(map(int, sizes.split("x")))
+        return arrays_row(own, kind, int(number), shape, int(classes), sha256)  # type: ignore[arg-type]  # the kind
     try:
         return find(name, DATASETS, DataSet, "data set")
     except ValueError as error:

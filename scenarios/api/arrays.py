@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.decoded_cache import arrays_sha256, check_examples, store_arrays
-from edge.data.registry import DataError, DataSet, Split, arrays_name
-
-Kind = Literal["image", "features", "tokens"]
+from edge.data.registry import DataError, DataSet, ExampleKind, Split, arrays_name, arrays_row
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def dataset(
     *,
     test: float = 0.2,
     seed: int = 0,
-    kind: Kind | None = None,
+    kind: ExampleKind | None = None,
     classes: int | None = None,
     name: str = "arrays",
 ) -> Arrays:
@@ -74,19 +72,9 @@ def dataset(
     train, held = (Split(_examples(kind, x), y) for x, y in pairs)
     most = int(max(train.y.max(initial=0), held.y.max(initial=0)))
     largest = int(max(train.x.max(initial=0), held.x.max(initial=0))) if kind != "features" else 0
-    row = DataSet(
-        name,
-        f"{name}, arrays given in Python",
-        most + 1 if classes is None else classes,
-        shape=train.x.shape[1:],
-        stored=train.x.shape[1:],
-        profile="standardise" if kind == "features" else "plain",
-        source="arrays given in Python",
-        pixel_max=max(1, largest) if kind == "image" else 255,
-        kind=kind,
-        vocabulary=largest + 1 if kind == "tokens" else None,
-        content=arrays_sha256(train, held),
-    )
+    number = largest + 1 if kind == "tokens" else largest
+    classes = most + 1 if classes is None else classes
+    row = arrays_row(name, kind, number, train.x.shape[1:], classes, arrays_sha256(train, held))
     for part, split in (("training", train), ("test", held)):
         check_examples(row, f"{part} examples", split)
     return Arrays(row, train, held)
@@ -122,7 +110,7 @@ def _pair(part: str, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return x, labels
 
 
-def _kind(x: NDArray[Any]) -> Kind:
+def _kind(x: NDArray[Any]) -> ExampleKind:
     if x.ndim > 2:
         return "image"
     return "features" if x.dtype.kind == "f" else "tokens"
@@ -140,7 +128,7 @@ def _drawn(y: NDArray[Any], part: float, seed: int) -> NDArray[np.bool_]:
     return drawn
 
 
-def _examples(kind: Kind, x: NDArray[Any]) -> NDArray[Any]:
+def _examples(kind: ExampleKind, x: NDArray[Any]) -> NDArray[Any]:
     """Examples in the form of `edge.data.registry.Split`, with the same values."""
     if kind == "features":
         return np.ascontiguousarray(x, np.float32)

@@ -393,6 +393,7 @@ def test_the_form_of_arrays_says_what_they_are(x: Any, kind: str, shape: tuple[i
         ((np.zeros((2, 6)), [0, 1], np.zeros((2, 6))), "data: x_test and y_test belong together"),
         ((np.zeros((2, 6)), [0, 1], np.zeros((2, 5)), [0, 1]), "test examples: x is float32 of shape (2, 5), not"),
         (([[1, 2], [3]], [0, 1]), "x: is no array: "),
+        ((np.zeros((2, 2, 2, 2, 2)), [0, 1], np.zeros((2, 6)), [0, 1]), "data set arrays: examples of shape (2, 2, 2"),
         ((np.broadcast_to(np.float32(0), (10**6, 10**6)), np.zeros(1)), "x of shape (1000000, 1000000) and y of"),
     ],
 )  # fmt: skip
