@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from scenarios.api.several import RunCollection, compare, report, sweep
     from scenarios.api.several import open_folder as open
     from scenarios.api.tensorboard import TensorBoard
-    from scenarios.config.errors import ScenarioError
-    from scenarios.report.run_reader import ReportError
+    from scenarios.config.errors import ReportError, ScenarioError
 
     __version__: str
 
@@ -106,7 +105,7 @@ _HOMES = {
     "dataset": "scenarios.api.arrays",
     "DrawnFigure": "scenarios.api.drawn",
     "MLflow": "scenarios.api.mlflow",
-    "ReportError": "scenarios.report.run_reader",
+    "ReportError": "scenarios.config.errors",
     "Run": "scenarios.api.run",
     "RunFailed": "coordinator.rounds.run",
     "ScenarioError": "scenarios.config.errors",

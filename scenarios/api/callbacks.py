@@ -7,7 +7,6 @@ in one ends the run after the round that it was told of; the run can be resumed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from edge.protocol.plugins import error_text
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
-from scenarios.run.session import ProgressDisplay
+from scenarios.run.observer import RunObserver
 
 
 @dataclass
@@ -105,44 +104,27 @@ class _FunctionCallback(Callback):
         return self._function(round)
 
 
-class CallbackDisplay:
-    """A progress display that tells callbacks, too; a stop flag that they set, by their wish or by an error."""
+class CallbackObserver(RunObserver):
+    """Tells callbacks of a run; ends it by their wish, or after an error in one, of which the others know nothing."""
 
-    def __init__(self, show: ProgressDisplay, callbacks: Callbacks) -> None:
+    def __init__(self, callbacks: Callbacks) -> None:
         several = _listed(callbacks)
-        self._names = [_name(each) for each in several]
+        self._names = [str(getattr(each, "__qualname__", type(each).__qualname__)) for each in several]
         self._callbacks = [each if isinstance(each, Callback) else _FunctionCallback(each) for each in several]
-        self._show = show
         self._error: tuple[str, Exception] | None = None
-        self._is_set = False
-        self._has_started = False
 
-    def __call__(self) -> bool:
-        """Whether the run is to stop."""
-        return self._is_set
-
-    def on_start(self, folder: Path, loaded: Loaded) -> None:
-        """A run begins or goes on."""
-        self._show.on_start(folder, loaded)
+    def on_start(self, folder: Path, loaded: Loaded) -> bool:
         scenario = loaded.scenario.model_dump()
-        self._has_started = True
         self._tell(lambda callback: callback.on_start(folder, scenario))
+        return self._error is not None
 
-    def on_round(self, progress: RoundFinished) -> None:
-        """A round has been committed."""
-        self._show.on_round(progress)
+    def on_round(self, progress: RoundFinished) -> bool:
         round = _committed(progress)
         answers = self._tell(lambda callback: callback.on_round(round))
-        self._is_set |= round.is_stopped or any(_is_false(answer) for answer in answers)
+        return self._error is not None or round.is_stopped or any(map(_is_false, answers))
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
-        """The run has ended; callbacks are told if they were told of its start."""
-        if self._has_started:
-            self._tell(lambda callback: callback.on_end(summary))
-
-    def showing(self) -> AbstractContextManager[object]:
-        """Entered while the run works."""
-        return self._show.showing()
+        self._tell(lambda callback: callback.on_end(summary))
 
     def check(self, folder: Path | None) -> None:
         """RunFailed from the first error of a callback, if there was one; ``folder``: of the run, if it is kept."""
@@ -159,7 +141,6 @@ class CallbackDisplay:
                 answers.append(call(callback))
             except Exception as error:  # a user's callback may raise anything; `check` raises it after the run's end
                 self._error = self._error or (name, error)
-                self._is_set = True
         return answers
 
 
@@ -178,10 +159,6 @@ def _listed(callbacks: Callbacks) -> list[OnRound]:
                 f"on_round = {each!r}: must be a function of a CommittedRound, a fedbr.Callback, or several"
             )
     return listed
-
-
-def _name(callback: OnRound) -> str:
-    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
 
 
 def _committed(progress: RoundFinished) -> CommittedRound:

@@ -11,7 +11,8 @@ from pathlib import Path
 from edge.protocol.files import write_text
 from edge.protocol.spelling import nearest
 from scenarios.api.values import place
-from scenarios.report.run_reader import RecordedRun, ReportError, open_runs
+from scenarios.config.errors import ReportError
+from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.run.plugin_sources import not_imported
 
 

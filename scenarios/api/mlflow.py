@@ -19,7 +19,7 @@ from mlflow.tracking import MlflowClient
 
 from coordinator.rounds.budget import EARLY
 from scenarios.api.callbacks import Callback, CommittedRound
-from scenarios.report.run_reader import flat
+from scenarios.config.toml_source import leaves
 
 LONGEST_VALUE = 500
 """Characters of a setting; MLflow refuses longer ones."""
@@ -43,7 +43,7 @@ class MLflow(Callback):
         name = f"{folder.resolve().parent.name}: {scenario['method']}"
         begun = self._client.create_run(self._experiment, tags={"fedbr.folder": str(folder.resolve())}, run_name=name)
         self._run = begun.info.run_id
-        settings = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in flat(scenario).items()]
+        settings = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in leaves(scenario)]
         for first in range(0, len(settings), 100):  # the most in one request
             self._client.log_batch(self._run, params=settings[first : first + 100])
 

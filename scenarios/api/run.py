@@ -46,7 +46,7 @@ class Run:
     @property
     def environment(self) -> dict[str, Any]:
         """Machine, versions, data, blocks and fleet of the run."""
-        return dict(self._opened().environment)
+        return self._opened().environment.tables()
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -94,17 +94,17 @@ class Run:
 
         The last row may be no round: one that was cut, or an evaluation after the last round.
         """
-        return tables.rounds(self.folder)
+        return tables.rounds(RecordedRun(self.folder))
 
     @property
     def visits(self) -> pyarrow.Table:
         """One row per visit of a client: round, client, device, kind, phases, bytes, joules, loss, .."""
-        return tables.visits(self.folder)
+        return tables.visits(RecordedRun(self.folder))
 
     @property
     def transfers(self) -> pyarrow.Table:
         """One row per visit, direction and block: visit, round, client, direction, slot, key, nbytes."""
-        return tables.transfers(self.folder)
+        return tables.transfers(RecordedRun(self.folder))
 
     @property
     def evaluations(self) -> pyarrow.Table:
@@ -112,7 +112,7 @@ class Run:
 
         Empty for a run that evaluated nothing but the accuracy and loss of the global model, which `rounds` has.
         """
-        return tables.evaluations(self.folder)
+        return tables.evaluations(RecordedRun(self.folder))
 
     @property
     def logged(self) -> pyarrow.Table:
@@ -120,12 +120,12 @@ class Run:
 
         Empty for a method that logs nothing, as all shipped ones.
         """
-        return tables.logged(self.folder)
+        return tables.logged(RecordedRun(self.folder))
 
     @property
     def choices(self) -> pyarrow.Table:
         """The method's own table, such as the choices and rewards of FedBR's bandit; empty for most methods."""
-        return tables.choices(self.folder)
+        return tables.choices(RecordedRun(self.folder))
 
     # --- figures, report, model ---------------------------------------------------------------------------------------
 

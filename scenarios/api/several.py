@@ -16,14 +16,15 @@ from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
 from scenarios.api.wording import in_python
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import ReportError, ScenarioError
 from scenarios.config.toml_source import parse
 from scenarios.experiment import run_set
 from scenarios.experiment.experiment import Experiment, write
 from scenarios.experiment.grid import METHOD, SEED, Grid, axis_of
-from scenarios.report.run_finder import LEDGER, found
-from scenarios.report.run_reader import ReportError
 from scenarios.run.host import Host, Piece, choose_device
+from scenarios.run.observer import NotePrinter
+from scenarios.run.run_finder import found
+from scenarios.run.run_folder import LEDGER
 from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _made(
     on: str | None,
     progress: bool | None,
     parallel: int | None,
-    write_note: Callable[[str], None],
+    write_note: NotePrinter,
 ) -> RunCollection:
     """The runs of an experiment, after those that are missing have been made and its result has been written."""
     from scenarios.experiment.parallel import make_runs
@@ -185,7 +186,7 @@ def _made(
     preload = None if is_in_turn and missing else ()  # its slots have fork servers of their own
     loaded = [run.loaded for run in missing or planned.runs[:1]]
     here = workers if named is None else 1
-    done = session(out, None, here, device, show, write_note, preload).call(loaded, work)
+    done = session(here, device, show, write_note, out=out, preload=preload).call(loaded, work)
     result = experiment.result(done) | {"warnings": done["warnings"]}
     for line in run_set.warning_lines(result):
         write_note(line)

@@ -122,7 +122,7 @@ def _expected(error: Exception) -> int | None:
         return USAGE
     from coordinator.rounds.run import RunFailed
     from coordinator.workers.task import PoolError, Stopped
-    from scenarios.report.run_reader import ReportError
+    from scenarios.config.errors import ReportError
 
     if isinstance(error, ReportError):
         return USAGE

@@ -15,11 +15,11 @@ from scenarios.cli.options import (
     FINISHED,
     STOPPED,
     StudyOptions,
+    call_session,
     emit,
     exit_with_error,
     progress_printer,
     report_or_warning,
-    with_workers,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def run_experiment(
     from scenarios.experiment.parallel import make_runs
     from scenarios.report.live import LiveTable, ParallelTable
     from scenarios.run.host import choose_device, piece_seconds
+    from scenarios.run.session import Session
 
     planned, piece = experiment.run_set, options.piece
     piece_seconds(piece)  # refused before minutes are spent on an estimate
@@ -72,18 +73,9 @@ def run_experiment(
             experiment.complete(made, host, launcher, stopped)
         return made
 
-    made = with_workers(
-        loaded,
-        options.out,
-        None,
-        options.workers if named is None else 1,
-        options.device,
-        options.silent,
-        work,
-        piece=piece,
-        show=table if side_by_side else in_turn,
-        preload=() if side_by_side or not missing else None,
-    )
+    workers, preload = options.workers if named is None else 1, () if side_by_side or not missing else None
+    here = Session(workers, options.device, out=options.out, piece=piece, preload=preload)
+    made = call_session(loaded, work, here, options.silent, table if side_by_side else in_turn)
     _finish(experiment, experiment.result(made) | {"warnings": made["warnings"]}, options, expected)
 
 
@@ -126,6 +118,7 @@ def _finish(
 
 def estimate_of(planned: RunSet, options: StudyOptions) -> dict[str, Any]:
     """The expected duration of a study on this machine (`duration.result`), measured in short runs."""
+    from scenarios.run.session import Session
     from scenarios.studies.forecast import duration
 
     tell = progress_printer(options.silent)
@@ -135,7 +128,7 @@ def estimate_of(planned: RunSet, options: StudyOptions) -> dict[str, Any]:
         return duration.result(planned, host, duration.foreseen(planned, host, launcher, stopped, tell))
 
     runs = [run.loaded for run in planned.runs]
-    return with_workers(runs, None, None, options.workers, options.device, True, work)
+    return call_session(runs, work, Session(options.workers, options.device), quiet=True)
 
 
 def show_estimate(found: dict[str, Any], stream: IO[str]) -> None:

@@ -19,9 +19,9 @@ from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, folder_of, warning_lines
 from scenarios.report import plot_style, terminal
 from scenarios.report.pages import write_study
-from scenarios.report.progress import Trail, trail
 from scenarios.report.tables import Table
 from scenarios.run.host import Host
+from scenarios.run.progress import Trail, trail
 
 Result = Mapping[str, Any]
 """What a command prints with ``--json``"""

@@ -24,6 +24,7 @@ from coordinator.workers.launcher import WorkerLauncher, environment, how_ended
 from scenarios.experiment.run_set import PlannedRun, RunSet, collected, ended_before, locked, refuse_nothing, run_all
 from scenarios.experiment.slots import RunCluster, RunSlot, told_of
 from scenarios.run.host import Host
+from scenarios.run.observer import Observers
 
 RUN_PROCESS = "scenarios.experiment.run_process"
 TURN_SECONDS = 0.2
@@ -55,8 +56,8 @@ def make_runs(
 
     With a ``cluster``, its machines make the runs, and ``parallel`` is the most that it makes at the same time.
 
-    ``about`` is told the name of the run which the host's next ``on_start`` or ``on_round`` is about, and of each run
-    that has ended or failed. A run whose process is killed counts as failed. Errors as of `run_all`.
+    ``about`` is told the name of the run which the next ``on_start`` or ``on_round`` is about, and of each run that has
+    ended or failed. A run whose process is killed counts as failed. Errors as of `run_all`.
     """
     if parallel <= 1 and cluster is None:
         return run_all(run_set, host, launcher, stopped)
@@ -77,7 +78,7 @@ def make_runs(
 def worker_shares(host: Host, parallel: int, missing: int) -> list[int]:
     """The workers of each run process of this machine: those of ``host``, shared out."""
     if missing and parallel > host.workers:
-        host.on_note(f"{host.workers} workers: at most as many runs at a time, not {parallel}")
+        Observers(host.observers).on_note(f"{host.workers} workers: at most as many runs at a time, not {parallel}")
     count = min(parallel, host.workers, missing)
     return [host.workers // count + (number < host.workers % count) for number in range(count)]
 
@@ -94,7 +95,7 @@ class ParallelRuns:
         start: Callable[[Host, int], RunSlot],
     ) -> None:
         self._queue, self._folder, self._host, self._about = deque(missing), folder, host, about
-        self._start_slot = start
+        self._start_slot, self._watch = start, Observers(host.observers)
         self._selector = selectors.DefaultSelector()
         self._processes: list[RunSlot] = []
         self.ended: dict[str, dict[str, Any]] = {}
@@ -159,13 +160,13 @@ class ParallelRuns:
         assert process.run is not None
         name = process.run.name
         if "note" in said:
-            self._host.on_note(said["note"])
+            self._watch.on_note(said["note"])
         elif "began" in said:
             self._about(name)
-            self._host.on_start(Path(said["began"]), process.run.loaded)
+            self._watch.on_start(Path(said["began"]), process.run.loaded)
         elif "round" in said:
             self._about(name)
-            self._host.on_round(unpacked(said["round"]))
+            self._watch.on_round(unpacked(said["round"]))
         else:
             self._end(name, said)
             self._hand_out(process)

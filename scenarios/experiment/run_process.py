@@ -40,6 +40,7 @@ from edge.protocol.scratch import scratch
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.experiment.run_set import PlannedRun, make_run, reason
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
 
 Answer = Callable[[dict[str, Any]], None]
 
@@ -87,14 +88,28 @@ def main() -> None:
         Path(told["out"]),
         told["workers"],
         told["device"],
-        on_start=lambda folder, loaded: answer({"began": str(folder)}),
-        on_round=lambda progress: answer({"round": packed(progress)}),
-        on_note=lambda note: answer({"note": note}),
+        observers=[Answers(answer)],
         stopped_by=commands.stopped_by,
     )
     with WorkerLauncher() as launcher:
         while (run := commands.next_run()) is not None:
             answer(_outcome(run, host, launcher, commands))
+
+
+class Answers(RunObserver):
+    """Tells the other process of a run."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def on_start(self, folder: Path, loaded: Loaded) -> None:
+        self._answer({"began": str(folder)})
+
+    def on_round(self, progress: RoundFinished) -> None:
+        self._answer({"round": packed(progress)})
+
+    def on_note(self, note: str) -> None:
+        self._answer({"note": note})
 
 
 def _answers() -> Answer:

@@ -35,9 +35,10 @@ from scenarios.experiment.grid import (
     override_text,
     show,
 )
-from scenarios.experiment.run_set import RunSet, resolved_keys
+from scenarios.experiment.run_set import RunSet
 from scenarios.report import bands, tables, terminal
 from scenarios.report.csv_files import csv_text
+from scenarios.run.run_folder import resolved_keys
 
 KIND = "sweep"
 SEEDS = 3

@@ -16,9 +16,9 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from scenarios.papers.amounts import HESSIAN_DIRECTION, HESSIAN_NORM, HESSIANS
 from scenarios.papers.cells import CellSelection
-from scenarios.run import runner
+from scenarios.run.folder_files import MEASURED
 from scenarios.run.host import Host
-from scenarios.run.run_folder import MEASURED
+from scenarios.run.run_folder import RunFolder
 from scenarios.studies import measure, measure_request
 from scenarios.studies.measure_request import MeasureRequest
 
@@ -45,7 +45,7 @@ def measure_runs(
         folder = Path(run["run_dir"])
         try:
             # Its plug-ins are those of this reproduction, which has imported them from where this process searches.
-            with runner.open_existing(folder, host.device, allow_code=True) as (loaded, _):
+            with RunFolder(folder).open_scenario(host.device, allow_code=True) as (loaded, _):
                 asked = measure_request.plan(
                     loaded,
                     folder,

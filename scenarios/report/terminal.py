@@ -13,14 +13,15 @@ from rich.table import Table as RichTable
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from edge.protocol.plugins import display_name
-from scenarios.report import drawn_times, labels, nominal_cost, time_basis
+from scenarios.config.errors import ReportError
+from scenarios.report import drawn_times, labels
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Column, Quantity, cells
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.narrow import column_groups, fitting, widths
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import percent, to_target, trail
-from scenarios.report.run_reader import ReportError
 from scenarios.report.tables import Table
+from scenarios.run import nominal_cost, time_basis
+from scenarios.run.progress import percent, to_target, trail
 from scenarios.run.run_records import read_scenario
 from scenarios.run.visits import counted
 

@@ -120,7 +120,7 @@ def find(modules: Iterable[str]) -> dict[str, Source]:
 
 
 def keep(sources: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
-    """Copy sources into a run folder that `scenarios.run.run_folder` has checked; returns module -> record."""
+    """Copy sources into a run folder that `scenarios.run.folder_files` has checked; returns module -> record."""
     for module, source in sources.items():
         copy = _copy(folder, module, source.file)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -37,9 +37,10 @@ from edge.training.metrics.registry import metric_rows
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import ScenarioError
-from scenarios.report.metadata import source_change
 from scenarios.run import builder, evaluated_clients, run_errors, runner
-from scenarios.run.host import Host, run_lock
+from scenarios.run.folder_files import run_lock
+from scenarios.run.host import Host
+from scenarios.run.run_folder import RunFolder
 from scenarios.studies.measure_request import MeasureRequest
 from scenarios.studies.restored_run import copied_ledger, restored_run
 
@@ -63,7 +64,7 @@ def measure(
     started = time.monotonic()
     with run_lock(folder), scratch() as place:
         launcher.adopt(place)  # the launcher removes it if this process is killed
-        if change := source_change(folder):
+        if change := RunFolder(folder).source_change():
             raise ScenarioError(f"{folder}: {change}; to measure this run, restore the files")
         with plugin_errors.named(asked.loaded.scenario.model_dump(), ScenarioError, asked.loaded.name):
             found = _measured(asked, folder, place, host, launcher, stopped, tell)

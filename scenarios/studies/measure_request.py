@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from coordinator.records.store import has_rounds, read
 from edge.training.metrics.registry import metric_rows
 from scenarios.config.error_messages import error_message
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EvalSection
 from scenarios.config.toml_source import parse
+from scenarios.run.run_folder import RunFolder
 
 OPTIONS = "eval.metric_options."
 Clients = Literal["local", "evaluated", "none"]
@@ -74,11 +74,11 @@ def _options(name: str, kind: Any, given: Mapping[str, Mapping[str, Any]]) -> di
 
 def _stored_round(folder: Path, round: int | None) -> int:
     """The ledger's number of a round whose checkpoint is kept; ScenarioError that names those that are."""
-    ledger = folder / "ledger.sqlite"
+    recorded = RunFolder(folder)
     try:
-        rows = read(ledger, "SELECT round FROM checkpoints ORDER BY round") if has_rounds(ledger) else []
+        rows = recorded.query("SELECT round FROM checkpoints ORDER BY round") if recorded.is_begun else []
     except sqlite3.Error as error:
-        raise ScenarioError(f"{ledger} cannot be read: {error}") from None
+        raise ScenarioError(f"{recorded.ledger} cannot be read: {error}") from None
     stored = [int(row["round"]) for row in rows]
     if not stored:
         raise ScenarioError(f"{folder}: there is nothing to measure before the first round has been committed")

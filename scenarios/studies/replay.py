@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -24,25 +22,15 @@ from coordinator.records.schema import BOTTLENECKS, RoundRow
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import ModelProfile
-from edge.protocol.operations import KINDS
-from edge.protocol.payload import (
-    FORWARD,
-    INNER_GRADIENT,
-    INPUT_GRADIENT,
-    PASS_TYPES,
-    WEIGHT_GRADIENT,
-    BlockShape,
-    LayerShape,
-    Layout,
-)
 from scenarios.config import plugin_errors
+from scenarios.config.errors import ReportError
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
-from scenarios.report.metadata import modules_of
-from scenarios.report.progress import accumulated, to_target
-from scenarios.report.run_reader import PARTS, ReportError, open_runs
+from scenarios.report.run_reader import open_runs
 from scenarios.run import builder
+from scenarios.run.progress import accumulated, to_target
+from scenarios.run.run_folder import ENVIRONMENT, SCENARIO
 from scenarios.studies.replayed_run import OtherVisits, RecordedRounds, RetimedRun
 
 TABLES = ("fleet", "budget")
@@ -137,11 +125,11 @@ def replayed(folder: Path, overrides: Sequence[str] = (), allow_code: bool = Fal
 def prepared(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False) -> PreparedReplay:
     """The run of a folder, read and checked. ScenarioError and ReportError as of `replay`.
 
-    ``allow_code``: modules of the user's own are imported from wherever `modules_of` finds them.
+    ``allow_code``: modules of the user's own are imported from wherever `RunFolder.modules` finds them.
     """
     (run,) = open_runs([folder])
-    file = str(folder / "scenario.toml")
-    with modules_of(folder, allow_code):
+    file = str(folder / SCENARIO)
+    with run.modules(allow_code):
         recorded, loaded = load(file), load(file, overrides)
     record = RecordedRounds.of(run, recorded.method.objective.table)
     if not record.rounds:
@@ -160,11 +148,11 @@ def prepared(folder: Path, overrides: Sequence[str] = (), allow_code: bool = Fal
             f"anew: {fresh}"
         )
     try:
-        description = described(run.environment, recorded)
+        description = run.environment.profile(recorded.model.family)
         if len(description.samples) != recorded.scenario.data.clients:
             raise ValueError(f"{len(description.samples)} clients instead of {recorded.scenario.data.clients}")
-    except (LookupError, TypeError, ValueError) as error:
-        raise ReportError(f"{folder / PARTS[1]} does not describe the run's model and data: {error!r}") from error
+    except (LookupError, ValueError) as error:
+        raise ReportError(f"{folder / ENVIRONMENT} does not describe the run's model and data: {error!r}") from error
     drawn = builder.with_operations(loaded, builder.fleet(loaded), description)
     target = recorded.scenario.stop.target_accuracy
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
@@ -180,50 +168,6 @@ def _check_overrides(overrides: Sequence[str], fresh: str) -> None:
                 f"{COMMAND_LINE}: {key}: would change the training; a replay takes {', '.join(TABLES)} and "
                 f"{', '.join(KEYS)}; to train anew: {fresh}"
             )
-
-
-def described(environment: Mapping[str, Any], loaded: Loaded) -> ModelProfile:
-    """The profile that the run's workers described, without the fields that only training needs.
-
-    The environment records both gradients for the inputs as one sum. The FLOPs of a plain step, which computes no
-    gradient for the images, separate them for the first block; no method separates them for the other blocks.
-    """
-    blocks = environment["blocks"]
-    flops = np.zeros((len(blocks), PASS_TYPES))
-    for row, block in zip(flops, blocks, strict=True):
-        row[FORWARD], row[WEIGHT_GRADIENT] = block["flops_forward"], block["flops_weight_gradient"]
-        row[INNER_GRADIENT] = block["flops_input_gradient"]
-    flops[0, INPUT_GRADIENT] = flops.sum() - environment["flops_plain_per_sample"]
-    flops[0, INNER_GRADIENT] -= flops[0, INPUT_GRADIENT]
-    data, histogram = environment["data"], np.array(environment["partition"]["histogram"], np.int64)
-    return ModelProfile(
-        layout=Layout(tuple(map(_block_shape, blocks))),
-        family=loaded.model.family,
-        flops=flops,
-        activations=np.array([block["activations"] for block in blocks], np.float64),
-        data_sha256=data["sha256"],
-        data_source=data["source"],
-        classes=environment["partition"]["classes"],
-        test_count=data["test_examples"],
-        samples=histogram.sum(axis=1),
-        histogram=histogram,
-        test_samples=np.zeros(len(histogram), np.int64),
-        variants=np.array(environment.get("variants", []), np.float64).reshape(-1, PASS_TYPES),
-        operations=_recorded_operations(environment.get("operations", {})),
-        outputs=np.array(environment.get("outputs", []), np.float64).reshape(-1, 3),
-        unit_blocks=np.array(environment.get("unit_blocks", []), np.int64),
-        unit_flops=np.array(environment.get("unit_flops", []), np.float64).reshape(-1, PASS_TYPES),
-    )
-
-
-def _recorded_operations(recorded: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
-    """(kinds, 2), or none for a run that recorded none."""
-    return np.array([recorded[kind] for kind in KINDS] if recorded else [], np.float64).reshape(-1, 2)
-
-
-def _block_shape(block: Mapping[str, Any]) -> BlockShape:
-    layers = tuple(LayerShape(**layer) for layer in block.get("layers", ()))
-    return BlockShape(block["name"], block["params"], block["buffers"], layers)
 
 
 # --- side by side -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import opened
 from edge.protocol.payload import Payload
 from scenarios.run import builder
+from scenarios.run.observer import Observers
 from scenarios.studies.measure_request import MeasureRequest
 
 COPIED_PAGES = 4096
@@ -85,9 +86,8 @@ def restored_run(
         pool,
         ledger,
         place,
+        Observers((), stopped),
         refused=builder.refused(loaded, fleet, profile),
-        on_round=lambda progress: None,
-        is_stopped=stopped,
         stop_at_target=False,
     )
     resume_checkpoint(run, store)

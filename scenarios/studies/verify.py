@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.records.schema import EVALUATIONS
-from coordinator.records.store import evaluations, has_rounds, read
+from coordinator.records.store import evaluations, read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.scratch import scratch
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.report.metadata import machine_change, source_change, stops_at_target
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
+from scenarios.run.run_folder import RunFolder
 
 TABLES = {"rounds": "round", "visits": "visit", "payload_shapes": "rowid"}
 """Tables in the hash chain, beside the method's own -> the order of their rows."""
@@ -61,42 +62,44 @@ def verify(
     are none), source_change (likewise, of the user's own modules). ScenarioError for a folder without a round; other
     errors as `runner.run` raises them.
     """
-    ledger = folder / "ledger.sqlite"
+    recorded = RunFolder(folder)
     try:
-        known = len(_chain(folder)) if has_rounds(ledger) else 0
+        known = len(recorded.rounds) if recorded.is_begun else 0
     except sqlite3.Error as error:
-        raise ScenarioError(f"{ledger} cannot be read: {error}") from None
+        raise ScenarioError(f"{recorded.ledger} cannot be read: {error}") from None
     if not known:
         raise ScenarioError(f"{folder}: there is nothing to verify before the first round has been committed")
-    repeated = 0
-
-    def on_round(progress: RoundFinished) -> None:
-        nonlocal repeated
-        repeated += 1
-        host.on_round(progress)
-
-    def is_enough() -> bool:
-        return repeated >= known or stopped()
-
+    count = _RoundCount(known)
     with scratch() as place:
         launcher.adopt(place)  # the launcher removes it if this process is killed
-        elsewhere = replace(host, out=place, run_id="again", on_round=on_round)
-        result = runner.run(loaded, elsewhere, launcher, is_enough, stops_at_target(folder))
+        elsewhere = replace(host, out=place, run_id="again", observers=(*host.observers, count))
+        result = runner.run(loaded, elsewhere, launcher, stopped, recorded.environment.stops_at_target)
         again = Path(result["run_dir"])
         own = loaded.method.objective.table
         tables = TABLES | ({} if own is None else {own.name: "rowid"}) | {EVALUATIONS: "rowid"}
-        differences = (difference(folder, again, round, tables) for round in range(min(repeated, known)))
+        differences = (difference(folder, again, round, tables) for round in range(min(count.rounds, known)))
         first = next(filter(None, differences), None)
-        verified = first.round if first else min(repeated, known)
+        verified = first.round if first else min(count.rounds, known)
     return {
         "run_dir": str(folder),
         "rounds": known,
         "verified": verified,
         "same": verified == known,
         "difference": None if first is None else str(first),
-        "machine_change": machine_change(folder, host.device),
-        "source_change": source_change(folder),
+        "machine_change": recorded.environment.machine_change(host.device),
+        "source_change": recorded.source_change(),
     }
+
+
+class _RoundCount(RunObserver):
+    """Counts rounds, and ends the run after so many."""
+
+    def __init__(self, most: int) -> None:
+        self.rounds, self._most = 0, most
+
+    def on_round(self, progress: RoundFinished) -> bool:
+        self.rounds += 1
+        return self.rounds >= self._most
 
 
 def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str]) -> Difference | None:
@@ -134,10 +137,6 @@ def _differing(table: str, round: int, index: int, old: Sequence[Row], new: Sequ
     return Difference(
         round, table, index, columns, tuple(old[0][name] for name in columns), tuple(new[0][name] for name in columns)
     )
-
-
-def _chain(folder: Path) -> list[str]:
-    return [row["chain"] for row in read(folder / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")]
 
 
 def _rows(folder: Path, table: str, round: int, order: str, all_columns: bool = False) -> list[Row]:

@@ -35,11 +35,12 @@ from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, known_folder
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import TARGET
 from scenarios.run import builder, evaluated_clients, runner
 from scenarios.run.host import Host, StopFlag, choose_device, logging_to
+from scenarios.run.observer import InnerRun, RunObserver
+from scenarios.run.progress import TARGET
 from scenarios.run.run_records import read_json
-from scenarios.run.worker_count import choose_workers
+from scenarios.run.session import choose_workers
 from scenarios.studies.forecast import estimate, typical_visits
 from scenarios.studies.forecast.wall_time import (
     MeasuredRound,
@@ -111,12 +112,10 @@ class Durations:
         return self._profiles[key]
 
     def _measured(self, short: Loaded, profile: ModelProfile) -> Pace:
-        watch = _Watch(self.stopped)
         with scratch() as folder:
-            host = replace(
-                self.host, out=folder, run_id=None, on_start=Host.on_start, on_round=watch.on_round, remote_access=None
-            )
-            summary = runner.run(short, host, self.launcher, watch, stop_at_target=False)
+            watch = (InnerRun(self.host.observers), _Watch())
+            host = replace(self.host, out=folder, run_id=None, observers=watch, remote_access=None)
+            summary = runner.run(short, host, self.launcher, self.stopped, stop_at_target=False)
             if self.stopped():
                 raise Stopped
             rounds = measured_rounds(Path(summary["run_dir"]))
@@ -191,22 +190,18 @@ def table(found: Mapping[str, Any]) -> PageTable:
     )
 
 
-class _Watch:
-    """The stop flag of a short run: set once its measured rounds are enough, or by the user."""
+class _Watch(RunObserver):
+    """Ends a short run once its measured rounds are enough."""
 
-    def __init__(self, stopped: Callable[[], bool]) -> None:
-        self._stopped, self._rounds, self._began, self._is_enough = stopped, 0, 0.0, False
+    def __init__(self) -> None:
+        self._rounds, self._began = 0, 0.0
 
-    def on_round(self, progress: RoundFinished) -> None:
-        """A round has been committed."""
+    def on_round(self, progress: RoundFinished) -> bool:
         self._rounds += 1
         if self._rounds == FEWEST_ROUNDS - 2:
             self._began = time.monotonic()
-        elif self._rounds >= FEWEST_ROUNDS and self._rounds % 2 == 0:
-            self._is_enough = time.monotonic() - self._began >= ENOUGH_SECONDS
-
-    def __call__(self) -> bool:
-        return self._is_enough or self._stopped()
+        is_pair = self._rounds >= FEWEST_ROUNDS and self._rounds % 2 == 0
+        return is_pair and time.monotonic() - self._began >= ENOUGH_SECONDS
 
 
 def measured_rounds(folder: Path) -> list[MeasuredRound]:

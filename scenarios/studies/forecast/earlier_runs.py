@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.store import has_rounds, read
 from edge.runtime.numerics import processor
 from scenarios.config.load import Loaded
-from scenarios.experiment.run_set import recorded_keys, resolved_keys
-from scenarios.report.metadata import machine_change
 from scenarios.run import builder
-from scenarios.run.run_records import read_json
+from scenarios.run.run_folder import RunFolder, resolved_keys
 
 MOST_FOLDERS = 20
 """Newest run folders that are looked at"""
@@ -55,17 +52,18 @@ def _folders(place: Path) -> Iterator[Path]:
 
 
 def _read(folder: Path, device: str, wanted: Mapping[str, Any]) -> EarlierRun | None:
-    environment = read_json(folder / "environment.json")
+    recorded = RunFolder(folder)
+    environment = recorded.environment
     # Portable numerics have one fingerprint on processors of different speeds.
-    is_here = environment.get("processor", processor()) == processor() and not machine_change(folder, device)
-    if environment["device"] != device or not is_here or not has_rounds(folder / "ledger.sqlite"):
+    is_here = environment.processor in (None, processor()) and not environment.machine_change(device)
+    if environment.device != device or not is_here or not recorded.is_begun:
         return None
-    if _relevant(recorded_keys(folder / "scenario.toml")) != wanted:
+    if _relevant(recorded.keys()) != wanted:
         return None
-    (row,) = read(folder / "ledger.sqlite", "SELECT COUNT(*) AS rounds, AVG(wall_s) AS mean FROM host_rounds")
+    (row,) = recorded.query("SELECT COUNT(*) AS rounds, AVG(wall_s) AS mean FROM host_rounds")
     if row["rounds"] < FEWEST_ROUNDS or row["mean"] is None:
         return None
-    return EarlierRun(str(folder), float(row["mean"]), row["rounds"], int(environment["workers"]), device)
+    return EarlierRun(str(folder), float(row["mean"]), row["rounds"], environment.workers, device)
 
 
 def _relevant(keys: Mapping[str, Any]) -> dict[str, Any]:

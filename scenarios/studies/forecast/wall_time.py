@@ -16,7 +16,7 @@ from typing import Any
 from coordinator.records.store import has_rounds, read
 from costmodel.units import format_seconds
 from scenarios.experiment.run_set import PlannedRun, RunSet, known_folder, pending
-from scenarios.report.progress import AMOUNTS, TARGET, Trail, trail
+from scenarios.run.progress import AMOUNTS, TARGET, Trail, trail
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from scenarios.experiment.compare import plan
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted, run_all
 from scenarios.report import terminal
-from scenarios.report.run_finder import found
 from scenarios.run.host import Host
+from scenarios.run.run_finder import found
+from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 
@@ -157,7 +158,7 @@ def test_a_run_that_the_user_stopped_goes_on_to_its_limit(tmp_path: Path) -> Non
         nonlocal rounds
         rounds += 1
 
-    host = Host(tmp_path, 1, "cpu", on_round=count)
+    host = Host(tmp_path, 1, "cpu", observers=[Listener(on_round=count)])
     with WorkerLauncher() as launcher:
         first = run_all(planned, host, launcher, lambda: rounds == 1)
         again = run_all(planned, host, launcher, lambda: False)

@@ -20,6 +20,7 @@ from scenarios.config.load import load
 from scenarios.experiment import parallel, run_process, run_set
 from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.run.host import Host
+from tests.observers import Listener
 from tests.scenarios.runs import never
 
 
@@ -40,7 +41,8 @@ def made(
     """The result of runs of these names."""
     loaded = load("digits")
     runs = RunSet("sweep", "digits", [PlannedRun(name, loaded, {}) for name in names], "s")
-    host = Host(out, workers, "cpu", on_start=lambda folder, of: tell(f"began {folder.name}"), on_note=tell)
+    watch = Listener(on_start=lambda folder, of: tell(f"began {folder.name}"), on_note=tell)
+    host = Host(out, workers, "cpu", observers=[watch])
 
     def about(name: str, has_ended: bool = False) -> None:
         tell(f"{'end of' if has_ended else 'about'} {name}")

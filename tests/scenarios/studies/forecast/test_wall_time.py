@@ -123,17 +123,16 @@ def test_an_estimate_names_each_run_and_runs_nothing_of_the_study(
 
 
 def test_a_piece_is_over_at_the_end_of_the_first_round_after_its_time() -> None:
-    now, reported = [100.0], list[Any]()
+    now = [100.0]
     piece = Piece(7200.0, never, lambda: now[0])
-    on_round = piece.after(reported.append)
     progress: Any = object()
 
-    on_round(progress)
+    assert not piece.on_round(progress)
     now[0] = 7300.0
     assert not piece()
-    on_round(progress)
+    assert piece.on_round(progress)
     assert piece()
-    assert reported == [progress, progress]
+    assert piece.stopped_by() == "time_limit"
     assert Piece(None, lambda: True)()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.records.schema import EvaluationRow, RoundRow
-from scenarios.report import best_round, client_values
-from scenarios.report.best_round import BestRound
+from scenarios.run import best_round, client_values
+from scenarios.run.best_round import BestRound
 
 
 def round_row(number: int, accuracy: float | None) -> RoundRow:

@@ -14,7 +14,7 @@ from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.rng import keyed_generator
 from scenarios.run.host import StopFlag, interruptible
-from scenarios.run.stoppable_clock import StoppableClock
+from scenarios.run.runner import StoppableClock
 
 CALLS: dict[str, tuple[Any, ...]] = {
     "solve": ([], [], None),

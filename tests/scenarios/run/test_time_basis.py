@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.config.load import load
-from scenarios.report import time_basis
+from scenarios.run import time_basis
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from coordinator.methods.registry import Method
 from coordinator.methods.spec import MethodFigure, MethodMap
 from coordinator.records.schema import TABLES
 from edge.protocol.plugins import is_own
-from scenarios.report import nominal_cost
+from scenarios.run import nominal_cost
 
 KEY = "own_method"
 """Of ``environment.json``"""
@@ -47,13 +47,13 @@ def record(method: Method) -> dict[str, Any]:
     return {KEY: asdict(own)}
 
 
-def read(environment: Mapping[str, Any]) -> OwnMethod:
-    """The entry of a run's environment; ValueError for one that no run has written.
+def read(entry: Mapping[str, Any]) -> OwnMethod:
+    """The entry of a run's environment, if it has one; ValueError for one that no run has written.
 
     Names of tables and columns become SQL, so they must be plain words, and the table must be none of a run's own.
     """
     try:
-        own = TypeAdapter(OwnMethod).validate_python(environment.get(KEY, {}))
+        own = TypeAdapter(OwnMethod).validate_python(entry)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, (KEY, *first['loc'])))}: {first['msg']}") from None

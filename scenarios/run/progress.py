@@ -89,6 +89,11 @@ def after(last: ProgressPoint | None, row: RoundRow) -> ProgressPoint:
     )
 
 
+def is_cut_step(row: RoundRow) -> bool:
+    """Whether a budget cut this round, and the clients that were left still made a step (``rounds.min_fraction``)."""
+    return bool(row.cut_by) and row.participants > 0
+
+
 def final(points: Trail) -> float | None:
     """The last accuracy that was evaluated; None if none was."""
     return next((point.accuracy for point in reversed(points) if point.accuracy is not None), None)

@@ -15,8 +15,8 @@ from typing import Literal
 from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import EvaluationRow, RoundRow
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY
-from scenarios.report import client_values, progress
-from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.run import client_values, progress
+from scenarios.run.run_folder import RunFolder
 
 SelectedBy = Literal["validation", "accuracy"]
 
@@ -51,11 +51,12 @@ class BestRound:
 
 def of_folder(folder: Path) -> BestRound | None:
     """The best round of a run folder; None before the first evaluation. ReportError for a folder that is not a run."""
-    (run,) = open_runs([folder])
+    run = RunFolder(folder)
+    run.check()
     return of_run(run)
 
 
-def of_run(run: RecordedRun) -> BestRound | None:
+def of_run(run: RunFolder) -> BestRound | None:
     """The best round of a run so far; None before the first evaluation."""
     return best_round(run.rounds, run.evaluations, run.completed)
 

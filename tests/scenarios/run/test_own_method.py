@@ -14,9 +14,11 @@ from coordinator.methods.registry import Method
 from coordinator.methods.spec import MethodFigure, MethodMap
 from coordinator.records.schema import MethodTable, RoundRow
 from coordinator.records.store import Commit, Ledger
-from scenarios.report import html, own_method
+from scenarios.config.errors import ReportError
+from scenarios.report import html
 from scenarios.report.method_figures import figures_of
-from scenarios.report.run_reader import ReportError, open_runs
+from scenarios.report.run_reader import open_runs
+from scenarios.run import own_method
 from tests.ledgers import made_run
 
 SCENARIO = 'method = "gone:SPEC"\nseed = 0\n'

@@ -25,9 +25,10 @@ from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
 from scenarios.experiment.run_set import MARK, PlannedRun, RunSet, pending, run_all
 from scenarios.report import html
-from scenarios.run import run_folder, runner
+from scenarios.run import folder_files, runner
+from scenarios.run.folder_files import SUPER_JOURNAL
 from scenarios.run.host import Host
-from scenarios.run.run_folder import SUPER_JOURNAL
+from tests.observers import Listener
 from tests.scenarios.runs import QUICK, fedbr, never, opened, resumed
 
 DIGITS = (*QUICK, "rounds.max=3", "method=fedbr")
@@ -37,7 +38,7 @@ NEWEST = "checkpoints/round-000001.safetensors"
 @pytest.fixture(scope="module")
 def stopped(launcher: WorkerLauncher, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done: list[RoundFinished] = []
-    host = Host(tmp_path_factory.mktemp("out"), 2, "cpu", "cut", on_round=done.append)
+    host = Host(tmp_path_factory.mktemp("out"), 2, "cpu", "cut", [Listener(on_round=done.append)])
     result = runner.run(load("digits", DIGITS), host, launcher, lambda: len(done) >= 2, True)
     assert (result["stopped_by"], result["rounds"]) == ("user", 2)
     return Path(result["run_dir"])
@@ -127,7 +128,8 @@ def test_a_log_is_not_written_through_a_link_that_comes_later(
             path.unlink()
             path.symlink_to(precious)
 
-    result = runner.resume(loaded, Host(folder.parent, 2, device, on_start=on_start), folder, launcher, never)
+    host = Host(folder.parent, 2, device, observers=[Listener(on_start=on_start)])
+    result = runner.resume(loaded, host, folder, launcher, never)
     assert result["rounds"] == 3  # other workers, with other logs, took their places
     assert precious.read_text() == "years of work"
 
@@ -202,12 +204,12 @@ def test_a_run_that_begins_anew_keeps_a_strangers_files(folder: Path, launcher: 
 
 def test_a_run_that_is_discarded_leaves_no_folder_but_for_what_is_not_its_own(folder: Path, precious: Path) -> None:
     other = Path(shutil.copytree(folder, folder.parent / "other"))
-    run_folder.discard(other)
+    folder_files.discard(other)
     assert not other.exists()
     shutil.rmtree(folder / "checkpoints")
     (folder / "checkpoints").symlink_to(precious.parent)
     (folder / "logs" / "notes").write_text("mine")
-    run_folder.discard(folder)
+    folder_files.discard(folder)
     assert precious.exists()
     assert sorted(path.name for path in folder.rglob("*")) == ["checkpoints", "logs", "notes"]
 

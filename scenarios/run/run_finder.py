@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scenarios.report.run_reader import PARTS, ReportError, check_folder, find, open_runs
-from scenarios.run.run_records import read_json
+from edge.protocol.home import expanded
+from scenarios.config.errors import ReportError
+from scenarios.run.run_folder import LEDGER, PARTS, RunFolder, check_folder
+from scenarios.run.run_records import ComparisonRecord, read_json
 
-LEDGER = PARTS[-1]
 COMPARISON = "compare.json"
 MOST_FOLDERS = 10_000
 """Folders that are searched below a named one, runs not counted; it takes about a second"""
@@ -44,7 +45,7 @@ def found(named: Sequence[Path]) -> FoundRuns:
     """The runs of these folders; ReportError for a folder that holds none, or is a damaged run itself."""
     begun = [folder for folder in named if _is_begun(folder / COMPARISON)]
     if len(named) == 1 and not begun and (named[0] / COMPARISON).exists():
-        return FoundRuns(*find(named[0]))
+        return FoundRuns(*_compared(named[0]))
     folders: dict[Path, Path] = {}
     left_out: dict[str, None] = {}
     for folder in named:
@@ -52,6 +53,23 @@ def found(named: Sequence[Path]) -> FoundRuns:
         folders |= {run.resolve(): run for run in runs if run.resolve() not in folders}
         left_out |= dict.fromkeys(reasons)
     return FoundRuns(list(folders.values()), None, list(left_out), list(map(_to_go_on, begun)))
+
+
+def _compared(folder: Path) -> tuple[list[Path], Mapping[str, Any]]:
+    """The run folders of a comparison, and its result; ReportError for a damaged one.
+
+    One that was moved is searched for its runs by their folders' names.
+    """
+    file = folder / COMPARISON
+    try:
+        comparison = read_json(file, ComparisonRecord)
+        named = [expanded(run["run_dir"]) for run in comparison["runs"]]
+    except ValueError as error:
+        raise ReportError(
+            f"{file} does not name the runs that were compared: {error}; make the comparison again with --run-id "
+            f"{folder.resolve().name}, or name the folder of one of its runs"
+        ) from error
+    return [run if run.is_dir() else folder / run.name for run in named], comparison
 
 
 def _is_begun(file: Path) -> bool:
@@ -70,12 +88,12 @@ def _to_go_on(folder: Path) -> str:
 def _runs_of(folder: Path) -> tuple[list[Path], list[str]]:
     """(runs, reasons why others are left out) of one named folder."""
     check_folder(folder)
-    if _is_run(folder):
-        return [folder], []  # if it is damaged, it is refused when it is opened
+    if any((folder / name).is_file() for name in PARTS):
+        return [folder], []  # meant as a run; if it is damaged, it is refused when it is opened
     runs, reasons = [], []
     for below in list(_below(folder)):  # all of them, before the first is opened
         try:
-            open_runs([below])
+            RunFolder(below).check()
         except ReportError as error:
             reasons.append(str(error))
         else:
@@ -86,11 +104,6 @@ def _runs_of(folder: Path) -> tuple[list[Path], list[str]]:
         why = f": {reasons[0]}" if reasons else ", and none is below it; name a run, a comparison, or a folder of these"
         raise ReportError(f"{folder} is not a run folder{why}")
     return runs, reasons
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether a folder is meant as a run: it has one of a run's files, damaged or not."""
-    return any((folder / name).is_file() for name in PARTS)
 
 
 def _below(folder: Path) -> Iterator[Path]:
