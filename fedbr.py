@@ -3,6 +3,7 @@
     import fedbr
 
     run = fedbr.run("digits", method="fedbr", **{"train.lr": 0.05})
+    run = fedbr.run("digits", model=Net, data=(x, y))  # the things themselves in the place of names
     run.accuracy                      # of the last evaluation, in [0, 1]
     run.rounds.to_pandas()            # the ledger's tables: rounds, visits, transfers, evaluations, choices
     run.plot("curves")                # a figure of the report
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coordinator.rounds.run import RunFailed
     from edge.data.registry import DataError
+    from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
     from scenarios.api.calls import check, replay, resume, run, verify
     from scenarios.api.drawn import DrawnFigure
@@ -60,6 +62,7 @@ __all__ = [
     "__version__",
     "check",
     "compare",
+    "dataset",
     "diff",
     "ls",
     "open",
@@ -108,6 +111,7 @@ _HOMES = {
     **dict.fromkeys(("RunList", "diff", "ls"), "scenarios.api.folders"),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",
+    "dataset": "scenarios.api.arrays",
     "DrawnFigure": "scenarios.api.drawn",
     "MLflow": "scenarios.api.mlflow",
     "ReportError": "scenarios.config.errors",

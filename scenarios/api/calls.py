@@ -20,6 +20,7 @@ from coordinator.workers.task import PoolError, Stopped
 from scenarios.api import values
 from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.notebook import progress_display
+from scenarios.api.objects import as_names, with_names
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, place
 from scenarios.api.wording import in_python
@@ -63,8 +64,8 @@ def run(
     ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
-    with calling() as write_note, values.named(scenario) as name:
-        loaded = load(name, values.overrides(overrides))
+    with calling() as write_note, values.named(with_names(scenario)) as name:
+        loaded = load(name, values.overrides(as_names(overrides, scenario)))
         if on is not None:
             note_on_sums(loaded, write_note)
         for note in builder.fleet_notes(loaded):
@@ -124,8 +125,9 @@ def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict
     """
     from scenarios.studies.forecast.check import run_check
 
-    with calling(), values.named(scenario) as name:
-        return run_check(load(name, values.overrides(overrides)), place("out", out)).plain()
+    with calling(), values.named(with_names(scenario)) as name:
+        loaded = load(name, values.overrides(as_names(overrides, scenario)))
+        return run_check(loaded, place("out", out)).plain()
 
 
 def replay(folder: Folder | Run, *, allow_code: bool = False, **overrides: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from scenarios.api import values
 from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.calls import Folder, calling, path_of, session
 from scenarios.api.notebook import parallel_display, progress_display
+from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
@@ -142,9 +143,9 @@ def compare(
 
     check_text(run_id=run_id, device=device)
     names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
-    with calling() as write_note, values.named(scenario) as name:
-        axis = axis_of(METHOD, [str(method).strip() for method in names])
-        grid = Grid(name, (axis,), dict(map(parse, values.overrides(overrides))))
+    with calling() as write_note, values.named(with_names(scenario)) as name:
+        axis = axis_of(METHOD, [str(as_names({METHOD: method})[METHOD]).strip() for method in names])
+        grid = Grid(name, (axis,), dict(map(parse, values.overrides(as_names(overrides, scenario)))))
         experiment = plan(grid, at_least_1("seeds", seeds), seed, run_id)
         return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 
@@ -185,14 +186,16 @@ def sweep(
     """
     from scenarios.experiment.sweep import plan
 
-    with calling() as write_note, values.named(scenario) as name:
+    with calling() as write_note, values.named(with_names(scenario)) as name:
         check_text(run_id=run_id, device=device)
         if not isinstance(grid, Mapping):
             raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
-        axes = tuple(axis_of(key, values.inlined(key, each)) for key, each in grid.items())
+        named = dict(axis_names(key, each, overrides, scenario) for key, each in grid.items())
+        axes = tuple(axis_of(key, values.inlined(key, each)) for key, each in named.items())
         goals = listed("targets", targets, "[0.9]")
         count = None if SEED in grid else at_least_1("seeds", seeds)
-        asked = Grid(name, axes, dict(map(parse, values.overrides(overrides))), zipped)
+        common = dict(map(parse, values.overrides(as_names(overrides, scenario))))
+        asked = Grid(name, axes, common, zipped)
         experiment = plan(asked, count, seed, goals, run_id)
         return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 

@@ -18,6 +18,7 @@ from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import policy_row
 from coordinator.rounds.selectors.registry import selection
 from edge.protocol.lr_schedules import lr_schedule
+from edge.protocol.plugins import display_name
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded, load
@@ -298,7 +299,7 @@ def override_text(key: str, value: Any) -> str:
 
 def label(settings: Point) -> str:
     """``method=fedbr train.lr=0.05``."""
-    return " ".join(f"{key}={show(value)}" for key, value in settings.items())
+    return display_name(" ".join(f"{key}={show(value)}" for key, value in settings.items()))
 
 
 def variant_name(method: str, settings: Point) -> str:

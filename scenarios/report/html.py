@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.protocol.files import write_text
+from edge.protocol.plugins import display_name
 from scenarios.config.toml_source import leaves
 from scenarios.report import drawn_times, groups, labels, method_style
 from scenarios.report import result_tables as tables
@@ -257,7 +258,7 @@ def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str,
 
 def _several(values: Sequence[Any]) -> str:
     """A few different values, or how many there are."""
-    return ", ".join(map(str, values)) if len(values) <= MOST_FACTS else f"{len(values)} different"
+    return display_name(", ".join(map(str, values))) if len(values) <= MOST_FACTS else f"{len(values)} different"
 
 
 def _environment(run: RecordedRun) -> list[tuple[str, str]]:

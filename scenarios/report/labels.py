@@ -10,6 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from edge.protocol.plugins import display_name
+
 Settings = Mapping[str, Any]
 """Dotted key -> value of a resolved scenario; a key that is not set is missing."""
 METHOD, SERVER, POLICY = "method", "server", "rounds.policy"
@@ -48,7 +50,7 @@ def labels(groups: Sequence[Settings]) -> list[str]:
 
     A key is added only to labels that would be equal without it, until none are.
     """
-    texts = [", ".join(own) for own in _words(groups)[0]]
+    texts = [display_name(", ".join(own)) for own in _words(groups)[0]]
     # Values that are written alike, as long mixes of devices, still have names of their own.
     return [
         f"{text} #{texts[: index + 1].count(text)}" if texts.count(text) > 1 else text
@@ -113,7 +115,7 @@ def value_text(value: Any) -> str:
         return _mix_text(value)
     if isinstance(value, list | tuple):
         return "+".join(map(value_text, value)) or "none"
-    return str(value)
+    return display_name(str(value))
 
 
 def _mix_text(shares: Mapping[str, Any]) -> str:
