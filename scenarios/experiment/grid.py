@@ -81,7 +81,7 @@ class Grid:
             lengths = ", ".join(f"{axis.key} has {len(axis.values)}" for axis in axes)
             raise ScenarioError(f"--zip: lists side by side must be equally long: {lengths}")
         values = (axis.values for axis in axes)
-        rows = zip(*values, strict=True) if self.zipped else product(*values)
+        rows = zip(*values, strict=True) if self.zipped and axes else product(*values)
         own = [
             self.applied(point, point) for point in (dict(zip((a.key for a in axes), row, strict=True)) for row in rows)
         ]
