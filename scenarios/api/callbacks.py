@@ -24,6 +24,8 @@ from scenarios.run.observer import RunObserver
 class CommittedRound:
     """A round that has been committed to the ledger, as callbacks are given it."""
 
+    folder: Path
+    """Of the run"""
     round: int
     """Counted from 1; an evaluation after the last round has that round's number"""
     is_whole: bool
@@ -53,7 +55,10 @@ class CommittedRound:
     _is_stopped: bool = field(default=False, repr=False)
 
     def stop(self) -> None:
-        """End the run after this round, as Ctrl-C would; `fedbr.resume` goes on with it."""
+        """End the run after this round, as Ctrl-C would; `fedbr.resume` goes on with it.
+
+        So it ends a sweep or comparison; the same call goes on with it.
+        """
         self._is_stopped = True
 
     @property
@@ -74,11 +79,14 @@ _AMOUNTS = (
 
 
 class Callback:
-    """Told of a run. Subclasses can customise by overriding
+    """Told of a run, or of each run of a sweep or comparison. Subclasses can customise by overriding
 
     * `on_start`: before the first round, and before the next one of a run that is resumed;
     * `on_round`: after each round; returning False stops the run, as `CommittedRound.stop` does;
     * `on_end`: once, at the end, however the run ended, if `on_start` was called: not for a run that failed before.
+
+    Runs that are made at the same time take turns: `CommittedRound.folder` and ``run_dir`` of the summary tell them
+    apart.
     """
 
     def on_start(self, folder: Path, scenario: Mapping[str, Any]) -> None:
@@ -88,7 +96,10 @@ class Callback:
         """A round has been committed."""
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
-        """``summary``: as of `fedbr.Run.summary`; None if the run failed, or was stopped before its first round."""
+        """``summary``: as of `fedbr.Run.summary`; None if the run failed, or was stopped before its first round.
+
+        Of several at the same time, one that failed has ``run_dir``, and ``stopped_by`` None.
+        """
 
 
 OnRound = Callable[[CommittedRound], object] | Callback
@@ -112,26 +123,46 @@ class CallbackObserver(RunObserver):
         self._names = [str(getattr(each, "__qualname__", type(each).__qualname__)) for each in several]
         self._callbacks = [each if isinstance(each, Callback) else _FunctionCallback(each) for each in several]
         self._error: tuple[str, Exception] | None = None
+        self._is_set = False
+        self._name = ""
+        self._folders: dict[str, Path] = {}
+        """Name -> folder of runs that work; of runs that follow each other, the one has no name"""
+
+    def about(self, name: str) -> None:
+        """The next calls are about this run of several at a time."""
+        self._name = name
 
     def on_start(self, folder: Path, loaded: Loaded) -> bool:
         scenario = loaded.scenario.model_dump()
+        self._folders[self._name] = folder
         self._tell(lambda callback: callback.on_start(folder, scenario))
-        return self._error is not None
+        return self._is_set
 
     def on_round(self, progress: RoundFinished) -> bool:
-        round = _committed(progress)
+        round = _committed(progress, self._folders[self._name])
         answers = self._tell(lambda callback: callback.on_round(round))
-        return self._error is not None or round.is_stopped or any(map(_is_false, answers))
+        self._is_set |= round.is_stopped or any(map(_is_false, answers))
+        return self._is_set
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
-        self._tell(lambda callback: callback.on_end(summary))
+        folder = self._folders.pop(self._name, None)
+        if folder is not None:
+            failed = {"run_dir": str(folder), "stopped_by": None} if self._name else None
+            self._tell(lambda callback: callback.on_end(failed if summary is None else summary))
 
-    def check(self, folder: Path | None) -> None:
-        """RunFailed from the first error of a callback, if there was one; ``folder``: of the run, if it is kept."""
+    def or_stopped(self, stopped: Callable[[], bool]) -> Callable[[], bool]:
+        """A stop flag of several runs, which callbacks set, too."""
+        return lambda: self._is_set or stopped()
+
+    def check(self, folder: Path | None, way_on: str = "") -> None:
+        """RunFailed from the first error of a callback, if there was one.
+
+        ``folder``: of the run or runs, if they are kept; ``way_on``: how to go on with them.
+        """
         if self._error is None:
             return
         name, error = self._error
-        kept = "" if folder is None else f"; to resume the run: fedbr.resume({str(folder)!r})\nrun folder: {folder}"
+        kept = "" if folder is None else f"; {way_on}\nrun folder: {folder}"
         raise RunFailed(f"callback {name}: {error_text(error)}{kept}") from error
 
     def _tell(self, call: Callable[[Callback], object]) -> list[object]:
@@ -141,6 +172,7 @@ class CallbackObserver(RunObserver):
                 answers.append(call(callback))
             except Exception as error:  # a user's callback may raise anything; `check` raises it after the run's end
                 self._error = self._error or (name, error)
+                self._is_set = True
         return answers
 
 
@@ -161,10 +193,11 @@ def _listed(callbacks: Callbacks) -> list[OnRound]:
     return listed
 
 
-def _committed(progress: RoundFinished) -> CommittedRound:
+def _committed(progress: RoundFinished, folder: Path) -> CommittedRound:
     row = progress.row
     is_after = row.round == progress.rounds and not row.busy_s
     return CommittedRound(
+        folder=folder,
         round=row.round if is_after else row.round + 1,
         is_whole=row.round < progress.rounds and not row.cut_by,
         accuracy=row.accuracy,

@@ -20,6 +20,7 @@ from coordinator.workers.task import PoolError, Stopped
 from scenarios.api import values
 from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.notebook import progress_display
+from scenarios.api.objects import as_names, with_names
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, place
 from scenarios.cluster.ray_engine import RayEngine
@@ -62,7 +63,8 @@ def run(
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
     with calling() as write_note:
-        loaded = load(values.named(scenario), values.overrides(overrides), origin=PYTHON)
+        given = values.overrides(as_names(overrides, scenario))
+        loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
         if on is not None:
             note_on_sums(loaded, write_note)
         for note in builder.fleet_notes(loaded):
@@ -120,11 +122,12 @@ def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict
 
     ScenarioError for a scenario that cannot be run.
     """
-    from scenarios.studies.forecast import estimate
+    from scenarios.studies.forecast.check import run_check
 
     with calling():
-        loaded = load(values.named(scenario), values.overrides(overrides), origin=PYTHON)
-        return estimate.run_check(loaded, place("out", out))
+        given = values.overrides(as_names(overrides, scenario))
+        loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
+        return run_check(loaded, place("out", out)).plain()
 
 
 def replay(folder: Folder | Run, *, allow_code: bool = False, **overrides: Any) -> dict[str, Any]:
@@ -145,12 +148,14 @@ def verify(
     workers: int | None = None,
     device: str = "auto",
     progress: bool | None = None,
+    on_round: Callbacks = (),
     allow_code: bool = False,
 ) -> dict[str, Any]:
     """Repeat a run in a temporary folder and compare it round by round: what ``fedbr verify --json`` prints.
 
-    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not. ``allow_code``: as
-    of `resume`. Errors as of `run`.
+    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not; where a callback has
+    stopped it, ``same`` is False without a ``difference``. ``allow_code``: as of `resume`. Other arguments and errors
+    as of `run`.
     """
     from scenarios.studies import verify as study
 
@@ -161,7 +166,10 @@ def verify(
             return study.verify(loaded, path, host, launcher, stopped)
 
         display = progress_display([loaded.scenario.method], progress)
-        return session(workers, device, display, write_note).call([loaded], repeat)
+        here, watch = session(workers, device, display, write_note), CallbackObserver(on_round)
+        result = replace(here, observers=(*here.observers, watch)).call([loaded], repeat)
+        watch.check(None)
+        return result
 
 
 # --- how a run is watched and stopped ---------------------------------------------------------------------------------
@@ -203,7 +211,8 @@ def _watched(
         raise
     for warning in result.get("warnings", []):
         write_note(warning)
-    watch.check(Path(result["run_dir"]))
+    folder = Path(result["run_dir"])
+    watch.check(folder, f"to resume the run: fedbr.resume({str(folder)!r})")
     return Run(result["run_dir"])
 
 

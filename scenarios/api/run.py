@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.units import format_bytes, format_joules, format_seconds
+from edge.protocol.plugins import display_name
 from scenarios.api import tables
 from scenarios.api.values import place
 from scenarios.report.run_reader import RecordedRun, open_runs
@@ -169,12 +170,12 @@ class Run:
 
     def __repr__(self) -> str:
         run = self._opened()
-        return f"<fedbr.Run {self.folder}: {run.method}, {_percent(run.final())}, {run.stopped_by()}>"
+        return f"<fedbr.Run {self.folder}: {display_name(run.method)}, {_percent(run.final())}, {run.stopped_by()}>"
 
     def _repr_html_(self) -> str:
         summary, run = self.summary, self._opened()
         rows = {
-            "method": str(summary["method"]),
+            "method": display_name(str(summary["method"])),
             "seed": str(summary["seed"]),
             "rounds": f"{summary['rounds']}, {run.stopped_by()}",
             "accuracy": f"{_percent(self.accuracy)}, best {_percent(self.best_accuracy)}",

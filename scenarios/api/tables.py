@@ -7,7 +7,7 @@ Rounds are counted as in the ledger: 0 is the first. Units are in the names: ``_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
@@ -20,6 +20,9 @@ from coordinator.records.schema import (
     column_types,
 )
 from scenarios.run.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas
 
 TYPES = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
 TRANSFERS = {
@@ -68,6 +71,15 @@ def choices(run: RunFolder) -> pyarrow.Table:
         return _filled(CHOICES, [])
     columns = {row["name"]: row["type"] for row in run.query(f"PRAGMA table_info({found[0]})")}
     return _table(run, found[0], columns, "rowid")
+
+
+def data_frame(call: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
+    """Rows as a data frame with these columns, also if there are none; ImportError, naming ``call``, without pandas."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{call} needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows, columns=list(columns))
 
 
 def _table(run: RunFolder, name: str, columns: Mapping[str, str], order: str) -> pyarrow.Table:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from scenarios.report.live import LiveTable
     from scenarios.run.session import Session, Work
 
-FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
+FINISHED, DIFFERENT, USAGE, FAILED, STOPPED = 0, 1, 2, 3, 4
+"""Exit codes; `DIFFERENT` is that of ``diff`` alone"""
 
 
 def each_once(ctx: typer.Context, words: list[str] | None) -> list[str] | None:

@@ -153,8 +153,7 @@ def _replay_in_draws(
         kept = drawn.keep()
     except OSError as error:  # the result must be printed all the same
         print(f"fedbr: warning: the draws are not kept for reports: {error}", file=sys.stderr)
-    result = drawn.result()
-    emit(result, as_json, lambda: study.show(result, kept))
+    emit(drawn.result(), as_json, lambda: study.show(drawn, kept))
 
 
 def verify(
@@ -220,14 +219,13 @@ def measure(
     from scenarios.run.run_folder import RunFolder
     from scenarios.run.session import Session
     from scenarios.studies import measure as study
-    from scenarios.studies import measure_request
 
     if not metrics:
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
     path = output or folder / folder_files.MEASURED
     tell = study.progress_lines(progress_printer(quiet or as_json))
     with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
-        asked = measure_request.plan(loaded, folder, metrics, parsed(overrides or []), round, clients)
+        asked = study.plan(loaded, folder, metrics, parsed(overrides or []), round, clients)
 
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return study.measure(asked, folder, host, launcher, stopped, tell)

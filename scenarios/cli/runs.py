@@ -152,19 +152,21 @@ def check(
     """
     from scenarios.config.load import load
     from scenarios.report import check_output
-    from scenarios.studies.forecast import duration, run_costs
-    from scenarios.studies.forecast import estimate as study
+    from scenarios.studies.forecast.check import run_check
 
     loaded = load(scenario, _with_seed(overrides, seed))
     tell = NotePrinter()
     print_notes(loaded, tell)
-    result = study.run_check(loaded, out)
-    for note in result["notes"]:  # and those that need the data
+    found = run_check(loaded, out)
+    for note in found.notes:  # and those that need the data
         tell(note)
-    if measure and result["estimate"]["data"]["found"] is not None and not result["refusals"]:
-        result["costs"] = run_costs.with_pace(result["costs"], *duration.measured_here(loaded))
+    if measure and found.data.found is not None and not found.refusals:
+        from scenarios.studies.forecast import duration
+
+        found = found.with_pace(*duration.measure_here(loaded))
+    result = found.plain()
     emit(result, as_json, lambda: check_output.print_check(result, keys=keys))
-    if result["refusals"]:
-        for text in result["refusals"][:-1]:
+    if found.refusals:
+        for text in found.refusals[:-1]:
             exit_with_error(f"{loaded.name}: {text}", USAGE)
-        raise typer.Exit(exit_with_error(f"{loaded.name}: {result['refusals'][-1]}", USAGE))
+        raise typer.Exit(exit_with_error(f"{loaded.name}: {found.refusals[-1]}", USAGE))

@@ -148,7 +148,7 @@ def _resolved(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolve
 def _checked(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Loaded:
     scenario, valid = _parsed(raw, origin, is_resolved), partial(_valid, origin)
     method, options, server_options = _method_and_server(scenario, valid)
-    scenario = _with_partition_seed(_with_validation(scenario, raw, method))
+    scenario = _with_seeds(_with_validation(scenario, raw, method))
     all_options = _all_options(scenario, options, server_options, valid)
     filled = scenario.model_copy(update=all_options).model_dump()
     number_checks.refuse_large(filled, origin)  # again, for numbers that were given as text
@@ -346,11 +346,14 @@ def _with_validation(scenario: Scenario, raw: Mapping[str, Any], method: Method)
     return scenario.model_copy(update={"data": data})
 
 
-def _with_partition_seed(scenario: Scenario) -> Scenario:
-    """The scenario with the run's seed for its partition, if it gives none."""
-    rule = scenario.data.partition
-    seed = scenario.seed if rule.seed is None else rule.seed
-    return scenario.model_copy(update={"data": replace(scenario.data, partition=replace(rule, seed=seed))})
+def _with_seeds(scenario: Scenario) -> Scenario:
+    """The scenario with the run's seed for its partition and its fleet, where it gives none."""
+    rule, fleet = scenario.data.partition, scenario.fleet
+    if rule.seed is None:
+        rule = replace(rule, seed=scenario.seed)
+    if fleet.seed is None:
+        fleet = replace(fleet, seed=scenario.seed)
+    return scenario.model_copy(update={"data": replace(scenario.data, partition=rule), "fleet": fleet})
 
 
 def _with_row_options(rounds: RoundPolicy, valid: Callable[..., Any]) -> RoundPolicy:

@@ -61,7 +61,7 @@ class Experiment:
 
     Subclasses customise by
 
-    * `result`: the keys of ``--json``, from what `run_set.run_all` returns
+    * `result`: the keys of ``--json``, from what `executors.make_runs` returns
     * `page`: what the report shows of a result; `write_page`, for a report of another form
     * `show`: what the terminal does, by default the tables of the page
     * `files`: further files beside the runs
@@ -94,7 +94,7 @@ class Experiment:
         return f"{row.folder}-seed{seed}"
 
     def result(self, done: Result) -> dict[str, Any]:
-        """The result, from what `run_set.run_all` returns."""
+        """The result, from what `executors.make_runs` returns."""
         raise NotImplementedError
 
     def page(self, result: Result) -> ExperimentPage:

@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from edge.protocol.plugins import display_name
 from scenarios.config.errors import COMMAND_LINE, Argument, ScenarioError
 from scenarios.config.load import Loaded, Source, load
 from scenarios.config.overrides import parse, parse_all, parsed_list, refuse_repeated, shown, split
@@ -259,7 +260,7 @@ def choices_of(grid: Grid, keys: Sequence[str]) -> tuple[Grid, dict[str, list[st
 
 def label(settings: Point) -> str:
     """``method=fedbr train.lr=0.05``."""
-    return " ".join(f"{key}={shown(value)}" for key, value in settings.items())
+    return display_name(" ".join(f"{key}={shown(value)}" for key, value in settings.items()))
 
 
 def variant_name(method: str, settings: Point) -> str:

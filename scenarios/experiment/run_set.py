@@ -87,19 +87,6 @@ def pending(run_set: RunSet, out: Path, device: str) -> list[PlannedRun]:
     return [run for run in run_set.runs if not _is_finished(folder / run.name, run, device)]
 
 
-def run_all(run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
-    """Make the runs that are not finished; returns ``folder``, ``runs``, ``warnings``, and ``failed`` and ``missing``
-    if any are.
-
-    ``runs`` are summaries with the run's ``name``, and ``warnings`` theirs, each with the ``runs`` that have it;
-    ``stopped_by`` is "budgets" where a run met its needs. A run that fails does not end the others;
-    RunFailed if none of them has a summary, but the first ScenarioError if all of them failed with one. If the user
-    stops the run set, the result covers the runs so far; `Stopped` if there are none.
-    """
-    with locked(run_set, host) as held:
-        return _run_missing(run_set, held.path, host, launcher, held.watched(stopped))
-
-
 @contextlib.contextmanager
 def locked(run_set: RunSet, host: Host) -> Iterator[HeldFolder]:
     """The folder of a run set, made if it is not there, and locked; errors as of `pending` before anything is made."""
@@ -108,28 +95,6 @@ def locked(run_set: RunSet, host: Host) -> Iterator[HeldFolder]:
     folder = known_folder(run_set, host.out) or _new(run_set, host)
     with run_lock(folder) as held:
         yield held
-
-
-def _run_missing(
-    run_set: RunSet, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
-) -> dict[str, Any]:
-    ended, missing = ended_before(run_set, folder, host)
-    failed: dict[str, str] = {}
-    users_errors: dict[str, str] = {}
-    for run in missing:
-        try:
-            ended[run.name] = make_run(run, folder / run.name, host, launcher, stopped)
-        except Stopped:
-            break
-        except Exception as error:  # in a run of its own: the others need not know
-            failed[run.name] = reason(error)
-            if isinstance(error, ScenarioError):
-                users_errors[run.name] = str(error)
-        if stopped():
-            break
-    if not ended:
-        refuse_nothing(failed, users_errors, folder, run_set.mark)
-    return collected(run_set, folder, ended, failed)
 
 
 def refuse_nothing(failed: Mapping[str, str], users_errors: Mapping[str, str], folder: Path, mark: str) -> None:
@@ -158,7 +123,7 @@ def ended_before(run_set: RunSet, folder: Path, host: Host) -> tuple[dict[str, d
 def collected(
     run_set: RunSet, folder: Path, ended: Mapping[str, dict[str, Any]], failed: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What `run_all` returns; RunFailed if no run has ended."""
+    """What `make_runs` returns; RunFailed if no run has ended."""
     if not ended:
         raise RunFailed(failures(failed))
     runs = [ended[run.name] for run in run_set.runs if run.name in ended]
@@ -177,7 +142,7 @@ def _warnings(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def warning_lines(result: Mapping[str, Any]) -> list[str]:
-    """The warnings of a result of `run_all`, each once, after the runs that have it."""
+    """The warnings of a result of `make_runs`, each once, after the runs that have it."""
     return [f"{_named(each['runs'], len(result['runs']))}: {each['warning']}" for each in result.get("warnings", [])]
 
 

@@ -5,7 +5,7 @@ more seeds, more values or more methods, finds the runs that are there and makes
 earlier command that the new one does not plan stay in the folder; its result leaves them out.
 
     experiment = plan(grid_of("digits", ["train.lr=0.05,0.1"]), seeds=3)
-    done = make_runs(experiment.run_set, host, launcher, stopped)
+    done = make_runs(experiment.run_set, host, InTurn(launcher), stopped)
     result = experiment.result(done)
 """
 

@@ -20,8 +20,8 @@ from scenarios.papers.cells import CellSelection
 from scenarios.run.folder_files import MEASURED
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
-from scenarios.studies import measure, measure_request
-from scenarios.studies.measure_request import MeasureRequest
+from scenarios.studies import measure
+from scenarios.studies.measure import MeasureRequest
 
 
 def measure_runs(
@@ -32,7 +32,7 @@ def measure_runs(
     stopped: Callable[[], bool],
     tell: Callable[[str], None],
 ) -> None:
-    """Measure the runs of a figure that has values of Hessians; ``done`` is what `run_all` returns.
+    """Measure the runs of a figure that has values of Hessians; ``done`` is what `make_runs` returns.
 
     A run that cannot be measured is told, and its cells say that they are not measured.
     """
@@ -47,7 +47,7 @@ def measure_runs(
         try:
             # Its plug-ins are those of this reproduction, which has imported them from where this process searches.
             with RunFolder(folder).open_scenario(host.device, allow_code=True) as (loaded, _):
-                asked = measure_request.plan(
+                asked = measure.plan(
                     loaded,
                     folder,
                     ",".join(plan.figure.metrics),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.protocol.files import write_text
+from edge.protocol.plugins import display_name
 from scenarios.config.errors import worded
 from scenarios.config.tables import leaves
 from scenarios.report import drawn_times, groups, labels, method_style
@@ -258,7 +259,7 @@ def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str,
 
 def _several(values: Sequence[Any]) -> str:
     """A few different values, or how many there are."""
-    return ", ".join(map(str, values)) if len(values) <= MOST_FACTS else f"{len(values)} different"
+    return display_name(", ".join(map(str, values))) if len(values) <= MOST_FACTS else f"{len(values)} different"
 
 
 def _environment(run: RecordedRun) -> list[tuple[str, str]]:

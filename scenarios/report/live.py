@@ -19,6 +19,7 @@ from coordinator.records.schema import HostEvent
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
+from edge.protocol.plugins import display_name
 from scenarios.config.load import Loaded
 from scenarios.config.schema import StopSection
 from scenarios.report.narrow import fitting, widths
@@ -102,7 +103,7 @@ class LiveTable(RunObserver):
         # Asked here, since rich takes a notebook, and any process with FORCE_COLOR, for a terminal.
         self._console = Console(file=file, force_terminal=file.isatty(), force_jupyter=False)
         self._quiet = quiet
-        self._runs = [_RunProgress(method) for method in methods]
+        self._runs = [_RunProgress(display_name(method)) for method in methods]
         self._current = -1
         self._is_live = False
         self._live: Live | None = None

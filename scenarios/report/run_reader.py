@@ -38,6 +38,11 @@ _STOPS = {
 }
 
 
+def stop_text(rule: str) -> str:
+    """A rule that ended a run, in words."""
+    return _STOPS.get(rule, f"budget: {rule.replace('_', ' ')}")
+
+
 @dataclass(frozen=True)
 class BlockTraffic:
     """Bytes of one block over all clients and rounds of a run."""
@@ -116,8 +121,7 @@ class RecordedRun(RunFolder):
         """Which rule ended the run, in words."""
         if self.summary is None:
             return UNFINISHED
-        rule = str(self.summary.get("stopped_by", "unknown"))
-        return _STOPS.get(rule, f"budget: {rule.replace('_', ' ')}")
+        return stop_text(str(self.summary.get("stopped_by", "unknown")))
 
     def traffic(self) -> list[BlockTraffic]:
         """Bytes per block in model order, then headers and transfers that were cut."""

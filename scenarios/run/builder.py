@@ -115,6 +115,8 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         for key, default in keys.items():
             if key in section and section[key] == default:
                 del section[key]
+    if scenario["fleet"]["seed"] == scenario["seed"]:
+        del scenario["fleet"]["seed"]
     if scenario["model"]["norm"] == loaded.model.norm:
         del scenario["model"]["norm"]
     if loaded.method.objective.name == fedbr.SPEC.name:
@@ -244,7 +246,7 @@ def _check_statistics(loaded: Loaded, layout: Layout, up: tuple[str, ...]) -> No
 
 
 def fleet(loaded: Loaded) -> Fleet:
-    """The clients' devices and links, drawn with the scenario's seed."""
+    """The clients' devices and links, drawn with the fleet's seed."""
     try:
         return fleet_builder.fleet(loaded.scenario, (loaded.model.name, loaded.model.family))
     except ScenarioError as error:

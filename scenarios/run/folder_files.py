@@ -21,11 +21,13 @@ from coordinator.records.checkpoints import remove_all
 from coordinator.records.names import PLACES, VECTORS
 from coordinator.records.store import read
 from coordinator.rounds.run import RunFailed
-from edge.protocol.files import folder_lock, opened, write_bytes, write_folder, write_text
+from edge.protocol.files import BRIEF_PAUSES_SECONDS, folder_lock, opened, write_bytes, write_folder, write_text
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run import plugin_sources
 
 LOGS = "logs"
+ARRAYS = "arrays"
+"""Of a run whose data are arrays that were given in Python (`edge.data.content`)"""
 FOLDERS = (*PLACES, LOGS)
 MADE = tuple(name for name in FOLDERS if name != VECTORS)
 """Those that every run has; the server's vectors get theirs with the first of them"""
@@ -40,6 +42,7 @@ _OURS = (*FILES, "report.html", "uncertainty.json", MEASURED)
 _PASSING = re.compile(
     r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html|uncertainty\.json|measure\.json)\.part|replies-[a-z0-9_]{8}\.part"
 )
+_ARRAY = re.compile(r"(train|test)_(x|y|ids)\.npy|meta\.json")
 _LOG = re.compile(r"(coordinator|worker-[0-9]+)\.log")
 PROBE_NBYTES = 4096
 """Not 0, since a full disk can still create empty files."""
@@ -184,7 +187,7 @@ def run_lock(folder: Path) -> Iterator[HeldFolder]:
     """Lock a run folder until the context or the process ends; ScenarioError if another process has locked it."""
     with contextlib.ExitStack() as lock:
         try:
-            descriptor = lock.enter_context(folder_lock(folder.resolve()))
+            descriptor = lock.enter_context(folder_lock(folder.resolve(), BRIEF_PAUSES_SECONDS))
         except BlockingIOError:
             raise ScenarioError(f"run folder {folder}: another process has locked this run") from None
         yield HeldFolder(folder, descriptor)
@@ -192,7 +195,7 @@ def run_lock(folder: Path) -> Iterator[HeldFolder]:
 
 def check(folder: Path) -> None:
     """ScenarioError for a run folder that no run has created, such as one with links."""
-    for name in FOLDERS:
+    for name in (*FOLDERS, ARRAYS):
         _refuse_unless(folder / name, stat.S_ISDIR, "is not a folder")
     _refuse_unless(folder / plugin_sources.FOLDER, stat.S_ISDIR, "is not a folder")
     for place, inner, _ in os.walk(folder / plugin_sources.FOLDER):
@@ -251,10 +254,11 @@ def discard(folder: Path) -> None:
     plugin_sources.remove(folder)
     with contextlib.suppress(OSError):
         remove_all(folder)
-    for path in (*_of_name(folder / LOGS, _LOG), *(folder / name for name in _OURS), *_of_name(folder, _PASSING)):
+    made = (*_of_name(folder / LOGS, _LOG), *_of_name(folder / ARRAYS, _ARRAY))
+    for path in (*made, *(folder / name for name in _OURS), *_of_name(folder, _PASSING)):
         with contextlib.suppress(OSError):
             path.unlink()
-    for place in (*(folder / name for name in FOLDERS), folder):
+    for place in (*(folder / name for name in (*FOLDERS, ARRAYS)), folder):
         with contextlib.suppress(OSError):
             place.rmdir()
 

@@ -19,6 +19,9 @@ from typing import Any
 from coordinator.records import foreign
 from coordinator.records.schema import EVALUATIONS, LOGGED, EvaluationRow, LoggedRow, RoundRow
 from coordinator.records.store import has_rounds, read
+from edge.data.content import restore_content
+from edge.data.registry import DataError
+from scenarios.config.cache import cache_folder
 from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.config.load import Loaded, load
 from scenarios.config.plugin_points import own_names
@@ -118,6 +121,11 @@ class RunFolder:
                 # A module that has changed is possibly the cause.
                 change = "" if plugin_sources.ALLOW in str(error) else self.source_change()
                 raise ScenarioError(f"{error}; {change}" if change else str(error)) from None
+            if loaded.dataset.content and (arrays := self.folder / folder_files.ARRAYS).is_dir():
+                try:
+                    restore_content(loaded.dataset.content, cache_folder(), arrays)
+                except (DataError, OSError) as error:
+                    raise ScenarioError(str(error)) from None
             began = self.environment.began_with
             yield replace(loaded, name=self.folder.resolve().parent.name, began=began), device
 

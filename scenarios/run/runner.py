@@ -30,6 +30,7 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.visits.leftovers import Leftovers, Solution
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work, Works
+from edge.data.content import keep_content
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.home import shared
 from edge.runtime.numerics import fingerprint
@@ -48,7 +49,7 @@ from scenarios.run import (
     shipped_files,
 )
 from scenarios.run.environment import Environment
-from scenarios.run.folder_files import HeldFolder, run_lock
+from scenarios.run.folder_files import ARRAYS, HeldFolder, run_lock
 from scenarios.run.host import Host, interruptible, logging_to
 from scenarios.run.metadata import environment, summary
 from scenarios.run.observer import Observers
@@ -202,6 +203,8 @@ class _Maker:
         self.held.check()
         if before is None:
             kept = plugin_sources.keep(sources, folder)
+            if loaded.dataset.content:
+                keep_content(loaded.dataset.content, cache_folder(), folder / ARRAYS)
             here = environment(loaded, profile, self.host, refused, stop_at_target, kept)
             here.write(folder)
         with self._ledger(chain, before is not None) as ledger:

@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -20,19 +19,16 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.records.schema import BOTTLENECKS, RoundRow
-from costmodel.clock import Clock
-from costmodel.fleet.fleet import Fleet
-from edge.protocol.config import ModelProfile
 from scenarios.config import plugin_errors
 from scenarios.config.errors import COMMAND_LINE, ReportError
-from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import words
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.run_reader import open_runs
 from scenarios.run import builder
 from scenarios.run.progress import accumulated, to_target
 from scenarios.run.run_folder import ENVIRONMENT, SCENARIO
-from scenarios.studies.replayed_run import OtherVisits, RecordedRounds, RetimedRun
+from scenarios.studies.replayed_run import OtherVisits, PreparedReplay, RecordedRounds, RetimedRun
 
 TABLES = ("fleet", "budget")
 KEYS = (
@@ -62,60 +58,40 @@ def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool =
     before = new.record.rounds if new.other_end is None else new.record.rounds[: len(after)]
     if not (before and after):
         raise OtherVisits(str(new.other_end), new.fresh)
-    target = new.loaded.scenario.stop.target_accuracy
-    pairs = list(zip(before, after, strict=True))
+    target, scenario = new.loaded.scenario.stop.target_accuracy, new.loaded.scenario
+    both = (before, after)
+    lengths = [[row.end_s - row.start_s for row in rows] for rows in both]
+    counts = [Counter(row.bottleneck for row in rows) for rows in both]
+    per_round = ("end_s", "joules", "wasted_bytes", "critical", "bottleneck")
     return {
         "run_dir": str(folder),
-        "method": new.loaded.scenario.method,
-        "seed": new.loaded.scenario.seed,
+        "method": scenario.method,
+        "seed": scenario.seed,
         "overrides": words(overrides),
         "rounds": new.run.rounds,
         "other_end": new.other_end,
         "target_accuracy": target,
-        "virtual_seconds": [rows[-1].end_s for rows in (before, after)],
-        "time_to_target_s": [time_to(target, rows) for rows in (before, after)],
+        "virtual_seconds": [rows[-1].end_s for rows in both],
+        "time_to_target_s": [time_to(target, rows) for rows in both],
         **{
-            name: [sum(getattr(row, name) for row in rows) for rows in (before, after)]
+            name: [sum(getattr(row, name) for row in rows) for rows in both]
             for name in ("joules", "wasted_s", "wasted_bytes", "wasted_joules")
         },
-        "slowest_round": [max(rows, key=_seconds).round for rows in (before, after)],
-        "slowest_round_s": [max(map(_seconds, rows)) for rows in (before, after)],
-        "bottlenecks": {"before": _bottlenecks(before), "after": _bottlenecks(after)},
-        "per_round": [_compared(*pair) for pair in pairs],
+        "slowest_round": [max(rows, key=lambda row: row.end_s - row.start_s).round for rows in both],
+        "slowest_round_s": list(map(max, lengths)),
+        "bottlenecks": {
+            side: {name: count[name] for name in BOTTLENECKS}
+            for side, count in zip(("before", "after"), counts, strict=True)
+        },
+        "per_round": [
+            {
+                "round": pair[0].round,
+                "seconds": list(seconds),
+                **{name: [getattr(row, name) for row in pair] for name in per_round},
+            }
+            for pair, seconds in zip(zip(*both, strict=True), zip(*lengths, strict=True), strict=True)
+        ],
     }
-
-
-@dataclass(frozen=True)
-class PreparedReplay:
-    """A run that is read once, and can be replayed on several fleets."""
-
-    record: RecordedRounds
-    loaded: Loaded
-    """The scenario with the overrides"""
-    target: float | None
-    """The recorded scenario's target accuracy, which may have ended the run"""
-    description: ModelProfile
-    fleet: Fleet
-    """As the scenario draws it"""
-    refused: Mapping[int, str]
-    """Client -> why it cannot take part"""
-    fresh: str
-    """The command that trains anew"""
-
-    def play(self, fleet: Fleet, may_end_elsewhere: bool = False) -> RetimedRun:
-        """The run, replayed to its end on a fleet.
-
-        `OtherVisits` if other visits would have been trained on it, or more or fewer rounds unless that
-        ``may_end_elsewhere``.
-        """
-        with plugin_errors.named(self.loaded.scenario.model_dump(), ScenarioError, self.loaded.name):
-            new = RetimedRun(
-                self.record, self.loaded, self.target, self.description, Clock(fleet), self.refused, self.fresh
-            )
-            new.play()
-        if new.other_end and not may_end_elsewhere:
-            raise OtherVisits(new.other_end, self.fresh)
-        return new
 
 
 def replayed(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False) -> RetimedRun:
@@ -176,30 +152,10 @@ def _check_overrides(overrides: Mapping[str, Any], fresh: str) -> None:
 # --- side by side -----------------------------------------------------------------------------------------------------
 
 
-def _seconds(row: RoundRow) -> float:
-    return row.end_s - row.start_s
-
-
 def time_to(target: float | None, rows: Sequence[RoundRow]) -> float | None:
     """Virtual seconds until the accuracy first reached the target; None if it did not."""
     point = to_target(accumulated(rows), target)
     return None if point is None else point.virtual_seconds
-
-
-def _bottlenecks(rows: Sequence[RoundRow]) -> dict[str, int]:
-    """Bottleneck -> rounds."""
-    counts = Counter(row.bottleneck for row in rows)
-    return {name: counts[name] for name in BOTTLENECKS}
-
-
-def _compared(before: RoundRow, after: RoundRow) -> dict[str, Any]:
-    both = (before, after)
-    return {
-        "round": before.round,
-        "seconds": [_seconds(row) for row in both],
-        **{name: [getattr(row, name) for row in both] for name in ("end_s", "joules", "wasted_bytes", "critical")},
-        "bottleneck": [row.bottleneck for row in both],
-    }
 
 
 def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -109,14 +109,17 @@ def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str])
     """
     for table, order in tables.items():
         before, after = (_rows(at, table, round, order) for at in (folder, again))
-        for index in range(max(len(before), len(after))):
-            old, new = before[index : index + 1], after[index : index + 1]
-            if old != new:
-                return _differing(table, round, index, old, new)
+        for index, (old, new) in enumerate(zip_longest(before, after)):
+            if old is None or new is None:
+                return Difference(round, table, index, (), (old,) if old else (), (new,) if new else ())
+            columns = tuple(name for name in old if old[name] != new[name])
+            if columns:
+                values = (tuple(row[name] for name in columns) for row in (old, new))
+                return Difference(round, table, index, columns, *values)
     (was,), (now,) = (_rows(at, "rounds", round, "round", all_columns=True) for at in (folder, again))
-    for index, (old, new) in enumerate(zip_longest(_files(was), _files(now))):
-        if old != new:
-            return Difference(round, "files", index, ("name, sha256",), (old,), (new,))
+    for index, (file, other) in enumerate(zip_longest(_files(was), _files(now))):
+        if file != other:
+            return Difference(round, "files", index, ("name, sha256",), (file,), (other,))
     same = was["chain"] == now["chain"]
     return None if same else Difference(round, "rounds", 0, ("chain",), (was["chain"],), (now["chain"],))
 
@@ -128,15 +131,6 @@ def _files(row: Row) -> list[Any]:
         return [checkpoint, *(file for group in others for file in group)]
     except (TypeError, ValueError, RecursionError):  # in a ledger that no run has written
         return [row["files"]]
-
-
-def _differing(table: str, round: int, index: int, old: Sequence[Row], new: Sequence[Row]) -> Difference:
-    if not (old and new):
-        return Difference(round, table, index, (), tuple(old), tuple(new))
-    columns = tuple(name for name in old[0] if old[0][name] != new[0][name])
-    return Difference(
-        round, table, index, columns, tuple(old[0][name] for name in columns), tuple(new[0][name] for name in columns)
-    )
 
 
 def _rows(folder: Path, table: str, round: int, order: str, all_columns: bool = False) -> list[Row]:

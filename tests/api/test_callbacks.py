@@ -84,7 +84,50 @@ def test_an_error_stops_the_run_and_is_named_while_the_others_are_told_all_the_s
     watch.on_end({})
     assert told == ["end"]
     with pytest.raises(
-        RunFailed, match=r"callback .*Broken: KeyError: 'size' \(/.*, line \d+\); .*fedbr.resume\('runs/a'\)"
+        RunFailed, match=r"callback .*Broken: KeyError: 'size' \(/.*, line \d+\); resume it\nrun folder: runs/a"
     ) as failed:
-        watch.check(Path("runs/a"))
+        watch.check(Path("runs/a"), "resume it")
     assert isinstance(failed.value.__cause__, KeyError)
+
+
+class Diary(Callback):
+    """Notes what it is told, by the folder of the run."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def on_start(self, folder: Path, scenario: Mapping[str, Any]) -> None:
+        self.lines.append(f"{folder.name} starts")
+
+    def on_round(self, round: CommittedRound) -> None:
+        self.lines.append(f"{round.folder.name} round {round.round}")
+
+    def on_end(self, summary: Mapping[str, Any] | None) -> None:
+        assert summary is not None
+        self.lines.append(f"{Path(summary['run_dir']).name} ends: {summary['stopped_by']}")
+
+
+def test_runs_at_the_same_time_are_told_apart_by_their_folders() -> None:
+    diary, digits = Diary(), load("digits")
+    watch = CallbackObserver(diary)
+    for name in ("one", "two"):
+        watch.about(name)
+        watch.on_start(Path("runs", name), digits)
+    for name in ("two", "one"):
+        watch.about(name)
+        watch.on_round(finished())
+    watch.about("one")
+    watch.on_end({"run_dir": "runs/one", "stopped_by": "rounds"})
+    watch.about("two")
+    watch.on_end(None)
+    assert diary.lines == [
+        *("one starts", "two starts", "two round 1", "one round 1", "one ends: rounds", "two ends: None"),
+    ]
+
+
+def test_a_callback_that_stops_one_run_stops_those_that_follow() -> None:
+    watch = watching(lambda round: False)
+    is_stopped = watch.or_stopped(lambda: False)
+    assert not is_stopped()
+    watch.on_round(finished())
+    assert is_stopped()

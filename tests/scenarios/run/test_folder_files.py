@@ -24,7 +24,8 @@ from edge.data.atomic_cache import CacheError, build_once, text_once
 from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
-from scenarios.experiment.run_set import MARK, PlannedRun, RunSet, pending, run_all
+from scenarios.experiment.executors import InTurn, make_runs
+from scenarios.experiment.run_set import MARK, PlannedRun, RunSet, pending
 from scenarios.report import html
 from scenarios.run import folder_files, runner
 from scenarios.run.folder_files import SUPER_JOURNAL
@@ -255,7 +256,7 @@ def test_a_run_of_a_study_is_not_made_anew_over_a_strangers_file(
             path.write_text("years of work")
 
     with pytest.raises(ScenarioError, match=f"one{name} is no file of a run"):
-        run_all(study(tmp_path, place), Host(tmp_path, 2, "cpu"), launcher, never)
+        make_runs(study(tmp_path, place), Host(tmp_path, 2, "cpu"), InTurn(launcher), never)
     assert stranger.read_text() == "years of work"
 
 

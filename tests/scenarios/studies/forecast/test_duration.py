@@ -19,51 +19,31 @@ from scenarios.report import html
 from scenarios.report.run_reader import open_runs
 from scenarios.run.host import Host, Piece, piece_seconds
 from scenarios.studies.forecast import duration
-from scenarios.studies.forecast.wall_time import (
-    MeasuredRound,
-    Pace,
-    RoundWork,
-    RunDuration,
-    busiest,
-    left,
-    left_text,
-    pace,
-    round_seconds,
-    rounds_needed,
-)
+from scenarios.studies.forecast.duration import RunDuration, rounds_needed, runs_left
+from scenarios.studies.forecast.typical_visits import TypicalVisits
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
-def test_the_worker_with_most_to_do_takes_the_longest_visits_as_it_comes_free() -> None:
-    assert busiest([1.0] * 5, 2) == 3.0
-    assert busiest([3.0, 5.0, 4.0, 3.0], 2) == 8.0  # 5 and 4 first, then 3 on 4, then 3 on 5
-    assert busiest([3.0, 5.0], 4) == 5.0
-
-
-def test_rounds_with_and_without_an_evaluation_give_the_pace_of_both() -> None:
-    # Three visits of 10 FLOPs keep one of two workers busy for 20: 3 s without, 5 s with an evaluation of 4 FLOPs.
-    visits = [10.0, 10.0, 10.0]
-    measured = pace([MeasuredRound(3.0, visits, False), MeasuredRound(5.0, visits, True)], 2, 4.0)
-
-    assert [measured.training, measured.evaluation] == pytest.approx([0.15, 0.5])
-    # Typical rounds of 40 and 20 FLOPs: 4.5 s; every second one is evaluated, with 8 FLOPs: 4 s / 2.
-    work = RoundWork([[10.0] * 7, [20.0]], 8.0, 2)
-    assert round_seconds(work, Pace(0.15, 0.5), 2) == pytest.approx(4.5 + 2.0)
-
-
-def test_a_run_needs_as_many_rounds_as_its_last_budget_and_all_of_them_for_an_accuracy() -> None:
-    spent = {"time": 16.2, "bytes": 1e9, "rounds": 1.0}
-
-    assert rounds_needed({"time": 900.0}, 500, spent) == 56
-    assert rounds_needed({"time": 900.0, "bytes": 60.5e9}, 500, spent) == 61
-    assert rounds_needed({"rounds": 1000.0}, 500, spent) == 500
-    assert rounds_needed({"rounds": 12.0}, 500, spent) == 12
-    assert rounds_needed({"accuracy": 0.5, "rounds": 12.0}, 500, spent) == 500
-    assert rounds_needed({}, 500, spent) == 500
-    assert rounds_needed({"time": 900.0}, 500, {"time": 0.0}) == 500
+@pytest.mark.parametrize(
+    ("needs", "rounds"),
+    [
+        ({"time": 900.0}, 56),
+        ({"time": 900.0, "bytes": 60.5e9}, 61),
+        ({"rounds": 1000.0}, 500),
+        ({"rounds": 12.0}, 12),
+        ({"accuracy": 0.5, "rounds": 12.0}, 500),
+        ({}, 500),
+        ({"nominal": 1.0}, 500),
+    ],
+)
+def test_a_run_needs_as_many_rounds_as_its_last_budget_and_all_of_them_for_an_accuracy(
+    needs: dict[str, float], rounds: int
+) -> None:
+    spent = {"time": 16.2, "bytes": 1e9, "rounds": 1.0, "nominal": 0.0}
+    assert rounds_needed(needs, 500, spent) == rounds
 
 
 def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_path: Path) -> None:
@@ -71,12 +51,12 @@ def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_pat
         "fedmlb:2", "paper", grid_of("fedmlb:2", ["row=FedAvg,FedMLB", "setting=cifar100-dir0.3-100"]), 1
     ).run_set
     first, second = (run.name for run in run_set.runs)
-    rest = left(run_set, tmp_path, "cpu", [RunDuration(first, 1000, 60.0), RunDuration(second, 500, 864.0)])
+    rest = runs_left(run_set, tmp_path, "cpu", [RunDuration(first, 1000, 60.0), RunDuration(second, 500, 864.0)])
 
     # 60,000 s and 432,000 s
-    assert left_text(rest) == "0 of 2 runs ended, 0 rounds done, at most 1,500 left; about 5.7 d left"
-    unknown = left(run_set, tmp_path, "cpu")
-    assert (unknown["rounds_left"], unknown["seconds_left"]) == (2000, None)
+    assert str(rest) == "0 of 2 runs ended, 0 rounds done, at most 1,500 left; about 5.7 d left"
+    unknown = runs_left(run_set, tmp_path, "cpu")
+    assert (unknown.rounds_left, unknown.seconds_left) == (2000, None)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
@@ -86,13 +66,14 @@ def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monke
     (run,) = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg", "panel=a"]), 1).run_set.runs
     host = Host(tmp_path, 2, "cpu")
     profile = duration.Durations(host, WorkerLauncher(), never)._profile(run.loaded)
-    work = duration.round_work(run.loaded, profile)
+    visits = TypicalVisits(run.loaded, profile)
+    work = duration.round_work(visits)
 
-    assert duration.needed(run, profile) == 4  # rounds of 1.02 virtual seconds, until 4 s are over
-    whole = duration.shortened(run.loaded, profile, work, host).scenario
+    assert duration.expected_rounds(run, visits) == 4  # rounds of 1.02 virtual seconds, until 4 s are over
+    whole = duration.short_scenario(visits, work, host).scenario
     assert (whole.train, whole.rounds.participants, whole.eval.subset) == (run.loaded.scenario.train, 5, None)
     monkeypatch.setitem(duration.LONG_FLOPS, "cpu", 1.0)
-    cut = duration.shortened(run.loaded, profile, work, host).scenario
+    cut = duration.short_scenario(visits, work, host).scenario
     assert (cut.train.local_steps, cut.rounds.participants, cut.eval.subset, cut.eval.batch) == (2, 2, 100, 50)
 
 
@@ -137,20 +118,15 @@ def test_a_piece_is_over_at_the_end_of_the_first_round_after_its_time() -> None:
 
 
 def test_a_piece_has_a_length() -> None:
-    def refusal(text: str) -> str:
-        with pytest.raises(ScenarioError) as caught:
-            piece_seconds(text)
-        return str(caught.value)
-
     assert (piece_seconds("2 h"), piece_seconds(None)) == (7200.0, None)
-    assert refusal("2") == "--for: '2' is a duration without a unit: add one of us, ms, s, min, h, d"
-    assert refusal("0 s") == "--for '0 s': must be above 0 and finite"
+    with pytest.raises(ScenarioError, match=r"^--for '0 s': must be above 0 and finite$"):
+        piece_seconds("0 s")
 
 
 def test_a_piece_without_a_unit_is_refused_before_the_duration_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(duration, "foreseen")
+    monkeypatch.delattr(duration, "forecast")
     words = ["reproduce", "fedmlb:2", "--scale", "paper", "row=FedAvg", "setting=cifar100-dir0.3-100"]
     assert main.run_command([*words, "--for", "2", "--out", str(tmp_path)]) == 2
     assert "--for: '2' is a duration without a unit" in capsys.readouterr().err
