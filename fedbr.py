@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edge.data.registry import DataError
     from scenarios.api.callbacks import Callback, CommittedRound
     from scenarios.api.calls import check, replay, resume, run, verify
-    from scenarios.api.drawn import DrawnFigure
+    from scenarios.api.figures import DrawnFigure
     from scenarios.api.mlflow import MLflow
     from scenarios.api.run import Run
     from scenarios.api.several import RunCollection, compare, report, sweep
@@ -100,7 +100,7 @@ _HOMES = {
     **dict.fromkeys(("RunCollection", "compare", "open", "report", "sweep"), "scenarios.api.several"),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",
-    "DrawnFigure": "scenarios.api.drawn",
+    "DrawnFigure": "scenarios.api.figures",
     "MLflow": "scenarios.api.mlflow",
     "ReportError": "scenarios.report.run_reader",
     "Run": "scenarios.api.run",

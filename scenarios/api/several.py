@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.api import values
 from scenarios.api.calls import Folder, calling, path_of, session
+from scenarios.api.figures import RunFigures
 from scenarios.api.notebook import parallel_display, progress_display
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
@@ -24,11 +25,10 @@ from scenarios.run.host import Host, Piece, choose_device
 from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:
-    from scenarios.api.drawn import DrawnFigure
     from scenarios.cluster.ray_slots import RayRuns
 
 
-class RunCollection(Sequence[Run]):
+class RunCollection(RunFigures, Sequence[Run]):
     """The runs of a comparison or a sweep, in the order in which they were planned."""
 
     def __init__(self, folder: Path, runs: Sequence[Run], result: dict[str, Any]) -> None:
@@ -54,11 +54,9 @@ class RunCollection(Sequence[Run]):
         """
         return report(self, path)
 
-    def plot(self, figure: str = "curves") -> DrawnFigure:
-        """A figure of the report of all runs, as `fedbr.Run.plot`."""
-        from scenarios.api import drawn
-
-        return drawn.figure([run.folder for run in self], figure)
+    def run_folders(self) -> list[Path]:
+        """The folders that figures are drawn of."""
+        return [run.folder for run in self]
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from scenarios.report import chart_data, method_style, reflow, theme
 from scenarios.report.groups import RunGroup
-from scenarios.report.run_reader import RecordedRun
+from scenarios.report.run_reader import RecordedRun, ReportError
 from scenarios.report.theme import AXIS, GRID
 
 Doubles = NDArray[np.float64]
@@ -198,10 +198,12 @@ class ShownRuns:
     def panels(
         self, count: int, columns: int, height_pixels: float, sharex: bool = False, sharey: bool = False
     ) -> tuple[Figure, list[Axes]]:
-        """`panels`, with the caller's axes in place of some."""
+        """`panels`, with the caller's axes in place of some. ReportError if there are fewer panels than axes."""
         figure, own = panels(count, columns, height_pixels, sharex, sharey)
         last = self.first_panel + len(self.axes)
-        return figure, [*own[: self.first_panel], *self.axes, *own[last:]][:count] if self.axes else own
+        if last > count:
+            raise ReportError(f"there is no panel {last}: the figure has {count} panel{'s' if count > 1 else ''}")
+        return figure, [*own[: self.first_panel], *self.axes, *own[last:]]
 
 
 def unit(amounts: Iterable[Doubles], units: Mapping[str, Any]) -> tuple[float, str]:
