@@ -91,6 +91,12 @@ def draw_panels(axes: Sequence[Axes], groups: Sequence[RunGroup], target: float 
             each.legend()
 
 
+def inline(name: str, drawing: Callable[[], Figure]) -> str:
+    """A figure that is none of the report's own, as HTML of `plot_style.svg`."""
+    with matplotlib.rc_context(plot_style.STYLE):
+        return plot_style.svg(drawing(), name)
+
+
 def of_methods(runs: Sequence[RecordedRun], prefix: str = "") -> dict[str, str]:
     """``prefix`` and the name of a method's table -> inline SVG, for the methods that have a figure and data for it."""
     shown = ShownRuns([RunGroup(run.label, [run]) for run in runs])

@@ -32,6 +32,11 @@ class PageTable:
         return Table(self.title, list(map(TableColumn, self.header)), self.rows, self.notes)
 
 
+def as_table(table: Table | PageTable) -> Table:
+    """Any table as one of values."""
+    return table.table if isinstance(table, PageTable) else table
+
+
 def render(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
     """A template of this package with these values; everything but figures is escaped."""
     import jinja2
@@ -59,7 +64,7 @@ def write_study(
     warnings: Sequence[str] = (),
 ) -> Path:
     """Write the page of a study to ``output`` and return it; ``figures`` are (name, SVG, caption)."""
-    shown = [table.table if isinstance(table, PageTable) else table for table in tables]
+    shown = list(map(as_table, tables))
     text = render(
         "study.html.j2", title=title, lead=lead, facts=facts, figures=figures, tables=shown, warnings=warnings
     )

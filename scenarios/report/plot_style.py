@@ -10,7 +10,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -177,16 +177,23 @@ class ShownRuns:
     axes: Sequence[Axes] = ()
     """Axes of the caller's for the panels from ``first_panel`` on; panels without are drawn on axes of their own"""
     first_panel: int = 0
+    drawn: Collection[str] | None = None
+    """Labels of the groups that are drawn; by default all. The others have their styles, in tables."""
+
+    @cached_property
+    def chosen(self) -> list[RunGroup]:
+        """The groups that are drawn."""
+        return [group for group in self.groups if self.drawn is None or group.label in self.drawn]
 
     @cached_property
     def started(self) -> list[RunGroup]:
         """The groups whose runs all have a round."""
-        return [group for group in self.groups if all(run.rounds for run in group.runs)]
+        return [group for group in self.chosen if all(run.rounds for run in group.runs)]
 
     @cached_property
     def runs(self) -> list[RecordedRun]:
         """The first run of each group that has a round; it stands for its group in figures of single runs."""
-        return [group.first for group in self.groups if group.first.rounds]
+        return [group.first for group in self.chosen if group.first.rounds]
 
     @cached_property
     def styles(self) -> dict[str, dict[str, Any]]:
