@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: $(STAMP) ## a comparison on real data: FedAvg, FedProx, FedMLB and FedBR on digits, with a report
-	$(BIN)/fedbr compare digits --methods fedavg,fedprox,fedmlb,fedbr
+	$(BIN)/fedbr compare digits method=fedavg,fedprox,fedmlb,fedbr
 
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile

@@ -10,8 +10,12 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import load
+from scenarios.experiment.grid import grid_of, over_methods
 from scenarios.experiment.sweep import plan
 from scenarios.experiment.sweep_file import requested
+from scenarios.papers import reproduce
+from scenarios.papers.trial.plan import TrialRequest
+from scenarios.papers.trial.plan import plan as trial
 from tests import documented
 from tests.documented import ROOT, Documented
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -38,14 +42,18 @@ def resolve(command: Documented) -> None:
     """Parse a command and load its scenario for each of its methods; an error says what is wrong."""
     values = documented.parsed(command.words)
     if command.words[0] == "sweep":
-        asked = requested(values["scenario"], values["words"] or [])
-        plan(asked.scenario, asked.axes, asked.overrides, zipped=values["zipped"] or asked.zipped)
+        asked = requested(values["scenario"], values["words"] or [], values["zipped"])
+        plan(asked.grid)
         return
-    if "scenario" not in values:
-        return
-    methods = (values.get("methods") or "").split(",")
-    for method in methods:
-        load(values["scenario"], values["overrides"] or [], method or None)
+    if command.words[0] == "compare" or command.words[:2] in (("study", "budget"), ("study", "tune")):
+        for point in (grid := over_methods(grid_of(values["scenario"], values["words"] or []), ["fedavg"])).points:
+            grid.load(point)
+    elif command.words[:2] == ("study", "trial"):
+        trial(TrialRequest(grid_of(values["scenario"], values["words"] or []), values["part"]))
+    elif command.words[0] == "reproduce" and values["name"] and not values["listed"]:
+        reproduce.plan(values["name"], values["scale"], grid_of(values["name"], values["words"] or []), 1)
+    elif "scenario" in values:
+        load(values["scenario"], values["overrides"] or [])
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in documented.pages()])

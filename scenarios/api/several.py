@@ -17,8 +17,10 @@ from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
 from scenarios.api.wording import in_python
 from scenarios.config.errors import ScenarioError
+from scenarios.config.toml_source import parse
 from scenarios.experiment import run_set
-from scenarios.experiment.run_set import Study
+from scenarios.experiment.experiment import Experiment, write
+from scenarios.experiment.grid import METHOD, SEED, Grid, axis_of
 from scenarios.report.run_finder import LEDGER, found
 from scenarios.report.run_reader import ReportError
 from scenarios.run.host import Host, Piece, choose_device
@@ -93,14 +95,15 @@ def compare(
     or with several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
     finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
-    from scenarios.experiment import compare as study
+    from scenarios.experiment.compare import plan
 
     check_text(run_id=run_id, device=device)
-    several = [methods] if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
-    names = ",".join(map(str, several))
+    names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
     with calling() as write_note, values.named(scenario) as name:
-        planned = study.plan(name, values.overrides(overrides), names, seed, run_id, at_least_1("seeds", seeds))
-        return _made(study.study(planned), place("out", out), workers, device, on, progress, parallel, write_note)
+        axis = axis_of(METHOD, [str(method).strip() for method in names])
+        grid = Grid(name, (axis,), dict(map(parse, values.overrides(overrides))))
+        experiment = plan(grid, at_least_1("seeds", seeds), seed, run_id)
+        return _made(experiment, place("out", out), workers, device, on, progress, parallel, write_note)
 
 
 def sweep(
@@ -135,28 +138,22 @@ def sweep(
     ScenarioError for anything that cannot be run in any cell; a run that fails is in ``failed``, beside those that did
     not; RunFailed if all did. If the user stops it, the runs so far are returned; KeyboardInterrupt if there are none.
     """
-    from scenarios.experiment import sweep_page as page
-    from scenarios.experiment.grid import axis
     from scenarios.experiment.sweep import plan
 
     with calling() as write_note, values.named(scenario) as name:
         check_text(run_id=run_id, device=device)
         if not isinstance(grid, Mapping):
             raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
-        axes = [axis(key, values.inlined(key, each)) for key, each in grid.items()]
-        common = values.overrides(overrides)
+        axes = tuple(axis_of(key, values.inlined(key, each)) for key, each in grid.items())
         goals = listed("targets", targets, "[0.9]")
-        planned = plan(name, axes, common, _count(grid, seeds), seed, zipped, goals, run_id)
-        return _made(page.study(planned), place("out", out), workers, device, on, progress, parallel, write_note)
-
-
-def _count(grid: Mapping[str, Sequence[Any]], seeds: int) -> int | None:
-    """How many seeds; None if the grid names them."""
-    return None if "seed" in grid else at_least_1("seeds", seeds)
+        count = None if SEED in grid else at_least_1("seeds", seeds)
+        asked = Grid(name, axes, dict(map(parse, values.overrides(overrides))), zipped)
+        experiment = plan(asked, count, seed, goals, run_id)
+        return _made(experiment, place("out", out), workers, device, on, progress, parallel, write_note)
 
 
 def _made(
-    study: Study,
+    experiment: Experiment,
     out: Path,
     workers: int | None,
     device: str,
@@ -165,10 +162,10 @@ def _made(
     parallel: int | None,
     write_note: Callable[[str], None],
 ) -> RunCollection:
-    """The runs of a study, after those that are missing have been made and its result has been written."""
+    """The runs of an experiment, after those that are missing have been made and its result has been written."""
     from scenarios.experiment.parallel import make_runs
 
-    planned, at_once = study.run_set, 1 if parallel is None else at_least_1("parallel", parallel)
+    planned, at_once = experiment.run_set, 1 if parallel is None else at_least_1("parallel", parallel)
     missing = run_set.pending(planned, out, choose_device(device))
     names = [run.name for run in missing]
     named = None if on is None else _cluster(on, workers, parallel, write_note)
@@ -184,10 +181,10 @@ def _made(
     loaded = [run.loaded for run in missing or planned.runs[:1]]
     here = workers if named is None else 1
     done = session(out, None, here, device, show, write_note, preload).call(loaded, work)
-    result = study.read_off(done) | {"warnings": done["warnings"]}
+    result = experiment.result(done) | {"warnings": done["warnings"]}
     for line in run_set.warning_lines(result):
         write_note(line)
-    run_set.write(study, result, with_report=False)
+    write(experiment, result, with_report=False)
     notes = {key: done[key] for key in ("failed", "missing") if key in done}
     return RunCollection(run_set.folder_of(result), [Run(run["run_dir"]) for run in result["runs"]], result | notes)
 

@@ -142,13 +142,13 @@ def listed(name: str, given: Any, example: str) -> list[Any]:
     return list(given)
 
 
-def inlined(key: str, given: Sequence[Any]) -> list[str]:
-    """The values of a key as overrides have them; ScenarioError for those that no scenario has."""
+def inlined(key: str, given: Sequence[Any]) -> list[Any]:
+    """The values of a key as TOML has them; ScenarioError for those that no scenario has."""
     if not isinstance(key, str):
         raise ScenarioError(f"grid: {key!r}: a key is text such as train.lr")
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
         raise ScenarioError(f"{key} = {shown(given)}: write a list of values, such as [{shown(given)}]")
-    return [toml_value(plain(key, value)) for value in given]
+    return [plain(key, value) for value in given]
 
 
 @contextmanager

@@ -67,11 +67,12 @@ def _word(kind: re.Match[str]) -> str:
 
 
 def _key_of(option: str) -> str | None:
-    """The key of a scenario that an option's name means; None if it is no key's."""
+    """The key of a scenario that an option's name means, also in the plural; None if it is no key's."""
     from scenarios.config.error_messages import known_keys, named_like
     from scenarios.config.schema import Scenario
 
-    return named_like(option.lstrip("-").replace("-", "_"), known_keys(Scenario))
+    name = option.lstrip("-").replace("-", "_")
+    return named_like(name, known_keys(Scenario)) or named_like(name.removesuffix("s"), known_keys(Scenario))
 
 
 def _value_of(option: str, words: Sequence[str]) -> str:

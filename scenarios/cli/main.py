@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios.cli import lookup, new, output, own_numpy, recorded, remote, runs, studies, sweeps, verbosity
+from scenarios.cli import lookup, new, output, own_numpy, recorded, remote, runs, studies, verbosity
 from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 from scenarios.config import search_path
@@ -152,7 +152,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     },
     "Studies": {
         "compare": studies.compare,
-        "sweep": sweeps.sweep,
+        "sweep": studies.sweep,
         "reproduce": studies.reproduce,
         "stress": studies.stress,
     },

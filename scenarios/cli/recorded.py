@@ -224,7 +224,9 @@ def measure(
         str | None,
         typer.Option("--clients", help="local (models after the next visit), evaluated (as evaluations use) or none"),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="the JSON file; by default RUN/measure.json")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="the JSON file; by default RUN/measure.json")
+    ] = None,
     allow_code: AllowCode = False,
     workers: Workers = None,
     device: Device = "auto",
@@ -243,7 +245,7 @@ def measure(
 
     if not metrics:
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
-    path = out or folder / run_folder.MEASURED
+    path = output or folder / run_folder.MEASURED
     tell = study.progress_lines(progress_printer(quiet or as_json))
     with runner.open_existing(folder, device, allow_code) as (loaded, device):
         asked = measure_request.plan(loaded, folder, metrics, overrides or [], round, clients)

@@ -146,7 +146,7 @@ def check(
     overrides: Overrides = None,
     out: Out = Path("runs"),
     seed: Seed = None,
-    keys: Annotated[bool, typer.Option("--keys", help="also print every key of the resolved scenario")] = False,
+    keys: Annotated[bool, typer.Option("--all-keys", help="also print every key of the resolved scenario")] = False,
     measure: Annotated[
         bool, typer.Option("--measure", help="measure the wall time here, in a few rounds of a scratch run")
     ] = False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,12 +22,15 @@ from scenarios.cli.options import (
     with_options,
     with_workers,
 )
-from scenarios.cli.study_runner import estimate_of, run_study, show_estimate
+from scenarios.cli.study_runner import estimate_of, run_experiment, show_estimate
 
 if TYPE_CHECKING:
     from scenarios.run.host import Host, Piece
 
-_METHODS = "methods, separated by commas"
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=V1,V2,..]...", help="a key's values; one value is an override of all runs"),
+]
 several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
 
 
@@ -53,118 +55,152 @@ def check_plugin(
     raise typer.Exit(FINISHED if result["holds"] else FAILED)
 
 
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")]
+Targets = Annotated[
+    list[float] | None,
+    typer.Option("--target", metavar="A", help="an accuracy, by default the scenario's; may be repeated"),
+]
+
+
 @with_options(SpreadOptions)
 def compare(
     scenario: ScenarioName,
-    overrides: Overrides = None,
-    methods: Annotated[str, typer.Option("--methods", help=_METHODS)] = "fedavg,fedprox,fedmlb,fedbr",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 1,
+    words: Words = None,
+    seeds: Seeds = 1,
     *,
     options: SpreadOptions,
 ) -> None:
-    """Compare methods on the same data, fleet and seed, or over several seeds with their statistics.
+    """Compare methods, method=fedavg,fedprox,fedmlb,fedbr if none are named, on the same data, fleet and seeds.
 
     With the --run-id of an earlier comparison, finished runs are kept and interrupted runs are resumed.
     """
-    from scenarios.experiment import compare as study
+    from scenarios.experiment.compare import plan
+    from scenarios.experiment.grid import grid_of
 
-    planned = study.plan(scenario, overrides or [], methods, options.seed, options.run_id, seeds)
+    experiment = plan(grid_of(scenario, words or []), seeds, options.seed, options.run_id)
     parallel = options.parallel or (1 if seeds > 1 and not options.on else None)
-    run_study(study.study(planned), options, parallel=parallel, on=options.on)
+    run_experiment(experiment, options, parallel=parallel, on=options.on)
+
+
+@with_options(SpreadOptions)
+def sweep(
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO|FILE", help="a scenario, or a TOML file of a sweep (docs/sweeps.md)")
+    ],
+    words: Words = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's; 3 by default")
+    ] = None,
+    zipped: Annotated[bool, typer.Option("--zip", help="lists side by side instead of all combinations")] = False,
+    targets: Targets = None,
+    *,
+    options: SpreadOptions,
+) -> None:
+    """Run a grid of settings, method=fedavg,fedbr train.lr=0.05,0.1, each over several seeds, with statistics.
+
+    The same command, also with more seeds or values, makes only the runs that are missing: the folder's name follows
+    from the scenario, the keys of the grid and what all runs have in common.
+    """
+    from scenarios.experiment.sweep import plan
+    from scenarios.experiment.sweep_file import requested
+
+    asked = requested(scenario, words or [], zipped)
+    experiment = plan(asked.grid, seeds or asked.seeds, options.seed, targets or asked.targets, options.run_id)
+    parallel = options.parallel or asked.parallel or (None if options.on else 1)
+    run_experiment(experiment, options, parallel=parallel, on=options.on)
 
 
 @several.command("budget")
 @with_options(SpreadOptions)
 def study_budget(
     scenario: ScenarioName,
-    overrides: Overrides = None,
-    methods: Annotated[str, typer.Option("--methods", help=_METHODS)] = "fedavg,fedbr",
+    words: Words = None,
     nbytes: Annotated[str | None, typer.Option("--bytes", help='budgets of bytes: "1 MB,2 MB"')] = None,
     seconds: Annotated[str | None, typer.Option("--time", help='budgets of virtual time: "5 min,15 min"')] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 3,
+    seeds: Seeds = 3,
     *,
     options: SpreadOptions,
 ) -> None:
     """Measure accuracy against budgets of bytes and time, with one run per method and seed.
 
-    With the --run-id of an earlier study, finished runs are kept and interrupted runs are resumed.
+    method=fedavg,fedbr if none are named. With the --run-id of an earlier study, finished runs are kept and
+    interrupted runs are resumed.
     """
-    from scenarios.experiment import budget as study
+    from scenarios.experiment import budget
+    from scenarios.experiment.grid import grid_of
 
-    budgets = study.budgets(nbytes, seconds)
-    planned = study.plan(scenario, overrides or [], methods, budgets, seeds, options.seed, options.run_id)
-    run_study(study.study(planned, budgets), options, parallel=options.parallel, on=options.on)
+    budgets = budget.budgets_of(nbytes, seconds)
+    experiment = budget.plan(grid_of(scenario, words or []), budgets, seeds, options.seed, options.run_id)
+    run_experiment(experiment, options, parallel=options.parallel, on=options.on)
 
 
 @several.command("trial")
 @with_options(SpreadOptions)
 def study_trial(
     scenario: ScenarioName,
-    overrides: Overrides = None,
+    words: Words = None,
     part: Annotated[str, typer.Option("--part", help="details, calibrated, skew, bandit or map")] = "details",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 3,
-    target: Annotated[
-        float | None, typer.Option("--target", help="accuracy that figures show; by default the scenario's target")
+    seeds: Seeds = 3,
+    targets: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--target", metavar="A", help="an accuracy of the tables; figures show the first; may be repeated"
+        ),
     ] = None,
-    targets: Annotated[str, typer.Option("--targets", help="accuracies of the tables")] = "0.25,0.3,0.35,0.4",
-    only: Annotated[str | None, typer.Option("--only", help="variants and skews: fedavg,fedbr-alpha-2,eps7")] = None,
     *,
     options: SpreadOptions,
 ) -> None:
     """Put FedBR on trial: its open details, calibration, skews of the data, its bandit, and a map of when it pays.
 
-    All parts share the folder trial, or that of --run-id: a part that needs runs of another finds them; finished runs
-    are kept and interrupted runs are resumed.
+    variant=fedavg,fedbr-alpha-2 and skew=eps7 choose from what a part runs. All parts share the folder trial, or that
+    of --run-id: a part that needs runs of another finds them; finished runs are kept and interrupted runs are resumed.
     """
-    from scenarios.papers.trial import pace, plan
-    from scenarios.papers.trial import study as trial
+    from scenarios.experiment.grid import grid_of
+    from scenarios.papers.trial import pace
+    from scenarios.papers.trial.plan import TrialRequest, plan
 
-    choice = plan.TrialChoice(scenario, overrides or [], part, seeds, options.seed, target, targets, only)
-    planned = plan.plan(choice if options.run_id is None else replace(choice, run_id=options.run_id))
-    if options.silent:
-        run_study(trial.study(planned), options, parallel=options.parallel, on=options.on)
-    pace.say_left_out(planned.left_out)
-    is_in_turn = options.on is None and (options.parallel or 1) == 1  # else no pace can be told from the starts of runs
-    watch = pace.announced if is_in_turn else None
-    run_study(trial.study(planned, pace.say), options, watch=watch, parallel=options.parallel, on=options.on)
+    grid = grid_of(scenario, words or [])
+    request = TrialRequest(grid, part, seeds, options.seed, targets or (), options.run_id)
+    trial = plan(request) if options.silent else plan(request, pace.say)
+    watch = None
+    if not options.silent:
+        pace.say_left_out(trial.left_out)
+        is_in_turn = options.on is None and (options.parallel or 1) == 1  # else starts of runs tell no pace
+        watch = pace.announced if is_in_turn else None
+    run_experiment(trial, options, watch=watch, parallel=options.parallel, on=options.on)
 
 
 @several.command("tune")
 @with_options(SpreadOptions)
 def study_tune(
     scenario: ScenarioName,
-    overrides: Overrides = None,
-    methods: Annotated[str, typer.Option("--methods", help=_METHODS)] = "fedavg",
-    grid: Annotated[
-        list[str] | None, typer.Option("--grid", metavar="KEY=V1,V2,..", help="values of a key; may be repeated")
-    ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 1,
+    words: Words = None,
+    seeds: Seeds = 1,
     *,
     options: SpreadOptions,
 ) -> None:
     """Choose settings of each method on the clients' validation examples; test examples are never evaluated.
 
-    Every combination of the values of --grid is a run per seed. An option of a method (method_options.KEY) varies for
-    the methods that have it.
+    Every combination of the values, method=fedavg,fedprox train.lr=0.01,0.1, is a run per seed. An option of a method
+    (method_options.KEY) varies for the methods that have it.
     """
-    from scenarios.experiment import tune as study
+    from scenarios.experiment import tune
+    from scenarios.experiment.grid import grid_of
 
-    values = study.grid(grid or [])
-    planned = study.plan(scenario, overrides or [], methods, values, seeds, options.seed, options.run_id)
-    run_study(study.study(planned), options, parallel=options.parallel, on=options.on)
+    experiment = tune.plan(grid_of(scenario, words or []), seeds, options.seed, options.run_id)
+    run_experiment(experiment, options, parallel=options.parallel, on=options.on)
 
 
 @with_options(StudyOptions)
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="a published figure or table: fedbr:fig3, fedmlb:2")] = None,
-    overrides: Overrides = None,
+    words: Words = None,
     listed: Annotated[bool, typer.Option("--list", help="print cells, settings and published values only")] = False,
     scale: Annotated[str, typer.Option("--scale", help="tiny, small or paper")] = "tiny",
-    cells: Annotated[str | None, typer.Option("--cells", help="rows, panels, settings: FedAvg,FedBR,a")] = None,
     ema: Annotated[
         str | None, typer.Option("--ema", help="start of moving averages: corrected (default) or first")
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 1,
+    seeds: Seeds = 1,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="print the expected duration on this machine, and run nothing of it")
     ] = False,
@@ -173,26 +209,29 @@ def reproduce(
 ) -> None:
     """Reproduce a published figure or table, with its printed values.
 
-    With the --run-id of an earlier reproduction, finished runs are kept and interrupted runs are resumed. At scale
-    paper, the expected duration is measured and printed before the first run.
+    row=FedAvg,FedBR, panel=a and setting=cifar10 choose cells. With the --run-id of an earlier reproduction, finished
+    runs are kept and interrupted runs are resumed. At scale paper, the expected duration is measured and printed before
+    the first run.
     """
-    from scenarios.config.load import ScenarioError
-    from scenarios.papers import reproduce as study
-    from scenarios.papers import tables
+    from scenarios.config.errors import ScenarioError
+    from scenarios.experiment.grid import grid_of
+    from scenarios.papers import registry, tables
+    from scenarios.papers.reproduce import plan
     from scenarios.papers.spec import PAPER
 
     if listed:
-        rows = study.catalogue(name)
+        rows = registry.catalogue(name)
         emit(rows, options.as_json, lambda: tables.show_catalogue(rows))
         return
     if name is None:
-        raise ScenarioError(f"name a published figure: {', '.join(study.FIGURES)}; --list describes them")
-    planned = study.plan(name, scale, cells, overrides or [], seeds, options.seed, options.run_id, ema)
+        raise ScenarioError(f"name a published figure: {', '.join(registry.FIGURES)}; --list describes them")
+    grid, tell = grid_of(name, words or []), progress_printer(options.silent)
+    experiment = plan(name, scale, grid, seeds, options.seed, options.run_id, ema, tell)
     if estimate:
-        result = estimate_of(planned.run_set, options)
+        result = estimate_of(experiment.run_set, options)
         emit(result, options.as_json, lambda: show_estimate(result, sys.stdout))
         return
-    run_study(tables.study(planned, progress_printer(options.silent)), options, estimated=scale == PAPER)
+    run_experiment(experiment, options, estimated=scale == PAPER)
 
 
 def stress(

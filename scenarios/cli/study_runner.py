@@ -24,12 +24,13 @@ from scenarios.cli.options import (
 
 if TYPE_CHECKING:
     from scenarios.cluster.ray_slots import RayRuns
-    from scenarios.experiment.run_set import RunSet, Study
+    from scenarios.experiment.experiment import Experiment
+    from scenarios.experiment.run_set import RunSet
     from scenarios.run.host import Host, Piece
 
 
-def run_study(
-    study: Study,
+def run_experiment(
+    experiment: Experiment,
     options: StudyOptions,
     estimated: bool = False,
     watch: Callable[[Host, int, int], Host] | None = None,
@@ -47,7 +48,7 @@ def run_study(
     from scenarios.report.live import LiveTable, ParallelTable
     from scenarios.run.host import choose_device, piece_seconds
 
-    planned, piece = study.run_set, options.piece
+    planned, piece = experiment.run_set, options.piece
     piece_seconds(piece)  # refused before minutes are spent on an estimate
     missing = run_set.pending(planned, options.out, choose_device(options.device))
     loaded = [run.loaded for run in missing or planned.runs[:1]]
@@ -67,8 +68,8 @@ def run_study(
         watched = host if watch is None else watch(host, len(planned.runs), len(missing))
         with cluster or nullcontext():
             made = make_runs(planned, watched, launcher, stopped, at_once, table.about, cluster)
-        if study.complete is not None and not run_set.is_interrupted(made, planned):
-            study.complete(made, host, launcher, stopped)
+        if not run_set.is_interrupted(made, planned):
+            experiment.complete(made, host, launcher, stopped)
         return made
 
     made = with_workers(
@@ -83,7 +84,7 @@ def run_study(
         show=table if side_by_side else in_turn,
         preload=() if side_by_side or not missing else None,
     )
-    _finish_study(study, study.read_off(made) | {"warnings": made["warnings"]}, options, expected)
+    _finish(experiment, experiment.result(made) | {"warnings": made["warnings"]}, options, expected)
 
 
 def _cluster(on: str | None, options: StudyOptions, parallel: int | None) -> RayRuns | None:
@@ -95,25 +96,28 @@ def _cluster(on: str | None, options: StudyOptions, parallel: int | None) -> Ray
     return RayRuns(on, options.workers, parallel, progress_printer(options.silent))
 
 
-def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, expected: dict[str, Any]) -> NoReturn:
+def _finish(
+    experiment: Experiment, result: dict[str, Any], options: StudyOptions, expected: dict[str, Any]
+) -> NoReturn:
     """Write and print what a study found, and say what is left of one that was stopped; exit with its code."""
     from scenarios.experiment import run_set
+    from scenarios.experiment.experiment import write
     from scenarios.run.host import choose_device
     from scenarios.studies.forecast import wall_time
 
     result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
-    stopped, folder = run_set.is_interrupted(result, study.run_set), run_set.folder_of(result)
+    stopped, folder = run_set.is_interrupted(result, experiment.run_set), run_set.folder_of(result)
     if stopped:
-        begun = replace(study.run_set, run_id=folder.name)
+        begun = replace(experiment.run_set, run_id=folder.name)
         on = choose_device(options.device)
         result["left"] = wall_time.left(begun, options.out, on, wall_time.durations(expected))
-    page = report_or_warning(lambda: run_set.write(study, result, with_report=options.report and not stopped)) or folder
-    emit(result, options.as_json, lambda: study.show(result, page), in_files=True)
+    page = report_or_warning(lambda: write(experiment, result, options.report and not stopped)) or folder
+    emit(result, options.as_json, lambda: experiment.show(result, page), in_files=True)
     for line in run_set.warning_lines(result):
         print(f"fedbr: warning: {line}", file=sys.stderr)
     if stopped and not options.silent:
         text = wall_time.left_text(result["left"])
-        again = "" if options.run_id is None and study.run_set.run_id else f" with --run-id {folder.name}"
+        again = "" if options.run_id is None and experiment.run_set.run_id else f" with --run-id {folder.name}"
         print(f"fedbr: {text}; to go on: the same command{again}", file=sys.stderr)
     if result.get("failed"):
         raise typer.Exit(exit_with_error(run_set.failures(result["failed"]), FAILED))

@@ -119,7 +119,7 @@ def _put_method(raw: dict[str, Any], name: str) -> None:
     try:
         accepted = named_method(name).options.model_fields
     except ValueError as error:
-        raise ScenarioError(f"--methods: {error}") from None
+        raise ScenarioError(f"{COMMAND_LINE}: method: {error}") from None
     options = raw.get("method_options")
     if isinstance(options, dict):
         raw["method_options"] = {key: value for key, value in options.items() if key in accepted}
@@ -165,8 +165,7 @@ def _refuse_several(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
         several = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
         if len(several) > 1 and key in _keys_of_one_value():
             values = ",".join(str(each).strip() for each in several)
-            compared = f"compare takes several, as --methods {values}, and " if key == "method" else ""
-            sweep = f"{compared}sweep, as" if compared else "sweep takes several, as"
+            sweep = "compare and sweep take several, as" if key == "method" else "sweep takes several, as"
             raise origin.error(key, f"{key} = {value!r}: a run takes one; {sweep} {key}={values}")
 
 

@@ -1,14 +1,15 @@
-"""The grid of a sweep: axes, which are keys with several values each, and the cells that they span.
+"""A grid of settings: its words, the points that it spans, and the row of an experiment that each of them is.
 
-Values are written as those of overrides are: TOML, or plain text. Nothing is loaded or run here.
+An option of a method (or of another row that a key names) varies for those that have it, and goes to them alone.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -19,11 +20,13 @@ from coordinator.rounds.selectors.registry import selection
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
-from scenarios.config.toml_source import COMMAND_LINE, parse, refuse_repeated
-from scenarios.config.toml_writer import toml_value
+from scenarios.config.load import Loaded, load
+from scenarios.config.toml_source import COMMAND_LINE, leaves, parse, refuse_repeated
+from scenarios.config.toml_writer import toml_text, toml_value
+from scenarios.experiment.experiment import ExperimentRow
 
 EXAMPLE = "train.lr=0.05,0.1"
-METHOD = "method"
+METHOD, SEED = "method", "seed"
 OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "method_options": (METHOD, resolve),
     "server_options": ("server", server_optimizer),
@@ -32,96 +35,228 @@ OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "train.lr_schedule_options": ("train.lr_schedule", lr_schedule),
 }
 """Table of options -> the key that names whose options they are, and how its row is found."""
+OPTIONS_OF_METHODS = "method_options"
 OPENING, CLOSING = "[{", "]}"
 LONGEST_WORD, LONGEST_NAME = 40, 180
 """Characters of a value, and of all of them, in the name of a run folder; longer ones end in a hash."""
+Point = Mapping[str, Any]
+"""Dotted key -> value"""
+NameOf = Callable[[str, Point], str]
+"""(method, settings) -> a name"""
 
 
 @dataclass(frozen=True)
-class SweepAxis:
+class Axis:
     """A key, and the values that it takes."""
 
     key: str
-    values: tuple[str, ...]
-    """As overrides have them, at least one, all different"""
+    values: tuple[Any, ...]
+    """At least one, all different"""
 
 
 @dataclass(frozen=True)
-class SweepCell:
-    """One point of the grid: a run per seed."""
+class Grid:
+    """A scenario, the values that vary, and those that all runs have."""
 
-    method: str
-    """The method's own name, without its aliases."""
-    settings: Mapping[str, str]
-    """Key -> value as it is shown, of each axis that applies to the cell."""
-    overrides: tuple[str, ...]
-    """``KEY=VALUE`` for each of the settings."""
-
-    @property
-    def name(self) -> str:
-        """For names of folders: ``fedbr-lr-0.05``. It depends on the method and the settings alone, not their order."""
-        words = [(last_part(key), value) for key, value in sorted(self.settings.items()) if key != METHOD]
-        return folder_name([self.method, *(word for pair in words for word in pair)])
+    scenario: str
+    axes: tuple[Axis, ...] = ()
+    overrides: Point = field(default_factory=dict)
+    zipped: bool = False
+    """Whether the axes stand side by side instead of in all combinations"""
 
     @property
-    def label(self) -> str:
-        """For tables: ``method=fedbr train.lr=0.05``."""
-        return " ".join(f"{key}={value}" for key, value in self.settings.items()) or self.method
+    def varies(self) -> tuple[Axis, ...]:
+        """The axes but that of the seed."""
+        return tuple(axis for axis in self.axes if axis.key != SEED)
 
-    def run_name(self, seed: int) -> str:
-        """The folder of the run with a seed."""
-        return f"{self.name}-seed{seed}"
+    @property
+    def points(self) -> list[Point]:
+        """The points, without those that differ only in what does not apply to them; the last axis is the fastest.
+
+        ScenarioError if axes of different lengths are to be side by side.
+        """
+        axes = self.varies
+        if self.zipped and len({len(axis.values) for axis in axes}) > 1:
+            lengths = ", ".join(f"{axis.key} has {len(axis.values)}" for axis in axes)
+            raise ScenarioError(f"--zip: lists side by side must be equally long: {lengths}")
+        values = (axis.values for axis in axes)
+        rows = zip(*values, strict=True) if self.zipped else product(*values)
+        own = [
+            self.applied(point, point) for point in (dict(zip((a.key for a in axes), row, strict=True)) for row in rows)
+        ]
+        return list({json.dumps(point, sort_keys=True, default=str): point for point in own}.values())
+
+    def applied(self, point: Point, values: Point) -> dict[str, Any]:
+        """Those of ``values`` that apply to a point: options only where its method (or other row) has them.
+
+        This is so for tables of `OPTIONS` whose key is an axis; elsewhere `load` refuses an option that is not there.
+        """
+        return {key: value for key, value in values.items() if self._has(point, key)}
+
+    def _has(self, point: Point, key: str) -> bool:
+        chooser, find_row = self._chooser(key)
+        return find_row is None or key.rpartition(".")[2] in find_row(point[chooser]).options.model_fields
+
+    def _chooser(self, key: str) -> tuple[str, Callable[[str], Any] | None]:
+        """The axis that names whose option a key is, and how its row is found; None for all other keys."""
+        chooser, find_row = OPTIONS.get(key.rpartition(".")[0], ("", None))
+        return (chooser, find_row) if any(axis.key == chooser for axis in self.axes) else ("", None)
+
+    def check_options(self) -> None:
+        """ScenarioError for a method (or other row) that is unknown, and for an option that none of an axis has."""
+        choosers = dict(OPTIONS.values())
+        for axis in self.axes:
+            for value in axis.values if axis.key in choosers else ():
+                try:
+                    choosers[axis.key](show(value))
+                except ValueError as error:
+                    raise ScenarioError(f"{COMMAND_LINE}: {axis.key}: {error}") from None
+        for key in (*(axis.key for axis in self.axes), *(key for key, _ in leaves(self.overrides))):
+            chooser, find_row = self._chooser(key)
+            if find_row is None:
+                continue
+            values = next(axis.values for axis in self.axes if axis.key == chooser)
+            known = {name for value in values for name in find_row(value).options.model_fields}
+            table, _, option = key.rpartition(".")
+            if option not in known:
+                hint = nearest(key, [f"{table}.{name}" for name in sorted(known)])
+                names = ", ".join(map(show, values))
+                raise ScenarioError(f"{COMMAND_LINE}: unknown key {key}: none of {names} has it; {hint}")
+
+    def load(self, point: Point, seed: int | None = None) -> Loaded:
+        """The scenario of a point."""
+        own = {key: value for key, value in point.items() if key != METHOD}
+        seeds = {} if seed is None else {SEED: seed}
+        method = show(point[METHOD]) if METHOD in point else None
+        return load_with(self.scenario, {**self.applied(point, self.overrides), **own, **seeds}, method)
+
+    def rows(
+        self, first_seed: int | None, name_of: NameOf, folder_of: NameOf
+    ) -> tuple[list[ExperimentRow], list[Loaded]]:
+        """A row per point, and its scenario with the first seed.
+
+        ``name_of``, ``folder_of``: (method, settings) -> name and folder of a row. ScenarioError for what `load`
+        refuses at any point, and for two points that would be the same runs.
+        """
+        self.check_options()
+        rows: list[ExperimentRow] = []
+        scenarios: list[Loaded] = []
+        first: dict[str, str] = {}
+        for point in self.points:
+            loaded = self.load(point, first_seed)
+            text, words = toml_text(loaded.scenario.model_dump()), label(point)
+            if text in first:
+                raise ScenarioError(f"{first[text]} and {words} are the same runs; name each value once")
+            first[text] = words
+            method = loaded.scenario.method
+            settings = {key: method if key == METHOD else value for key, value in point.items()}
+            rows.append(ExperimentRow(name_of(method, settings), folder_of(method, settings), method, settings))
+            scenarios.append(loaded)
+        return rows, scenarios
+
+    def without_options(self) -> Grid:
+        """The grid without overrides of methods' options, which only some methods have."""
+        table = OPTIONS_OF_METHODS
+        common = {key: value for key, value in self.overrides.items() if key.partition(".")[0] != table}
+        return replace(self, overrides=common)
+
+    def seeds(self, count: int | None, first_seed: int | None, start: int, default: int) -> tuple[int, ...]:
+        """The seeds that an axis names, or ``count`` (or else ``default``) of them from ``start`` on."""
+        named = next((axis.values for axis in self.axes if axis.key == SEED), None)
+        if named is None:
+            return tuple(range(start, start + (count or default)))
+        text = f"{SEED} = {', '.join(map(show, named))}"
+        if count is not None or first_seed is not None:
+            raise ScenarioError(f"{text}: names the seeds; leave out --seeds and --seed")
+        if self.zipped:
+            raise ScenarioError(
+                f"--zip: {text}: every cell has all seeds, so they cannot stand beside the values of other keys; leave "
+                "out --zip, or make a sweep per seed"
+            )
+        if not all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in named):
+            raise ScenarioError(f"{text}: must be integers from 0 on")
+        return named
 
 
-def _word(value: str) -> str:
-    """A value in the name of a folder. One with letters that names do not have ends in a hash, to be like no other."""
-    word = re.sub(r"[^A-Za-z0-9._]+", "-", value).strip("-.")
-    is_same = word == value and len(value) <= LONGEST_WORD
-    return word if is_same else "-".join(filter(None, [word.lower()[:LONGEST_WORD], _hash(value)]))
+def load_with(scenario: str, overrides: Point, method: str | None = None) -> Loaded:
+    """The scenario with these values."""
+    return load(scenario, [f"{key}={toml_value(value)}" for key, value in overrides.items()], method)
 
 
-def last_part(key: str) -> str:
-    """``lr`` of ``train.lr``."""
-    return key.rpartition(".")[2]
+def row_of(method: str, settings: Point) -> ExperimentRow:
+    """A method with these settings, named as `variant_name` does."""
+    name = variant_name(method, settings)
+    return ExperimentRow(name, name, method, settings)
 
 
-def folder_name(words: Sequence[str]) -> str:
-    """The name of a folder from these words."""
-    return _within("-".join(map(_word, words)), LONGEST_NAME)
+def row_of_words(method: str, words: Iterable[str]) -> ExperimentRow:
+    """A method with settings KEY=VALUE."""
+    return row_of(method, dict(map(parse, words)))
 
 
-def _within(name: str, most: int) -> str:
-    return name if len(name) <= most else f"{name[:most]}-{_hash(name)}"
+# --- words --------------------------------------------------------------------------------------------------------
 
 
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:6]
-
-
-# --- axes ---------------------------------------------------------------------------------------------------------
-
-
-def read_words(words: Sequence[str]) -> tuple[list[SweepAxis], list[str]]:
-    """The axes among KEY=VALUE words, and the words with one value, which are overrides of all runs.
+def grid_of(scenario: str, words: Sequence[str], zipped: bool = False) -> Grid:
+    """The grid of KEY=VALUE words: a word with several values is an axis, one with a single value an override.
 
     ScenarioError for a word that is none, an empty or repeated value, and a key that is named twice.
     """
-    axes: list[SweepAxis] = []
-    overrides: list[str] = []
+    axes: list[Axis] = []
+    overrides: list[tuple[str, Any]] = []
     for word in words:
-        key, values = parse(word)[0], split(word.partition("=")[2])
+        key, value = parse(word)
+        texts = split(word.partition("=")[2])
         if any(key == axis.key for axis in axes):
             raise ScenarioError(f"{COMMAND_LINE}: {key}: is named twice; write all its values as one list, {EXAMPLE}")
-        if len(values) == 1:
-            overrides.append(word)
+        if len(texts) == 1:
+            overrides.append((key, value))
+        elif all(texts):
+            axes.append(axis_of(key, [parse(f"value={text}")[1] for text in texts]))
         else:
-            axes.append(axis(key, values))
-    keys = [parse(override)[0] for override in overrides]
-    for one in axes:
-        if one.key in keys:
-            raise ScenarioError(f"{COMMAND_LINE}: {one.key}: is named twice; write all its values as one list")
-    refuse_repeated(map(parse, overrides))
-    return axes, overrides
+            raise ScenarioError(f"{COMMAND_LINE}: {key}: write values separated by commas, for example {EXAMPLE}")
+    for axis in axes:
+        if any(axis.key == key for key, _ in overrides):
+            raise ScenarioError(f"{COMMAND_LINE}: {axis.key}: is named twice; write all its values as one list")
+    refuse_repeated(overrides)
+    return Grid(scenario, tuple(axes), dict(overrides), zipped)
+
+
+def axis_of(key: str, values: Iterable[Any], source: str = COMMAND_LINE) -> Axis:
+    """The axis of a key; ScenarioError for a list without values, and for a repeated value."""
+    kept = tuple(values)
+    if not kept:
+        raise ScenarioError(f"{source}: {key}: write values separated by commas, for example {EXAMPLE}")
+    texts = [show(value) for value in kept]
+    for text in texts:
+        if texts.count(text) > 1:
+            raise ScenarioError(f"{source}: {key} = {text}: is named twice; name each value once")
+    return Axis(key, kept)
+
+
+def over_methods(grid: Grid, methods: Sequence[str]) -> Grid:
+    """The grid with an axis for the method first: its own, the one method that it names, or else ``methods``."""
+    own = next((axis for axis in grid.axes if axis.key == METHOD), None)
+    named = [grid.overrides[METHOD]] if METHOD in grid.overrides else methods
+    others = tuple(axis for axis in grid.axes if axis.key != METHOD)
+    common = {key: value for key, value in grid.overrides.items() if key != METHOD}
+    return replace(grid, axes=(own or axis_of(METHOD, named), *others), overrides=common)
+
+
+def choices_of(grid: Grid, keys: Sequence[str]) -> tuple[Grid, dict[str, list[str]]]:
+    """The grid without words of these ``keys``, which choose by name, and the names that each of them has.
+
+    ScenarioError for several values of any other key: what varies is the experiment's own.
+    """
+    chosen: dict[str, list[str]] = {key: [] for key in keys}
+    for axis in grid.axes:
+        if axis.key not in keys:
+            names = ", ".join(keys)
+            raise ScenarioError(f"{COMMAND_LINE}: {axis.key}: takes one value here; {names} take several")
+        chosen[axis.key] = list(map(show, axis.values))
+    chosen |= {key: [show(value)] for key, value in grid.overrides.items() if key in keys}
+    others = {key: value for key, value in grid.overrides.items() if key not in keys}
+    return replace(grid, axes=(), overrides=others), chosen
 
 
 def split(text: str) -> list[str]:
@@ -143,24 +278,8 @@ def split(text: str) -> list[str]:
     return [piece.strip() for piece in pieces]
 
 
-def axis(key: str, values: Sequence[Any], source: str = COMMAND_LINE) -> SweepAxis:
-    """The axis of a key. Texts are read as overrides are, other values are those of TOML.
-
-    ScenarioError for a list without values, and for one with an empty or repeated value.
-    """
-    texts = [value if isinstance(value, str) else toml_value(value) for value in values]
-    if not texts or not all(text.strip() for text in texts):
-        raise ScenarioError(f"{source}: {key}: write values separated by commas, for example {EXAMPLE}")
-    shown = [show(text) for text in texts]
-    for text in shown:
-        if shown.count(text) > 1:
-            raise ScenarioError(f"{source}: {key} = {text}: is named twice; name each value once")
-    return SweepAxis(key, tuple(texts))
-
-
-def show(text: str) -> str:
-    """A value as tables and folders have it: ``0.10`` and ``1e-1`` are ``0.1``, ``"sync"`` is ``sync``."""
-    value = parse(f"value={text}")[1]
+def show(value: Any) -> str:
+    """A value as tables and folders have it: text as it is, 16.0 as ``16``, others as TOML writes them."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
@@ -168,75 +287,51 @@ def show(text: str) -> str:
     return toml_value(value)
 
 
-# --- cells --------------------------------------------------------------------------------------------------------
+def override_text(key: str, value: Any) -> str:
+    """KEY=VALUE that is read as this value, text without quotes where it can be."""
+    is_plain = isinstance(value, str) and parse(f"{key}={value}") == (key, value)
+    return f"{key}={value if is_plain else toml_value(value)}"
 
 
-def points(axes: Sequence[SweepAxis], zipped: bool = False) -> list[dict[str, str]]:
-    """Key -> value for each point: every combination, the last axis the fastest, or the axes side by side.
+# --- names --------------------------------------------------------------------------------------------------------
 
-    ScenarioError if axes of different lengths are to be side by side.
+
+def label(settings: Point) -> str:
+    """``method=fedbr train.lr=0.05``."""
+    return " ".join(f"{key}={show(value)}" for key, value in settings.items())
+
+
+def variant_name(method: str, settings: Point) -> str:
+    """A folder's name in the order of the settings, such as ``fedavg-server-fedadam-lr-0.01``."""
+    words = [f"{last_part(key)} {show(value)}".lower() for key, value in settings.items() if key != METHOD]
+    return "-".join([method, *(re.sub(r"[^a-z0-9.]+", "-", word).strip("-") for word in words)])
+
+
+def cell_name(method: str, settings: Point) -> str:
+    """A folder's name, such as ``fedbr-lr-0.05``, that depends on the settings alone and not on their order.
+
+    A value with letters that names do not have ends in a hash, to be like no other.
     """
-    counts = {len(axis.values) for axis in axes}
-    if zipped and len(counts) > 1:
-        lengths = ", ".join(f"{axis.key} has {len(axis.values)}" for axis in axes)
-        raise ScenarioError(f"--zip: lists side by side must be equally long: {lengths}")
-    values = (axis.values for axis in axes)
-    rows = zip(*values, strict=True) if zipped else product(*values)
-    return [dict(zip((axis.key for axis in axes), row, strict=True)) for row in rows]
+    words = [(last_part(key), show(value)) for key, value in sorted(settings.items()) if key != METHOD]
+    return folder_name([method, *(word for pair in words for word in pair)])
 
 
-def applied(axes: Sequence[SweepAxis], point: Mapping[str, str]) -> dict[str, str]:
-    """The values of a point that apply to it: options only where the method (or other row) of the point has them.
-
-    This is so for tables of `OPTIONS` whose key is an axis; elsewhere `load` refuses an option that is not there.
-    """
-    return {key: value for key, value in point.items() if _has(axes, point, key)}
+def last_part(key: str) -> str:
+    """``lr`` of ``train.lr``."""
+    return key.rpartition(".")[2]
 
 
-def _has(axes: Sequence[SweepAxis], point: Mapping[str, str], key: str) -> bool:
-    named = _table_of(axes, key)
-    if named is None:
-        return True
-    chooser, option, find_row = named
-    return option in find_row(show(point[chooser])).options.model_fields
+def folder_name(words: Sequence[str]) -> str:
+    """The name of a folder from these words."""
+    name = "-".join(map(_word, words))
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{_hash(name)}"
 
 
-def _table_of(axes: Sequence[SweepAxis], key: str) -> tuple[str, str, Callable[[str], Any]] | None:
-    """(the axis whose options the key is of, the option, how a row is found); None for all other keys."""
-    table, _, option = key.rpartition(".")
-    chooser, find_row = OPTIONS.get(table, (None, None))
-    if chooser is None or find_row is None or all(axis.key != chooser for axis in axes):
-        return None
-    return chooser, option, find_row
+def _word(value: str) -> str:
+    word = re.sub(r"[^A-Za-z0-9._]+", "-", value).strip("-.")
+    is_same = word == value and len(value) <= LONGEST_WORD
+    return word if is_same else "-".join(filter(None, [word.lower()[:LONGEST_WORD], _hash(value)]))
 
 
-def check_rows(axes: Sequence[SweepAxis], overrides: Sequence[str]) -> None:
-    """ScenarioError for a method (or other row) that is unknown, and for an option that none of an axis has."""
-    choosers = dict(OPTIONS.values())
-    for one in axes:
-        for value in one.values if one.key in choosers else ():
-            try:
-                choosers[one.key](show(value))
-            except ValueError as error:
-                raise ScenarioError(f"{COMMAND_LINE}: {one.key}: {error}") from None
-    for key in (*(one.key for one in axes), *(parse(override)[0] for override in overrides)):
-        _check_option(axes, key)
-
-
-def _check_option(axes: Sequence[SweepAxis], key: str) -> None:
-    named = _table_of(axes, key)
-    if named is None:
-        return
-    chooser, option, find_row = named
-    values = next(axis.values for axis in axes if axis.key == chooser)
-    known = {name for value in values for name in find_row(show(value)).options.model_fields}
-    if option not in known:
-        table = key.rpartition(".")[0]
-        hint = nearest(key, [f"{table}.{name}" for name in sorted(known)])
-        names = ", ".join(map(show, values))
-        raise ScenarioError(f"{COMMAND_LINE}: unknown key {key}: none of {names} has it; {hint}")
-
-
-def fixed(axes: Sequence[SweepAxis], point: Mapping[str, str], overrides: Sequence[str]) -> Iterator[str]:
-    """The overrides of all runs that apply to a point, as `applied` says."""
-    return (override for override in overrides if _has(axes, point, parse(override)[0]))
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]

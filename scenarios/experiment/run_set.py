@@ -22,7 +22,6 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
-from edge.protocol.home import shared
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.plugin_keys import own_names
 from scenarios.config.quantities import scenario_text
@@ -69,36 +68,6 @@ class RunSet:
     run_id: str | None = None
     mark: str = MARK
     """The file that marks the folder from its creation on, and holds the result at the end."""
-
-
-@dataclass(frozen=True)
-class Study:
-    """A run set, and how its result is read, written and shown."""
-
-    run_set: RunSet
-    read_off: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """From what `run_all` returns to the result, which ``--json`` prints."""
-    draw: Callable[[Mapping[str, Any], Path], Path]
-    """(result, folder) -> the HTML report written there."""
-    show: Callable[[Mapping[str, Any], Path], None]
-    """Prints the result; the path is the report's, or the folder's where there is no report."""
-    write_tables: Callable[[Mapping[str, Any], Path], None] = lambda result, folder: None
-    """(result, folder): writes the CSV files."""
-    complete: Callable[[Mapping[str, Any], Host, WorkerLauncher, Callable[[], bool]], None] | None = None
-    """(what `run_all` returns, host, launcher, stopped): further work on the runs before the result is read."""
-    result_file: str | None = None
-    """The file of the result, where several studies share a folder; by default the run set's mark."""
-
-
-def write(study: Study, result: Mapping[str, Any], with_report: bool) -> Path:
-    """Write the files of a study beside its run folders; returns the report, or the folder without one."""
-    folder = folder_of(result)
-    write_text(
-        folder / (study.result_file or study.run_set.mark),
-        json.dumps(shared({"study": study.run_set.kind, **result}), indent=1),
-    )
-    study.write_tables(result, folder)
-    return study.draw(result, folder) if with_report else folder
 
 
 def folder_of(result: Mapping[str, Any]) -> Path:

@@ -21,16 +21,18 @@ LARGEST_EFFECT = 50.0
 """Mean over deviation from which on two seeds are enough; beyond it the noncentral t is not computed reliably."""
 ROUNDING = 1e-12
 """A deviation below this share of the mean difference stems from the rounding of floats."""
-BySeed = Mapping[int, float]
-"""Seed -> a value of its run; seeds without a value are missing."""
+BySeed = Mapping[int, float | None]
+"""Seed -> a value of its run, or None for a run without it"""
 
 
 def paired(values: BySeed, reference: BySeed) -> dict[str, Any] | None:
-    """``values`` minus ``reference`` over the ``seeds`` that both have; None if there are none."""
-    seeds = sorted(values.keys() & reference.keys())
-    if not seeds:
-        return None
-    return {"seeds": seeds, **with_interval([values[seed] - reference[seed] for seed in seeds])}
+    """``values`` minus ``reference`` over the ``seeds`` whose runs both have one; None if there are none."""
+    differences = {
+        seed: value - other
+        for seed in sorted(values.keys() & reference.keys())
+        if (value := values[seed]) is not None and (other := reference[seed]) is not None
+    }
+    return {"seeds": list(differences), **with_interval(list(differences.values()))} if differences else None
 
 
 def tested(difference: Mapping[str, Any]) -> dict[str, Any]:

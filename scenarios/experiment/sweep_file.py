@@ -22,34 +22,40 @@ from typing import Any
 
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
-from scenarios.config.toml_source import WHOLE, leaves, parse, read
+from scenarios.config.toml_source import WHOLE, leaves, read
 from scenarios.config.toml_writer import toml_value
-from scenarios.experiment.grid import SweepAxis, axis, read_words
+from scenarios.experiment.grid import Axis, Grid, axis_of, grid_of
 
 KEYS = ("scenario", "grid", "zip", "overrides", "seeds", "parallel", "targets")
+KINDS = {dict: "a table", list: "a list", str: "text", int: "an integer"}
 
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What a user asks for; `study.plan` takes it."""
+    """A grid, and how it is to be run; None and () where the file does not say."""
 
-    scenario: str
-    axes: tuple[SweepAxis, ...] = ()
-    overrides: tuple[str, ...] = ()
-    zipped: bool = False
+    grid: Grid
     seeds: int | None = None
     parallel: int | None = None
     targets: tuple[float, ...] = ()
 
 
-def requested(name: str, words: Sequence[str]) -> SweepRequest:
+def requested(name: str, words: Sequence[str], zipped: bool = False) -> SweepRequest:
     """The sweep of a scenario or a sweep file, with KEY=VALUE words, which replace the file's of the same keys."""
-    axes, overrides = read_words(words)
-    request = read_file(Path(name)) if is_sweep_file(name) else SweepRequest(name)
-    keys = {one.key for one in axes} | {parse(override)[0] for override in overrides}
-    kept = (one for one in request.axes if one.key not in keys)
-    common = (override for override in request.overrides if parse(override)[0] not in keys)
-    return replace(request, axes=(*kept, *axes), overrides=(*common, *overrides))
+    own = grid_of(name, words, zipped)
+    if not is_sweep_file(name):
+        return SweepRequest(own)
+    request = read_file(Path(name))
+    keys = {axis.key for axis in own.axes} | own.overrides.keys()
+    axes = (axis for axis in request.grid.axes if axis.key not in keys)
+    common = {key: value for key, value in request.grid.overrides.items() if key not in keys}
+    grid = replace(
+        request.grid,
+        axes=(*axes, *own.axes),
+        overrides={**common, **own.overrides},
+        zipped=zipped or request.grid.zipped,
+    )
+    return replace(request, grid=grid)
 
 
 def is_sweep_file(name: str) -> bool:
@@ -66,43 +72,38 @@ def read_file(path: Path) -> SweepRequest:
             raise ScenarioError(f"{path.name}: unknown key {key}, {nearest(key, KEYS)}")
     if "grid" in raw and "zip" in raw:
         raise ScenarioError(f"{path.name}: grid, zip: name one of the two")
-    lists = _typed(path, raw, "zip" if "zip" in raw else "grid", dict, {})
+    axes = _typed(path, raw, "zip" if "zip" in raw else "grid", dict, {})
     targets = _typed(path, raw, "targets", list, [])
     if not all(isinstance(target, float | int) for target in targets):
         raise ScenarioError(
             f"{path.name}: targets = {toml_value(targets)}: must be a list of accuracies, such as [0.9]"
         )
-    return SweepRequest(
-        _scenario(path, _typed(path, raw, "scenario", str, "")),
-        tuple(_axes(path, lists)),
-        tuple(_overrides(_typed(path, raw, "overrides", dict, {}))),
-        "zip" in raw,
-        _count(path, raw, "seeds"),
-        _count(path, raw, "parallel"),
-        tuple(map(float, targets)),
-    )
-
-
-def _scenario(path: Path, name: str) -> str:
+    name = _typed(path, raw, "scenario", str, "")
     beside = path.parent / name
-    return str(beside) if beside.suffix == ".toml" and beside.is_file() else name
+    grid = Grid(
+        str(beside) if beside.suffix == ".toml" and beside.is_file() else name,
+        tuple(_axes(path, axes)),
+        dict(_overrides(_typed(path, raw, "overrides", dict, {}))),
+        "zip" in raw,
+    )
+    return SweepRequest(grid, _count(path, raw, "seeds"), _count(path, raw, "parallel"), tuple(map(float, targets)))
 
 
-def _axes(path: Path, lists: Mapping[str, Any]) -> Iterator[SweepAxis]:
+def _axes(path: Path, lists: Mapping[str, Any]) -> Iterator[Axis]:
     for key, values in leaves(lists):
         if not isinstance(values, list):
             raise ScenarioError(
                 f"{path.name}: {key} = {toml_value(values)}: must be a list; one value goes to [overrides]"
             )
-        yield axis(key, [toml_value(value) for value in values], path.name)
+        yield axis_of(key, values, path.name)
 
 
-def _overrides(table: Mapping[str, Any], at: str = "") -> Iterator[str]:
+def _overrides(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         if isinstance(value, Mapping) and f"{at}{key}" not in WHOLE:
             yield from _overrides(value, f"{at}{key}.")
         else:
-            yield f"{at}{key}={toml_value(value)}"
+            yield f"{at}{key}", value
 
 
 def _count(path: Path, raw: Mapping[str, Any], key: str) -> int | None:
@@ -115,6 +116,5 @@ def _count(path: Path, raw: Mapping[str, Any], key: str) -> int | None:
 def _typed(path: Path, raw: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
     value = raw.get(key, default)
     if key in raw and not isinstance(value, kind):
-        names = {dict: "a table", list: "a list", str: "text", int: "an integer"}
-        raise ScenarioError(f"{path.name}: {key} = {toml_value(value)}: must be {names[kind]}")
+        raise ScenarioError(f"{path.name}: {key} = {toml_value(value)}: must be {KINDS[kind]}")
     return value

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scenarios.experiment.run_set import RunSet
-from scenarios.experiment.variant import Variant
+from scenarios.experiment.experiment import ExperimentRow
 from scenarios.papers.amounts import HESSIANS, TABLE_AMOUNTS
 from scenarios.papers.moving_average import Smoothing, smoothed
 from scenarios.papers.spec import (
@@ -42,19 +41,18 @@ MARKS = {
 
 
 @dataclass(frozen=True)
-class ReproductionPlan:
-    """The cells of one figure to reproduce, and the runs that they need."""
+class CellSelection:
+    """The cells of one figure to reproduce."""
 
     name: str
     figure: PaperFigure
     scale: str
     panels: Sequence[PaperPanel]
     rows: Sequence[str]
-    run_set: RunSet
     groups: Mapping[str, str]
     """Setting -> the setting whose runs it uses: itself, or an earlier one with the same scenario."""
     overrides: Sequence[str]
-    """From the command line."""
+    """KEY=VALUE of the user's."""
     smoothing: Smoothing | None = None
     """How accuracies are averaged before they are read."""
 
@@ -72,7 +70,7 @@ class ReproductionPlan:
         read = partial(until_best, measure=measure) if measure in BEST_MEASURES else self._trail
         return [[read(folder) for folder in of_seeds] for of_seeds in folders]
 
-    def folders(self, runs: Sequence[Mapping[str, Any]], group: str, variant: Variant) -> list[Path]:
+    def folders(self, runs: Sequence[Mapping[str, Any]], group: str, variant: ExperimentRow) -> list[Path]:
         """The run folders of one variant in one setting, in the order of the seeds."""
         return [Path(run["run_dir"]) for run in runs if run["name"] == run_name(group, variant, run["seed"])]
 
@@ -91,28 +89,13 @@ def until_best(folder: Path, measure: str) -> Trail:
     return (*before, replace(last, accuracy=accuracy))
 
 
-def run_name(group: str, variant: Variant, seed: int) -> str:
+def run_name(group: str, variant: ExperimentRow, seed: int) -> str:
     """The name of a run's folder."""
     return f"{group}-{variant.name}-seed{seed}"
 
 
-def read_off(plan: ReproductionPlan, done: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``reproduce --json`` prints, from what `run_all` returns."""
-    smoothing = {} if plan.smoothing is None else {"accuracy": plan.smoothing.text}
-    return {
-        "name": plan.name,
-        "title": plan.figure.title,
-        "source": plan.figure.source,
-        "scale": plan.scale,
-        "seeds": sorted({run.loaded.scenario.seed for run in plan.run_set.runs}),
-        **smoothing,
-        "cells": [_cell(plan, panel, row, done["runs"]) for panel in plan.panels for row in plan.rows],
-        "notes": list(plan.figure.notes),
-        **done,
-    }
-
-
-def _cell(plan: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def reading(plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One cell, from the summaries of the runs that there are."""
     if panel.counts is not None:
         return _counted_cell(plan, panel, panel.counts, name)
     row, limit, group = plan.figure.rows[name], plan.limit(panel), plan.groups[panel.setting]
@@ -146,7 +129,7 @@ def _cell(plan: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[M
 
 
 def _counted_cell(
-    plan: ReproductionPlan, panel: PaperPanel, counts: Callable[[PaperRow], float], name: str
+    plan: CellSelection, panel: PaperPanel, counts: Callable[[PaperRow], float], name: str
 ) -> dict[str, Any]:
     """A cell that depends on the paper's method and model alone, at every scale."""
     row = plan.figure.rows[name]

@@ -15,7 +15,7 @@ from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from scenarios.papers.amounts import HESSIAN_DIRECTION, HESSIAN_NORM, HESSIANS
-from scenarios.papers.cells import ReproductionPlan
+from scenarios.papers.cells import CellSelection
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.run_folder import MEASURED
@@ -24,7 +24,7 @@ from scenarios.studies.measure_request import MeasureRequest
 
 
 def measure_runs(
-    plan: ReproductionPlan,
+    plan: CellSelection,
     done: Mapping[str, Any],
     host: Host,
     launcher: WorkerLauncher,

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scenarios.experiment.variant import Variant
+from scenarios.experiment.experiment import ExperimentRow
+from scenarios.experiment.grid import row_of_words
 from scenarios.papers.moving_average import Smoothing
 
 PAPER, SMALL, TINY = "paper", "small", "tiny"
@@ -70,11 +71,11 @@ class PaperRow:
         """The row's note at a scale: its settings that the paper does not print, and its differences from the paper."""
         return "; ".join(text for text in (self.note, self.at(scale).changed) if text)
 
-    def variants(self, scale: str) -> tuple[Variant, ...]:
+    def variants(self, scale: str) -> tuple[ExperimentRow, ...]:
         """The runs of the row, each once per seed; none if the paper's method is unknown."""
         if not self.method:
             return ()
-        return tuple(Variant(self.method, (*self.at(scale).overrides, *further)) for further in self.each)
+        return tuple(row_of_words(self.method, (*self.at(scale).overrides, *further)) for further in self.each)
 
 
 @dataclass(frozen=True)

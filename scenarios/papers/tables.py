@@ -6,17 +6,18 @@ Each of our values comes with the differences from the paper's setting. Nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.units import format_bytes, format_seconds
-from scenarios.experiment.run_set import Study, missing_note
+from scenarios.experiment.experiment import Experiment, ExperimentPage, Result, Stopped
+from scenarios.experiment.run_set import missing_note
 from scenarios.papers import surfaces
 from scenarios.papers.amounts import TABLE_AMOUNTS
-from scenarios.papers.cells import MARKS, ReproductionPlan, changed, read_off
-from scenarios.papers.reproduce import FIGURES
+from scenarios.papers.cells import MARKS, CellSelection, changed, reading
+from scenarios.papers.registry import FIGURES
 from scenarios.papers.spec import (
     ACCURACY_AT,
     BEST_MEASURES,
@@ -30,9 +31,9 @@ from scenarios.papers.spec import (
 )
 from scenarios.report import bands as curves
 from scenarios.report import columns, terminal
-from scenarios.report.csv_files import write_csv
-from scenarios.report.pages import PageTable, write_study
+from scenarios.report.csv_files import csv_text
 from scenarios.report.run_reader import open_runs
+from scenarios.report.tables import Number, Table, TableColumn, of_texts
 from scenarios.run.host import Host
 
 UNKNOWN = "setting unknown"
@@ -55,7 +56,7 @@ PRINTED: dict[str, Callable[[float], str]] = {
 """As papers write them, so that no digit is lost."""
 
 
-def tables(plan: ReproductionPlan, result: Mapping[str, Any]) -> list[PageTable]:
+def tables(plan: CellSelection, result: Mapping[str, Any]) -> list[Table]:
     """The tables of a result: one per setting, as in the paper, or one per panel of a figure."""
     cells = _by_place(result["cells"])
     if plan.figure.is_table:
@@ -67,9 +68,7 @@ def _by_place(cells: Sequence[Cell]) -> Places:
     return {(cell["panel"], cell["row"]): cell for cell in cells}
 
 
-def _setting_table(
-    plan: ReproductionPlan, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]
-) -> PageTable:
+def _setting_table(plan: CellSelection, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]) -> Table:
     """A row per row of the paper; for each measure the printed value, and ours with its marks."""
     headings = [
         (panel, heading, text)
@@ -82,7 +81,7 @@ def _setting_table(
     header = ["", *(f"{heading}, {_column(plan, panel, heading)}" for panel, heading, _ in headings)]
     rows = [[row, *(text(cells[panel.name, row]) for panel, _, text in headings)] for row in plan.rows]
     shown = [cells[panel.name, row] for panel in panels for row in plan.rows]
-    return PageTable(panels[0].title, header, rows, [*_legend(shown), *_differences(shown), *notes])
+    return of_texts(panels[0].title, header, rows, [*_legend(shown), *_differences(shown), *notes])
 
 
 def _has_printed_column(panel: PaperPanel) -> bool:
@@ -90,35 +89,53 @@ def _has_printed_column(panel: PaperPanel) -> bool:
     return bool(panel.published) or panel.measure not in TABLE_AMOUNTS
 
 
-def _column(plan: ReproductionPlan, panel: PaperPanel, heading: str) -> str:
+def _column(plan: CellSelection, panel: PaperPanel, heading: str) -> str:
     if heading == "paper" or panel.measure in TABLE_AMOUNTS:
         return panel.column
     return limit_text(panel.measure, plan.limit(panel))
 
 
-def _panel_table(plan: ReproductionPlan, panel: PaperPanel, cells: Places, notes: Sequence[str]) -> PageTable:
+def _panel_table(plan: CellSelection, panel: PaperPanel, cells: Places, notes: Sequence[str]) -> Table:
     """A row per method: published, ours, and what had been spent by then."""
     shown = [cells[panel.name, row] for row in plan.rows]
-    kinds = ["ours", "nominal"] if shown[0]["nominal"] is not None else ["ours"]
-    names = {"ours": "ours" if plan.scale == PAPER else "ours, scaled", "nominal": "by nominal"}
-    header = ["method", "published", *(names[kind] for kind in kinds), "bytes", "nominal", "time"]
-    ours = [*(_texts(shown, kind) for kind in kinds), *_amounts(shown)]
-    rows = [[cell["row"], _published(cell), *row] for cell, row in zip(shown, zip(*ours, strict=True), strict=True)]
-    limit = plan.limit(panel)
+    measured = columns.PERCENT if panel.measure in ACCURACY_AT else QUANTITIES[TO_ACCURACY[panel.measure]]
+    by_nominal = [TableColumn("by nominal", measured)] if shown[0]["nominal"] is not None else []
+    limit, missing = plan.limit(panel), "-"
     here = "" if limit == panel.limit else f"; here {limit_text(panel.measure, limit)}"
     notes = [f"changed: {shown[0]['changed']}", *notes]
     if not all(all(cell["complete"]) for cell in shown) and panel.measure in ACCURACY_AT:
         notes.append(f"{CUT} not used up: a run ended before the budget")
-    return PageTable(f"{panel.name}: {panel.title}{here}", header, rows, notes)
+    return Table(
+        f"{panel.name}: {panel.title}{here}",
+        [
+            *map(TableColumn, ("method", "published")),
+            TableColumn("ours" if plan.scale == PAPER else "ours, scaled", measured),
+            *by_nominal,
+            TableColumn("bytes", columns.BYTES, missing=missing),
+            TableColumn("nominal", columns.BYTES, missing=missing),
+            TableColumn("time", columns.SECONDS, missing=missing),
+        ],
+        [
+            [
+                *(cell["row"], _published(cell), _number(cell, "ours")),
+                *(_number(cell, "nominal") for _ in by_nominal),
+                *(cell[key] for key in ("bytes", "nominal_bytes", "virtual_seconds")),
+            ]
+            for cell in shown
+        ],
+        notes,
+    )
 
 
-def _amounts(found: Sequence[Cell]) -> list[list[str]]:
-    """The columns of what had been spent."""
-    quantities = {"bytes": columns.BYTES, "nominal_bytes": columns.BYTES, "virtual_seconds": columns.SECONDS}
-    return [columns.cells(of, [cell[key] for cell in found], missing="-") for key, of in quantities.items()]
+def _number(cell: Cell, key: str) -> Number:
+    """A value with its deviation over seeds; a star where a run ended before the budget."""
+    complete, is_accuracy = cell["complete"], cell["measure"] in ACCURACY_AT
+    missing = "-" if is_accuracy else f"{sum(complete)} of {len(complete)} runs"
+    mark = CUT if is_accuracy and key == "ours" and not all(complete) else ""
+    return replace(Number.mean(cell[key], missing), mark=mark)
 
 
-def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[PageTable]:
+def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[Table]:
     """The printed values of a figure, and its settings at each scale; ``rows`` are those of `catalogue`."""
     cells = _by_place(rows)
     if figure.is_table:
@@ -126,15 +143,15 @@ def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[PageTable]:
     return [_listed_panel(figure, panel, cells) for panel in figure.panels]
 
 
-def _listed_setting(figure: PaperFigure, panels: Sequence[PaperPanel], cells: Places) -> PageTable:
+def _listed_setting(figure: PaperFigure, panels: Sequence[PaperPanel], cells: Places) -> Table:
     header = ["published", *(panel.column for panel in panels)]
     rows = [[row, *(_printed(cells[panel.name, row]) for panel in panels)] for row in figure.rows]
-    return PageTable(f"{panels[0].title} ({panels[0].setting})", header, rows, _scales(figure, panels))
+    return of_texts(f"{panels[0].title} ({panels[0].setting})", header, rows, _scales(figure, panels))
 
 
-def _listed_panel(figure: PaperFigure, panel: PaperPanel, cells: Places) -> PageTable:
+def _listed_panel(figure: PaperFigure, panel: PaperPanel, cells: Places) -> Table:
     rows = [["published", *(_published(cells[panel.name, row]) for row in figure.rows)]]
-    return PageTable(f"{panel.name}: {panel.title}", ["", *figure.rows], rows, _scales(figure, [panel]))
+    return of_texts(f"{panel.name}: {panel.title}", ["", *figure.rows], rows, _scales(figure, [panel]))
 
 
 def _scales(figure: PaperFigure, panels: Sequence[PaperPanel]) -> list[str]:
@@ -240,42 +257,71 @@ def _differences(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{', '.join(row for row, text in notes.items() if text == note)}: {note}"
 
 
-def study(plan: ReproductionPlan, tell: Callable[[str], None] = lambda text: None) -> Study:
-    """The reproduction of a figure's cells; ``tell`` gets lines of progress beside that of the runs."""
+@dataclass(frozen=True)
+class Reproduction(Experiment):
+    """Published values beside ours."""
 
-    def complete(done: Mapping[str, Any], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> None:
+    cells: CellSelection | None = None
+    tell: Callable[[str], None] = lambda text: None
+    """Shows lines of progress beside that of the runs"""
+
+    @property
+    def selection(self) -> CellSelection:
+        """The cells to reproduce."""
+        assert self.cells is not None
+        return self.cells
+
+    def complete(self, done: Result, host: Host, launcher: WorkerLauncher, stopped: Stopped) -> None:
+        """Measure what the figure shows of finished runs."""
         from scenarios.papers.measured_runs import measure_runs
 
-        measure_runs(plan, done, host, launcher, stopped, tell)
+        measure_runs(self.selection, done, host, launcher, stopped, self.tell)
 
-    return Study(
-        plan.run_set,
-        partial(read_off, plan),
-        partial(draw, plan),
-        partial(show, plan),
-        write_tables,
-        complete=complete if plan.figure.hessians else None,
-    )
+    def result(self, done: Result) -> dict[str, Any]:
+        """``cells``: published and ours, with what both spent."""
+        plan = self.selection
+        smoothing = {} if plan.smoothing is None else {"accuracy": plan.smoothing.text}
+        return {
+            "name": plan.name,
+            "title": plan.figure.title,
+            "source": plan.figure.source,
+            "scale": plan.scale,
+            "seeds": list(self.seeds),
+            **smoothing,
+            "cells": [reading(plan, panel, row, done["runs"]) for panel in plan.panels for row in plan.rows],
+            "notes": list(plan.figure.notes),
+            **done,
+        }
 
+    def page(self, result: Result) -> ExperimentPage:
+        """The curves of each setting, and the paper's tables beside ours."""
+        plan = self.selection
+        facts = {"figure": plan.name, "scale": scale_text(plan.scale), "seeds": ", ".join(map(str, result["seeds"]))}
+        return ExperimentPage(
+            plan.figure.title,
+            " ".join([f"{plan.figure.source}.", *plan.figure.notes]),
+            facts | ({"accuracy": result["accuracy"]} if "accuracy" in result else {}),
+            _figures(plan, result["runs"]),
+            tables(plan, result),
+        )
 
-def write_tables(result: Mapping[str, Any], folder: Path) -> None:
-    """Write ``table.csv``, a row per cell."""
-    keys = [key for key in result["cells"][0] if key not in ("ours", "nominal", "complete")]
-    head = [*keys, "mean", "deviation", "nominal_mean"]
-    write_csv(folder / "table.csv", head, (_csv_row(cell, keys) for cell in result["cells"]))
+    def show(self, result: Result, page: Path) -> None:
+        """Print the tables: published values beside ours."""
+        plan = self.selection
+        print(f"{plan.figure.title}\n{plan.figure.source}\nscale: {scale_text(plan.scale)}")
+        if plan.smoothing is not None:
+            print(f"accuracy: {plan.smoothing.text}")
+        for table in tables(plan, result):
+            terminal.print_table(table, columns=5 if plan.figure.is_table else 8)
+        for note in plan.figure.notes:
+            print(f"note: {note}")
+        terminal.print_location(page)
 
-
-def draw(plan: ReproductionPlan, result: Mapping[str, Any], folder: Path) -> Path:
-    """Write the report: the curves of each setting, and the paper's tables beside ours."""
-    facts = {"figure": plan.name, "scale": scale_text(plan.scale), "seeds": ", ".join(map(str, result["seeds"]))}
-    return write_study(
-        folder / "report.html",
-        plan.figure.title,
-        " ".join([f"{plan.figure.source}.", *plan.figure.notes]),
-        facts | ({"accuracy": result["accuracy"]} if "accuracy" in result else {}),
-        _drawn(plan, result["runs"]),
-        tables(plan, result),
-    )
+    def files(self, result: Result, folder: Path) -> dict[str, str]:
+        """``table.csv``, a row per cell."""
+        keys = [key for key in result["cells"][0] if key not in ("ours", "nominal", "complete")]
+        rows = (_csv_row(each, keys) for each in result["cells"])
+        return {"table.csv": csv_text([*keys, "mean", "deviation", "nominal_mean"], rows)}
 
 
 def _csv_row(cell: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
@@ -284,7 +330,7 @@ def _csv_row(cell: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
     return [*texts, ours["mean"], ours["deviation"], nominal.get("mean")]
 
 
-def _drawn(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+def _figures(plan: CellSelection, runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     figures = []
     kinds = (ROUNDS,) if plan.figure.is_table else (BYTES, TIME)
     shown = "test accuracy when last evaluated" if plan.smoothing is None else plan.smoothing.text
@@ -313,7 +359,7 @@ def _drawn(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tu
     return figures
 
 
-def _surfaces(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]], group: str) -> Iterator[tuple[str, str, str]]:
+def _surfaces(plan: CellSelection, runs: Sequence[Mapping[str, Any]], group: str) -> Iterator[tuple[str, str, str]]:
     """The picture of the loss around the global model of each row's first run, if any has been measured."""
     first = {row: folders[0] for row in plan.rows if (folders := _folders(plan, runs, group, row))}
     drawn = surfaces.draw(first, f"surface-{group}")
@@ -321,7 +367,7 @@ def _surfaces(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]], group: 
         yield f"surface-{group}", drawn, f"{group}, {scale_text(plan.scale)}: {surfaces.CAPTION}"
 
 
-def _folders(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]], group: str, row: str) -> list[Path]:
+def _folders(plan: CellSelection, runs: Sequence[Mapping[str, Any]], group: str, row: str) -> list[Path]:
     variants = plan.figure.rows[row].variants(plan.scale)
     return [path for variant in variants for path in plan.folders(runs, group, variant)]
 
@@ -330,7 +376,7 @@ def _is_read_at(panel: PaperPanel, kind: str) -> bool:
     return panel.measure not in BEST_MEASURES and ACCURACY_AT.get(panel.measure) == kind
 
 
-def _chosen(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]], group: str) -> Iterator[tuple[str, str, str]]:
+def _chosen(plan: CellSelection, runs: Sequence[Mapping[str, Any]], group: str) -> Iterator[tuple[str, str, str]]:
     """The figures of what the methods chose: (name, SVG, caption) of each row's first run in one setting."""
     from scenarios.report import figures, method_figures
 
@@ -339,18 +385,6 @@ def _chosen(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]], group: st
         captions = method_figures.figures_of(opened)
         for table, drawn in figures.of_methods(opened, f"{group}-{number}-").items():
             yield table, drawn, f"{row}: {captions[table.rpartition('-')[2]].text}"
-
-
-def show(plan: ReproductionPlan, result: Mapping[str, Any], page: Path) -> None:
-    """Print the tables: published values beside ours."""
-    print(f"{plan.figure.title}\n{plan.figure.source}\nscale: {scale_text(plan.scale)}")
-    if plan.smoothing is not None:
-        print(f"accuracy: {plan.smoothing.text}")
-    for table in tables(plan, result):
-        terminal.print_table(table, columns=5 if plan.figure.is_table else 8)
-    for note in plan.figure.notes:
-        print(f"note: {note}")
-    terminal.print_location(page)
 
 
 def scale_text(scale: str) -> str:
@@ -367,21 +401,6 @@ def _published(cell: Mapping[str, Any]) -> str:
 
 def _missing(cell: Mapping[str, Any]) -> str:
     return LOST if cell["published_is_lost"] else NOT_PRINTED
-
-
-def _texts(found: Sequence[Cell], key: str) -> list[str]:
-    """A column of means with their deviations over seeds, all of one measure."""
-    measure = found[0]["measure"]
-    quantity = columns.PERCENT if measure in ACCURACY_AT else QUANTITIES[TO_ACCURACY[measure]]
-    means, deviations = ([cell[key][part] for cell in found] for part in ("mean", "deviation"))
-    column = columns.Column.of(quantity, means, deviations)
-    texts = []
-    for cell, mean, deviation in zip(found, means, deviations, strict=True):
-        known = cell["complete"]
-        missing = "-" if measure in ACCURACY_AT else f"{sum(known)} of {len(known)} runs"
-        star = "*" if measure in ACCURACY_AT and key == "ours" and not all(known) else ""
-        texts.append(column.text(mean, deviation, missing) + star)
-    return texts
 
 
 def show_catalogue(rows: Sequence[Cell]) -> None:

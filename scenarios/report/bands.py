@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,11 +61,11 @@ def _stepped(points: Trail, amounts: Doubles, grid: Doubles) -> Doubles:
     return values[np.searchsorted(amounts[known], grid, side="right")]
 
 
-def write_csv(bands: Sequence[Band], path: Path) -> None:
+def csv(bands: Sequence[Band]) -> str:
     """One row per method, kind and amount; a mean that is not known yet is an empty cell."""
     rows = (
         [
-            curve.method,
+            curve.name,
             curve.kind,
             float(amount),
             *((None, None) if np.isnan(mean) else (float(mean), float(deviation))),
@@ -74,7 +73,7 @@ def write_csv(bands: Sequence[Band], path: Path) -> None:
         for curve in bands
         for amount, mean, deviation in zip(curve.amounts, curve.mean, curve.deviation, strict=True)
     )
-    csv_files.write_csv(path, ["method", "kind", "amount", "mean", "deviation"], rows)
+    return csv_files.csv_text(["method", "kind", "amount", "mean", "deviation"], rows)
 
 
 def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: str = "bands") -> str:

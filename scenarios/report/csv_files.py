@@ -6,10 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
-
-from edge.protocol.files import write_text
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters that a terminal obeys; they are escaped."""
@@ -22,11 +19,6 @@ def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     text = io.StringIO()
     csv.writer(text).writerows([_safe(cell) for cell in row] for row in (head, *rows))
     return text.getvalue()
-
-
-def write_csv(path: Path, head: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Write a table, whole or not at all; a link at ``path`` is replaced. OSError if it cannot be written."""
-    write_text(path, csv_text(head, rows))
 
 
 def _safe(cell: Any) -> Any:

@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from scenarios.report.columns import MISSING, Column, Quantity
-from scenarios.report.csv_files import write_csv
+from scenarios.report.csv_files import csv_text
 from scenarios.report.readings import Better, Reading
 
 LATEX = {
@@ -178,6 +177,11 @@ def _text(cell: Cell, column: TableColumn, scale: Column | None) -> str:
     return scale.text(number.value, number.half_width, missing, column.sign) + number.mark
 
 
+def of_texts(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> Table:
+    """A table of texts."""
+    return Table(title, list(map(TableColumn, header)), rows, notes)
+
+
 def of_readings(heading: str, shown: Sequence[Reading[Any]], runs: Mapping[str, Any], title: str = "") -> Table:
     """A row of readings per run, which its name heads."""
     columns = [TableColumn(heading), *map(TableColumn.of, shown)]
@@ -227,8 +231,8 @@ def escaped(text: str) -> str:
     return re.sub(r"[\\~^±&%$#_{}<>|]", lambda found: LATEX[found[0]], text)
 
 
-def write_numbers(path: Path, table: Table) -> None:
-    """Write a table as CSV, its numbers in SI units; a missing one is an empty cell.
+def numbers(table: Table) -> str:
+    """A table as CSV, its numbers in SI units; a missing one is an empty cell.
 
     Columns of which a cell is a `Number` have four columns: mean, deviation, and the ends of the interval.
     """
@@ -240,7 +244,7 @@ def write_numbers(path: Path, table: Table) -> None:
         head += [f"{name}_{part}" for part in ("mean", "deviation", "low", "high")] if spread else [name]
         for row, cell in zip(cells, own, strict=True):
             row.extend(_four(as_number(cell)) if spread else [cell])
-    write_csv(path, head, cells)
+    return csv_text(head, cells)
 
 
 def _four(number: Number) -> list[float | None]:

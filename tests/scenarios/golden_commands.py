@@ -31,16 +31,27 @@ SHORT = ("digits", "train.instructions=portable", "train.local_steps=16", "round
 BRIEF = ("train.instructions=portable", "train.local_epochs=1", "rounds.max=2")
 IN_TURN = ("--workers", "1", "--device", "cpu", "--run-id", "a")
 STUDIES: dict[str, list[str]] = {
-    "compare": ["compare", *SHORT, "--methods", "fedavg,fedbr"],
-    "compare-seeds": ["compare", *SHORT, "--methods", "fedavg,fedbr", "--seeds", "2"],
+    "compare": ["compare", *SHORT, "method=fedavg,fedbr"],
+    "compare-seeds": ["compare", *SHORT, "method=fedavg,fedbr", "--seeds", "2"],
     "sweep": ["sweep", *SHORT, "method=fedavg,fedprox", "train.lr=0.05,0.1", "--seeds", "2", "--target", "0.1"],
     "budget": ["study", "budget", *SHORT, "--bytes", "700 kB,1 MB", "--time", "500 ms", "--seeds", "2"],
-    "tune": ["study", "tune", *SHORT, "data.validation=0.2", "--grid", "train.lr=0.05,0.1"],
-    "trial": ["study", "trial", *SHORT, "--seeds", "1", "--only", "fedavg,fedbr-alpha-2", "--targets", "0.1"],
-    "reproduce-fedbr": ["reproduce", "fedbr:fig4", *BRIEF, "--cells", "FedAvg,FedBR"],
-    "reproduce-fedmlb": ["reproduce", "fedmlb:2", *BRIEF, "--cells", "FedAvg,cifar100-dir0.3-100"],
-    "reproduce-fedalign": ["reproduce", "fedalign:1", *BRIEF, "--cells", "FedAvg"],
-    "reproduce-pfedmb": ["reproduce", "pfedmb:I", *BRIEF, "--cells", "FedAvg"],
+    "tune": ["study", "tune", *SHORT, "data.validation=0.2", "train.lr=0.05,0.1"],
+    "trial": [
+        "study",
+        "trial",
+        *SHORT,
+        "--seeds",
+        "1",
+        "variant=fedavg,fedbr-alpha-2",
+        "--target",
+        "0.9",
+        "--target",
+        "0.1",
+    ],
+    "reproduce-fedbr": ["reproduce", "fedbr:fig4", *BRIEF, "row=FedAvg,FedBR"],
+    "reproduce-fedmlb": ["reproduce", "fedmlb:2", *BRIEF, "row=FedAvg", "setting=cifar100-dir0.3-100"],
+    "reproduce-fedalign": ["reproduce", "fedalign:1", *BRIEF, "row=FedAvg"],
+    "reproduce-pfedmb": ["reproduce", "pfedmb:I", *BRIEF, "row=FedAvg"],
 }
 READINGS: dict[str, list[str]] = {
     **{f"list-{topic}": ["list", topic] for topic in ("methods", "partitions", "selections")},

@@ -138,7 +138,7 @@ def test_a_report_is_not_drawn_into_a_folder_that_is_gone(tmp_path: Path, launch
 
 # --- several runs, and other machines ---------------------------------------------------------------------------------
 
-STUDY = ["compare", "digits", *QUICK, "rounds.max=2", "--methods", "fedavg,fedprox", "--workers", "2", "--quiet"]
+STUDY = ["compare", "digits", *QUICK, "rounds.max=2", "method=fedavg,fedprox", "--workers", "2", "--quiet"]
 HEARD = ("scenarios.experiment.parallel:ParallelRuns._heed", "before", 3)
 """In the process that hands out the runs, which others make"""
 

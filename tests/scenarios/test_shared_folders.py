@@ -41,7 +41,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_file_of_a_study_has_its_users_home_or_name_and_all_commands_find_what_they_need(home: Path) -> None:
     link = home / "own" / "link.csv"
     words = ["rounds.max=1", "rounds.selection=adas_selector:ROW", "fleet.bandwidth.kind=trace"]
-    command = ["compare", "digits", "--methods", "fedavg", *words, f"fleet.bandwidth.file={link}"]
+    command = ["compare", "digits", "method=fedavg", *words, f"fleet.bandwidth.file={link}"]
     assert main.run_command([*command, "--out", str(home / "runs"), "--run-id", "a", "--workers", "1"]) == 0
     study = home / "runs" / "digits" / "a"
     run = study / "fedavg"

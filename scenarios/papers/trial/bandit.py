@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from coordinator.records.store import read
+from scenarios.experiment.results import Trails
 from scenarios.experiment.statistics import paired
-from scenarios.papers.trial.addition import Figures, Say, TrialAddition
-from scenarios.papers.trial.plan import TrialPlan
-from scenarios.papers.trial.results import Trails, trails
 from scenarios.papers.trial.tables import READ_AS, compared
-from scenarios.report.pages import PageTable
+from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial
 from scenarios.report.progress import AMOUNTS, Trail, at_budget, with_interval
+from scenarios.report.tables import Table
 
 GMBS = "fedbr"
 FIXED = "fedbr-alpha-"
@@ -27,16 +26,16 @@ SHARED = {"bytes": "equal bytes", "time": "equal virtual time"}
 HINDSIGHT = "the best fixed alpha is that of the best mean accuracy at equal bytes, which is known only in hindsight"
 
 
-def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def read_bandit(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """``bandit``: accuracies at equal bytes and time, the best fixed alpha, and GMBS's regret against it."""
-    progress = trails(plan, result["runs"])
-    curves = {cell.variant.name: progress[cell.name] for cell in plan.cells if progress[cell.name]}
+    progress = trial.trails(result["runs"])
+    curves = {row.variant: progress[row.name] for row in trial.rows if row.name in progress}
     shared = {kind: at_common(curves, kind) for kind in SHARED}
     best = best_fixed(shared["bytes"])
     found: dict[str, Any] = {"at_common": shared, "best_fixed": best, "best_fixed_note": HINDSIGHT}
     if best is not None and GMBS in curves:
         folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
-        skew = plan.cells[0].skew
+        skew = trial.rows[0].skew
         seeds = sorted(curves[best].keys() & curves[GMBS].keys())
         rewards = {seed: [rewards_of(folders[f"{skew}-{name}-seed{seed}"]) for name in (best, GMBS)] for seed in seeds}
         found["regret"] = {
@@ -57,16 +56,12 @@ def at_common(curves: Trails, kind: str) -> dict[str, Any]:
         name: {seed: at_budget(points, kind, limits[seed]).accuracy for seed, points in runs.items()}
         for name, runs in curves.items()
     }
-    known = {
-        name: {seed: value for seed, value in values.items() if value is not None} for name, values in accuracy.items()
-    }
-    gmbs = known.get(GMBS, {})
     return {
         "limits": {str(seed): limit for seed, limit in limits.items()},
         "variants": {
             name: {
                 **with_interval(list(values.values())),
-                "gmbs_minus": None if name == GMBS else paired(gmbs, known[name]),
+                "gmbs_minus": None if name == GMBS else paired(accuracy.get(GMBS, {}), values),
             }
             for name, values in accuracy.items()
         },
@@ -114,16 +109,16 @@ def over_seeds(by_seed: Mapping[int, Mapping[int, float]]) -> dict[str, Any]:
     }
 
 
-def tables(result: Mapping[str, Any]) -> list[PageTable]:
+def tables(result: Mapping[str, Any]) -> list[Table]:
     """A table for equal bytes and one for equal time: each alpha, and what GMBS is better by."""
     found = result["bandit"]
     best = found["best_fixed"]
     notes = [READ_AS, *([f"best fixed: {best}; {HINDSIGHT}"] if best else [])]
     return [
-        PageTable(
+        compared(
             f"accuracy at {label} (fedbr: GMBS)",
-            ["", "accuracy", "GMBS minus it"],
-            compared(list(cells), list(cells.values()), [cell["gmbs_minus"] for cell in cells.values()]),
+            "GMBS minus it",
+            {name: (cell, cell["gmbs_minus"]) for name, cell in cells.items()},
             notes,
         )
         for kind, label in SHARED.items()
@@ -131,7 +126,7 @@ def tables(result: Mapping[str, Any]) -> list[PageTable]:
     ]
 
 
-def figures(result: Mapping[str, Any]) -> Figures:
+def figures(result: Mapping[str, Any]) -> list[Figure]:
     """The accuracies, and the regret over rounds if there are runs of GMBS and of a fixed alpha."""
     from scenarios.papers.trial.figures import equal_amounts, regret
 
@@ -153,4 +148,4 @@ def figures(result: Mapping[str, Any]) -> Figures:
     return drawn
 
 
-ADDITION = TrialAddition(read_off, tables, figures)
+ANALYSIS = PartAnalysis(read_bandit, tables, figures)

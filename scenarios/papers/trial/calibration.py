@@ -11,16 +11,14 @@ from typing import Any
 
 from coordinator.records.store import has_rounds
 from scenarios.experiment.run_set import recorded_keys
-from scenarios.papers.trial.addition import Say, TrialAddition
-from scenarios.papers.trial.plan import TrialPlan
-from scenarios.papers.trial.results import difference
 from scenarios.papers.trial.tables import READ_AS, compared
+from scenarios.papers.trial.trial import PartAnalysis, Say, Trial, difference
 from scenarios.papers.trial.variants import CALIBRATED
-from scenarios.report.pages import PageTable
 from scenarios.report.progress import Trail, trail
+from scenarios.report.tables import Table
 
 
-def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def read(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """``calibration``: for each calibrated variant its accuracy minus its twin's; none where no twin is there."""
     folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
     found = [_paired(row, folders) for row in result["variants"] if CALIBRATED in row["variant"]]
@@ -49,11 +47,11 @@ def is_twin(calibrated: Path, plain: Path) -> bool:
     return differing <= {"method", *added} and len(trail(calibrated)) == len(trail(plain))
 
 
-def tables(result: Mapping[str, Any]) -> list[PageTable]:
+def tables(result: Mapping[str, Any]) -> list[Table]:
     """One table, if there are twins."""
-    rows = compared(*([row[key] for row in result["calibration"]] for key in ("name", "accuracy", "difference")))
+    rows = {row["name"]: (row["accuracy"], row["difference"]) for row in result["calibration"]}
     title = "calibrated logits: difference from the same variant without"
-    return [PageTable(title, ["", "accuracy", "difference"], rows, [READ_AS])] if rows else []
+    return [compared(title, "difference", rows, [READ_AS])] if rows else []
 
 
-ADDITION = TrialAddition(read_off, tables)
+ANALYSIS = PartAnalysis(read, tables)

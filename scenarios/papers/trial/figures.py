@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from costmodel.units import BYTES, SECONDS
-from scenarios.papers.trial.tables import by_skew
+from scenarios.papers.trial.tables import at_target, by_skew
 from scenarios.report import method_style, plot_style
 from scenarios.report.method_style import PALETTE
 from scenarios.report.plot_style import INK, MUTED
@@ -66,7 +66,7 @@ def _names(axes: Axes, rows: Sequence[Row]) -> None:
 def to_target(result: Row, name: str) -> str | None:
     """Virtual time and real bytes until the target, mean over seeds; None if no variant reached it with all seeds."""
     target = result["target"]
-    found = {row["name"]: _at(row, target) for row in result["variants"]}
+    found = {row["name"]: at_target(row, target) for row in result["variants"]}
     if not any(_is_whole(at) for at in found.values()):
         return None
     skews = by_skew(result)
@@ -80,10 +80,6 @@ def to_target(result: Row, name: str) -> str | None:
                 axes.set(title=f"{skew}: to {100 * target:g} %", xlabel=f"{label} ({unit})")
             panels[2 * index + 1].tick_params(labelleft=False)
         return plot_style.svg(figure, name)
-
-
-def _at(row: Row, target: float) -> Row:
-    return next(dict(found) for found in row["to_target"] if found["target"] == target)
 
 
 def _is_whole(found: Row) -> bool:

@@ -7,177 +7,145 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from edge.protocol.spelling import nearest
-from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.errors import ScenarioError
+from scenarios.config.load import Loaded
 from scenarios.config.toml_source import COMMAND_LINE, parse
-from scenarios.experiment.compare import check_options, check_settings
-from scenarios.experiment.run_set import PlannedRun, RunSet
-from scenarios.experiment.variant import Variant
+from scenarios.experiment.experiment import ExperimentRow
+from scenarios.experiment.grid import METHOD, Grid, axis_of, choices_of, load_with
+from scenarios.experiment.run_set import RunSet
+from scenarios.experiment.sweep import check_targets
+from scenarios.papers.trial import bandit, calibration, speed_map
+from scenarios.papers.trial.trial import KIND, NOTHING, PartAnalysis, Say, Trial, TrialRow
 from scenarios.papers.trial.variants import PARTS, TrialPart, reference_of, skew_name
 
-KIND = "trial"
-TARGETS = "0.25,0.3,0.35,0.4"
+ANALYSES: Mapping[str, PartAnalysis] = {
+    "calibrated": calibration.ANALYSIS,
+    "skew": calibration.ANALYSIS,
+    "bandit": bandit.ANALYSIS,
+    "map": speed_map.ANALYSIS,
+}
+"""Part -> what it has beside the others."""
+TARGETS = (0.25, 0.3, 0.35, 0.4)
+VARIANT, SKEW = "variant", "skew"
 
 
 @dataclass(frozen=True)
-class TrialCell:
-    """One variant on one skew: a run per seed."""
+class TrialRequest:
+    """What the user asks for."""
 
-    variant: Variant
-    skew: str
-    partition: tuple[str, ...] = ()
-    """Overrides of the scenario's partition."""
-
-    @property
-    def name(self) -> str:
-        """Of its runs' folders, without the seed."""
-        return f"{self.skew}-{self.variant.name}"
-
-    @property
-    def reference(self) -> str:
-        """The name of the cell of FedAvg that it is compared with."""
-        return f"{self.skew}-{reference_of(self.variant).name}"
-
-    def run_name(self, seed: int) -> str:
-        """The name of a run's folder."""
-        return f"{self.name}-seed{seed}"
-
-
-@dataclass(frozen=True)
-class TrialChoice:
-    """What the user asked for."""
-
-    scenario: str
-    overrides: Sequence[str] = ()
+    grid: Grid
+    """The scenario and the overrides of all runs; its axes ``variant`` and ``skew`` choose by name"""
     part: str = "details"
     seeds: int = 3
     first_seed: int | None = None
-    target: float | None = None
-    targets: str = TARGETS
-    only: str | None = None
-    run_id: str | None = KIND
+    targets: Sequence[float] = ()
+    """Accuracies of the tables, of which figures show the first; by default `TARGETS` and the scenario's"""
+    run_id: str | None = None
 
 
-@dataclass(frozen=True)
-class TrialPlan:
-    """One part of a trial: its cells, and the runs that they need."""
-
-    name: str
-    part: TrialPart
-    cells: Sequence[TrialCell]
-    seeds: Sequence[int]
-    targets: Sequence[float]
-    """Accuracies, the smallest first."""
-    target: float
-    """The one that figures show."""
-    left_out: Mapping[str, str]
-    """Variant or skew -> why this scenario does not have it."""
-    run_set: RunSet
-
-
-def plan(choice: TrialChoice) -> TrialPlan:
+def plan(request: TrialRequest, say: Say = lambda text: None) -> Trial:
     """The runs of a part, seed by seed; ScenarioError for a user's mistake, and if no variant is left."""
-    if choice.part not in PARTS:
-        raise ScenarioError(f"--part {choice.part!r}: {nearest(choice.part, PARTS)}")
-    if any(parse(override)[0] == "method" for override in choice.overrides):
-        raise ScenarioError(f"{COMMAND_LINE}: method: those of a trial are named by its part; --only chooses from them")
-    part, base = PARTS[choice.part], check_settings(choice.scenario, choice.overrides)
-    part.check(load(choice.scenario, choice.overrides, "fedbr"))  # refuses values of options that FedBR does not take
-    targets, target = _targets(choice, base)
-    first = base.scenario.seed if choice.first_seed is None else choice.first_seed
-    seeds = range(first, first + choice.seeds)
-    cells, left_out = _cells(choice, part, base)
-    check_options(choice.overrides, [cell.variant.method for cell in cells])
-    runs = [
-        PlannedRun(cell.run_name(seed), replace(_loaded(choice, cell, seed), name=base.name), {})
-        for seed in seeds
-        for cell in cells
-    ]
-    run_set = RunSet(KIND, base.name, runs, choice.run_id)
-    return TrialPlan(choice.part, part, cells, seeds, targets, target, left_out, run_set)
+    if request.part not in PARTS:
+        raise ScenarioError(f"--part {request.part!r}: {nearest(request.part, PARTS)}")
+    if METHOD in request.grid.overrides or any(axis.key == METHOD for axis in request.grid.axes):
+        raise ScenarioError(
+            f"{COMMAND_LINE}: method: those of a trial are named by its part; {VARIANT}=A,B chooses from them"
+        )
+    grid, chosen = choices_of(request.grid, (VARIANT, SKEW))
+    part, base = PARTS[request.part], grid.without_options().load({})
+    part.check(load_with(grid.scenario, grid.overrides, "fedbr"))  # refuses options that FedBR does not take
+    targets, target = _targets(request, base)
+    first = base.scenario.seed if request.first_seed is None else request.first_seed
+    rows, left_out = _rows(grid, request.part, part, base, chosen)
+    replace(grid, axes=(axis_of(METHOD, dict.fromkeys(row.method for row in rows)),)).check_options()
+    trial = Trial(
+        grid.scenario,
+        grid.overrides,
+        tuple(rows),
+        tuple(range(first, first + request.seeds)),
+        RunSet(KIND, base.name, (), request.run_id or KIND),
+        targets,
+        request.part,
+        part,
+        target,
+        left_out,
+        ANALYSES.get(request.part, NOTHING),
+        say,
+    )
+    return trial.with_runs(lambda row, seed: _load(grid, row, seed))
 
 
-def _targets(choice: TrialChoice, base: Loaded) -> tuple[list[float], float]:
-    """(all targets, the one of the figures): ``--target``, else the scenario's, else the middle of the list."""
-    targets = sorted({_accuracy("--targets", piece) for piece in choice.targets.split(",")})
-    if choice.target is not None and not 0 < choice.target <= 1:
-        raise ScenarioError(f"--target {choice.target:g}: must be an accuracy above 0, at most 1")
-    target = choice.target or base.scenario.stop.target_accuracy or targets[len(targets) // 2]
-    return sorted({*targets, target}), target
+def _targets(request: TrialRequest, base: Loaded) -> tuple[tuple[float, ...], float]:
+    """(all targets, the one of the figures): that which is named first, else the scenario's, else the middle one."""
+    goal = base.scenario.stop.target_accuracy
+    if request.targets:
+        return check_targets(request.targets), request.targets[0]
+    target = goal or TARGETS[len(TARGETS) // 2]
+    return check_targets([*TARGETS, target]), target
 
 
-def _accuracy(option: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise ScenarioError(f"{option} {text.strip()!r}: write accuracies above 0, at most 1, such as {TARGETS}")
-    return value
-
-
-def _cells(choice: TrialChoice, part: TrialPart, base: Loaded) -> tuple[list[TrialCell], dict[str, str]]:
-    """Everything asked for that the scenario allows; and the variants and skews left out, with reasons."""
+def _rows(
+    grid: Grid, name: str, part: TrialPart, base: Loaded, chosen: Mapping[str, Sequence[str]]
+) -> tuple[list[TrialRow], dict[str, str]]:
+    """Every chosen variant on every chosen skew that the scenario allows; and those left out, with reasons."""
     left_out: dict[str, str] = {}
-    skews = _skews(choice, part, left_out)
+    skews = _skews(grid, part, left_out)
     variants = {variant.name: variant for variant in part.variants(base)}
-    only = _asked(choice.only, [*variants, *skews])
-    cells: list[TrialCell] = []
-    for skew in [skew for skew in skews if skew in only] or skews:
+    _refuse_unknown(chosen[VARIANT], "variant", variants)
+    _refuse_unknown(chosen[SKEW], "skew", skews)
+    rows: list[TrialRow] = []
+    for skew in chosen[SKEW] or skews:
         seen: dict[str, str] = {}
-        for name in [name for name in variants if name in only] or variants:
-            cell = TrialCell(variants[name], skew, skews[skew])
+        for variant in (variants[name] for name in variants if name in chosen[VARIANT] or not chosen[VARIANT]):
+            folder = f"{skew}-{variant.name}"
+            reference = f"{skew}-{reference_of(variant).name}"
+            settings = {**skews[skew], **variant.settings}
+            row = TrialRow(folder, folder, variant.method, settings, variant.name, skew, reference)
             try:
-                _refuse_same(seen, name, _loaded(choice, cell, base.scenario.seed))
+                key = repr(_load(grid, row, base.scenario.seed).scenario.model_dump())
+                if key in seen:  # it names the values that an earlier one has without naming them
+                    raise ScenarioError(f"the same runs as {seen[key]}")
             except ScenarioError as error:
-                left_out.setdefault(name, _reason(error))
+                left_out.setdefault(variant.name, _reason(error))
             else:
-                cells.append(cell)
-    if not cells:
-        raise ScenarioError(f"--part {choice.part}: no variant is left: {'; '.join(dict.fromkeys(left_out.values()))}")
-    return cells, left_out
+                seen[key] = variant.name
+                rows.append(row)
+    if not rows:
+        raise ScenarioError(f"--part {name}: no variant is left: {'; '.join(dict.fromkeys(left_out.values()))}")
+    return rows, left_out
 
 
-def _skews(choice: TrialChoice, part: TrialPart, left_out: dict[str, str]) -> dict[str, tuple[str, ...]]:
+def _skews(grid: Grid, part: TrialPart, left_out: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Name -> overrides; invalid skews go into ``left_out``."""
-    skews: dict[str, tuple[str, ...]] = {}
-    settings = [override for override in choice.overrides if not override.startswith("method_options")]
-    for overrides in part.skews:
+    skews: dict[str, dict[str, Any]] = {}
+    for words in part.skews:
+        settings = dict(map(parse, words))
         try:
-            loaded = load(choice.scenario, [*settings, *overrides])
+            loaded = grid.without_options().load(settings)
         except ScenarioError as error:
-            left_out[" ".join(overrides)] = _reason(error)
+            left_out[" ".join(words)] = _reason(error)
         else:
-            skews.setdefault(skew_name(loaded.scenario.data.partition), overrides)
+            skews.setdefault(skew_name(loaded.scenario.data.partition), settings)
     return skews
+
+
+def _refuse_unknown(names: Sequence[str], kind: str, known: Mapping[str, Any]) -> None:
+    for name in names:
+        if name not in known:
+            raise ScenarioError(f"{COMMAND_LINE}: {kind}: no {kind} {name!r}: {nearest(name, known)}")
+
+
+def _load(grid: Grid, row: ExperimentRow, seed: int) -> Loaded:
+    """The scenario of one run. ScenarioError for a detail that it does not allow."""
+    own = replace(grid, axes=(axis_of(METHOD, [row.method]),))
+    loaded = own.load({METHOD: row.method, **row.settings}, seed)
+    replace(own, overrides=row.settings).check_options()  # those that no method has are dropped in silence
+    return loaded
 
 
 def _reason(error: ScenarioError) -> str:
     """Its text without the place: the user wrote nothing of it."""
-    return str(error).removeprefix(f"{COMMAND_LINE}: ").removeprefix("--methods: ")
-
-
-def _asked(only: str | None, known: Sequence[str]) -> set[str]:
-    wanted = {piece.strip() for piece in only.split(",")} if only is not None else set()
-    for name in wanted:
-        if name not in known:
-            raise ScenarioError(f"--only: no variant {name!r}: {nearest(name, known)}")
-    return wanted
-
-
-def _loaded(choice: TrialChoice, cell: TrialCell, seed: int) -> Loaded:
-    """The scenario of one run. ScenarioError for a detail that it does not allow."""
-    variant = cell.variant
-    overrides = [*choice.overrides, *cell.partition, *variant.overrides, f"seed={seed}"]
-    loaded = load(choice.scenario, overrides, variant.method)
-    check_options(variant.overrides, [variant.method])  # those that no method has are dropped in silence
-    return loaded
-
-
-def _refuse_same(seen: dict[str, str], name: str, loaded: Loaded) -> None:
-    """ScenarioError for a variant that names the values that an earlier one has without naming them."""
-    key = repr(loaded.scenario.model_dump())
-    if key in seen:
-        raise ScenarioError(f"the same runs as {seen[key]}")
-    seen[key] = name
+    return str(error).removeprefix(f"{COMMAND_LINE}: ")

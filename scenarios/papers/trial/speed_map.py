@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from scenarios.experiment.results import Trails
 from scenarios.experiment.run_set import is_interrupted
-from scenarios.papers.trial.addition import Figures, Say, TrialAddition
-from scenarios.papers.trial.plan import TrialCell, TrialPlan
-from scenarios.papers.trial.results import Trails, trails
 from scenarios.papers.trial.scaling import SpeedFactors, rescaled
 from scenarios.papers.trial.tables import percent_of
+from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow
 from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_link_of
-from scenarios.report.csv_files import write_csv
-from scenarios.report.pages import PageTable
+from scenarios.report.csv_files import csv_text
 from scenarios.report.progress import to_target, with_interval
+from scenarios.report.tables import Table, of_texts
 from scenarios.studies.replay import PreparedReplay, prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits
 
@@ -96,43 +95,43 @@ class RetimedTimes:
         return {target: time_to(target, rows) for target in self.targets}
 
 
-def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def read(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """``maps``: ratios per variant, target and pair of axes; ``server_axis``: those of GMBS; ``unmapped``: reasons."""
-    if is_interrupted(result, plan.run_set):
+    if is_interrupted(result, trial.run_set):
         return {"maps": [], "server_axis": [], "unmapped": {"all": "the runs are re-timed when all of them have ended"}}
-    curves = {name: runs for name, runs in trails(plan, result["runs"]).items() if runs}
+    curves = trial.trails(result["runs"])
     folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
-    cells = {cell.variant.name: cell for cell in plan.cells if cell.name in curves}
-    if FEDAVG not in cells:
+    rows = {row.variant: row for row in trial.rows if row.name in curves}
+    if FEDAVG not in rows:
         return {"maps": [], "server_axis": [], "unmapped": {FEDAVG: "its runs are missing"}}
     retimed: dict[str, RetimedTimes] = {}
 
-    def times(cell: TrialCell, seed: int) -> RetimedTimes:
-        name = cell.run_name(seed)
-        return retimed.setdefault(name, RetimedTimes(prepared(folders[name]), plan.targets))
+    def times(row: TrialRow, seed: int) -> RetimedTimes:
+        name = trial.run_name(row, seed)
+        return retimed.setdefault(name, RetimedTimes(prepared(folders[name]), trial.targets))
 
     maps: list[dict[str, Any]] = []
     unmapped: dict[str, str] = {}
-    for name, cell in cells.items():
-        fedavg = next((other for other in cells.values() if other.name == cell.reference), None)
-        if cell is fedavg or is_gmbs(name):
+    for name, row in rows.items():
+        fedavg = next((other for other in rows.values() if other.name == row.reference), None)
+        if row is fedavg or is_gmbs(name):
             continue
         if fedavg is None:
-            unmapped[name] = f"the runs of {cell.reference} are missing"
+            unmapped[name] = f"the runs of {row.reference} are missing"
             continue
-        seeds = sorted(curves[cell.name].keys() & curves[fedavg.name].keys())
-        targets = shown_targets(plan, curves, [cell, fedavg], seeds)
+        seeds = sorted(curves[row.name].keys() & curves[fedavg.name].keys())
+        targets = shown_targets(trial, curves, [row, fedavg], seeds)
         if not targets:
             unmapped[name] = "there is no target that it and FedAvg reach with every seed"
-        pairs = [(times(cell, seed), times(fedavg, seed)) for seed in seeds] if targets else []
+        pairs = [(times(row, seed), times(fedavg, seed)) for seed in seeds] if targets else []
         for axes, target in itertools.product(AXES, targets):
-            what = f"{name} and {fedavg.variant.name} to {percent_of(target)}"
+            what = f"{name} and {fedavg.variant} to {percent_of(target)}"
             say(f"re-timing {what}: {axes.title.lower()}, {len(seeds)} seeds")
             maps.append({"variant": name, "target": target, "seeds": seeds, **grid(axes, target, pairs)})
         reasons = [run.refused for pair in pairs for run in pair if run.refused]
         if reasons:
             unmapped[name] = f"some cells: {reasons[0]}"
-    axis = _server_axis(plan, curves, cells, times)
+    axis = _server_axis(trial, curves, rows, times)
     return {"maps": maps, "server_axis": axis, "unmapped": unmapped}
 
 
@@ -141,14 +140,14 @@ def is_gmbs(name: str) -> bool:
     return name == GMBS or name.startswith(f"{GMBS}-down-")
 
 
-def shown_targets(plan: TrialPlan, curves: Trails, cells: Sequence[TrialCell], seeds: Sequence[int]) -> list[float]:
-    """The plan's target and the highest one, of those that all these runs reach. Replays do not change accuracies."""
+def shown_targets(trial: Trial, curves: Trails, rows: Sequence[TrialRow], seeds: Sequence[int]) -> list[float]:
+    """The trial's target and the highest one, of those that all these runs reach. Replays do not change accuracies."""
     common = [
         target
-        for target in plan.targets
-        if seeds and all(to_target(curves[cell.name][seed], target) for cell in cells for seed in seeds)
+        for target in trial.targets
+        if seeds and all(to_target(curves[row.name][seed], target) for row in rows for seed in seeds)
     ]
-    return sorted({target for target in (plan.target, *common[-1:]) if target in common})
+    return sorted({target for target in (trial.target, *common[-1:]) if target in common})
 
 
 def grid(axes: MapAxes, target: float, pairs: Sequence[tuple[RetimedTimes, RetimedTimes]]) -> dict[str, Any]:
@@ -179,23 +178,23 @@ def ratio_of(ratios: Sequence[float | None]) -> dict[str, float | None]:
 
 
 def _server_axis(
-    plan: TrialPlan,
+    trial: Trial,
     curves: Trails,
-    cells: Mapping[str, TrialCell],
-    times: Callable[[TrialCell, int], RetimedTimes],
+    rows: Mapping[str, TrialRow],
+    times: Callable[[TrialRow, int], RetimedTimes],
 ) -> list[dict[str, Any]]:
     """GMBS, trained at each bandwidth of the server, over FedAvg, re-timed at the same."""
-    base = plan.run_set.runs[0].loaded.scenario.fleet.server
+    base = trial.run_set.runs[0].loaded.scenario.fleet.server
     names = {factor: of(GMBS, *server_link_of(base, factor)).name for factor in SERVER_FACTORS} | {1.0: GMBS}
-    trained = {factor: cells[name] for factor, name in sorted(names.items()) if name in cells}
-    fedavg = cells[FEDAVG]
-    seeds = [seed for seed in plan.seeds if all(seed in curves[cell.name] for cell in (*trained.values(), fedavg))]
+    trained = {factor: rows[name] for factor, name in sorted(names.items()) if name in rows}
+    fedavg = rows[FEDAVG]
+    seeds = [seed for seed in trial.seeds if all(seed in curves[row.name] for row in (*trained.values(), fedavg))]
     found = []
-    for target in shown_targets(plan, curves, [*trained.values(), fedavg], seeds) if trained else []:
-        for factor, cell in trained.items():
+    for target in shown_targets(trial, curves, [*trained.values(), fedavg], seeds) if trained else []:
+        for factor, row in trained.items():
             ratios = []
             for seed in seeds:
-                point = to_target(curves[cell.name][seed], target)
+                point = to_target(curves[row.name][seed], target)
                 reference = times(fedavg, seed).at(SpeedFactors(server=factor)).get(target)
                 ratios.append(None if point is None or reference is None else point.virtual_seconds / reference)
             found.append({"variant": GMBS, "target": target, "seeds": seeds, "server": factor, **ratio_of(ratios)})
@@ -205,7 +204,7 @@ def _server_axis(
 # --- tables and figures -----------------------------------------------------------------------------------------------
 
 
-def tables(result: Mapping[str, Any]) -> list[PageTable]:
+def tables(result: Mapping[str, Any]) -> list[Table]:
     """Where FedBR is faster, a row per map; and GMBS along the server's bandwidth."""
     rows = [
         [
@@ -217,14 +216,15 @@ def tables(result: Mapping[str, Any]) -> list[PageTable]:
         if _known(found)
     ]
     notes = [f"{name}: {reason}" for name, reason in result["unmapped"].items()]
-    shown = [PageTable("time to a target over FedAvg's", ["", "cells below 1", "least", "most"], rows, notes)]
+    shown = [of_texts("time to a target over FedAvg's", ["", "cells below 1", "least", "most"], rows, notes)]
     if result["server_axis"]:
-        header = ["server's bandwidth", "target", "time over FedAvg's", "95 % interval"]
+        header = ("server's bandwidth", "target", "time over FedAvg's", "95 % interval")
         cells = [
             [f"x {found['server']:g}", percent_of(found["target"]), *_with_ends(found)]
             for found in result["server_axis"]
         ]
-        shown.append(PageTable("GMBS, trained anew at each bandwidth of the server", header, cells))
+        title = "GMBS, trained anew at each bandwidth of the server"
+        shown.append(of_texts(title, header, cells))
     return shown
 
 
@@ -237,7 +237,7 @@ def _with_ends(found: Mapping[str, Any]) -> tuple[str, str]:
     return ratio, "" if found["low"] is None else f"{found['low']:.2f} to {found['high']:.2f}"
 
 
-def figures(result: Mapping[str, Any]) -> Figures:
+def figures(result: Mapping[str, Any]) -> list[Figure]:
     """A figure per variant and target: both pairs of axes beside each other."""
     from scenarios.papers.trial.map_figure import ratios
 
@@ -257,10 +257,10 @@ def figures(result: Mapping[str, Any]) -> Figures:
     return drawn
 
 
-def write_tables(result: Mapping[str, Any], folder: Path) -> None:
-    """Write ``map-grid.csv``, a row per cell."""
+def files(result: Mapping[str, Any]) -> dict[str, str]:
+    """``map-grid.csv``, a row per cell."""
     head = ["variant", "target", "axes", "x", "y", "ratio", "low", "high"]
-    write_csv(folder / "map-grid.csv", head, _grid_rows(result["maps"]))
+    return {"map-grid.csv": csv_text(head, _grid_rows(result["maps"]))}
 
 
 def _grid_rows(maps: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
@@ -271,4 +271,4 @@ def _grid_rows(maps: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
                 yield [found["variant"], found["target"], found["axes"], x, y, *values]
 
 
-ADDITION = TrialAddition(read_off, tables, figures, write_tables, is_alone=True)
+ANALYSIS = PartAnalysis(read, tables, figures, files, is_alone=True)

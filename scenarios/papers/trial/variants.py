@@ -1,6 +1,6 @@
 """What each part of a trial compares: methods, FedBR's open details one at a time, and skews of the data.
 
-Plain data. A variant that a scenario does not allow is no error here: `scenarios.papers.trial.plan` leaves it out.
+Plain data. A variant that a scenario does not allow is no error here: `scenarios.papers.trial.trial` leaves it out.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from edge.protocol.config import PartitionConfig
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.schema import ServerLinkSection
-from scenarios.experiment.variant import Variant
+from scenarios.experiment.experiment import ExperimentRow
+from scenarios.experiment.grid import row_of, row_of_words
 from scenarios.papers.trial.scaling import check_scalable
 
 CALIBRATED = "+calibrated"
 OPTION = "method_options."
-NORMS = ("model.norm=none", "model.norm=batch", "model.norm=group")
+NORM = "model.norm"
+NORMS = tuple(f"{NORM}={norm}" for norm in ("none", "batch", "group"))
 FIXED_ALPHA = 2
 """The fixed alpha of the map, whose runs can be re-timed."""
 SERVER_FACTORS = (1 / 16, 1 / 4, 4.0)
@@ -31,7 +33,7 @@ class TrialPart:
 
     title: str
     question: str
-    variants: Callable[[Loaded], tuple[Variant, ...]]
+    variants: Callable[[Loaded], tuple[ExperimentRow, ...]]
     """From the scenario with the user's overrides."""
     skews: tuple[tuple[str, ...], ...] = ((),)
     """Overrides of the partition; none: the scenario's own."""
@@ -41,17 +43,22 @@ class TrialPart:
     """ScenarioError for a scenario, with the method fedbr, that the part has no answer for."""
 
 
-def of(method: str, *options: str) -> Variant:
+def of(method: str, *options: str) -> ExperimentRow:
     """A method with options of its own, or with other keys, which have a dot."""
-    return Variant(method, tuple(each if "." in each.partition("=")[0] else f"{OPTION}{each}" for each in options))
+    return row_of_words(method, (each if "." in each.partition("=")[0] else f"{OPTION}{each}" for each in options))
 
 
-def alphas(blocks: int) -> tuple[Variant, ...]:
+def calibrated_form(row: ExperimentRow) -> ExperimentRow:
+    """The same with calibrated logits."""
+    return row_of(f"{row.method}{CALIBRATED}", row.settings)
+
+
+def alphas(blocks: int) -> tuple[ExperimentRow, ...]:
     """FedBR with each fixed alpha of a model with so many blocks."""
     return tuple(of("fedbr", f"alpha={alpha}") for alpha in range(1, blocks))
 
 
-def details(base: Loaded) -> tuple[Variant, ...]:
+def details(base: Loaded) -> tuple[ExperimentRow, ...]:
     """FedBR's open details one at a time, beside the methods that it is compared with."""
     return (
         of("fedavg"),
@@ -75,31 +82,28 @@ def details(base: Loaded) -> tuple[Variant, ...]:
     )
 
 
-def calibrated(base: Loaded) -> tuple[Variant, ...]:
+def calibrated(base: Loaded) -> tuple[ExperimentRow, ...]:
     """The same list with calibrated logits."""
-    return tuple(Variant(f"{variant.method}{CALIBRATED}", variant.overrides) for variant in details(base))
+    return tuple(map(calibrated_form, details(base)))
 
 
-def skewed(base: Loaded) -> tuple[Variant, ...]:
+def skewed(base: Loaded) -> tuple[ExperimentRow, ...]:
     """Few variants, for several skews, each with and without calibration."""
     plain = (of("fedavg"), of("fedmlb"), of("fedbr"), of("fedbr", "preset=tuned"))
-    return tuple(
-        Variant(f"{variant.method}{ending}", variant.overrides) for variant in plain for ending in ("", CALIBRATED)
-    )
+    return tuple(form for row in plain for form in (row, calibrated_form(row)))
 
 
-def bandit(base: Loaded) -> tuple[Variant, ...]:
+def bandit(base: Loaded) -> tuple[ExperimentRow, ...]:
     """GMBS, and what it has to beat."""
     return (of("fedbr"), of("fedbr", "alpha=random"), *alphas(base.blocks))
 
 
-def mapped(base: Loaded) -> tuple[Variant, ...]:
+def mapped(base: Loaded) -> tuple[ExperimentRow, ...]:
     """FedAvg and FedBR with a fixed alpha, also calibrated, all re-timed; and GMBS at several server bandwidths."""
     server = base.scenario.fleet.server
     trained = (of("fedbr", *server_link_of(server, factor)) for factor in SERVER_FACTORS)
     retimed = (of("fedavg"), of("fedbr", f"alpha={FIXED_ALPHA}"), of("fedbr", "preset=tuned"))
-    calibrated = (Variant(f"{each.method}{CALIBRATED}", each.overrides) for each in retimed)
-    return (*retimed, *calibrated, of("fedbr"), *trained)
+    return (*retimed, *map(calibrated_form, retimed), of("fedbr"), *trained)
 
 
 def server_link_of(server: ServerLinkSection, factor: float) -> tuple[str, str]:
@@ -160,10 +164,10 @@ PARTS = {
 }
 
 
-def reference_of(variant: Variant) -> Variant:
+def reference_of(row: ExperimentRow) -> ExperimentRow:
     """The FedAvg that a variant is compared with: of the same norm, and with calibration where the variant has it."""
-    method = f"fedavg{CALIBRATED}" if variant.method.endswith(CALIBRATED) else "fedavg"
-    return Variant(method, tuple(override for override in variant.overrides if override in NORMS))
+    plain = row_of("fedavg", {key: value for key, value in row.settings.items() if key == NORM})
+    return calibrated_form(plain) if row.method.endswith(CALIBRATED) else plain
 
 
 def skew_name(partition: PartitionConfig) -> str:

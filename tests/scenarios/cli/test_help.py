@@ -54,8 +54,9 @@ def test_usage_and_options_have_words_for_what_is_to_be_written(capsys: pytest.C
     assert told(capsys, "run", "-h").startswith("Usage: fedbr run [OPTIONS] SCENARIO [KEY=VALUE]...\n")
     assert told(capsys, "report", "-h").startswith("Usage: fedbr report [OPTIONS] FOLDER...\n")
     assert told(capsys, "list", "-h").startswith("Usage: fedbr list [OPTIONS] [WHAT]\n")
-    assert told(capsys, "reproduce", "-h").startswith("Usage: fedbr reproduce [OPTIONS] [NAME] [KEY=VALUE]...\n")
-    assert told(capsys, "study", "tune", "-h").startswith("Usage: fedbr study tune [OPTIONS] SCENARIO [KEY=VALUE]...\n")
+    assert told(capsys, "reproduce", "-h").startswith("Usage: fedbr reproduce [OPTIONS] [NAME] [KEY=V1,V2,..]...\n")
+    tune = told(capsys, "study", "tune", "-h")
+    assert tune.startswith("Usage: fedbr study tune [OPTIONS] SCENARIO [KEY=V1,V2,..]...\n")
     for name in (*(name for commands in main.COMMANDS.values() for name in commands), "study budget"):
         text = told(capsys, *name.split(), "-h")
         assert re.search("<[a-z]|[{}]", text) is None, name

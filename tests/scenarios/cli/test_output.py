@@ -18,7 +18,7 @@ from tests.remains import Watch
 from tests.scenarios.runs import QUICK, committed, fedbr
 
 RUN = ["run", "digits", *QUICK, "method=fedavg", "rounds.max=2", "--workers", "2", "--run-id", "a"]
-COMPARE = ["compare", "digits", *QUICK, "rounds.max=1", "--methods", "fedavg,fedprox", "--workers", "2"]
+COMPARE = ["compare", "digits", *QUICK, "rounds.max=1", "method=fedavg,fedprox", "--workers", "2"]
 FULL = "fedbr: stdout cannot be written: No space left on device\n"
 
 

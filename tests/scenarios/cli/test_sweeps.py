@@ -17,7 +17,7 @@ from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.experiment import compare
-from scenarios.experiment.grid import read_words
+from scenarios.experiment.grid import grid_of
 from scenarios.experiment.parallel import make_runs
 from scenarios.experiment.run_set import run_all
 from scenarios.experiment.sweep import plan
@@ -83,7 +83,7 @@ def test_warnings_of_runs_are_told_once_with_the_runs_that_have_them(
         ),
         (
             "compare",
-            ["rounds.policy=deadline", "--methods", "fedavg,fedprox", "--no-report"],
+            ["rounds.policy=deadline", "method=fedavg,fedprox", "--no-report"],
             ["fedavg", "fedprox"],
             "all 2 runs",
         ),
@@ -114,8 +114,7 @@ def test_one_more_seed_makes_only_what_is_missing_without_a_run_id(swept: Swept)
 
 
 def test_runs_at_the_same_time_have_the_results_of_runs_in_turn(swept: Swept, tmp_path: Path) -> None:
-    axes, overrides = read_words(GRID)
-    planned = plan("digits", axes, overrides, seeds=1)
+    planned = plan(grid_of("digits", GRID), seeds=1)
     in_turn = make_runs(planned.run_set, Host(tmp_path, 1, "cpu"), WorkerLauncher(), never)
     assert hashes(in_turn) == hashes(swept.first)
     assert chains(in_turn) == chains(swept.first)
@@ -208,12 +207,12 @@ def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str],
 
 
 def test_a_comparison_over_seeds_takes_up_that_of_one_seed_and_has_its_statistics(tmp_path: Path) -> None:
-    alone = compare.plan("digits", SHORT, "fedavg,fedprox", run_id="c")
-    done = run_all(alone, Host(tmp_path, 1, "cpu"), WorkerLauncher(), never)
-    found = compare.study(alone).read_off(done)
+    alone = compare.plan(grid_of("digits", ["method=fedavg,fedprox", *SHORT]), run_id="c")
+    done = run_all(alone.run_set, Host(tmp_path, 1, "cpu"), WorkerLauncher(), never)
+    found = alone.result(done)
     assert set(found) == {"target_accuracy", "runs", "at_common_bytes", "at_common_seconds"}
     before = ledgers(done["folder"])
-    words = ("compare", "digits", "--methods", "fedavg,fedprox", *SHORT, "--out", str(tmp_path), "--run-id", "c")
+    words = ("compare", "digits", "method=fedavg,fedprox", *SHORT, "--out", str(tmp_path), "--run-id", "c")
     several = printed(*words, "--seeds", "2", "--no-report")
     assert ledgers(done["folder"]).items() >= before.items()
     assert [run["name"] for run in several["runs"]] == ["fedavg", "fedprox", "fedavg-seed1", "fedprox-seed1"]

@@ -30,18 +30,21 @@ SGD = "local training is SGD (train.lr, train.momentum); the server's optimizer 
             "sweep digits --batch-size 8,16",
             "Error: No such option: --batch-size; keys of a scenario are written train.batch=8,16",
         ),
-        ("compare digits --method fedavg", "Error: No such option: --method (Possible options: --methods)"),
+        (
+            "compare digits --methods fedavg,fedbr",
+            "Error: No such option: --methods; keys of a scenario are written method=fedavg,fedbr",
+        ),
         ("run digits --foo", "Error: No such option: --foo (Possible options: --for, --on, --out)"),
         (
             "run digits method=fedavg,fedprox",
-            "command line: method = 'fedavg,fedprox': a run takes one; compare takes several, as --methods "
-            "fedavg,fedprox, and sweep, as method=fedavg,fedprox",
+            "command line: method = 'fedavg,fedprox': a run takes one; compare and sweep take several, as "
+            "method=fedavg,fedprox",
         ),
         (
             "check digits train.lr=0.1,0.2",
             "command line: train.lr = '0.1,0.2': a run takes one; sweep takes several, as train.lr=0.1,0.2",
         ),
-        ("compare digits --methods fedavg fedprox", f"'fedprox': {OVERRIDE} spaces"),
+        ("compare digits method=fedavg fedprox", f"'fedprox': {OVERRIDE} spaces"),
         ("sweep digits train.lr=0.1, 0.2", "command line: train.lr: write values separated by commas, for example "
          "train.lr=0.05,0.1"),
         ("run digits rounds.max=2 rounds.max=3", "command line: rounds.max: is given twice; a key has one value"),

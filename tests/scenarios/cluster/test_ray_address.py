@@ -127,7 +127,7 @@ def test_every_command_that_makes_several_runs_has_them_made_on_a_cluster(
     grid = {
         "sweep": ["seed=1,2"],
         "budget": ["--bytes", "1 MB"],
-        "tune": ["data.validation=0.2", "--grid", "train.lr=0.1,0.2"],
+        "tune": ["data.validation=0.2", "train.lr=0.1,0.2"],
     }
     command = (*words, "digits", *grid.get(words[-1], []), "--out", str(tmp_path), "--on", "slurm", "--quiet")
     assert refused(capsys, *command) == "--on slurm: must be ray, auto, HOST:PORT or ray://HOST:PORT"

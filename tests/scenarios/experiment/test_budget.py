@@ -14,6 +14,7 @@ import pytest
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment import budget
+from scenarios.experiment.grid import grid_of
 from scenarios.report import bands
 from scenarios.report.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target, trail
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -28,7 +29,7 @@ RUN: Trail = (
 
 def refusal(nbytes: str | None = None, seconds: str | None = None) -> str:
     with pytest.raises(ScenarioError) as caught:
-        budget.budgets(nbytes, seconds)
+        budget.budgets_of(nbytes, seconds)
     return str(caught.value)
 
 
@@ -82,8 +83,8 @@ def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_r
 
 
 def test_budgets_have_units_and_are_sorted_and_bad_ones_are_refused() -> None:
-    assert budget.budgets("2 MB, 1 MiB", "15 min") == {"bytes": [1_048_576, 2_000_000], "time": [900.0]}
-    assert budget.budgets(None, "2 s,1 s") == {"time": [1.0, 2.0]}
+    assert budget.budgets_of("2 MB, 1 MiB", "15 min") == {"bytes": [1_048_576, 2_000_000], "time": [900.0]}
+    assert budget.budgets_of(None, "2 s,1 s") == {"time": [1.0, 2.0]}
     assert refusal() == 'name budgets with --bytes "1 MB,2 MB", --time "5 min,15 min", or both'
     assert refusal("1 mB") == "--bytes: '1 mB' is not bytes: unknown unit 'mB', did you mean 'MB'?"
     assert refusal(None, "5") == ("--time: '5' is a duration without a unit: add one of us, ms, s, min, h, d")
@@ -93,7 +94,7 @@ def test_budgets_have_units_and_are_sorted_and_bad_ones_are_refused() -> None:
 
 
 def test_seeds_count_up_from_the_scenarios_own_each_with_its_partition() -> None:
-    study = budget.plan("digits", ["seed=5"], "fedavg,fedbr", {"time": [1.0, 2.0]}, seeds=2)
+    study = budget.plan(grid_of("digits", ["seed=5"]), {"time": [1.0, 2.0]}, seeds=2).run_set
 
     assert [part.name for part in study.runs] == ["fedavg-seed5", "fedbr-seed5", "fedavg-seed6", "fedbr-seed6"]
     assert [part.loaded.scenario.data.partition.seed for part in study.runs] == [5, 5, 6, 6]
@@ -105,8 +106,7 @@ def test_seeds_count_up_from_the_scenarios_own_each_with_its_partition() -> None
 # A round of FedAvg moves 617,230 B: five visits, each a model of 61,352 B with its header down and up.
 WORDS = [
     "digits",
-    "--methods",
-    "fedavg,fedbr",
+    "method=fedavg,fedbr",
     "--bytes",
     "700 kB,1.5 MB",
     "--seeds",
@@ -182,7 +182,8 @@ def test_the_tables_hold_every_reading_and_a_curve_per_method_and_axis_and_fit_a
         ("fedavg", "bytes"), ("fedbr", "bytes"), ("fedavg", "time"), ("fedbr", "time"),
     }  # fmt: skip
     assert "<svg" in (made / "report.html").read_text()
-    budget.show(result_of(made), made / "report.html")
+    grid = grid_of("digits", ["train.local_epochs=1"])
+    budget.plan(grid, {"bytes": [7e5, 1.5e6]}, 2).show(result_of(made), made / "report.html")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines if line.startswith(("700 kB", "1.5 MB"))] == ["700 kB", "1.5 MB"]
     assert lines[-1] == f"report: {made / 'report.html'}"
@@ -215,7 +216,7 @@ def test_a_study_that_is_taken_up_again_makes_the_missing_runs_alone_and_takes_n
 def test_a_budget_that_is_not_reached_is_marked_and_a_method_that_fails_is_named_and_costs_the_others_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["digits", "rounds.max=1", "method_options.lambda1=1e29", "--methods", "fedmlb,fedavg", "--seeds", "1"]
+    words = ["digits", "rounds.max=1", "method_options.lambda1=1e29", "method=fedmlb,fedavg", "--seeds", "1"]
     words += ["--time", "1 us,1 h", "--out", str(tmp_path), "--workers", "1", "--quiet"]
     assert main.run_command(["study", "budget", *words]) == 3
     captured = capsys.readouterr()

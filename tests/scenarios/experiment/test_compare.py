@@ -13,7 +13,8 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
-from scenarios.experiment.compare import plan, variants
+from scenarios.experiment.compare import plan
+from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted, run_all
 from scenarios.report import terminal
 from scenarios.report.run_finder import found
@@ -21,37 +22,54 @@ from scenarios.run.host import Host
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 
-def refusal(methods: str, *overrides: str) -> str:
-    with pytest.raises(ScenarioError) as caught:
-        variants("digits", overrides, methods)
-    return str(caught.value)
-
-
 def test_an_option_goes_to_the_methods_that_have_it_whether_a_file_says_it_or_the_command_line(tmp_path: Path) -> None:
-    runs = variants("digits", ["method_options.mu=0.5", "method_options.lambda1=2.0"], "fedavg,fedprox,fedmlb", seed=7)
-    options = [run.scenario.method_options for run in runs]
+    words = ["method=fedavg,fedprox,fedmlb", "method_options.mu=0.5", "method_options.lambda1=2.0"]
+    scenarios = [run.loaded.scenario for run in plan(grid_of("digits", words), first_seed=7).run_set.runs]
+    options = [scenario.method_options for scenario in scenarios]
     assert options[0] == {}
     assert options[1]["mu"] == 0.5
     assert options[2]["lambda1"] == 2.0
-    assert {run.scenario.seed for run in runs} == {7}
+    assert {scenario.seed for scenario in scenarios} == {7}
     file = tmp_path / "mine.toml"
     file.write_text('extends = "digits"\n[method_options]\nperiod = 9\n')
-    fedavg, fedbr = variants(str(file), [], "fedavg,fedbr")
-    assert fedavg.scenario.method_options == {}
-    assert fedbr.scenario.method_options["period"] == 9
+    fedavg, fedbr = plan(grid_of(str(file), ["method=fedavg,fedbr"])).run_set.runs
+    assert fedavg.loaded.scenario.method_options == {}
+    assert fedbr.loaded.scenario.method_options["period"] == 9
 
 
-def test_an_option_that_no_method_has_and_bad_lists_of_methods_are_refused() -> None:
-    assert refusal("fedavg,fedprox", "method_options.mo=1") == (
-        "command line: unknown key method_options.mo: none of fedavg, fedprox has it, did you mean 'method_options.mu'?"
-    )
-    assert refusal("fedavg,fedbrr").startswith("--methods: no method 'fedbrr'; did you mean 'fedbr'")
-    assert refusal("fedavg,fedavg") == "--methods: fedavg is named twice"
-    assert refusal("fedprox,fedavg + fedprox") == "--methods: fedprox and fedavg + fedprox are the same method"
-    assert refusal("fedavg,") == "--methods 'fedavg,': write names separated by commas, for example fedavg,fedbr"
-    assert refusal("fedavg", "method=fedbr") == (
-        "command line: method: the methods of a comparison are named by --methods"
-    )
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (
+            ["method=fedavg,fedprox", "method_options.mo=1"],
+            "command line: unknown key method_options.mo: none of fedavg, fedprox has it; "
+            "did you mean 'method_options.mu'?",
+        ),
+        (
+            ["method=fedavg,fedprox", "method_options={mo=1}"],
+            "command line: unknown key method_options.mo: none of fedavg, fedprox has it; "
+            "did you mean 'method_options.mu'?",
+        ),
+        (["method=fedavg,fedbrr"], "command line: method: no method 'fedbrr'; did you mean 'fedbr'"),
+        (["method=fedavg,fedavg"], "command line: method = fedavg: is named twice; name each value once"),
+        (
+            ["method=fedprox,fedavg + fedprox"],
+            "method=fedprox and method=fedavg + fedprox are the same runs; name each value once",
+        ),
+        (
+            ["method=fedavg,"],
+            "command line: method: write values separated by commas, for example train.lr=0.05,0.1",
+        ),
+        (
+            ["train.lr=0.1,1"],
+            "command line: train.lr: a comparison varies the method alone; fedbr sweep takes several values of any key",
+        ),
+    ],
+)
+def test_words_that_cannot_be_compared_are_refused(words: list[str], why: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        plan(grid_of("digits", words))
+    assert str(caught.value).startswith(why)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +77,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a comparison of two methods over two rounds."""
     out = tmp_path_factory.mktemp("runs")
     words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(out), "--run-id", "both", "--json", "--report"]
-    assert main.run_command(["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]) == 0
+    assert main.run_command(["compare", "digits", "method=fedavg,fedbr", "--workers", "1", *words]) == 0
     return out / "digits" / "both"
 
 
@@ -108,7 +126,7 @@ def test_a_comparison_that_was_interrupted_is_taken_up_again(
     folder = tmp_path / "digits" / "both"
     shutil.copytree(compared, folder)
     words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(tmp_path), "--run-id", "both", "--json"]
-    compare = ["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]
+    compare = ["compare", "digits", "method=fedavg,fedbr", "--workers", "1", *words]
     (folder / "compare.json").write_text('{"study": "compare"}')  # as it stands until the first run has ended
     db = sqlite3.connect(folder / "fedbr" / "ledger.sqlite")
     with db:
@@ -132,7 +150,7 @@ def test_a_comparison_that_was_interrupted_is_taken_up_again(
 
 
 def test_a_run_that_the_user_stopped_goes_on_to_its_limit(tmp_path: Path) -> None:
-    planned = plan("digits", ["rounds.max=3"], "fedavg", run_id="a")
+    planned = plan(grid_of("digits", ["rounds.max=3", "method=fedavg"]), run_id="a").run_set
     rounds = 0
 
     def count(finished: object) -> None:
@@ -151,7 +169,7 @@ def test_a_run_that_the_user_stopped_goes_on_to_its_limit(tmp_path: Path) -> Non
 
 
 def test_a_study_that_is_stopped_in_its_first_missing_run_still_has_the_later_ones_that_ended(tmp_path: Path) -> None:
-    planned = plan("digits", ["rounds.max=2"], "fedavg,fedprox", run_id="a")
+    planned = plan(grid_of("digits", ["rounds.max=2", "method=fedavg,fedprox"]), run_id="a").run_set
     host = Host(tmp_path, 1, "cpu")
     with WorkerLauncher() as launcher:
         run_all(planned, host, launcher, lambda: False)
@@ -164,7 +182,7 @@ def test_a_study_that_is_stopped_in_its_first_missing_run_still_has_the_later_on
 
 def test_a_folder_that_no_comparison_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "digits" / "a").mkdir(parents=True)
-    words = ["compare", "digits", "--methods", "fedavg", "--out", str(tmp_path), "--run-id"]
+    words = ["compare", "digits", "method=fedavg", "--out", str(tmp_path), "--run-id"]
     assert main.run_command([*words, "a"]) == 2
     assert "exists already and is no compare study; choose another --run-id" in capsys.readouterr().err
     for name in ("a/b", ""):
@@ -176,7 +194,7 @@ def test_a_folder_that_no_comparison_made_is_refused(tmp_path: Path, capsys: pyt
 
 def test_a_method_that_fails_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["rounds.max=1", "method_options.lambda1=1e29", "--out", str(tmp_path), "--run-id", "a", "--workers", "1"]
-    assert main.run_command(["compare", "digits", "--methods", "fedmlb,fedavg", *words, "--json", "--report"]) == 3
+    assert main.run_command(["compare", "digits", "method=fedmlb,fedavg", *words, "--json", "--report"]) == 3
     captured = capsys.readouterr()
     result = json.loads(captured.out)
 

@@ -1,4 +1,4 @@
-"""The grid of a sweep: how its words are read, and which cells they span."""
+"""The grid of an experiment: how its words are read, which points they span, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,13 +6,33 @@ import pytest
 
 from scenarios.config.errors import ScenarioError
 from scenarios.config.toml_writer import toml_value
-from scenarios.experiment.grid import SweepCell, axis, points, read_words, show, split
+from scenarios.experiment.grid import Axis, Grid, axis_of, cell_name, grid_of, over_methods, show, split, variant_name
 
 
-def refusal(*words: str) -> str:
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (
+            ["train.lr=0.1,,0.2"],
+            "command line: train.lr: write values separated by commas, for example train.lr=0.05,0.1",
+        ),
+        (["train.lr=0.1,0.10"], "command line: train.lr = 0.1: is named twice; name each value once"),
+        (
+            ["train.lr=0.1,1", "train.lr=2"],
+            "command line: train.lr: is named twice; write all its values as one list, train.lr=0.05,0.1",
+        ),
+        (
+            ["train.lr"],
+            "'train.lr': an override reads KEY=VALUE, for example train.lr=0.05; values of a list are separated by "
+            "commas without spaces",
+        ),
+        (["train.lr=1", "train.lr=2"], "command line: train.lr: is given twice; a key has one value"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_refused_by_key(words: list[str], why: str) -> None:
     with pytest.raises(ScenarioError) as caught:
-        read_words(words)
-    return str(caught.value)
+        grid_of("digits", words)
+    assert str(caught.value) == why
 
 
 def test_commas_within_quotes_brackets_and_braces_belong_to_a_value() -> None:
@@ -27,56 +47,45 @@ def test_commas_within_quotes_brackets_and_braces_belong_to_a_value() -> None:
 
 
 def test_a_word_with_several_values_is_an_axis_and_one_with_a_single_value_an_override() -> None:
-    axes, overrides = read_words(["method=fedavg,fedbr", "rounds.max=2", 'eval.metrics=["accuracy","loss"]'])
-    assert axes == [axis("method", ["fedavg", "fedbr"])]
-    assert overrides == ["rounds.max=2", 'eval.metrics=["accuracy","loss"]']
+    assert grid_of("digits", ["method=fedavg,fedbr", "rounds.max=2", 'eval.metrics=["accuracy","loss"]']) == Grid(
+        "digits", (Axis("method", ("fedavg", "fedbr")),), {"rounds.max": 2, "eval.metrics": ["accuracy", "loss"]}
+    )
 
 
-def test_lists_that_cannot_be_meant_are_refused_by_key() -> None:
-    assert refusal("train.lr=0.1,,0.2") == (
-        "command line: train.lr: write values separated by commas, for example train.lr=0.05,0.1"
-    )
-    assert refusal("train.lr=0.1,0.10") == "command line: train.lr = 0.1: is named twice; name each value once"
-    assert refusal("train.lr=0.1,1", "train.lr=2") == (
-        "command line: train.lr: is named twice; write all its values as one list, train.lr=0.05,0.1"
-    )
-    assert refusal("train.lr") == (
-        "'train.lr': an override reads KEY=VALUE, for example train.lr=0.05; values of a list are separated by commas "
-        "without spaces"
-    )
+def test_methods_are_those_of_the_words_or_else_the_default_ones() -> None:
+    default = over_methods(grid_of("digits", ["rounds.max=2"]), ["fedavg", "fedbr"])
+    assert default == Grid("digits", (Axis("method", ("fedavg", "fedbr")),), {"rounds.max": 2})
+    one = over_methods(grid_of("digits", ["train.lr=0.1,1", "method=moon"]), ["fedavg"])
+    assert one == Grid("digits", (Axis("method", ("moon",)), Axis("train.lr", (0.1, 1))), {})
 
 
 def test_a_value_is_shown_in_one_way_however_it_is_written() -> None:
-    assert [show(text) for text in ("0.10", "1e-1", "16", "16.0", '"sync"', "sync", "true", "{a=1}")] == [
-        "0.1",
-        "0.1",
-        "16",
-        "16",
-        "sync",
-        "sync",
-        "true",
-        "{a = 1}",
-    ]
+    values = [0.10, 1e-1, 16, 16.0, "sync", True, {"a": 1}]
+    assert [show(value) for value in values] == ["0.1", "0.1", "16", "16", "sync", "true", "{a = 1}"]
     assert toml_value({"a": [1, True], "b c": "x"}) == '{a = [1, true], "b c" = "x"}'
 
 
 def test_every_combination_is_a_point_or_lists_run_side_by_side() -> None:
-    axes = [axis("a", [1, 2]), axis("b", ["x", "y"])]
-    assert points(axes) == [{"a": "1", "b": "x"}, {"a": "1", "b": "y"}, {"a": "2", "b": "x"}, {"a": "2", "b": "y"}]
-    assert points(axes, zipped=True) == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
-    assert points([]) == [{}]
+    axes = (axis_of("a", [1, 2]), axis_of("b", ["x", "y"]))
+    assert Grid("digits", axes).points == [
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": "y"},
+        {"a": 2, "b": "x"},
+        {"a": 2, "b": "y"},
+    ]
+    assert Grid("digits", axes, zipped=True).points == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    assert Grid("digits").points == [{}]
     with pytest.raises(ScenarioError) as caught:
-        points([*axes, axis("c", [1, 2, 3])], zipped=True)
+        assert Grid("digits", (*axes, axis_of("c", [1, 2, 3])), zipped=True).points
     assert str(caught.value) == "--zip: lists side by side must be equally long: a has 2, b has 2, c has 3"
 
 
 def test_names_of_folders_follow_from_method_and_settings_and_differ_where_they_do() -> None:
-    def name(**settings: str) -> str:
-        return SweepCell("fedbr", {key.replace("_", "."): value for key, value in settings.items()}, ()).name
-
-    assert name(method="fedbr") == "fedbr"
-    assert name(method="fedbr", train_lr="0.05") == "fedbr-lr-0.05"
-    assert name(train_lr="-1") != name(train_lr="1")
-    assert name(up="20 Mbit/s").startswith("fedbr-up-20-mbit-s-")
-    assert name(up="20 Mbit/s") != name(up="20-mbit-s")
-    assert len(name(**{f"k{number}": "x" * 30 for number in range(12)})) < 200
+    assert cell_name("fedbr", {"method": "fedbr"}) == "fedbr"
+    assert cell_name("fedbr", {"method": "fedbr", "train.lr": 0.05}) == "fedbr-lr-0.05"
+    assert cell_name("fedbr", {"train.lr": -1}) != cell_name("fedbr", {"train.lr": 1})
+    assert cell_name("fedbr", {"up": "20 Mbit/s"}).startswith("fedbr-up-20-mbit-s-")
+    assert cell_name("fedbr", {"up": "20 Mbit/s"}) != cell_name("fedbr", {"up": "20-mbit-s"})
+    assert len(cell_name("fedbr", {f"k{number}": "x" * 30 for number in range(12)})) < 200
+    settings = {"server": "fedadam", "server_options.lr": 0.01, "method_options.hybrid_ce": False}
+    assert variant_name("fedavg", settings) == "fedavg-server-fedadam-lr-0.01-hybrid-ce-false"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import math
+import re
+from io import StringIO
 from typing import Any
 
 import pytest
 
-from scenarios.experiment import results
+from scenarios.experiment import experiment, results
 from scenarios.experiment import sweep_tables as tables
-from scenarios.report.pages import PageTable
+from scenarios.experiment.grid import grid_of
+from scenarios.experiment.sweep import plan
+from scenarios.report import terminal
 from scenarios.report.progress import ProgressPoint, Trail
+from scenarios.report.tables import numbers
 
 
 def run(accuracy: float, best: float, seconds: float = 10.0) -> Trail:
@@ -84,67 +90,48 @@ def test_rows_with_other_seeds_are_compared_in_those_they_share_and_holm_counts_
     assert pairs[smallest]["p_holm"] == pytest.approx(3 * pairs[smallest]["p"])  # three of the pairs are tested
 
 
-def test_the_tables_are_written_as_markdown_and_latex() -> None:
+def test_accuracies_have_mean_interval_and_deviation_per_row() -> None:
     (table, *_) = tables.tables(found())
-    assert table.rows == [
+    assert table.texts == [
         ["1 fedavg lr=0.1", "82.0 ± 5.0 %", "2.00 %", "83.7 ± 3.8 %", "1.53 %", "3"],
         ["2 fedbr lr=0.1", "80.0 ± 2.5 %", "1.00 %", "85.0 ± 13.8 %", "5.57 %", "3"],
     ]
-    small = PageTable("to 82 %", ["", "time_s"], [["a|b", "1 ± 2"]], ["a_note"])
-    assert tables.markdown([small]).splitlines() == [
-        "## To 82 %",
-        "",
-        "|  | time_s |",
-        "| --- | ---: |",
-        "| a\\|b | 1 ± 2 |",
-        "",
-        "a_note",
-    ]
-    assert tables.latex([small]).splitlines() == [
-        r"\begin{table}",
-        r"\centering",
-        r"\caption{to 82 \%. a\_note}",
-        r"\begin{tabular}{lr}",
-        r"\toprule",
-        r" & time\_s \\",
-        r"\midrule",
-        r"a$|$b & 1 $\pm$ 2 \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    assert tables.escaped("< 0.001") == "$<$ 0.001"
-    assert tables.escaped("~^\\{}") == r"\textasciitilde{}\textasciicircum{}\textbackslash{}\{\}"
 
 
 def test_the_pairs_of_a_table_are_named_by_the_numbers_of_its_rows() -> None:
     pairs = next(table for table in tables.tables(found()) if table.title.startswith("differences of accuracy, last"))
-    assert pairs.rows == [["1 - 2", "2.0 ± 2.5 pp", "3", "3 / 0", "0.074", "0.074", "5"]]
+    assert pairs.texts == [["1 - 2", "2.0 ± 2.5 pp", "3", "3 / 0", "0.074", "0.074", "5"]]
 
 
 def test_the_numbers_for_csv_have_a_column_per_setting_and_ends_of_intervals() -> None:
-    header, rows = tables.numbers(found())
-    first = dict(zip(header, rows[0], strict=True))
-    assert (first["method"], first["train.lr"], first["seeds"], first["reached_0.82"]) == ("fedavg", "0.1", 3, 3)
-    assert first["accuracy_low"] == pytest.approx(0.82 - 0.04968, abs=1e-5)
-    second = dict(zip(header, rows[1], strict=True))
-    assert (second["reached_0.82"], second["bytes_to_0.82_mean"]) == (2, None)
+    first, second = csv.DictReader(StringIO(numbers(tables.numbers(found()))))
+    assert [first[key] for key in ("method", "train.lr", "seeds", "reached_0.82")] == ["fedavg", "0.1", "3", "3"]
+    assert float(first["accuracy_low"]) == pytest.approx(0.82 - 0.04968, abs=1e-5)
+    assert (second["reached_0.82"], second["bytes_to_0.82_mean"]) == ("2", "")
     names, pairs = tables.pair_numbers(found())
     assert dict(zip(names, pairs[0], strict=True))["seeds_needed"] == 5
     assert len(pairs) == 5
 
 
-def test_a_narrow_terminal_keeps_p_and_seeds_and_leaves_out_what_matters_less() -> None:
-    def columns(width: int) -> list[list[str]]:
-        return [list(table.header[1:]) for table in (tables.short(found(), width)[0], tables.short(found(), width)[-1])]
-
-    pairs = ["difference", "seeds", "+ / -", "p", "Holm", "seeds needed"]
-    assert columns(80) == [["accuracy, last", "sd", "accuracy, best", "sd", "seeds"], pairs]
-    assert columns(60) == [
-        ["accuracy, last", "accuracy, best", "seeds"],
-        ["difference", "seeds", "p", "Holm", "seeds needed"],
-    ]
-    assert columns(40) == [["accuracy, last", "seeds"], ["difference", "seeds", "p", "Holm"]]
+@pytest.mark.parametrize(
+    ("width", "accuracies", "pairs"),
+    [
+        (80, ["accuracy, last", "sd", "accuracy, best", "sd", "seeds"],
+         ["difference", "seeds", "+ / -", "p", "Holm", "seeds needed"]),
+        (60, ["accuracy, last", "accuracy, best", "seeds"], ["difference", "seeds", "p", "Holm", "seeds needed"]),
+        (40, ["accuracy, last", "seeds"], ["difference", "seeds", "p", "Holm"]),
+    ],
+)  # fmt: skip
+def test_a_narrow_terminal_keeps_p_and_seeds_and_leaves_out_what_matters_less(
+    monkeypatch: pytest.MonkeyPatch, width: int, accuracies: list[str], pairs: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for table, headings in ((tables.short(found())[0], accuracies), (tables.short(found())[-1], pairs)):
+        stream = StringIO()
+        terminal.print_table(table, stream=stream)
+        _, title, header, *_ = stream.getvalue().splitlines()
+        assert title == table.title
+        assert re.split(r"  +", header.strip())[-len(headings) :] == headings
 
 
 def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
@@ -154,15 +141,16 @@ def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
         for name, runs in alone.items()
     ]
     shown = tables.short({"rows": rows, "targets": [], "tests": results.tests(alone, ())})
-    assert shown[0].rows[0][1:] == ["80.00 %", "-", "82.00 %", "-", "1"]
+    assert shown[0].texts[0][1:] == ["80.00 %", "-", "82.00 %", "-", "1"]
     assert tables.ONE_SEED in shown[0].notes
     assert len(shown) == 1
 
 
 def test_a_last_row_that_is_no_round_counts_as_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "trail", lambda folder: run(0.8, 0.8))  # two rows, the second of them cut
-    found = results.trails({"cell": {0: "a", 1: "b"}}, [{"name": "a", "run_dir": "a", "rounds": 1}])
-    assert list(found["cell"]) == [0]
-    row = results.statistics(found["cell"], (0.8,))
+    monkeypatch.setattr(experiment, "trail", lambda folder: run(0.8, 0.8))  # two rows, the second of them cut
+    swept = plan(grid_of("digits", ["method=fedavg,fedbr"]), seeds=2)
+    found = swept.trails([{"name": "fedavg-seed0", "run_dir": "a", "rounds": 1}])
+    assert [list(by_seed) for by_seed in found.values()] == [[0]]
+    row = results.statistics(found[swept.rows[0].name], (0.8,))
     assert (row["rounds"]["values"], row["to_target"][0]["rounds"]["values"]) == ([1.0], [1.0])
     assert row["virtual_seconds"]["values"] == [10.0]

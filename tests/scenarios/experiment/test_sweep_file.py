@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.config.errors import ScenarioError
-from scenarios.experiment.grid import axis
+from scenarios.experiment.grid import Grid, axis_of
 from scenarios.experiment.sweep import plan
 from scenarios.experiment.sweep_file import SweepRequest, is_sweep_file, requested
 
@@ -35,16 +35,18 @@ def written(folder: Path, text: str, name: str = "mine.toml") -> str:
 def test_a_file_asks_for_what_the_command_line_asks_for(tmp_path: Path) -> None:
     asked = requested(written(tmp_path, FILE), [])
     assert asked == SweepRequest(
-        "digits",
-        (axis("method", ['"fedavg"', '"fedbr"']), axis("train.lr", [0.05, 0.1])),
-        ("rounds.max=2", "fleet.networks={wifi-4 = 1.0}"),
-        False,
+        Grid(
+            "digits",
+            (axis_of("method", ["fedavg", "fedbr"]), axis_of("train.lr", [0.05, 0.1])),
+            {"rounds.max": 2, "fleet.networks": {"wifi-4": 1.0}},
+        ),
         2,
         4,
         (0.8, 0.9),
     )
-    words = requested("digits", ["method=fedavg,fedbr", "train.lr=0.05,0.1", *asked.overrides])
-    of_file, of_words = (plan(each.scenario, each.axes, each.overrides, 2).run_set for each in (asked, words))
+    common = ("rounds.max=2", "fleet.networks={wifi-4 = 1.0}")
+    words = requested("digits", ["method=fedavg,fedbr", "train.lr=0.05,0.1", *common])
+    of_file, of_words = (plan(each.grid, 2).run_set for each in (asked, words))
     assert (of_file.run_id, [run.name for run in of_file.runs]) == (
         of_words.run_id,
         [run.name for run in of_words.runs],
@@ -53,8 +55,8 @@ def test_a_file_asks_for_what_the_command_line_asks_for(tmp_path: Path) -> None:
 
 def test_words_replace_what_the_file_says_of_their_keys(tmp_path: Path) -> None:
     asked = requested(written(tmp_path, FILE), ["train.lr=0.2", "rounds.max=3,4"])
-    assert [one.key for one in asked.axes] == ["method", "rounds.max"]
-    assert asked.overrides == ("fleet.networks={wifi-4 = 1.0}", "train.lr=0.2")
+    assert [axis.key for axis in asked.grid.axes] == ["method", "rounds.max"]
+    assert asked.grid.overrides == {"fleet.networks": {"wifi-4": 1.0}, "train.lr": 0.2}
 
 
 def test_a_scenario_file_is_none_and_a_scenario_beside_the_file_is_found(tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_a_scenario_file_is_none_and_a_scenario_beside_the_file_is_found(tmp_pat
     assert not is_sweep_file(own)
     assert not is_sweep_file("digits")
     asked = requested(written(tmp_path, 'scenario = "own.toml"\n[zip]\ntrain.lr = [0.1]\n'), [])
-    assert (asked.scenario, asked.zipped) == (own, True)
+    assert (asked.grid.scenario, asked.grid.zipped) == (own, True)
 
 
 @pytest.mark.parametrize(

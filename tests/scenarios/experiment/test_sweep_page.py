@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from scenarios.experiment import sweep_page as page
+from scenarios.experiment.grid import grid_of
+from scenarios.experiment.sweep import plan
 from tests.ledgers import made_run
 
 METHODS = {"fedbr": 2, "fedavg": 0}
@@ -17,13 +18,16 @@ def test_cells_of_a_sweep_have_the_colours_of_their_methods_and_their_labels(tmp
     rows: list[dict[str, Any]] = []
     for method in METHODS:
         for lr in ("0.05", "0.1"):
-            name = f"{method}-{lr}"
+            name = f"{method}-lr-{lr}-seed0"
             made_run(tmp_path / name, (0.3, 0.5), f'method = "{method}"\n')
             settings = {"method": method, "train.lr": lr}
-            row = {"name": name, "method": method, "settings": settings, "runs": [name], "accuracy": {"mean": 0.5}}
+            label = f"method={method} train.lr={lr}"
+            row = {"name": label, "method": method, "settings": settings, "runs": [name], "accuracy": {"mean": 0.5}}
             rows.append(row)
-    runs = [{"name": row["name"], "run_dir": str(tmp_path / row["name"]), "rounds": 2} for row in rows]
+    names = [row["runs"][0] for row in rows]
+    runs = [{"name": name, "run_dir": str(tmp_path / name), "rounds": 2} for name in names]
     result = {"axes": {}, "scenario": "digits", "seeds": [0], "targets": [], "rows": rows, "runs": runs}
-    drawn = page._bands(result)
+    swept = plan(grid_of("digits", ["method=fedbr,fedavg", "train.lr=0.05,0.1"]), seeds=1)
+    _, drawn, _ = swept._bands(result)
     assert set(re.findall(r"var\(--series-(\d)", drawn)) == {str(place) for place in METHODS.values()}
     assert all(f">{label}<" in drawn for label in ("1 fedbr lr=0.05", "2 fedbr lr=0.1", "3 fedavg lr=0.05"))

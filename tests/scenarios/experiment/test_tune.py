@@ -11,8 +11,8 @@ import pytest
 
 from coordinator.records.store import read
 from scenarios.cli import main
-from scenarios.config.load import ScenarioError
 from scenarios.experiment import tune
+from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted
 from tests.scenarios.in_this_process import SMALL
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -21,26 +21,12 @@ from tests.scenarios.runs import changed, refused
 HELD_OUT = "data.validation=0.2"
 
 
-def test_a_grid_is_a_key_and_its_values_and_each_is_named_once() -> None:
-    assert tune.grid(["train.lr = 0.1, 1", "method_options.mu=0"]) == {
-        "train.lr": ["0.1", "1"],
-        "method_options.mu": ["0"],
-    }
-    for texts, reason in (
-        ([], "name values to choose from with --grid train.lr=0.01,0.03,0.1"),
-        (["train.lr"], "--grid 'train.lr': write a key and values separated by commas"),
-        (["train.lr=1,,2"], "--grid 'train.lr=1,,2': write a key and values separated by commas"),
-        (["train.lr=1", "train.lr=2"], "--grid: train.lr is named twice"),
-        (["train.lr=1,1"], "--grid 'train.lr=1,1': '1' is named twice"),
-    ):
-        with pytest.raises(ScenarioError) as caught:
-            tune.grid(texts)
-        assert str(caught.value).startswith(reason)
+def tuned(*words: str, seeds: int = 1) -> tune.Tuning:
+    return tune.plan(grid_of("digits", [HELD_OUT, *words]), seeds)
 
 
 def test_an_option_of_a_method_varies_for_the_methods_that_have_it() -> None:
-    values = {"train.lr": ["0.1", "1"], "method_options.mu": ["0.1", "2"]}
-    planned = tune.plan("digits", [HELD_OUT], "fedavg,fedprox", values, seeds=2)
+    planned = tuned("method=fedavg,fedprox", "train.lr=0.1,1", "method_options.mu=0.1,2", seeds=2)
     assert [run.name for run in planned.run_set.runs[:6]] == [
         "fedavg-lr-0.1-seed0",
         "fedavg-lr-1-seed0",
@@ -51,13 +37,13 @@ def test_an_option_of_a_method_varies_for_the_methods_that_have_it() -> None:
     ]
     assert len(planned.run_set.runs) == 12
     assert {run.loaded.scenario.eval.split for run in planned.run_set.runs} == {"validation"}
-    adapted = tune.plan("digits", [HELD_OUT, "eval.adapt.epochs=2"], "fedavg", {"train.lr": ["0.1"]}, seeds=1)
+    adapted = tuned("eval.adapt.epochs=2", "train.lr=0.1,1")
     assert adapted.run_set.runs[0].loaded.scenario.eval.adapt.epochs == 2
-    assert adapted.overrides == [HELD_OUT, "eval.adapt.epochs=2"]
+    assert adapted.overrides == {"data.validation": 0.2, "eval.adapt.epochs": 2}
 
 
 def test_what_a_scenario_evaluates_otherwise_is_left_out() -> None:
-    planned = tune.plan("pfedmb-cifar10", [], "pfedmb", {"method_options.branches": ["2", "5"]}, seeds=1)
+    planned = tune.plan(grid_of("pfedmb-cifar10", ["method=pfedmb", "method_options.branches=2,5"]))
     found = {
         (of.on, of.split, of.select, of.adapt.before)
         for of in (run.loaded.scenario.eval for run in planned.run_set.runs)
@@ -70,12 +56,11 @@ def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str],
     def refusal(*words: str) -> str:
         return refused(capsys, "study", "tune", "digits", "--out", str(tmp_path), *words)
 
-    lr = ("--grid", "train.lr=0.1,1")
+    lr = ("train.lr=0.1,1",)
     assert refusal(*lr) == "data.validation = 0: settings are chosen on validation examples; set data.validation=0.2"
     assert refusal(HELD_OUT, "eval.split=test", *lr).startswith("eval.split: tuning evaluates")
-    assert "unknown key method_options.mu: none of fedavg has it" in refusal(
-        HELD_OUT, "--grid", "method_options.mu=0,1"
-    )
+    assert refusal(HELD_OUT) == "name values to choose from, such as train.lr=0.05,0.1"
+    assert "unknown key method_options.mu: none of fedavg has it" in refusal(HELD_OUT, "method_options.mu=0,1")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -83,7 +68,7 @@ def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str],
 def test_the_best_validation_accuracy_chooses_and_no_test_example_is_evaluated(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = ("digits", HELD_OUT, *SMALL, "--grid", "train.lr=0.0001,0.1", "--out", str(tmp_path), "--run-id", "t")
+    words = ("digits", HELD_OUT, *SMALL, "train.lr=0.0001,0.1", "--out", str(tmp_path), "--run-id", "t")
     assert main.run_command(["study", "tune", *words, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     slow, fast = (row["validation"]["mean"] for row in result["settings"])
@@ -106,7 +91,7 @@ def done(failed: dict[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
-    planned = tune.plan("digits", [HELD_OUT], "fedavg", {"train.lr": ["0.1", "10", "100"]}, seeds=2)
+    planned = tuned("train.lr=0.1,10,100", seeds=2)
     best = {"accuracy": 0.75, "rounds": 3}
     ended = [
         {"name": "fedavg-lr-0.1-seed0", "best_round": best},
@@ -115,13 +100,13 @@ def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
     ]
     why = "update rejected: client 2, round 1: loss = nan (training diverged?)"
     names = ("fedavg-lr-10-seed0", "fedavg-lr-100-seed0", "fedavg-lr-100-seed1")
-    result = tune.read_off(planned, done(dict.fromkeys(names, why), ended))
+    result = planned.result(done(dict.fromkeys(names, why), ended))
 
     assert (result["diverged"], "failed" in result, "missing" in result) == (dict.fromkeys(names, why), False, False)
     assert [row["validation"]["values"] for row in result["settings"]] == [[0.75, 0.75], [None, 1.0], [None, None]]
     assert [row["settings"] for row in result["chosen"]] == [{"train.lr": "0.1"}]
     settings, _ = tune.tables(result)
-    assert [row[2:] for row in settings.rows] == [
+    assert [row[2:] for row in settings.texts] == [
         ["75.00 ± 0.00 %", "3, 3"],
         ["diverged with 1 of 2 seeds", "-, 4"],
         ["diverged", "-, -"],
@@ -131,17 +116,17 @@ def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
 
 
 def test_a_method_without_a_setting_that_may_be_chosen_is_named() -> None:
-    planned = tune.plan("digits", [HELD_OUT], "fedavg", {"train.lr": ["10"]}, seeds=2)
+    planned = tuned("method=fedavg", "train.lr=10,20", seeds=2)
     ended = [{"name": "fedavg-lr-10-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
-    result = tune.read_off(planned, done({"fedavg-lr-10-seed1": "loss = inf (training diverged?)"}, ended))
+    result = planned.result(done({"fedavg-lr-10-seed1": "loss = inf (training diverged?)"}, ended))
     assert result["chosen"] == []
     assert tune.tables(result)[1].notes == ["fedavg: no setting is free of runs that diverged"]
 
 
 def test_a_run_that_fails_otherwise_is_still_missing() -> None:
-    planned = tune.plan("digits", [HELD_OUT], "fedavg", {"train.lr": ["0.1", "1"]}, seeds=1)
+    planned = tuned("train.lr=0.1,1")
     ended = [{"name": "fedavg-lr-0.1-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
-    result = tune.read_off(planned, done({"fedavg-lr-1-seed0": "no space left"}, ended))
+    result = planned.result(done({"fedavg-lr-1-seed0": "no space left"}, ended))
     assert result["failed"] == {"fedavg-lr-1-seed0": "no space left"}
     assert (result["missing"], "diverged" in result) == (["fedavg-lr-1-seed0"], False)
 
@@ -151,7 +136,7 @@ def test_a_run_that_fails_otherwise_is_still_missing() -> None:
 def test_a_study_fails_only_if_every_value_diverges(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, values: str, code: int
 ) -> None:
-    words = ("digits", *changed((HELD_OUT, *SMALL), "rounds.max=2"), "--grid", f"train.lr={values}", "--no-report")
+    words = ("digits", *changed((HELD_OUT, *SMALL), "rounds.max=2"), f"train.lr={values}", "--no-report")
     assert main.run_command(["study", "tune", *words, "--out", str(tmp_path)]) == code
     said = capsys.readouterr()
     assert ("training diverged?" in said.err) == (code == 3)
@@ -160,4 +145,4 @@ def test_a_study_fails_only_if_every_value_diverges(
 
 def test_the_words_of_a_chosen_setting_give_each_key_once() -> None:
     row = {"method": "fedavg", "settings": {"train.lr": "0.1"}}
-    assert tune._words(["train.lr=1", "seed=2"], row) == ["seed=2", "method=fedavg", "train.lr=0.1"]
+    assert tune.run_words(["train.lr=1", "seed=2"], row) == ["seed=2", "method=fedavg", "train.lr=0.1"]

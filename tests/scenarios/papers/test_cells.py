@@ -12,15 +12,16 @@ import pytest
 from coordinator.records.store import read
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
+from scenarios.experiment.grid import Grid, grid_of
 from scenarios.papers import cells, reproduce, tables
-from scenarios.papers.cells import ReproductionPlan, measured, measured_row
+from scenarios.papers.cells import measured, measured_row
 from scenarios.papers.moving_average import FIRST, Smoothing, smoothed
 from scenarios.report.progress import ProgressPoint, Trail
 
 
-def planned(cells: str | None, scale: str = "tiny", ema: str | None = None) -> ReproductionPlan:
+def planned(*words: str, scale: str = "tiny", ema: str | None = None) -> tables.Reproduction:
     """Table 4: FedAvg and both orders of pathways."""
-    return reproduce.plan("fedmlb:4", scale, cells, [], 1, ema=ema)
+    return reproduce.plan("fedmlb:4", scale, grid_of("fedmlb:4", words), 1, ema=ema)
 
 
 def learning(*accuracies: float) -> Trail:
@@ -45,10 +46,10 @@ def test_a_target_that_was_missed_is_a_bound_and_never_left_out() -> None:
 
 
 def test_a_missed_target_is_shown_as_the_paper_does() -> None:
-    made = planned("cifar100-dir0.3-100@48%,FedAvg", "paper")
-    (cell,) = cells.read_off(made, {"runs": []})["cells"]
+    made = planned("panel=cifar100-dir0.3-100@48%", "row=FedAvg", scale="paper")
+    (cell,) = made.result({"runs": []})["cells"]
     never = measured([learning(*[0.3] * 1000)], "rounds to accuracy", 0.48)
-    table = tables.tables(made, {"cells": [{**cell, **never}]})[0]
+    table = tables.tables(made.selection, {"cells": [{**cell, **never}]})[0]
 
     assert (table.header, table.rows) == (["", "paper, 48 %", "ours, 48 %"], [["FedAvg", "1000+", "1000+"]])
     assert any(note.startswith("+ lower bound") for note in table.notes)
@@ -75,12 +76,12 @@ def test_a_row_over_several_settings_is_the_mean_of_their_means() -> None:
 
 
 def test_the_beginning_of_the_average_can_be_chosen_where_there_is_one() -> None:
-    assert planned(None).smoothing == Smoothing(0.9, "corrected")
-    assert planned(None, ema="first").smoothing == Smoothing(0.9, "first")
+    assert planned().selection.smoothing == Smoothing(0.9, "corrected")
+    assert planned(ema="first").selection.smoothing == Smoothing(0.9, "first")
     with pytest.raises(ScenarioError, match=r"^--ema 'frist': did you mean 'first'\?$"):
-        planned(None, ema="frist")
+        planned(ema="frist")
     with pytest.raises(ScenarioError, match=r"^--ema: the accuracies of fedbr:fig3 are not averaged over rounds$"):
-        reproduce.plan("fedbr:fig3", "tiny", None, [], 1, ema="first")
+        reproduce.plan("fedbr:fig3", "tiny", Grid("fedbr:fig3"), 1, ema="first")
 
 
 # --- marks ------------------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def test_other_copies_and_parts_of_a_set_than_the_papers_say_what_they_are(
 def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One row of Table 8 on two seeds, cut short after two rounds of one step."""
     out = tmp_path_factory.mktemp("runs")
-    words = ["fedmlb:8", "rounds.max=2", "train.local_steps=1", "--cells", "tau=1.5,cifar100-dir0.3-100"]
+    words = ["fedmlb:8", "rounds.max=2", "train.local_steps=1", "row=tau=1.5", "setting=cifar100-dir0.3-100"]
     words += ["--seeds", "2"]
     assert main.run_command(["reproduce", *words, "-q", "--report", "--out", str(out), "--run-id", "a"]) == 0
     return dict(json.loads((out / "fedmlb-8-tiny" / "a" / "study.json").read_text()))
@@ -155,7 +156,7 @@ def test_real_images_that_were_compressed_again_bear_a_mark_at_the_papers_scale(
     if not os.environ.get("FEDBR_DATA"):
         pytest.skip("FEDBR_DATA names no folder with data sets")
     short = ["rounds.max=1", "train.local_steps=1", "train.batch=2", "model.width=2", "eval.subset=10"]
-    words = ["fedmlb:4", *short, "--scale", "paper", "--cells", "FedAvg,cifar100-dir0.3-100@1000R", "--quiet"]
+    words = ["fedmlb:4", *short, "--scale", "paper", "row=FedAvg", "panel=cifar100-dir0.3-100@1000R", "--quiet"]
     assert main.run_command(["reproduce", *words, "--out", str(tmp_path), "--run-id", "a"]) == 0
     (cell,) = json.loads((tmp_path / "fedmlb-4-paper" / "a" / "study.json").read_text())["cells"]
 

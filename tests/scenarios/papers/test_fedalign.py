@@ -15,7 +15,8 @@ from edge.protocol.config import ModelConfig
 from edge.training.count_model import CountedModel, count_model
 from scenarios.cli import main
 from scenarios.config.load import load
-from scenarios.papers import amounts, cells, fedalign, reproduce, surfaces, tables
+from scenarios.experiment.grid import grid_of
+from scenarios.papers import amounts, fedalign, registry, reproduce, surfaces, tables
 from scenarios.papers.accounting import MethodAccount, account, of_row
 from scenarios.papers.fedalign import TEN
 from scenarios.papers.measured_runs import is_measured
@@ -27,7 +28,7 @@ USUAL = "cifar100-dir0.5-c=16-e=20"
 
 
 def printed(name: str) -> dict[tuple[str, str], float | None]:
-    return {(row["panel"], row["row"]): row["published"] for row in reproduce.catalogue(name)}
+    return {(row["panel"], row["row"]): row["published"] for row in registry.catalogue(name)}
 
 
 # --- what was published -----------------------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ def test_the_tables_hold_every_printed_value() -> None:
 
 @pytest.mark.parametrize(("scale", "heights"), [("paper", [224, 192, 160, 128]), ("tiny", [224, 196, 168, 140])])
 def test_images_of_gradaugs_subnetworks_are_the_published_codes_for_imagenet(scale: str, heights: list[int]) -> None:
-    setting = reproduce.FIGURES["fedalign:7"].settings["imagenet200-dir0.5-c=16-e=20"][scale]
+    setting = registry.FIGURES["fedalign:7"].settings["imagenet200-dir0.5-c=16-e=20"][scale]
     options = load(setting.scenario, setting.of_method("gradaug"), "gradaug").scenario.method_options
     assert [round(224 * factor) for factor in options["resolutions"]] == heights
     assert setting.of_method("moon") == setting.overrides
@@ -63,11 +64,11 @@ def test_images_of_gradaugs_subnetworks_are_the_published_codes_for_imagenet(sca
 @pytest.mark.parametrize("scale", SCALES)
 def test_clients_epochs_and_rounds_are_those_of_the_words(scale: str) -> None:
     rounds = fedalign.SHORTER[scale]
-    found = reproduce.FIGURES["fedalign:4"].settings["cifar100-dir0.5-c=64x0.25-e=20"][scale]
+    found = registry.FIGURES["fedalign:4"].settings["cifar100-dir0.5-c=64x0.25-e=20"][scale]
     scenario = load(found.scenario, found.overrides, "fedavg").scenario
     clients = {"tiny": (32, 8)}.get(scale, (64, 16))
     assert (scenario.data.clients, scenario.rounds.participants, scenario.rounds.max) == (*clients, rounds[100])
-    epochs = reproduce.FIGURES["fedalign:3"].settings["cifar100-dir0.5-c=16-e=30"][scale]
+    epochs = registry.FIGURES["fedalign:3"].settings["cifar100-dir0.5-c=16-e=30"][scale]
     train = load(epochs.scenario, epochs.overrides, "fedavg").scenario.train
     assert (train.local_epochs, train.local_steps) == {"tiny": (3, None), "small": (20, 30), "paper": (30, None)}[scale]
     assert (train.lr, train.momentum, train.nesterov, train.weight_decay) == (0.01, 0.9, True, 1e-4)
@@ -75,7 +76,7 @@ def test_clients_epochs_and_rounds_are_those_of_the_words(scale: str) -> None:
 
 def test_the_papers_scale_changes_nothing() -> None:
     for name in ("2", "3", "4", "6"):
-        assert {setting["paper"].changed for setting in reproduce.FIGURES[f"fedalign:{name}"].settings.values()} == {""}
+        assert {setting["paper"].changed for setting in registry.FIGURES[f"fedalign:{name}"].settings.values()} == {""}
 
 
 # --- Table 5 ----------------------------------------------------------------------------------------------------------
@@ -131,11 +132,13 @@ def test_costs_that_follow_draws_are_means_over_many_steps(row: str, millions: f
 
 
 def test_counts_are_not_scaled_and_need_no_run() -> None:
-    made = reproduce.plan("fedalign:5", "tiny", f"FedAvg,{USUAL}@MFLOPs,{USUAL}@params(M)", [], 1)
+    made = reproduce.plan(
+        "fedalign:5", "tiny", grid_of("fedalign:5", ["row=FedAvg", f"panel={USUAL}@MFLOPs,{USUAL}@params(M)"]), 1
+    )
     assert [run.needs for run in made.run_set.runs] == [{"rounds": 1.0}]
-    flops, weights = cells.read_off(made, {"runs": []})["cells"]
+    flops, weights = made.result({"runs": []})["cells"]
     assert [(cell["ours"]["mean"], cell["marks"]) for cell in (flops, weights)] == [(87_254_016, []), (605_460, [])]
-    (table,) = tables.tables(made, {"cells": [flops, weights]})
+    (table,) = tables.tables(made.selection, {"cells": [flops, weights]})
     assert table.rows == [["FedAvg", "87.3", "87.25", "0.61", "0.6055"]]
 
 
@@ -163,10 +166,10 @@ def test_a_measurement_of_other_models_is_made_again(tmp_path: Path) -> None:
 
 
 def test_hessians_that_are_not_measured_are_said_to_be_so() -> None:
-    made = reproduce.plan("fedalign:1", "tiny", f"FedAvg,{USUAL}@H_T", [], 1)
-    (cell,) = cells.read_off(made, {"runs": []})["cells"]
+    made = reproduce.plan("fedalign:1", "tiny", grid_of("fedalign:1", ["row=FedAvg", f"panel={USUAL}@H_T"]), 1)
+    (cell,) = made.result({"runs": []})["cells"]
     assert "Hessians of 160 examples" in cell["changed"]
-    assert tables.tables(made, {"cells": [cell]})[0].rows == [["FedAvg", "6240", "not measured†¶"]]
+    assert tables.tables(made.selection, {"cells": [cell]})[0].rows == [["FedAvg", "6240", "not measured†¶"]]
 
 
 def test_the_list_has_the_printed_values_and_what_is_doubtful(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
-from scenarios.papers import cells as reproduce_cells
-from scenarios.papers import fedmlb, published, reproduce, tables
-from scenarios.papers.cells import ReproductionPlan
+from scenarios.experiment.grid import grid_of
+from scenarios.papers import fedmlb, published, registry, reproduce, tables
 from scenarios.papers.spec import PaperRow
 
 VALUES = {
@@ -23,12 +22,12 @@ VALUES = {
 
 def cells_of(table: str) -> dict[tuple[str, str, str], dict[str, Any]]:
     """(setting, row, column) -> cell of the list."""
-    rows = reproduce.catalogue(f"fedmlb:{table}")
+    rows = registry.catalogue(f"fedmlb:{table}")
     return {(row["title"], row["row"], row["panel"].partition("@")[2]): row for row in rows}
 
 
-def planned(table: str, scale: str, cells: str | None, **more: Any) -> ReproductionPlan:
-    return reproduce.plan(f"fedmlb:{table}", scale, cells, more.pop("overrides", []), more.pop("seeds", 1), **more)
+def planned(table: str, scale: str, *words: str, seeds: int = 1) -> tables.Reproduction:
+    return reproduce.plan(f"fedmlb:{table}", scale, grid_of(f"fedmlb:{table}", words), seeds)
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------
@@ -54,11 +53,11 @@ def test_every_printed_value_stands_in_exactly_one_cell(table: str) -> None:
 
     assert len(rows) == VALUES[table]
     assert shown == printed
-    assert len(reproduce.catalogue(f"fedmlb:{table}")) == VALUES[table]
+    assert len(registry.catalogue(f"fedmlb:{table}")) == VALUES[table]
 
 
 def test_the_figures_are_the_papers_tables_and_rows_of_the_file_are_theirs() -> None:
-    assert [name for name in reproduce.FIGURES if name.startswith("fedmlb:")] == [f"fedmlb:{table}" for table in VALUES]
+    assert [name for name in registry.FIGURES if name.startswith("fedmlb:")] == [f"fedmlb:{table}" for table in VALUES]
     for table, (_, rows, _) in fedmlb.TABLES.items():
         assert {value.row for value in published.printed("fedmlb", table)} == set(rows)
 
@@ -82,7 +81,7 @@ def test_headline_values_are_those_of_the_paper() -> None:
 
 
 def test_at_the_papers_scale_the_profile_is_the_papers() -> None:
-    hundred, many = (part.loaded.scenario for part in planned("4", "paper", "FedAvg").run_set.runs)
+    hundred, many = (part.loaded.scenario for part in planned("4", "paper", "row=FedAvg").run_set.runs)
 
     for scenario in (hundred, many):
         train = scenario.train
@@ -111,7 +110,7 @@ def test_at_the_papers_scale_the_profile_is_the_papers() -> None:
 def test_epochs_and_batches_make_the_papers_local_steps(
     table: str, setting: str, examples: int, batch: int, steps: int
 ) -> None:
-    own = reproduce.FIGURES[f"fedmlb:{table}"].settings[setting]["paper"]
+    own = registry.FIGURES[f"fedmlb:{table}"].settings[setting]["paper"]
     said = dict(override.split("=", 1) for override in own.overrides)
     clients = int(said.get("data.clients", 100))
 
@@ -122,7 +121,7 @@ def test_epochs_and_batches_make_the_papers_local_steps(
 
 
 def test_fedadam_rows_have_their_own_local_learning_rate() -> None:
-    rows = reproduce.FIGURES["fedmlb:1a"].rows
+    rows = registry.FIGURES["fedmlb:1a"].rows
 
     assert rows["FedADAM+FedMLB"] == PaperRow(
         "fedmlb", ("server=fedadam", "train.lr=0.01"), note="beta1, beta2 and v_0 are not printed"
@@ -132,22 +131,22 @@ def test_fedadam_rows_have_their_own_local_learning_rate() -> None:
 
 
 def test_accuracies_are_read_at_half_and_at_all_of_the_rounds() -> None:
-    made = planned("4", "tiny", "cifar100-dir0.3-100")
+    made = planned("4", "tiny", "setting=cifar100-dir0.3-100")
 
-    assert [made.limit(panel) for panel in made.panels] == [15, 30, 0.4, 0.7]
+    assert [made.selection.limit(panel) for panel in made.selection.panels] == [15, 30, 0.4, 0.7]
     assert {part.loaded.scenario.rounds.max for part in made.run_set.runs} == {30}
     assert [part.needs for part in made.run_set.runs] == [{"rounds": 30}] * len(made.run_set.runs)
     assert {part.loaded.scenario.model.width for part in made.run_set.runs} == {8}
     for table in "5678":
-        made = planned(table, "small", None)
-        rounds = made.run_set.runs[0].loaded.scenario.rounds.max
-        assert [made.limit(panel) for panel in made.panels] == [rounds * panel.limit / 1000 for panel in made.panels]
+        made = planned(table, "small")
+        rounds, cells = made.run_set.runs[0].loaded.scenario.rounds.max, made.selection
+        assert [cells.limit(panel) for panel in cells.panels] == [rounds * panel.limit / 1000 for panel in cells.panels]
 
 
 def test_settings_that_are_made_alike_share_their_runs() -> None:
-    made = planned("1a", "tiny", "FedAvg,FedMLB")
+    made = planned("1a", "tiny", "row=FedAvg,FedMLB")
 
-    assert made.groups == {
+    assert made.selection.groups == {
         "cifar100-dir0.3-100": "cifar100-dir0.3-100", "tinyimagenet-dir0.3-100": "cifar100-dir0.3-100",
     }  # fmt: skip
     assert [part.name for part in made.run_set.runs] == [
@@ -156,7 +155,7 @@ def test_settings_that_are_made_alike_share_their_runs() -> None:
 
 
 def test_means_over_pathways_take_every_subset_once() -> None:
-    made = planned("6", "paper", None, seeds=2)
+    made = planned("6", "paper", seeds=2)
     options = [part.loaded.scenario.method_options for part in made.run_set.runs if part.loaded.scenario.seed == 0]
     subsets = [tuple(option["pathways"]) for option in options]
 
@@ -167,7 +166,7 @@ def test_means_over_pathways_take_every_subset_once() -> None:
 
 
 def test_inferred_settings_say_so() -> None:
-    rows = reproduce.FIGURES["fedmlb:5"].rows
+    rows = registry.FIGURES["fedmlb:5"].rows
 
     assert rows["row 1"].note == ""
     assert rows["row 3"].overrides[1] == "method_options.pathways=[1, 2, 3]"
@@ -179,17 +178,17 @@ def test_inferred_settings_say_so() -> None:
 
 
 def test_rows_whose_setting_is_lost_are_not_run_and_say_so() -> None:
-    made = planned("5", "tiny", None)
-    cells = reproduce_cells.read_off(made, {"runs": []})["cells"]
-    (table,) = tables.tables(made, {"cells": cells})
+    made = planned("5", "tiny")
+    cells = made.result({"runs": []})["cells"]
+    (table,) = tables.tables(made.selection, {"cells": cells})
 
     assert len(made.run_set.runs) == 5
     assert [cell["method"] for cell in cells] == ["fedmlb"] * 5 + [None] * 4
     assert [row[1:] for row in table.rows][5:] == [
         [value, "setting unknown"] for value in ("48.45", "46.78", "51.73", "52.65")
     ]
-    with pytest.raises(ScenarioError, match=r"^--cells: row 6: setting unknown: the table's marks are lost$"):
-        planned("5", "tiny", "row 6")
+    with pytest.raises(ScenarioError, match=r"^command line: row: row 6: setting unknown: the table's marks are lost$"):
+        planned("5", "tiny", "row=row 6")
 
 
 # --- the list ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
-from scenarios.papers import reproduce, tables
+from scenarios.experiment.grid import Grid, grid_of
+from scenarios.papers import registry, reproduce
 from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import measured
 from scenarios.papers.spec import (
@@ -29,14 +30,14 @@ SLOW: Trail = (ProgressPoint(1, 10.0, 100, 80.0, 0.4, 0.4), ProgressPoint(2, 20.
 FAST: Trail = (ProgressPoint(1, 6.0, 100, 80.0, 0.5, 0.5), ProgressPoint(2, 12.0, 200, 160.0, 0.7, 0.7))
 
 
-def refusal(name: str, scale: str = "tiny", cells: str | None = None) -> str:
+def refusal(name: str, scale: str = "tiny", *words: str) -> str:
     with pytest.raises(ScenarioError) as caught:
-        reproduce.plan(name, scale, cells, [], 1)
+        reproduce.plan(name, scale, grid_of(name, words), 1)
     return str(caught.value)
 
 
 def printed(name: str) -> dict[tuple[str, str], float | None]:
-    return {(row["panel"], row["row"]): row["published"] for row in reproduce.catalogue(name)}
+    return {(row["panel"], row["row"]): row["published"] for row in registry.catalogue(name)}
 
 
 # --- what was published -----------------------------------------------------------------------------------------------
@@ -63,21 +64,21 @@ def test_fedbr_fig_4_holds_what_the_text_prints_and_its_savings_follow_but_one()
     assert round(100 * (1 - 954 / 1104), 1) == 13.6  # the text: 14.6 %
 
 
-@pytest.mark.parametrize("name", reproduce.FIGURES)
+@pytest.mark.parametrize("name", registry.FIGURES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_figure_can_be_planned_at_every_scale(name: str, scale: str) -> None:
-    made = reproduce.plan(name, scale, None, [], seeds=1)
+    made = reproduce.plan(name, scale, Grid(name), 1)
 
     assert made.run_set.runs
-    assert {panel.measure for panel in made.panels} <= {*ACCURACY_AT, *TO_ACCURACY, *TABLE_AMOUNTS}
-    for panel in made.panels:
-        assert made.limit(panel) > 0
-        assert set(panel.published) <= set(made.figure.rows)
-        assert (made.limit(panel) == panel.limit) or scale != PAPER
+    assert {panel.measure for panel in made.selection.panels} <= {*ACCURACY_AT, *TO_ACCURACY, *TABLE_AMOUNTS}
+    for panel in made.selection.panels:
+        assert made.selection.limit(panel) > 0
+        assert set(panel.published) <= set(made.selection.figure.rows)
+        assert (made.selection.limit(panel) == panel.limit) or scale != PAPER
 
 
 def test_the_papers_scale_is_the_shipped_scenario_with_the_papers_budgets() -> None:
-    made = reproduce.plan("fedbr:fig3", "paper", "a,c,FedBR", [], seeds=1)
+    made = reproduce.plan("fedbr:fig3", "paper", grid_of("fedbr:fig3", ["row=FedBR", "panel=a,c"]), 1)
     (part,) = made.run_set.runs
 
     assert part.loaded.model.name == "resnet18"
@@ -86,9 +87,9 @@ def test_the_papers_scale_is_the_shipped_scenario_with_the_papers_budgets() -> N
 
 
 def test_small_budgets_are_the_papers_in_the_ratio_of_the_models_bytes() -> None:
-    made = reproduce.plan("fedbr:fig3", "small", "c", [], seeds=1)
+    made = reproduce.plan("fedbr:fig3", "small", grid_of("fedbr:fig3", ["panel=c"]), 1)
 
-    assert made.limit(made.panels[0]) == pytest.approx(50e9 * 0.005552, rel=1e-3)
+    assert made.selection.limit(made.selection.panels[0]) == pytest.approx(50e9 * 0.005552, rel=1e-3)
 
 
 # --- the words --------------------------------------------------------------------------------------------------------
@@ -97,22 +98,31 @@ def test_small_budgets_are_the_papers_in_the_ratio_of_the_models_bytes() -> None
 def test_unknown_names_get_the_nearest() -> None:
     assert refusal("fedbr:fig5") == "no published figure 'fedbr:fig5': did you mean 'fedbr:fig4'?"
     assert refusal("fedbr:fig3", "smal") == "--scale 'smal': did you mean 'small'?"
-    assert refusal("fedbr:fig3", cells="FedBRR") == "--cells: no cell 'FedBRR': did you mean 'FedBR'?"
+    assert refusal("fedbr:fig3", "tiny", "row=FedBRR") == ("command line: row: no row 'FedBRR': did you mean 'FedBR'?")
+    assert refusal("fedbr:fig3", "tiny", "train.lr=1,2") == (
+        "command line: train.lr: takes one value here; row, panel, setting take several"
+    )
+    assert refusal("fedbr:fig3", "tiny", "panel=a", "setting=cifar100") == (
+        "command line: panel: none of these is of a chosen setting"
+    )
 
 
 def test_cells_name_rows_and_panels_in_any_case() -> None:
-    rows = reproduce.plan("fedbr:fig3", "tiny", "fedavg, FedBR", [], 1)
-    panel = reproduce.plan("fedbr:fig3", "tiny", "a", [], 1)
+    rows = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=fedavg,FedBR"]), 1)
+    panel = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["panel=a"]), 1)
 
-    assert (rows.rows, [one.name for one in rows.panels]) == (["FedAvg", "FedBR"], ["a", "b", "c", "d"])
-    assert (len(panel.rows), [one.name for one in panel.panels]) == (4, ["a"])
+    assert (rows.selection.rows, [one.name for one in rows.selection.panels]) == (
+        ["FedAvg", "FedBR"],
+        ["a", "b", "c", "d"],
+    )
+    assert (len(panel.selection.rows), [one.name for one in panel.selection.panels]) == (4, ["a"])
 
 
 def test_panels_with_one_scenario_share_its_runs() -> None:
-    made = reproduce.plan("fedbr:fig3", "tiny", "FedAvg", [], seeds=2)
+    made = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg"]), 2)
 
     assert [part.name for part in made.run_set.runs] == ["cifar10-fedavg-seed0", "cifar10-fedavg-seed1"]
-    assert made.groups == {"cifar10": "cifar10", "cifar100": "cifar10"}
+    assert made.selection.groups == {"cifar10": "cifar10", "cifar100": "cifar10"}
 
 
 def test_the_list_tells_cells_settings_and_what_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +135,7 @@ def test_the_list_tells_cells_settings_and_what_is_not_printed(capsys: pytest.Ca
     assert "paper: fedbr-cifar100" in text
     assert main.run_command(["reproduce", "--list", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == sum(
-        len(figure.panels) * len(figure.rows) for figure in reproduce.FIGURES.values()
+        len(figure.panels) * len(figure.rows) for figure in registry.FIGURES.values()
     )
     assert main.run_command(["reproduce"]) == 2
 
@@ -138,14 +148,14 @@ def test_another_papers_table_is_a_row_of_the_registry_whose_rows_win_over_the_s
     panel = PaperPanel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {"Plain": 0.5})
     rows = {"Plain": PaperRow("fedprox"), "Slow": slow}
     table = PaperFigure("A table", "A source", rows, {"toy": setting}, (panel,))
-    monkeypatch.setitem(reproduce.FIGURES, "other:1", table)
-    plain, changed = reproduce.plan("other:1", "paper", None, [], seeds=1).run_set.runs
+    monkeypatch.setitem(registry.FIGURES, "other:1", table)
+    plain, changed = reproduce.plan("other:1", "paper", Grid("other:1"), 1).run_set.runs
 
     assert (plain.name, changed.name) == ("toy-fedprox-seed0", "toy-fedprox-lr-0.01-mu-0.1-seed0")
     assert (plain.loaded.scenario.train.lr, plain.loaded.scenario.method_options["mu"]) == (0.5, 0.001)
     assert (changed.loaded.scenario.train.lr, changed.loaded.scenario.method_options["mu"]) == (0.01, 0.1)
     assert plain.needs == {"rounds": 2.0}
-    assert reproduce.catalogue("other:1")[0]["published"] == 0.5
+    assert registry.catalogue("other:1")[0]["published"] == 0.5
     rows["Wrong"] = PaperRow("fedprox", ("method_options.mue=0.1",))
     assert "unknown key method_options.mue" in refusal("other:1")
 
@@ -174,7 +184,7 @@ def test_accuracies_at_an_amount_and_amounts_to_an_accuracy_are_read_off_each_ru
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two cells of Fig. 3, cut short after two rounds."""
     out = tmp_path_factory.mktemp("runs")
-    words = ["fedbr:fig3", "rounds.max=2", "--cells", "c,FedAvg,FedBR", "--workers", "1", "--json", "--report"]
+    words = ["fedbr:fig3", "rounds.max=2", "row=FedAvg,FedBR", "panel=c", "--workers", "1", "--json", "--report"]
     assert main.run_command(["reproduce", *words, "--out", str(out), "--run-id", "a"]) == 0
     return out / "fedbr-fig3-tiny" / "a"
 
@@ -198,8 +208,10 @@ def test_every_number_says_that_it_is_scaled_and_what_was_changed(folder: Path) 
 
 
 def test_table_and_page_put_published_values_beside_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = reproduce.plan("fedbr:fig3", "tiny", "c,FedAvg,FedBR", ["rounds.max=2"], seeds=1)
-    tables.show(made, result_of(folder), folder / "report.html")
+    made = reproduce.plan(
+        "fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg,FedBR", "panel=c", "rounds.max=2"]), 1
+    )
+    made.show(result_of(folder), folder / "report.html")
     lines = capsys.readouterr().out.splitlines()
     fedavg = next(line for line in lines if line.startswith("FedAvg"))
     page = (folder / "report.html").read_text()
@@ -214,7 +226,7 @@ def test_table_and_page_put_published_values_beside_ours(folder: Path, capsys: p
 
 def test_a_figure_that_is_made_again_keeps_its_runs_and_what_lies_beside_them(folder: Path) -> None:
     before = [path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))]
-    words = ["fedbr:fig3", "rounds.max=2", "--cells", "c,FedAvg,FedBR", "--workers", "1", "--quiet"]
+    words = ["fedbr:fig3", "rounds.max=2", "row=FedAvg,FedBR", "panel=c", "--workers", "1", "--quiet"]
     assert main.run_command(["reproduce", *words, "--out", str(folder.parent.parent), "--run-id", "a"]) == 0
 
     assert before == [path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))]

@@ -13,9 +13,10 @@ import pytest
 from coordinator.records.store import read
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
+from scenarios.experiment.grid import grid_of
 from scenarios.papers.trial import bandit, speed_map
 from scenarios.papers.trial.calibration import is_twin
-from scenarios.papers.trial.plan import TrialChoice, plan
+from scenarios.papers.trial.plan import TrialRequest, plan
 from scenarios.papers.trial.scaling import SpeedFactors, rescaled
 from scenarios.report.progress import ProgressPoint, Trail, trail
 from scenarios.studies.replay import prepared
@@ -64,8 +65,8 @@ def test_regret_sums_the_rewards_that_the_best_alpha_would_have_had_more() -> No
 
 def trial(out: Path, part: str, only: str, seeds: int = 1) -> dict[str, Any]:
     """The result of a part, in the one folder of all parts."""
-    words = ["digits", "train.local_steps=2", "rounds.max=2", "--part", part, "--only", only, "--seeds", str(seeds)]
-    words += ["--targets", "0.05", "--target", "0.05", "--workers", "1", "--json", "--report", "--out", str(out)]
+    words = ["digits", "train.local_steps=2", "rounds.max=2", "--part", part, f"variant={only}", "--seeds", str(seeds)]
+    words += ["--target", "0.05", "--workers", "1", "--json", "--report", "--out", str(out)]
     assert main.run_command(["study", "trial", *words]) == 0
     return dict(json.loads((out / "digits" / "trial" / f"{part}.json").read_text()))
 
@@ -196,4 +197,4 @@ def test_ratios_are_averaged_as_logarithms_over_seeds_that_all_have_one() -> Non
 
 def test_a_fleet_that_cannot_be_scaled_is_refused_before_anything_is_trained() -> None:
     with pytest.raises(ScenarioError, match=r"fleet\.rates = .*: drawn rates are not scaled; the map needs"):
-        plan(TrialChoice("digits", ['fleet.rates=["1 Mbit/s", "2 Mbit/s"]'], "map"))
+        plan(TrialRequest(grid_of("digits", ['fleet.rates=["1 Mbit/s", "2 Mbit/s"]']), "map"))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from scenarios.papers.trial import results, speed_map
-from scenarios.papers.trial.plan import TrialChoice, TrialPlan, plan
+from scenarios.experiment.grid import grid_of
+from scenarios.papers.trial import speed_map
+from scenarios.papers.trial.plan import TrialRequest, plan
+from scenarios.papers.trial.trial import Trial, to_target
 from scenarios.report.progress import ProgressPoint, Trail
+from scenarios.report.readings import AMOUNTS
 from tests.scenarios.runs import refused
 
 
-def planned(part: str, *overrides: str, **more: Any) -> TrialPlan:
-    return plan(TrialChoice("digits", overrides, part, seeds=1, **more))
+def planned(part: str, *words: str) -> Trial:
+    return plan(TrialRequest(grid_of("digits", words), part, seeds=1))
 
 
-def names(of: TrialPlan) -> list[str]:
+def names(of: Trial) -> list[str]:
     return [run.name for run in of.run_set.runs]
 
 
@@ -26,10 +27,10 @@ def names(of: TrialPlan) -> list[str]:
 def test_a_mean_until_a_target_is_over_all_seeds_or_none() -> None:
     fast: Trail = (ProgressPoint(1, 2.0, 100, 90.0, 0.4, 0.4, 7.0),)
     slow: Trail = (ProgressPoint(1, 3.0, 100, 90.0, 0.2, 0.2, 5.0), ProgressPoint(2, 6.0, 200, 180.0, 0.3, 0.3, 11.0))
-    found = results.to_targets([fast, slow], 0.3)
+    found = to_target([fast, slow], 0.3)
     assert found["reached"] == 2
-    assert [found[key] for key in results.SPENT] == [4.0, 150.0, 135.0, 9.0, 1.5]
-    missed = results.to_targets([fast, slow], 0.35)
+    assert [found[key] for key in AMOUNTS] == [4.0, 150.0, 135.0, 9.0, 1.5]
+    missed = to_target([fast, slow], 0.35)
     assert (missed["reached"], missed["bytes"], missed["values"]["bytes"]) == (1, None, [100, None])
 
 
@@ -48,9 +49,9 @@ def test_a_run_is_named_by_skew_variant_and_seed_so_that_parts_share_it() -> Non
     ]
     assert set(bandit) < set(details)
     assert {"eps0-fedavg-seed0", "eps7-fedmlb-seed0", "dir0.3-fedbr-seed0"} < set(skew)
-    shared = planned("skew", only="dir0.3,fedbr").run_set.runs
+    shared = planned("skew", "skew=dir0.3", "variant=fedbr").run_set.runs
     assert [run.loaded.scenario for run in shared] == [
-        run.loaded.scenario for run in planned("bandit", only="fedbr").run_set.runs
+        run.loaded.scenario for run in planned("bandit", "variant=fedbr").run_set.runs
     ]
 
 
@@ -66,19 +67,19 @@ def test_a_server_link_without_limit_has_no_slower_or_faster_one() -> None:
 
 
 def test_a_map_waits_for_all_of_its_runs() -> None:
-    found = speed_map.read_off(planned("map"), {"runs": []}, print)
+    found = speed_map.read(planned("map"), {"runs": []}, print)
     assert (found["maps"], found["unmapped"]) == ([], {"all": "the runs are re-timed when all of them have ended"})
 
 
 def test_a_variant_is_compared_with_fedavg_of_the_same_norm_and_calibration() -> None:
-    only = "fedbr-alpha-2,fedbr-norm-group,fedmlb"
-    of = {cell.variant.name: cell.reference for cell in planned("details", only=only).cells}
+    variants = "variant=fedbr-alpha-2,fedbr-norm-group,fedmlb"
+    of = {row.variant: row.reference for row in planned("details", variants).rows}
     assert of == {
         "fedmlb": "dir0.3-fedavg",
         "fedbr-norm-group": "dir0.3-fedavg-norm-group",
         "fedbr-alpha-2": "dir0.3-fedavg",
     }
-    (calibrated,) = planned("calibrated", only="fedbr+calibrated-norm-group").cells
+    (calibrated,) = planned("calibrated", "variant=fedbr+calibrated-norm-group").rows
     assert calibrated.reference == "dir0.3-fedavg+calibrated-norm-group"
 
 
@@ -87,14 +88,14 @@ def test_a_mistake_of_the_users_is_an_error_that_names_it(capsys: pytest.Capture
     assert "those of a trial are named by its part" in refused(capsys, *words, "method=fedavg")
     assert refused(capsys, *words, "--part", "detail") == "--part 'detail': did you mean 'details'?"
     assert (
-        refused(capsys, *words, "--only", "fedbr-alpha-9")
-        == "--only: no variant 'fedbr-alpha-9': did you mean 'fedbr-alpha-3'?"
+        refused(capsys, *words, "variant=fedbr-alpha-9")
+        == "command line: variant: no variant 'fedbr-alpha-9': did you mean 'fedbr-alpha-3'?"
     )
     assert (
-        refused(capsys, *words, "--targets", "30")
-        == "--targets '30': write accuracies above 0, at most 1, such as 0.25,0.3,0.35,0.4"
+        refused(capsys, *words, "--target", "30")
+        == "--target 30: must be an accuracy above 0 and at most 1, for example 0.9"
     )
-    assert "method_options.lr: none of fedavg" in refused(capsys, *words, "method_options.lr=1", "--only", "fedavg")
+    assert "method_options.lr: none of fedavg" in refused(capsys, *words, "method_options.lr=1", "variant=fedavg")
     assert "method_options.alpha = 99: must be in 1..3" in refused(capsys, *words, "method_options.alpha=99")
     for part in ("bandit", "map"):
         chosen = refused(capsys, *words, "--part", part, "method_options.alpha=2")

@@ -13,6 +13,7 @@ from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
+from scenarios.experiment.grid import grid_of
 from scenarios.papers import reproduce
 from scenarios.report import html
 from scenarios.report.run_reader import open_runs
@@ -66,7 +67,9 @@ def test_a_run_needs_as_many_rounds_as_its_last_budget_and_all_of_them_for_an_ac
 
 
 def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_path: Path) -> None:
-    run_set = reproduce.plan("fedmlb:2", "paper", "FedAvg,FedMLB,cifar100-dir0.3-100", [], 1).run_set
+    run_set = reproduce.plan(
+        "fedmlb:2", "paper", grid_of("fedmlb:2", ["row=FedAvg,FedMLB", "setting=cifar100-dir0.3-100"]), 1
+    ).run_set
     first, second = (run.name for run in run_set.runs)
     rest = left(run_set, tmp_path, "cpu", [RunDuration(first, 1000, 60.0), RunDuration(second, 500, 864.0)])
 
@@ -80,7 +83,7 @@ def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_pat
 
 
 def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run,) = reproduce.plan("fedbr:fig3", "tiny", "a,FedAvg", [], 1).run_set.runs
+    (run,) = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg", "panel=a"]), 1).run_set.runs
     host = Host(tmp_path, 2, "cpu")
     profile = duration.Durations(host, WorkerLauncher(), never)._profile(run.loaded)
     work = duration.round_work(run.loaded, profile)
@@ -103,7 +106,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_estimate_names_each_run_and_runs_nothing_of_the_study(
     quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["reproduce", "fedbr:fig3", "--cells", "a,FedAvg,FedBR", "--out", str(tmp_path), "--workers", "2"]
+    words = ["reproduce", "fedbr:fig3", "row=FedAvg,FedBR", "panel=a", "--out", str(tmp_path), "--workers", "2"]
     words += ["train.local_steps=2", "eval.subset=50", "rounds.max=6"]
 
     assert main.run_command([*words, "--estimate", "--json"]) == 0
@@ -149,7 +152,7 @@ def test_a_piece_without_a_unit_is_refused_before_the_duration_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(duration, "foreseen")
-    words = ["reproduce", "fedmlb:2", "--scale", "paper", "--cells", "FedAvg,cifar100-dir0.3-100"]
+    words = ["reproduce", "fedmlb:2", "--scale", "paper", "row=FedAvg", "setting=cifar100-dir0.3-100"]
     assert main.run_command([*words, "--for", "2", "--out", str(tmp_path)]) == 2
     assert "--for: '2' is a duration without a unit" in capsys.readouterr().err
 
@@ -165,7 +168,7 @@ def test_a_comparison_in_pieces_ends_as_one_that_was_made_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "build", lambda runs, page, *_: page)  # reports take seconds
-    words = ["compare", "digits", "--methods", "fedavg,fedprox", "--json", "--workers", "1", "--out", str(tmp_path)]
+    words = ["compare", "digits", "method=fedavg,fedprox", "--json", "--workers", "1", "--out", str(tmp_path)]
     words += ["rounds.max=2", "train.local_steps=2"]
     assert main.run_command([*words, "--run-id", "whole"]) == 0
     capsys.readouterr()
@@ -186,7 +189,7 @@ def test_a_comparison_in_pieces_ends_as_one_that_was_made_at_once(
     assert rests[0]["rounds_left"] == 3
     assert rests[0]["seconds_left"] > 0
     assert chains(tmp_path / "digits" / "pieces") == chains(tmp_path / "digits" / "whole")
-    assert main.run_command(["run", "digits", "--for", "1 us", *words[4:], "--run-id", "one"]) == 4
+    assert main.run_command(["run", "digits", "--for", "1 us", *words[3:], "--run-id", "one"]) == 4
     piece = json.loads(capsys.readouterr().out)
     assert (piece["rounds"], piece["stopped_by"]) == (1, "time_limit")
     assert open_runs([tmp_path / "digits" / "one"])[0].stopped_by() == "stopped at its time limit"
