@@ -78,6 +78,7 @@ def compare(
     methods: Sequence[str] = ("fedavg", "fedprox", "fedmlb", "fedbr"),
     *,
     seeds: int = 1,
+    baseline: str | None = None,
     parallel: int | None = None,
     out: Folder = "runs",
     run_id: str | None = None,
@@ -91,7 +92,8 @@ def compare(
     """Run each of the methods on the same data, fleet and seeds, each to its limit, in one folder.
 
     ``methods``: their names, also as one text with commas between them. ``seeds``: how many, counted up from ``seed``
-    or the scenario's own. ``result`` has the accuracies at the smallest bytes and virtual time that all runs reached,
+    or the scenario's own; ``baseline``: the method that the report of several seeds compares others with. ``result``
+    has the accuracies at the smallest bytes and virtual time that all runs reached,
     or with several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
     finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
@@ -102,7 +104,7 @@ def compare(
     with calling() as write_note, values.named(scenario) as name:
         axis = axis_of(METHOD, [str(method).strip() for method in names])
         grid = Grid(name, (axis,), dict(map(parse, values.overrides(overrides))))
-        experiment = plan(grid, at_least_1("seeds", seeds), seed, run_id)
+        experiment = plan(grid, at_least_1("seeds", seeds), seed, run_id).with_baseline(baseline)
         return _made(experiment, place("out", out), workers, device, on, progress, parallel, write_note)
 
 
@@ -111,6 +113,7 @@ def sweep(
     grid: Mapping[str, Sequence[Any]],
     *,
     seeds: int = 3,
+    baseline: str | None = None,
     parallel: int | None = None,
     zipped: bool = False,
     targets: Sequence[float] = (),
@@ -126,7 +129,8 @@ def sweep(
     """Run a scenario over a grid of values and several seeds, each run to its limit, in one folder.
 
     ``grid``: dotted key -> its values, all combinations of which are run, or with ``zipped`` the lists side by side;
-    ``seeds``: how many, counted up from ``seed`` or the scenario's own; ``parallel``: runs at a time, by default one,
+    ``seeds``: how many, counted up from ``seed`` or the scenario's own; ``baseline``: number or name of the row that
+    the report compares others with; ``parallel``: runs at a time, by default one,
     which share the ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
     ``on``: a Ray cluster, named as in `fedbr.run`, on whose nodes the runs are made as wholes, each with so many
     ``workers``: by default all that there is room for at the same time, or at most ``parallel``.
@@ -148,7 +152,7 @@ def sweep(
         goals = listed("targets", targets, "[0.9]")
         count = None if SEED in grid else at_least_1("seeds", seeds)
         asked = Grid(name, axes, dict(map(parse, values.overrides(overrides))), zipped)
-        experiment = plan(asked, count, seed, goals, run_id)
+        experiment = plan(asked, count, seed, goals, run_id).with_baseline(baseline)
         return _made(experiment, place("out", out), workers, device, on, progress, parallel, write_note)
 
 

@@ -143,7 +143,7 @@ def write_experiment(
     answer: Answer,
     by_group: Sequence[groups.RunGroup],
     target: float | None = None,
-    drawn: Collection[str] | None = None,
+    drawn: Collection[str] = (),
 ) -> Path:
     """Write the page of an experiment to ``output`` and return it: the answer, and the report of its runs.
 
@@ -152,7 +152,7 @@ def write_experiment(
     if not by_group:
         facts, shown = dict(answer.facts), answer.tables
         return write_study(output, title, answer.sentence, facts, answer.figures, shown, answer.warnings)
-    kept = {group.label for group in by_group[:MOST_DRAWN]} if drawn is None else set(drawn)
+    kept = set(drawn) or {group.label for group in by_group[:MOST_DRAWN]}
     left = len(by_group) - len(kept)
     note = [f"Figures and tables of single runs show {len(kept)} of {len(by_group)} rows."] if left > 0 else []
     sections = _sections(by_group, target, {}, (), kept)
