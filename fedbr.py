@@ -3,6 +3,7 @@
     import fedbr
 
     run = fedbr.run("digits", method="fedbr", **{"train.lr": 0.05})
+    run = fedbr.run("digits", model=Net, data=(x, y))  # the things themselves in the place of names
     run.accuracy                      # of the last evaluation, in [0, 1]
     run.rounds.to_pandas()            # the ledger's tables: rounds, visits, transfers, evaluations, choices
     run.plot("curves")                # a figure of the report
@@ -27,16 +28,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coordinator.rounds.run import RunFailed
     from edge.data.registry import DataError
+    from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
     from scenarios.api.calls import check, replay, resume, run, verify
     from scenarios.api.figures import DrawnFigure
+    from scenarios.api.folders import RunList, diff, ls
     from scenarios.api.mlflow import MLflow
     from scenarios.api.run import Run
     from scenarios.api.several import RunCollection, compare, report, sweep
     from scenarios.api.several import open_folder as open
     from scenarios.api.tensorboard import TensorBoard
-    from scenarios.config.errors import ScenarioError
-    from scenarios.report.run_reader import ReportError
+    from scenarios.config.errors import ReportError, ScenarioError
+    from scenarios.studies.run_difference import RunDifference
+    from scenarios.studies.run_list import RunEntry
 
     __version__: str
 
@@ -49,12 +53,18 @@ __all__ = [
     "ReportError",
     "Run",
     "RunCollection",
+    "RunDifference",
+    "RunEntry",
     "RunFailed",
+    "RunList",
     "ScenarioError",
     "TensorBoard",
     "__version__",
     "check",
     "compare",
+    "dataset",
+    "diff",
+    "ls",
     "open",
     "replay",
     "report",
@@ -98,12 +108,16 @@ _refuse_others()
 _HOMES = {
     **dict.fromkeys(("check", "replay", "resume", "run", "verify"), "scenarios.api.calls"),
     **dict.fromkeys(("RunCollection", "compare", "open", "report", "sweep"), "scenarios.api.several"),
+    **dict.fromkeys(("RunList", "diff", "ls"), "scenarios.api.folders"),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",
+    "dataset": "scenarios.api.arrays",
     "DrawnFigure": "scenarios.api.figures",
     "MLflow": "scenarios.api.mlflow",
-    "ReportError": "scenarios.report.run_reader",
+    "ReportError": "scenarios.config.errors",
     "Run": "scenarios.api.run",
+    "RunDifference": "scenarios.studies.run_difference",
+    "RunEntry": "scenarios.studies.run_list",
     "RunFailed": "coordinator.rounds.run",
     "ScenarioError": "scenarios.config.errors",
     "TensorBoard": "scenarios.api.tensorboard",

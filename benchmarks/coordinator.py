@@ -34,6 +34,7 @@ from coordinator.workers.pool import Pool
 from scenarios.config.load import load
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
 
 CLIENTS = 1000
 MOST_CPU_MS = 0.4
@@ -56,14 +57,14 @@ WORKLOADS = (
 
 
 @dataclass
-class Rounds:
+class Rounds(RunObserver):
     """When rounds ended, and what this process had computed until then."""
 
     ends: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     nbytes_up: int = 0
 
-    def note(self, progress: RoundFinished) -> None:
+    def on_round(self, progress: RoundFinished) -> None:
         self.ends.append(time.perf_counter())
         self.cpu.append(time.process_time())
         self.nbytes_up = progress.row.bytes_up
@@ -79,7 +80,7 @@ def measure(workload: Workload, workers: int, rounds: int) -> Rounds:
     overrides = (*FLEET, *workload.overrides, f"rounds.participants={CLIENTS}", f"rounds.max={rounds}")
     site = "benchmarks.echo"
     with tempfile.TemporaryDirectory(prefix="fedbr-benchmark-") as folder:
-        host = Host(Path(folder) / "runs", workers, "cpu", None, on_round=seen.note)
+        host = Host(Path(folder) / "runs", workers, "cpu", None, [seen])
         with (
             mock.patch.object(runner, "Pool", partial(Pool, site=f"{site}:EchoSite")),
             WorkerLauncher(("edge.training.trainer", site)) as launcher,

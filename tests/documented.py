@@ -46,7 +46,7 @@ NOT_RUN = (
 """Beginnings of those that need other machines, or would change the user's shell."""
 MORE = 5
 """Times the limit, for runs that later commands of a page take."""
-STOPPED, USAGE = 4, 2
+STOPPED, USAGE, DIFFERENT = 4, 2, 1
 MISSING = {
     "not found. Looked in": "no data",
     "torchvision could not download": "no network",
@@ -151,7 +151,7 @@ def _verdict(command: Documented, folder: Path, limit: float) -> str:
         parsed(command.words)
         return "parsed"
     code, told = _ended(command.words, folder, limit)
-    if code == 0:
+    if code == 0 or (code == DIFFERENT and command.words[0] == "diff"):
         return "ran"
     if code == STOPPED:
         return "ran, stopped"

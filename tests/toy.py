@@ -68,6 +68,8 @@ from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
 from scenarios.config.validation import named_blocks
 from scenarios.run import builder
+from scenarios.run.observer import Observers
+from tests.observers import Listener
 
 CPU = torch.device("cpu")
 TEMPORARY = tempfile.gettempdir()
@@ -325,9 +327,8 @@ def federation(
         workers,
         ledger,
         folder,
+        Observers([Listener(on_round=on_round)]),
         refused={},
-        on_round=on_round,
-        is_stopped=lambda: False,
         stop_at_target=True,
     )
     if seconds:

@@ -30,6 +30,7 @@ from coordinator.workers.pool import Pool
 from scenarios.config.load import Loaded, load
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
 
 SITE = "benchmarks.engine_parts.site"
 
@@ -48,7 +49,7 @@ class Request:
 
 
 @dataclass
-class Watch:
+class Watch(RunObserver):
     """What is noted when the run starts, and after each round."""
 
     request: Request
@@ -90,7 +91,7 @@ def main(text: str) -> None:
         watch = Watch(request, sampler, folder)
         preload = ("edge.training.trainer", SITE) if request.sample else ("edge.training.trainer",)
         pool = partial(Pool, site=f"{SITE}:SampledSite") if request.sample else Pool
-        host = Host(folder / "runs", request.workers, "cpu", None, watch.on_start, watch.on_round)
+        host = Host(folder / "runs", request.workers, "cpu", None, [watch])
         loaded = load(request.toml, request.overrides)
         with mock.patch.object(runner, "Pool", pool), WorkerLauncher(preload) as launcher:
             if sampler is not None:

@@ -31,6 +31,7 @@ from edge.runtime.gpu_memory import free_nbytes
 from scenarios.config.load import ScenarioError, load
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
 
 LOOK_SECONDS = 0.5
 """Between two looks at the GPU's memory; each starts a process"""
@@ -90,19 +91,26 @@ def _watch_gpu(device: str, memory: Memory, is_over: threading.Event) -> None:
             memory.gpu_nbytes = max(memory.gpu_nbytes, before[0] - now[0])
 
 
+@dataclass
+class Watch(RunObserver):
+    """When rounds ended, and what workers said of their memory."""
+
+    ends: list[float] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def on_round(self, progress: RoundFinished) -> None:
+        self.ends.append(time.perf_counter())
+
+    def on_event(self, event: HostEvent) -> None:
+        if event.kind == MEMORY_EVENT:
+            self.said.append(event.detail)
+
+
 def one_run(request: Request, workers: int, folder: Path, launcher: WorkerLauncher) -> Row:
     """A run of the product, ended after its rounds."""
-    ends: list[float] = []
-    said: list[str] = []
-
-    def on_round(progress: RoundFinished) -> None:
-        ends.append(time.perf_counter())
-
-    def on_event(event: HostEvent) -> None:
-        if event.kind == MEMORY_EVENT:
-            said.append(event.detail)
-
-    host = Host(folder / "runs", workers, request.device, on_round=on_round, on_event=on_event)
+    watch = Watch()
+    ends, said = watch.ends, watch.said
+    host = Host(folder / "runs", workers, request.device, observers=[watch])
     with watched(request.device) as memory:
         runner.run(load(request.toml), host, launcher, lambda: len(ends) > request.rounds, stop_at_target=False)
     taken = tuple((end - start) / request.clients for start, end in pairwise(ends))

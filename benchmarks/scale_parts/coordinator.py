@@ -27,6 +27,7 @@ from edge.runtime.keys import read_pair, read_public
 from scenarios.config.load import load
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
 
 CLIENTS = 1000
 
@@ -64,7 +65,7 @@ class Round:
 
 
 @dataclass
-class Watch:
+class Watch(RunObserver):
     """What is noted as the run goes on."""
 
     request: Request
@@ -113,9 +114,7 @@ def main(text: str) -> None:
         *request.overrides,
     )
     with tempfile.TemporaryDirectory(prefix="fedbr-benchmark-") as folder:
-        host = Host(
-            Path(folder), 0, "cpu", None, on_round=watch.on_round, remote_access=access, on_event=watch.on_event
-        )
+        host = Host(Path(folder), 0, "cpu", None, [watch], access)
         pool: Callable[..., Pool] = watch.open_pool
         with mock.patch.object(runner, "Pool", pool), WorkerLauncher(()) as launcher:
             runner.run(load("digits", overrides), host, launcher, watch.is_over, stop_at_target=False)

@@ -8,7 +8,9 @@ and the vectors that the server stores per client.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -85,8 +87,23 @@ BY_ROUND = ("rounds", "visits", "payload_shapes", "states", "client_vectors", "c
 FILES = "SELECT file FROM states UNION SELECT file FROM client_vectors UNION SELECT file FROM checkpoints"
 ROUNDING = 1e-9
 """Share of a visit's joules by which their parts may miss them"""
+STEPS_BETWEEN_LOOKS = 10
+"""Of SQLite's, between two looks at the time; one step may read a value of `foreign.MOST_VALUE_NBYTES`"""
 KEPT_CHECKPOINTS = 2
-"""The newest, and the one before in case it is damaged"""
+"""The newest, and the one before: in case it is damaged, and for a run that is to go on with other limits"""
+_NEWEST = f"SELECT round FROM checkpoints ORDER BY round DESC LIMIT {KEPT_CHECKPOINTS}"
+_UNTIL_THEM = f"later.round > mine.round AND later.round <= (SELECT MIN(round) FROM ({_NEWEST}))"
+NEWEST_FILES = f"""
+    SELECT file FROM checkpoints WHERE round IN ({_NEWEST}) UNION
+    SELECT file FROM states AS mine WHERE NOT EXISTS (
+        SELECT 1 FROM states AS later WHERE later.client = mine.client AND {_UNTIL_THEM}
+    ) UNION
+    SELECT file FROM client_vectors AS mine WHERE NOT EXISTS (
+        SELECT 1 FROM client_vectors AS later
+        WHERE later.client = mine.client AND later.slot = mine.slot AND {_UNTIL_THEM}
+    )
+"""
+"""The files of the newest checkpoints, without those that the scenario keeps beside them"""
 
 
 class Ledger:
@@ -275,6 +292,12 @@ class Ledger:
         self._payloads = self._texts("SELECT DISTINCT payload FROM payload_shapes")
         return sorted(before - self.files())
 
+    def keep_newest(self) -> None:
+        """Delete the rows of all files but `NEWEST_FILES`; the files themselves are the caller's."""
+        with self._transaction():
+            for table in ("states", "client_vectors", "checkpoints"):
+                self._db.execute(f"DELETE FROM {table} WHERE file NOT IN ({NEWEST_FILES})")
+
     def event(self, event: HostEvent) -> None:
         """Record a host event at once."""
         with self._transaction():
@@ -450,10 +473,16 @@ def _optional(path: Path, table: str, round: int | None = None) -> list[sqlite3.
     return read(path, f"SELECT * FROM {table} WHERE round = ? OR ? IS NULL ORDER BY rowid", (round, round))
 
 
-def read(path: Path, query: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
-    """Rows of a ledger, opened read-only; a run may be using it. `foreign.ForeignLedger` for one that is none."""
+def read(path: Path, query: str, arguments: Sequence[Any] = (), limit_seconds: float = math.inf) -> list[sqlite3.Row]:
+    """Rows of a ledger, opened read-only; a run may be using it. `foreign.ForeignLedger` for one that is none.
+
+    sqlite3.OperationalError, "interrupted", if that takes longer than the limit.
+    """
+    end = time.monotonic() + limit_seconds
 
     def rows() -> list[sqlite3.Row]:
+        if limit_seconds < math.inf:
+            db.set_progress_handler(lambda: time.monotonic() > end, STEPS_BETWEEN_LOOKS)
         foreign.check_schema(db)
         _check_format(db)
         db.row_factory = sqlite3.Row

@@ -1,6 +1,7 @@
 """Decoded data sets by the hash of their content, which is the same on all machines: found, checked, and hashed.
 
-    CACHE/received/data/HASH/     a set that another machine has sent; HASH is `Data.sha256`
+    CACHE/received/data/HASH/     a set that another machine has sent, or that is arrays; HASH is `Data.sha256`
+    RUN/arrays/                   the arrays of a run, with which it can be resumed on any machine
 
 So a machine without a set's files can train on what another has decoded (`edge.data.decoded_cache` has the form).
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.data.atomic_cache import text_once
+from edge.data.atomic_cache import build_once, text_once
 from edge.data.registry import DataError
+from edge.protocol.files import opened, write_folder
 
 META = "meta.json"
 """The file that lists a decoded set's arrays and has their hash."""
@@ -54,10 +58,11 @@ def folder_of_content(name: str, sha256: str, cache: Path, decoded_here: Path) -
     if (received / META).is_file():
         return received
     decoded = sorted(decoded_here.glob(f"{glob.escape(name)}-*"))
-    return next((folder for folder in decoded if _recorded_sha256(folder) == sha256), None)
+    return next((folder for folder in decoded if recorded_sha256(folder) == sha256), None)
 
 
-def _recorded_sha256(folder: Path) -> str | None:
+def recorded_sha256(folder: Path) -> str | None:
+    """The hash that a decoded set says it has; None for a damaged one."""
     try:
         return str(json.loads((folder / META).read_text())["sha256"])
     except (OSError, ValueError, KeyError, TypeError):  # damaged; whoever has its sources will say so
@@ -105,3 +110,30 @@ def check_content(folder: Path, sha256: str) -> None:
         raise DataError(f"{folder}: these are no decoded examples: {error}") from error
     if not found == recorded == sha256:
         raise DataError(f"{folder}: the content has the hash {found}, not {sha256}")
+
+
+def keep_content(sha256: str, cache: Path, folder: Path) -> None:
+    """Have the decoded examples of the cache in a new folder as well, which takes no room on the same disk."""
+    received = received_folder(cache, "data", sha256)
+
+    def fill(new: Path) -> None:
+        for file in received.iterdir():
+            try:
+                os.link(file, new / file.name)
+            except OSError:  # another disk, or one without hard links
+                shutil.copyfile(file, new / file.name)
+
+    if not folder.exists():
+        write_folder(folder, fill)
+
+
+def restore_content(sha256: str, cache: Path, folder: Path) -> None:
+    """Have what `keep_content` has kept in the cache again; DataError for examples with another hash."""
+
+    def fill(new: Path) -> None:
+        for file in sorted(folder.iterdir()):
+            with opened(file) as source, (new / file.name).open("wb") as copy:
+                shutil.copyfileobj(source, copy)
+        check_content(new, sha256)
+
+    build_once(received_folder(cache, "data", sha256), fill)

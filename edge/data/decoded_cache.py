@@ -12,6 +12,7 @@ more than the start itself, so the index stores KEY for files of a path, length 
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import importlib
 import inspect
@@ -27,12 +28,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.atomic_cache import build_once, text_once
-from edge.data.content import META, array_file, content_sha256, file_hashes, folder_of_content
+from edge.data.content import (
+    META,
+    array_file,
+    content_sha256,
+    file_hashes,
+    folder_of_content,
+    received_folder,
+    recorded_sha256,
+)
 from edge.data.locate import OURS, DatasetFiles, counted, described, locate, missing, reading, search_paths
-from edge.data.registry import Data, DataError, DataSet, Decoded, Split, dataset
+from edge.data.registry import DATASETS, Data, DataError, DataSet, Decoded, Split, dataset
 from edge.protocol.config import DataConfig
 
 VERSION = "v1"
+KEY_LETTERS = 32
 
 
 def open_data(config: DataConfig, cache: Path, sha256: str = "") -> Data:
@@ -46,6 +56,8 @@ def open_data(config: DataConfig, cache: Path, sha256: str = "") -> Data:
     dataset_files = locate(row, searched)
     if dataset_files is None:
         folder = _folder_of_content(row, sha256, cache)
+        if folder is not None and row.content:
+            return _map(row, folder, lambda form: row.source)
         if folder is not None:
             return _map(_counted_labels(row, folder), folder, lambda form: f"decoded before{form and f' ({form})'}")
         refusal = why_no_download(row, config)
@@ -74,8 +86,39 @@ def is_there(config: DataConfig, cache: Path, sha256: str) -> bool:
     return is_located or _folder_of_content(row, sha256, cache) is not None
 
 
+def replaced(cache: Path) -> list[tuple[Path, str]]:
+    """(folder, SHA-256 of its content) of decoded sets that ship, whose files are there and now give another folder.
+
+    The hash is empty where that has the same content. Their files, or the code that decodes them, have changed since;
+    those of another ``data.root`` are among them.
+    """
+    base, found = cache / "data" / VERSION, []
+    for row in DATASETS.values():
+        dataset_files = locate(row, search_paths(None, cache))
+        index = None if dataset_files is None else base / "index" / _stamp(row, dataset_files)
+        if index is None or not index.is_file():
+            continue
+        now = index.read_text(errors="replace")
+        if (base / now / META).is_file():
+            content = recorded_sha256(base / now)
+            others = sorted(base.glob(f"{glob.escape(row.name)}-{'[0-9a-f]' * KEY_LETTERS}"))
+            hashes = {folder: recorded_sha256(folder) or "" for folder in others if folder.name != now}
+            found += [(folder, "" if sha256 == content else sha256) for folder, sha256 in hashes.items()]
+    return found
+
+
 def _folder_of_content(row: DataSet, sha256: str, cache: Path) -> Path | None:
-    return folder_of_content(row.name, sha256, cache, cache / "data" / VERSION)
+    return folder_of_content(row.name, row.content or sha256, cache, cache / "data" / VERSION)
+
+
+def arrays_sha256(train: Split, test: Split) -> str:
+    """The hash of arrays as decoded examples (`Data.sha256`)."""
+    return content_sha256(_arrays(Decoded(train, test, "")))
+
+
+def store_arrays(row: DataSet, train: Split, test: Split, cache: Path) -> None:
+    """Have the arrays of a set in the cache; CacheError if it cannot be written."""
+    build_once(received_folder(cache, "data", row.content), lambda folder: _write(Decoded(train, test, ""), folder))
 
 
 def _counted_labels(row: DataSet, folder: Path) -> DataSet:
@@ -99,6 +142,8 @@ def decoded_files(config: DataConfig, cache: Path, sha256: str) -> dict[str, tup
 
 def why_no_download(row: DataSet, config: DataConfig) -> str | None:
     """The reason why a set that is found nowhere is not downloaded; None if it may be."""
+    if row.content:
+        return "its arrays are in no cache of this machine; give them in Python again, or resume the run that has them"
     if config.root is not None:
         return "data.root is named, so nothing else is tried"
     if row.torchvision is None:
@@ -156,7 +201,7 @@ def _key(row: DataSet, dataset_files: DatasetFiles) -> str:
                 digest.update(f"{name}|{hashlib.file_digest(handle, 'sha256').hexdigest()};".encode())
         except OSError as error:
             raise DataError(f"{file}: cannot be read: {error}") from error
-    return f"{row.name}-{digest.hexdigest()[:32]}"
+    return f"{row.name}-{digest.hexdigest()[:KEY_LETTERS]}"
 
 
 def _sources(row: DataSet, dataset_files: DatasetFiles) -> Iterable[Path]:
@@ -192,11 +237,11 @@ def _read(row: DataSet, dataset_files: DatasetFiles, folder: Path) -> Decoded:
         decoded: Decoded = importlib.import_module(reader).read(row, dataset_files.files)
         if row.kind != "image" or not reader.startswith(OURS):
             for name, split in (("training", decoded.train), ("test", decoded.test)):
-                _check(row, f"{reader}: {name} examples of {row.name}", split)
+                check_examples(row, f"{reader}: {name} examples of {row.name}", split)
     return decoded
 
 
-def _check(row: DataSet, what: str, split: Split) -> None:
+def check_examples(row: DataSet, what: str, split: Split) -> None:
     """DataError unless there are examples, and as the row says."""
     x, y = split.x, split.y
     types = {"image": ("uint8",), "features": ("float32",), "tokens": ("int32", "int64")}[row.kind]
@@ -216,13 +261,19 @@ def _check(row: DataSet, what: str, split: Split) -> None:
         raise DataError(f"{what}: tokens {x.min()} .. {x.max()} are not within 0 .. {row.vocabulary - 1}")
 
 
-def _write(decoded: Decoded, folder: Path) -> None:
+def _arrays(decoded: Decoded) -> dict[str, NDArray[Any]]:
+    """Name -> array, in the order in which they are hashed."""
     arrays: dict[str, NDArray[Any]] = {}
     ids = _numbered(decoded)
     for name, split in (("train", decoded.train), ("test", decoded.test)):
         arrays[f"{name}_x"], arrays[f"{name}_y"] = split.x, split.y
         if ids is not None:
             arrays[f"{name}_ids"] = ids[name]
+    return arrays
+
+
+def _write(decoded: Decoded, folder: Path) -> None:
+    arrays = _arrays(decoded)
     for name, array in arrays.items():
         if not array_file(folder, name).exists():
             np.save(array_file(folder, name), array, allow_pickle=False)

@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from edge.data.content import received_folder
 from edge.data.registry import DataError, DataSet, dataset
 from edge.protocol.home import expanded
 from edge.protocol.plugins import error_text
@@ -73,6 +74,8 @@ def check_root(row: DataSet, root: str | None) -> None:
     if root is None:
         return
     search_paths(root, None)
+    if row.content:
+        raise DataError(f"data.root = {root!r}: {row.name} are arrays, which are found by their content; leave it out")
     comes_with = row.reader and getattr(importlib.import_module(row.reader), "COMES_WITH", None)
     if comes_with:
         raise DataError(f"data.root = {root!r}: {row.name} comes with {comes_with}; leave data.root out")
@@ -92,7 +95,9 @@ def reading(row: DataSet, reader: str) -> Iterator[None]:
 
 
 def locate(row: DataSet, searched: Sequence[SearchPath]) -> DatasetFiles | None:
-    """The set's files in the first folder with all of them, or None."""
+    """The set's files in the first folder with all of them, or None; arrays, found by their content, have none."""
+    if row.content:
+        return None
     folders = [place.folder for place in searched]
     if row.reader is not None and row.archive is None:
         with reading(row, row.reader):
@@ -121,6 +126,8 @@ def counted(row: DataSet, dataset_files: DatasetFiles | None) -> DataSet:
 def find_data(name: str, root: str | None = None, cache: Path | None = None) -> str | None:
     """The description of a set's files, or None without files; DataError as of `dataset` and `search_paths`."""
     row = dataset(name)
+    if row.content and cache is not None and received_folder(cache, "data", row.content).is_dir():
+        return row.source
     dataset_files = locate(row, search_paths(root, cache))
     return None if dataset_files is None else described(row, dataset_files)
 

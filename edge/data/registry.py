@@ -6,6 +6,7 @@ torchvision, need nothing else; any other set names a reader module (see `DataSe
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -80,6 +81,8 @@ class DataSet:
     """Training and test examples of the whole set, where smaller copies are common."""
     class_folders: ClassFolders | None = field(default=None, repr=False)
     """Given if the set is a folder of class folders; its reader is `edge.data.class_folders`."""
+    content: str = field(default="", repr=False)
+    """The hash of its decoded examples (`Data.sha256`), if they are arrays that were given in Python."""
 
     def __post_init__(self) -> None:
         if self.kind == "image":
@@ -88,7 +91,7 @@ class DataSet:
             raise DataError(f"data set {self.name}: {self.kind} are of one dimension, stored as the model takes them")
         if (self.kind == "tokens") != (self.vocabulary is not None):
             raise DataError(f"data set {self.name}: vocabulary belongs to tokens; it is {self.vocabulary}")
-        if self.reader is None:
+        if self.reader is None and not self.content:
             raise DataError(f"data set {self.name}: {self.kind} need a reader")
 
     @property
@@ -281,8 +284,45 @@ _ROWS = (
 DATASETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 
 
+_ARRAYS = re.compile(
+    r"([\w-]{1,40})/(image|features|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7})/([0-9a-f]{64})"
+)
+"""``NAME/KIND-NUMBER/SHAPE/CLASSES/HASH``: all that the row of arrays depends on, so that it needs no file"""
+
+
+def arrays_row(name: str, kind: ExampleKind, number: int, shape: tuple[int, ...], classes: int, sha256: str) -> DataSet:
+    """The row of arrays; ``number``: the largest pixel, or that of the tokens. DataError for an impossible one."""
+    if re.fullmatch(r"[\w-]{1,40}", name) is None:
+        raise DataError(f"name = {name!r}: must be of letters, digits, - and _, at most 40")
+    if 0 in (*shape, classes) or len(shape) != (3 if kind == "image" else 1):
+        raise DataError(f"data set {name}: examples of shape {shape} and {classes} classes are no {kind}")
+    return DataSet(
+        name,
+        f"{name}, arrays given in Python",
+        classes,
+        shape,
+        stored=shape,
+        profile="standardise" if kind == "features" else "plain",
+        source="arrays given in Python",
+        pixel_max=max(1, number) if kind == "image" else 255,
+        kind=kind,
+        vocabulary=number if kind == "tokens" else None,
+        content=sha256,
+    )
+
+
+def arrays_name(row: DataSet) -> str:
+    """The name under which `dataset` finds the row of arrays."""
+    number = {"image": row.pixel_max, "features": 0, "tokens": row.vocabulary}[row.kind]
+    return f"{row.name}/{row.kind}-{number}/{'x'.join(map(str, row.stored))}/{row.classes}/{row.content}"
+
+
 def dataset(name: str) -> DataSet:
-    """The row of a set, by name or as ``module:ROW``; DataError with the nearest name if there is none."""
+    """The row of a set, by name, as ``module:ROW`` or of arrays; DataError with the nearest name if there is none."""
+    if (match := _ARRAYS.fullmatch(name)) is not None:
+        own, kind, number, sizes, classes, sha256 = match.groups()
+        shape = tuple(map(int, sizes.split("x")))
+        return arrays_row(own, kind, int(number), shape, int(classes), sha256)  # type: ignore[arg-type]  # the kind
     try:
         return find(name, DATASETS, DataSet, "data set")
     except ValueError as error:

@@ -63,6 +63,27 @@ def _arguments(row: ModelRow, factory: Callable[..., Any], offered: Mapping[str,
     return taken
 
 
+def own_blocks(row: ModelRow, classes: int, inputs: int) -> list[str]:
+    """Blocks of a module's children, in order, for `edge.models.registry.module_row`; ValueError as of `make_module`.
+
+    Each child with weights of two or more dimensions begins a block; others (normalisation, activations) join the block
+    before them, or the first. The random state of this process stays as it is.
+    """
+    with torch.random.fork_rng(devices=[]):
+        module = make_module(row, classes, inputs, row.width)
+    blocks: list[list[str]] = []
+    begun = False
+    for name, child in module.named_children():
+        has_weights = any(value.dim() > 1 for value in child.parameters())
+        if not blocks or (has_weights and begun):
+            blocks.append([])
+        blocks[-1].append(name)
+        begun = begun or has_weights
+    if not blocks:
+        raise _error(row, "has no children, which its blocks are made of; make its layers attributes of it")
+    return ["+".join(block) for block in blocks]
+
+
 def stages_of(row: ModelRow, module: nn.Module) -> list[tuple[str, list[nn.Module]]]:
     """The children of each block. ValueError unless each parameter is in exactly one block, and each block has any."""
     stages = [

@@ -14,7 +14,8 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +26,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 MODE = 0o644
+BRIEF_PAUSES_SECONDS = (0.01, 0.05)
+"""Between tries to lock a folder: `is_locked` of another process may hold it for an instant"""
 
 
 def write_bytes(path: Path, content: bytes, writer: str = "") -> None:
@@ -89,17 +92,30 @@ def opened(path: Path) -> BinaryIO:
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[int]:
+def folder_lock(folder: Path, pauses: Sequence[float] = ()) -> Iterator[int]:
     """Hold an exclusive lock on a folder, of which nothing is written; the kernel releases it if the process is killed.
 
     Yields a descriptor of the folder, wherever it is moved. BlockingIOError if another process holds it, OSError if it
-    is no folder or a link.
+    is no folder or a link. ``pauses``: seconds before further tries.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # not inherited by programs started here
     try:
-        if not lock_descriptor(descriptor, blocking=False):
+        for pause in (0.0, *pauses):
+            time.sleep(pause)
+            if lock_descriptor(descriptor, blocking=False):
+                break
+        else:
             raise BlockingIOError(errno.EWOULDBLOCK, "is locked by another process", str(folder))
         yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether another process holds the lock of a folder, which this one takes for an instant. OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        return not lock_descriptor(descriptor, blocking=False)
     finally:
         os.close(descriptor)
 

@@ -22,9 +22,9 @@ USER = "$USER"
 def abbreviated(text: str) -> str:
     """A text with ``~`` for the user's home folder, and `USER` for other parts of paths that are the user's name."""
     for home in _homes():
-        text = re.sub(rf"(?<![^\s\"'=(\[,;:]){re.escape(home)}(?![^/\s\"')\],;:])", "~", text)
+        text = re.sub(rf"(?<![^\s\"'=(\[,;:>`]){re.escape(home)}(?![^/\s\"')\],;:<`])", "~", text)
     name = _user()
-    return re.sub(rf"(?<=/){re.escape(name)}(?![^/\s\"')\],;:])", USER, text) if name else text
+    return re.sub(rf"(?<=/){re.escape(name)}(?![^/\s\"')\],;:<`])", USER, text) if name else text
 
 
 def expanded(text: str) -> Path:
@@ -32,6 +32,11 @@ def expanded(text: str) -> Path:
     name = _user()
     parts = [name if part == USER and name else part for part in Path(text).parts]
     return Path(*parts).expanduser()
+
+
+def contained(text: str) -> bool:
+    """Whether a text names the user's home folder."""
+    return any(re.search(rf"(?<![\w./-]){re.escape(home)}(?![\w.-])", text) for home in _homes())
 
 
 def shared(value: Any) -> Any:

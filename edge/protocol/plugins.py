@@ -7,6 +7,7 @@ learning-rate schedules, partitions, data sets, models, metrics.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 OUR_FOLDERS = tuple(f"{ROOT / name}/" for name in ("coordinator", "costmodel", "edge", "scenarios"))
 INSTALLED = {"site-packages", "dist-packages"}
+OBJECT = re.compile(r"(\w+)_([0-9a-f]{12})")
+"""The module of an object that was given in Python: its name, and the start of the SHA-256 of the module's text"""
+_GIVEN = re.compile(rf"\b{OBJECT.pattern}:\w+|([\w-]+)/(?:image|features|tokens)-\d+/[\dx]+/\d+/[0-9a-f]{{64}}")
 
 
 class PluginOptions(BaseModel):
@@ -48,6 +52,11 @@ class OptionsRow:
 def is_own(name: str) -> bool:
     """Whether a name is that of a user's own object, ``module:NAME``."""
     return ":" in name
+
+
+def display_name(name: str) -> str:
+    """A name as reports have it: ``Net`` for ``Net_1f2e3d4c5b6a:ROW``, and arrays without their shape and hash."""
+    return _GIVEN.sub(lambda match: match[1] or match[3], name)
 
 
 _check: ContextVar[Callable[[str], None] | None] = ContextVar("check", default=None)

@@ -7,7 +7,6 @@ in one ends the run after the round that it was told of; the run can be resumed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,15 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from edge.protocol.plugins import error_text
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
-from scenarios.run.session import ProgressDisplay
+from scenarios.run.observer import RunObserver
 
 
 @dataclass
 class CommittedRound:
     """A round that has been committed to the ledger, as callbacks are given it."""
 
+    folder: Path
+    """Of the run"""
     round: int
     """Counted from 1; an evaluation after the last round has that round's number"""
     is_whole: bool
@@ -54,7 +55,10 @@ class CommittedRound:
     _is_stopped: bool = field(default=False, repr=False)
 
     def stop(self) -> None:
-        """End the run after this round, as Ctrl-C would; `fedbr.resume` goes on with it."""
+        """End the run after this round, as Ctrl-C would; `fedbr.resume` goes on with it.
+
+        So it ends a sweep or comparison; the same call goes on with it.
+        """
         self._is_stopped = True
 
     @property
@@ -75,11 +79,14 @@ _AMOUNTS = (
 
 
 class Callback:
-    """Told of a run. Subclasses can customise by overriding
+    """Told of a run, or of each run of a sweep or comparison. Subclasses can customise by overriding
 
     * `on_start`: before the first round, and before the next one of a run that is resumed;
     * `on_round`: after each round; returning False stops the run, as `CommittedRound.stop` does;
     * `on_end`: once, at the end, however the run ended, if `on_start` was called: not for a run that failed before.
+
+    Runs that are made at the same time take turns: `CommittedRound.folder` and ``run_dir`` of the summary tell them
+    apart.
     """
 
     def on_start(self, folder: Path, scenario: Mapping[str, Any]) -> None:
@@ -89,7 +96,10 @@ class Callback:
         """A round has been committed."""
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
-        """``summary``: as of `fedbr.Run.summary`; None if the run failed, or was stopped before its first round."""
+        """``summary``: as of `fedbr.Run.summary`; None if the run failed, or was stopped before its first round.
+
+        Of several at the same time, one that failed has ``run_dir``, and ``stopped_by`` None.
+        """
 
 
 OnRound = Callable[[CommittedRound], object] | Callback
@@ -105,51 +115,54 @@ class _FunctionCallback(Callback):
         return self._function(round)
 
 
-class CallbackDisplay:
-    """A progress display that tells callbacks, too; a stop flag that they set, by their wish or by an error."""
+class CallbackObserver(RunObserver):
+    """Tells callbacks of a run; ends it by their wish, or after an error in one, of which the others know nothing."""
 
-    def __init__(self, show: ProgressDisplay, callbacks: Callbacks) -> None:
+    def __init__(self, callbacks: Callbacks) -> None:
         several = _listed(callbacks)
-        self._names = [_name(each) for each in several]
+        self._names = [str(getattr(each, "__qualname__", type(each).__qualname__)) for each in several]
         self._callbacks = [each if isinstance(each, Callback) else _FunctionCallback(each) for each in several]
-        self._show = show
         self._error: tuple[str, Exception] | None = None
         self._is_set = False
-        self._has_started = False
+        self._name = ""
+        self._folders: dict[str, Path] = {}
+        """Name -> folder of runs that work; of runs that follow each other, the one has no name"""
 
-    def __call__(self) -> bool:
-        """Whether the run is to stop."""
+    def about(self, name: str) -> None:
+        """The next calls are about this run of several at a time."""
+        self._name = name
+
+    def on_start(self, folder: Path, loaded: Loaded) -> bool:
+        scenario = loaded.scenario.model_dump()
+        self._folders[self._name] = folder
+        self._tell(lambda callback: callback.on_start(folder, scenario))
         return self._is_set
 
-    def on_start(self, folder: Path, loaded: Loaded) -> None:
-        """A run begins or goes on."""
-        self._show.on_start(folder, loaded)
-        scenario = loaded.scenario.model_dump()
-        self._has_started = True
-        self._tell(lambda callback: callback.on_start(folder, scenario))
-
-    def on_round(self, progress: RoundFinished) -> None:
-        """A round has been committed."""
-        self._show.on_round(progress)
-        round = _committed(progress)
+    def on_round(self, progress: RoundFinished) -> bool:
+        round = _committed(progress, self._folders[self._name])
         answers = self._tell(lambda callback: callback.on_round(round))
-        self._is_set |= round.is_stopped or any(_is_false(answer) for answer in answers)
+        self._is_set |= round.is_stopped or any(map(_is_false, answers))
+        return self._is_set
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
-        """The run has ended; callbacks are told if they were told of its start."""
-        if self._has_started:
-            self._tell(lambda callback: callback.on_end(summary))
+        folder = self._folders.pop(self._name, None)
+        if folder is not None:
+            failed = {"run_dir": str(folder), "stopped_by": None} if self._name else None
+            self._tell(lambda callback: callback.on_end(failed if summary is None else summary))
 
-    def showing(self) -> AbstractContextManager[object]:
-        """Entered while the run works."""
-        return self._show.showing()
+    def or_stopped(self, stopped: Callable[[], bool]) -> Callable[[], bool]:
+        """A stop flag of several runs, which callbacks set, too."""
+        return lambda: self._is_set or stopped()
 
-    def check(self, folder: Path | None) -> None:
-        """RunFailed from the first error of a callback, if there was one; ``folder``: of the run, if it is kept."""
+    def check(self, folder: Path | None, way_on: str = "") -> None:
+        """RunFailed from the first error of a callback, if there was one.
+
+        ``folder``: of the run or runs, if they are kept; ``way_on``: how to go on with them.
+        """
         if self._error is None:
             return
         name, error = self._error
-        kept = "" if folder is None else f"; to resume the run: fedbr.resume({str(folder)!r})\nrun folder: {folder}"
+        kept = "" if folder is None else f"; {way_on}\nrun folder: {folder}"
         raise RunFailed(f"callback {name}: {error_text(error)}{kept}") from error
 
     def _tell(self, call: Callable[[Callback], object]) -> list[object]:
@@ -180,14 +193,11 @@ def _listed(callbacks: Callbacks) -> list[OnRound]:
     return listed
 
 
-def _name(callback: OnRound) -> str:
-    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
-
-
-def _committed(progress: RoundFinished) -> CommittedRound:
+def _committed(progress: RoundFinished, folder: Path) -> CommittedRound:
     row = progress.row
     is_after = row.round == progress.rounds and not row.busy_s
     return CommittedRound(
+        folder=folder,
         round=row.round if is_after else row.round + 1,
         is_whole=row.round < progress.rounds and not row.cut_by,
         accuracy=row.accuracy,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from signal import Signals
@@ -17,20 +18,23 @@ from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from scenarios.api import values
-from scenarios.api.callbacks import CallbackDisplay, Callbacks
+from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.notebook import progress_display
+from scenarios.api.objects import as_names, with_names
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, place
 from scenarios.api.wording import in_python
 from scenarios.cluster.ray_engine import RayEngine
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import ReportError, ScenarioError
 from scenarios.config.load import Loaded, load, note_on_sums
 from scenarios.config.toml_source import COMMAND_LINE
-from scenarios.report.run_reader import ReportError
+from scenarios.report.live import LiveTable
 from scenarios.run import builder, extension, runner
-from scenarios.run.host import KILLED, Host, Piece, check_room
-from scenarios.run.notes import note_printer
-from scenarios.run.session import ProgressDisplay, Session
+from scenarios.run.folder_files import check_room
+from scenarios.run.host import KILLED, Host, Piece
+from scenarios.run.observer import NotePrinter
+from scenarios.run.run_folder import RunFolder
+from scenarios.run.session import Session
 
 Folder = str | PathLike[str]
 
@@ -60,8 +64,8 @@ def run(
     ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
-    with calling() as write_note, values.named(scenario) as name:
-        loaded = load(name, values.overrides(overrides))
+    with calling() as write_note, values.named(with_names(scenario)) as name:
+        loaded = load(name, values.overrides(as_names(overrides, scenario)))
         if on is not None:
             note_on_sums(loaded, write_note)
         for note in builder.fleet_notes(loaded):
@@ -70,7 +74,9 @@ def run(
         def start(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
             return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
-        return _watched(loaded, place("out", out), run_id, workers, device, on, progress, on_round, write_note, start)
+        display, folder = progress_display([loaded.scenario.method], progress), place("out", out)
+        here = session(workers, device, display, write_note, on=on, out=folder, run_id=run_id)
+        return _watched(loaded, here, on_round, write_note, start)
 
 
 def resume(
@@ -95,7 +101,7 @@ def resume(
     has imported them: only for a run that you trust.
     """
     path = path_of(folder)
-    with calling() as write_note, runner.open_existing(path, device, allow_code) as (recorded, device):
+    with calling() as write_note, RunFolder(path).open_scenario(device, allow_code) as (recorded, device):
         loaded = recorded
         if overrides:
             runner.ended(loaded, path)  # or refuse a run whose files have changed
@@ -107,7 +113,9 @@ def resume(
         def go_on(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
             return runner.resume(loaded, host, path, launcher, stopped)
 
-        return _watched(loaded, None, None, workers, device, on, progress, on_round, write_note, go_on)
+        display = progress_display([loaded.scenario.method], progress)
+        here = session(workers, device, display, write_note, on=on)
+        return _watched(loaded, here, on_round, write_note, go_on)
 
 
 def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict[str, Any]:
@@ -115,10 +123,11 @@ def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict
 
     ScenarioError for a scenario that cannot be run.
     """
-    from scenarios.studies.forecast import estimate
+    from scenarios.studies.forecast.check import run_check
 
-    with calling(), values.named(scenario) as name:
-        return estimate.run_check(load(name, values.overrides(overrides)), place("out", out))
+    with calling(), values.named(with_names(scenario)) as name:
+        loaded = load(name, values.overrides(as_names(overrides, scenario)))
+        return run_check(loaded, place("out", out)).plain()
 
 
 def replay(folder: Folder | Run, *, allow_code: bool = False, **overrides: Any) -> dict[str, Any]:
@@ -139,90 +148,85 @@ def verify(
     workers: int | None = None,
     device: str = "auto",
     progress: bool | None = None,
+    on_round: Callbacks = (),
     allow_code: bool = False,
 ) -> dict[str, Any]:
     """Repeat a run in a temporary folder and compare it round by round: what ``fedbr verify --json`` prints.
 
-    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not. ``allow_code``: as
-    of `resume`. Errors as of `run`.
+    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not; where a callback has
+    stopped it, ``same`` is False without a ``difference``. ``allow_code``: as of `resume`. Other arguments and errors
+    as of `run`.
     """
     from scenarios.studies import verify as study
 
     path = path_of(folder)
-    with calling() as write_note, runner.open_existing(path, device, allow_code) as (loaded, device):
+    with calling() as write_note, RunFolder(path).open_scenario(device, allow_code) as (loaded, device):
 
         def repeat(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
             return study.verify(loaded, path, host, launcher, stopped)
 
-        show = progress_display([loaded.scenario.method], progress)
-        return session(None, None, workers, device, show, write_note).call([loaded], repeat)
+        display = progress_display([loaded.scenario.method], progress)
+        here, watch = session(workers, device, display, write_note), CallbackObserver(on_round)
+        result = replace(here, observers=(*here.observers, watch)).call([loaded], repeat)
+        watch.check(None)
+        return result
 
 
 # --- how a run is watched and stopped ---------------------------------------------------------------------------------
 
 
 def session(
-    out: Path | None,
-    run_id: str | None,
     workers: int | None,
     device: str,
-    show: ProgressDisplay,
-    write_note: Callable[[str], None],
-    preload: Sequence[str] | None = None,
+    display: LiveTable,
+    write_note: NotePrinter,
+    *,
+    out: Path | None = None,
+    run_id: str | None = None,
     on: str | None = None,
+    preload: Sequence[str] | None = None,
 ) -> Session:
     """What runs need of this process. SIGTERM ends a script as it always does; its runs can be resumed."""
+    check_text(run_id=run_id, device=device)
     if workers is not None:
         at_least_1("workers", workers)
     engine = None if on is None else RayEngine(on, workers, option="on =")
-    one_signal = (Signals.SIGINT,)
-    return Session(out, run_id, workers, device, show, write_note, preload=preload, signals=one_signal, engine=engine)
+    observers, one_signal = (display, write_note), (Signals.SIGINT,)
+    return Session(workers, device, observers, out, run_id, engine=engine, preload=preload, signals=one_signal)
 
 
 def _watched(
     loaded: Loaded,
-    out: Path | None,
-    run_id: str | None,
-    workers: int | None,
-    device: str,
-    on: str | None,
-    progress: bool | None,
+    here: Session,
     on_round: Callbacks,
-    write_note: Callable[[str], None],
+    write_note: NotePrinter,
     work: Callable[[Host, WorkerLauncher, Callable[[], bool]], dict[str, Any]],
 ) -> Run:
-    check_text(run_id=run_id, device=device)
-    watch = CallbackDisplay(progress_display([loaded.scenario.method], progress), on_round)
-
-    def watched(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-        return work(host, launcher, lambda: watch() or stopped())
-
+    """The run that ``work`` makes, of which callbacks are told."""
+    watch = CallbackObserver(on_round)
     try:
-        result = session(out, run_id, workers, device, watch, write_note, on=on).call([loaded], watched)
-    except BaseException as error:
-        watch.on_end(None)
-        if isinstance(error, Stopped):
-            watch.check(None)  # the reason of the stop, if a callback failed before the first round
+        result = replace(here, observers=(*here.observers, watch)).call([loaded], work)
+    except Stopped:
+        watch.check(None)  # the reason of the stop, if a callback failed before the first round
         raise
     for warning in result.get("warnings", []):
         write_note(warning)
-    watch.on_end(result)
-    watch.check(Path(result["run_dir"]))
+    folder = Path(result["run_dir"])
+    watch.check(folder, f"to resume the run: fedbr.resume({str(folder)!r})")
     return Run(result["run_dir"])
 
 
 @contextmanager
-def calling() -> Iterator[Callable[[str], None]]:
+def calling() -> Iterator[NotePrinter]:
     """Errors as Python has them: KeyboardInterrupt for a stop without a result, and no mention of a command line.
 
     It gives the function that writes all notes of this call.
     """
     try:
-        yield note_printer()
+        yield NotePrinter()
     except ScenarioError as error:
-        raise ScenarioError(in_python(str(error).removeprefix(f"{COMMAND_LINE}: "))) from error.__cause__
-    except ReportError as error:
-        raise ReportError(in_python(str(error))) from error.__cause__
+        kind = ReportError if isinstance(error, ReportError) else ScenarioError
+        raise kind(in_python(str(error).removeprefix(f"{COMMAND_LINE}: "))) from error.__cause__
     except Stopped:
         raise KeyboardInterrupt from None
     except PoolError as error:

@@ -11,8 +11,8 @@ import numpy as np
 
 from edge.protocol.files import write_text
 from scenarios.api.values import place
+from scenarios.config.errors import ReportError
 from scenarios.report import figure_files
-from scenarios.report.run_reader import ReportError
 from scenarios.run.plugin_sources import not_imported
 
 GivenAxes = TypeVar("GivenAxes")

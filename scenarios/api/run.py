@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.units import format_bytes, format_joules, format_seconds
+from edge.protocol.plugins import display_name
 from scenarios.api import tables
 from scenarios.api.figures import RunFigures
 from scenarios.api.values import place
@@ -45,7 +46,7 @@ class Run(RunFigures):
     @property
     def environment(self) -> dict[str, Any]:
         """Machine, versions, data, blocks and fleet of the run."""
-        return dict(self._opened().environment)
+        return self._opened().environment.tables()
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -93,17 +94,17 @@ class Run(RunFigures):
 
         The last row may be no round: one that was cut, or an evaluation after the last round.
         """
-        return tables.rounds(self.folder)
+        return tables.rounds(RecordedRun(self.folder))
 
     @property
     def visits(self) -> pyarrow.Table:
         """One row per visit of a client: round, client, device, kind, phases, bytes, joules, loss, .."""
-        return tables.visits(self.folder)
+        return tables.visits(RecordedRun(self.folder))
 
     @property
     def transfers(self) -> pyarrow.Table:
         """One row per visit, direction and block: visit, round, client, direction, slot, key, nbytes."""
-        return tables.transfers(self.folder)
+        return tables.transfers(RecordedRun(self.folder))
 
     @property
     def evaluations(self) -> pyarrow.Table:
@@ -111,7 +112,7 @@ class Run(RunFigures):
 
         Empty for a run that evaluated nothing but the accuracy and loss of the global model, which `rounds` has.
         """
-        return tables.evaluations(self.folder)
+        return tables.evaluations(RecordedRun(self.folder))
 
     @property
     def logged(self) -> pyarrow.Table:
@@ -119,12 +120,12 @@ class Run(RunFigures):
 
         Empty for a method that logs nothing, as all shipped ones.
         """
-        return tables.logged(self.folder)
+        return tables.logged(RecordedRun(self.folder))
 
     @property
     def choices(self) -> pyarrow.Table:
         """The method's own table, such as the choices and rewards of FedBR's bandit; empty for most methods."""
-        return tables.choices(self.folder)
+        return tables.choices(RecordedRun(self.folder))
 
     # --- figures, report, model ---------------------------------------------------------------------------------------
 
@@ -164,12 +165,12 @@ class Run(RunFigures):
 
     def __repr__(self) -> str:
         run = self._opened()
-        return f"<fedbr.Run {self.folder}: {run.method}, {_percent(run.final())}, {run.stopped_by()}>"
+        return f"<fedbr.Run {self.folder}: {display_name(run.method)}, {_percent(run.final())}, {run.stopped_by()}>"
 
     def _repr_html_(self) -> str:
         summary, run = self.summary, self._opened()
         rows = {
-            "method": str(summary["method"]),
+            "method": display_name(str(summary["method"])),
             "seed": str(summary["seed"]),
             "rounds": f"{summary['rounds']}, {run.stopped_by()}",
             "accuracy": f"{_percent(self.accuracy)}, best {_percent(self.best_accuracy)}",

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.task import Stopped
 from scenarios.api import values
+from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.calls import Folder, calling, path_of, session
 from scenarios.api.figures import RunFigures
 from scenarios.api.notebook import parallel_display, progress_display
+from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.run import Run
+from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
 from scenarios.api.wording import in_python
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import ReportError, ScenarioError
 from scenarios.config.toml_source import parse
 from scenarios.experiment import run_set
 from scenarios.experiment.experiment import Experiment, write
 from scenarios.experiment.grid import METHOD, SEED, Grid, axis_of
-from scenarios.report.run_finder import LEDGER, found
-from scenarios.report.run_reader import ReportError
 from scenarios.run.host import Host, Piece, choose_device
+from scenarios.run.observer import NotePrinter
+from scenarios.run.run_finder import found
+from scenarios.run.run_folder import LEDGER
 from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:
-    from scenarios.cluster.ray_slots import RayRuns
+    import pandas
+
+    from scenarios.cluster.ray_engine import RayRuns
 
 
 class RunCollection(RunFigures, Sequence[Run]):
@@ -60,6 +68,17 @@ class RunCollection(RunFigures, Sequence[Run]):
         """The folders that figures are drawn of."""
         return [run.folder for run in self]
 
+    def to_pandas(self, by: Literal["run", "cell"] = "run") -> pandas.DataFrame:
+        """A row per run: ``run``, the keys of the grid, ``seed``, and its readings; or ``by="cell"`` a row per cell.
+
+        Readings of a run are ``accuracy``, ``best_accuracy``, ``rounds``, ``virtual_seconds``, ``bytes_down``,
+        ``bytes_up``, ``joules``, ``model_sha256``, and what it had spent until each target (``bytes_to_0.9``). A cell
+        has the keys, the number of its ``seeds``, and of each reading ``mean``, ``deviation``, and the ends of the 95 %
+        interval, ``low`` and ``high``. Seconds, bytes and joules; accuracies in [0, 1]. ImportError without pandas;
+        ScenarioError for cells of runs that have none, such as a comparison with one seed.
+        """
+        return data_frame("RunCollection.to_pandas", *_rows_of(self, by))
+
     def __len__(self) -> int:
         return len(self._runs)
 
@@ -71,6 +90,28 @@ class RunCollection(RunFigures, Sequence[Run]):
 
     def __repr__(self) -> str:
         return f"<fedbr.RunCollection {self.folder}: {len(self)} runs>"
+
+
+def _rows_of(runs: RunCollection, by: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """(rows, columns) of `RunCollection.to_pandas`."""
+    from scenarios.experiment import sweep_tables
+    from scenarios.report.tables import amounts
+
+    if by not in ("run", "cell"):
+        raise ScenarioError(f"by = {by!r}: must be 'run' or 'cell'")
+    has_cells = {"axes", "rows", "targets"} <= runs.result.keys()
+    if by == "cell" and not has_cells:
+        raise ScenarioError("by = 'cell': these runs have no cells over seeds; use by='run'")
+    if not has_cells:
+        columns = ["run", "method", "seed", *sweep_tables.OF_RUN]
+        return [{"run": run.folder.name} | {key: run.summary.get(key) for key in columns[1:]} for run in runs], columns
+    result = runs.result
+    header, table = sweep_tables.runs(result) if by == "run" else amounts(sweep_tables.numbers(result))
+    keys = {key for row in result["rows"] for key in row["settings"]}
+    rows = [dict(zip(header, cells, strict=True)) for cells in table]
+    for row in rows:
+        row.update({key: parse(f"{key}={row[key]}")[1] for key in keys if row[key] is not None})
+    return rows, header
 
 
 def compare(
@@ -86,6 +127,7 @@ def compare(
     device: str = "auto",
     on: str | None = None,
     progress: bool | None = None,
+    on_round: Callbacks = (),
     seed: int | None = None,
     **overrides: Any,
 ) -> RunCollection:
@@ -101,11 +143,11 @@ def compare(
 
     check_text(run_id=run_id, device=device)
     names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
-    with calling() as write_note, values.named(scenario) as name:
-        axis = axis_of(METHOD, [str(method).strip() for method in names])
-        grid = Grid(name, (axis,), dict(map(parse, values.overrides(overrides))))
+    with calling() as write_note, values.named(with_names(scenario)) as name:
+        axis = axis_of(METHOD, [str(as_names({METHOD: method})[METHOD]).strip() for method in names])
+        grid = Grid(name, (axis,), dict(map(parse, values.overrides(as_names(overrides, scenario)))))
         experiment = plan(grid, at_least_1("seeds", seeds), seed, run_id).with_baseline(baseline)
-        return _made(experiment, place("out", out), workers, device, on, progress, parallel, write_note)
+        return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 
 
 def sweep(
@@ -123,6 +165,7 @@ def sweep(
     device: str = "auto",
     on: str | None = None,
     progress: bool | None = None,
+    on_round: Callbacks = (),
     seed: int | None = None,
     **overrides: Any,
 ) -> RunCollection:
@@ -140,20 +183,23 @@ def sweep(
     same call with more seeds or values makes only what is missing. Other arguments as of `fedbr.run`.
 
     ScenarioError for anything that cannot be run in any cell; a run that fails is in ``failed``, beside those that did
-    not; RunFailed if all did. If the user stops it, the runs so far are returned; KeyboardInterrupt if there are none.
+    not; RunFailed if all did, or if a callback fails. If the user or a callback stops it, the runs so far are returned;
+    KeyboardInterrupt if there are none.
     """
     from scenarios.experiment.sweep import plan
 
-    with calling() as write_note, values.named(scenario) as name:
+    with calling() as write_note, values.named(with_names(scenario)) as name:
         check_text(run_id=run_id, device=device)
         if not isinstance(grid, Mapping):
             raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
-        axes = tuple(axis_of(key, values.inlined(key, each)) for key, each in grid.items())
+        named = dict(axis_names(key, each, overrides, scenario) for key, each in grid.items())
+        axes = tuple(axis_of(key, values.inlined(key, each)) for key, each in named.items())
         goals = listed("targets", targets, "[0.9]")
         count = None if SEED in grid else at_least_1("seeds", seeds)
-        asked = Grid(name, axes, dict(map(parse, values.overrides(overrides))), zipped)
+        common = dict(map(parse, values.overrides(as_names(overrides, scenario))))
+        asked = Grid(name, axes, common, zipped)
         experiment = plan(asked, count, seed, goals, run_id).with_baseline(baseline)
-        return _made(experiment, place("out", out), workers, device, on, progress, parallel, write_note)
+        return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 
 
 def _made(
@@ -163,11 +209,12 @@ def _made(
     device: str,
     on: str | None,
     progress: bool | None,
+    on_round: Callbacks,
     parallel: int | None,
-    write_note: Callable[[str], None],
+    write_note: NotePrinter,
 ) -> RunCollection:
     """The runs of an experiment, after those that are missing have been made and its result has been written."""
-    from scenarios.experiment.parallel import make_runs
+    from scenarios.experiment.executors import choose_executor, make_runs
 
     planned, at_once = experiment.run_set, 1 if parallel is None else at_least_1("parallel", parallel)
     missing = run_set.pending(planned, out, choose_device(device))
@@ -175,16 +222,28 @@ def _made(
     named = None if on is None else _cluster(on, workers, parallel, write_note)
     cluster = named if missing else None
     beside, is_in_turn = parallel_display(names, progress), at_once == 1 and cluster is None
+    watch = CallbackObserver(on_round)
+
+    def about(name: str, has_ended: bool = False) -> None:
+        beside.about(name, has_ended)
+        watch.about(name)
 
     def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
         with cluster or nullcontext():
-            return make_runs(planned, host, launcher, stopped, at_once, beside.about, cluster)
+            executor = choose_executor(launcher, at_once, cluster)
+            return make_runs(planned, host, executor, watch.or_stopped(stopped), about)
 
     show = progress_display(names, progress) if is_in_turn else beside
     preload = None if is_in_turn and missing else ()  # its slots have fork servers of their own
     loaded = [run.loaded for run in missing or planned.runs[:1]]
     here = workers if named is None else 1
-    done = session(out, None, here, device, show, write_note, preload).call(loaded, work)
+    needs = session(here, device, show, write_note, out=out, preload=preload)
+    try:
+        done = replace(needs, observers=(*needs.observers, watch)).call(loaded, work)
+    except Stopped:
+        watch.check(None)  # the reason of the stop, if a callback failed before the first round
+        raise
+    watch.check(run_set.folder_of(done), "the same call goes on with its runs")
     result = experiment.result(done) | {"warnings": done["warnings"]}
     for line in run_set.warning_lines(result):
         write_note(line)
@@ -195,7 +254,7 @@ def _made(
 
 def _cluster(on: str, workers: int | None, parallel: int | None, write_note: Callable[[str], None]) -> RayRuns:
     """The cluster whose nodes make the runs; it is connected when it is entered. ScenarioError."""
-    from scenarios.cluster.ray_slots import RayRuns
+    from scenarios.cluster.ray_engine import RayRuns
 
     if workers is not None:
         at_least_1("workers", workers)

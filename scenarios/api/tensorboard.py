@@ -30,7 +30,8 @@ class TensorBoard(Callback):
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         self._folder = Path(folder)
-        self._file: BinaryIO | None = None
+        self._files: dict[Path, BinaryIO] = {}
+        """Folder of a run -> its event file, while it works"""
 
     def on_start(self, folder: Path, scenario: Mapping[str, Any]) -> None:
         """Begin an event file."""
@@ -39,20 +40,20 @@ class TensorBoard(Callback):
         name = (
             f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(2)}"
         )
-        self._file = (where / name).open("wb")
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._files[folder] = (where / name).open("wb")
+        self._write(folder, Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def on_round(self, round: CommittedRound) -> None:
         """Write a round's numbers."""
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in round.numbers().items()]
-        self._write(Event(wall_time=time.time(), step=round.round, summary=Summary(value=values)))
+        self._write(round.folder, Event(wall_time=time.time(), step=round.round, summary=Summary(value=values)))
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        for folder in list(self._files) if summary is None else [Path(summary["run_dir"])]:
+            if folder in self._files:
+                self._files.pop(folder).close()
 
-    def _write(self, event: Event) -> None:
-        assert self._file is not None
-        RecordWriter(self._file).write(event.SerializeToString())
-        self._file.flush()
+    def _write(self, folder: Path, event: Event) -> None:
+        RecordWriter(self._files[folder]).write(event.SerializeToString())
+        self._files[folder].flush()

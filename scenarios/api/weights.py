@@ -23,8 +23,9 @@ from edge.protocol.config import Job
 from edge.protocol.payload import MODEL, Vector
 from edge.protocol.spelling import nearest
 from scenarios.config.cache import cache_folder
-from scenarios.report.run_reader import RecordedRun, ReportError
-from scenarios.run import builder, runner
+from scenarios.config.errors import ReportError
+from scenarios.report.run_reader import RecordedRun
+from scenarios.run import builder
 
 if TYPE_CHECKING:
     from edge.training.trained_model import Examples, TrainedModel
@@ -54,7 +55,7 @@ def test_set(run: RecordedRun, allow_code: bool = False) -> Examples:
 
 @contextmanager
 def _job(run: RecordedRun, allow_code: bool) -> Iterator[Job]:
-    with runner.open_existing(run.folder, "auto", allow_code) as (loaded, _):
+    with run.open_scenario("auto", allow_code) as (loaded, _):
         yield builder.job(loaded, None, "cpu", cache_folder())
 
 

@@ -32,7 +32,6 @@ from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
 from scenarios.config.field_docs import field_docs as field_docs
 from scenarios.config.toml_source import FILES, shipped
-from scenarios.studies.forecast.method_costs import method_costs
 
 Row = dict[str, Any]
 
@@ -69,6 +68,8 @@ def topics() -> list[Row]:
 
 
 def _method(spec: ObjectiveSpec | CorrectionSpec, name: str) -> Row:
+    from scenarios.studies.forecast.method_costs import method_costs
+
     row: Row = {
         "name": spec.name,
         "title": spec.title,

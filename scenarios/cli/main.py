@@ -1,7 +1,7 @@
 """The command ``fedbr``: its commands and their exit codes.
 
-0 finished; 2 bad usage or scenario; 3 the run failed, or stdout could not be written (`scenarios.cli.output`); 4
-stopped early by the user; 130 on a second Ctrl-C.
+0 finished; 1 from `diff` alone, whose two sides differ; 2 bad usage or scenario; 3 the run failed, or stdout could not
+be written (`scenarios.cli.output`); 4 stopped early by the user; 130 on a second Ctrl-C.
 Each command imports its slow modules itself, so that help and usage errors appear at once.
 """
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios.cli import lookup, new, output, own_numpy, recorded, remote, runs, studies, verbosity
+from scenarios.cli import folders, lookup, new, output, own_numpy, recorded, remote, runs, studies, verbosity
 from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 from scenarios.config import search_path
@@ -122,7 +122,7 @@ def _expected(error: Exception) -> int | None:
         return USAGE
     from coordinator.rounds.run import RunFailed
     from coordinator.workers.task import PoolError, Stopped
-    from scenarios.report.run_reader import ReportError
+    from scenarios.config.errors import ReportError
 
     if isinstance(error, ReportError):
         return USAGE
@@ -143,6 +143,11 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "replay": recorded.replay,
         "verify": recorded.verify,
         "measure": recorded.measure,
+        "ls": folders.ls,
+        "diff": folders.diff,
+        "pack": folders.pack,
+        "rm": folders.rm,
+        "gc": folders.gc,
     },
     "Finding one's way": {
         "list": lookup.list_,

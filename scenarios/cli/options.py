@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -19,16 +19,15 @@ import typer
 
 from scenarios.cli import output, own_numpy
 from scenarios.cli.completion import complete_overrides, complete_scenarios
-from scenarios.run.notes import note_printer
+from scenarios.run.observer import NotePrinter
 
 if TYPE_CHECKING:
-    from coordinator.workers.sockets import RemoteAccess
-    from scenarios.cluster.ray_engine import RayEngine
     from scenarios.config.load import Loaded
     from scenarios.report.live import LiveTable
-    from scenarios.run.session import Work
+    from scenarios.run.session import Session, Work
 
-FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
+FINISHED, DIFFERENT, USAGE, FAILED, STOPPED = 0, 1, 2, 3, 4
+"""Exit codes; `DIFFERENT` is that of ``diff`` alone"""
 
 
 def each_once(ctx: typer.Context, words: list[str] | None) -> list[str] | None:
@@ -161,45 +160,25 @@ def with_options(group: type) -> Callable[[Callable[..., None]], Callable[..., N
     return decorate
 
 
-def with_workers(
-    runs: Sequence[Loaded],
-    out: Path | None,
-    run_id: str | None,
-    workers: int | None,
-    device: str,
-    quiet: bool,
-    work: Work,
-    remote_access: RemoteAccess | None = None,
-    piece: str | None = None,
-    show: LiveTable | None = None,
-    preload: Sequence[str] | None = None,
-    engine: RayEngine | None = None,
+def call_session(
+    runs: Sequence[Loaded], work: Work, session: Session, quiet: bool, show: LiveTable | None = None
 ) -> dict[str, Any]:
-    """Call ``work`` with a worker launcher and a stop flag, and show a live table of ``runs`` meanwhile, or ``show``.
-
-    Arguments and errors as of `scenarios.run.session.Session`.
-    """
+    """`Session.call`, of which a live table of ``runs``, or ``show``, is told. Errors as of it."""
     from coordinator.workers.monitor import FIRST_REMOTE_WORKER_SECONDS
     from scenarios.report.live import LiveTable
-    from scenarios.run.session import Session
 
     own_numpy.limit(runs)
-    names = remote_access.names if remote_access is not None else engine.names if engine is not None else {}
-    first_wait = FIRST_REMOTE_WORKER_SECONDS if remote_access is not None and workers == 0 else None
+    access, engine = session.remote_access, session.engine
+    names = access.names if access is not None else engine.names if engine is not None else {}
+    first_wait = FIRST_REMOTE_WORKER_SECONDS if access is not None and session.workers == 0 else None
     methods = [loaded.scenario.method for loaded in runs]
     show = show or LiveTable(methods, None, quiet, names, first_wait, shows_address=engine is None)
-    session = Session(
-        *(out, run_id, workers, device, show, note_printer(), remote_access, piece),
-        preload=preload,
-        on_event=show.on_event,
-        engine=engine,
-    )
-    return session.call(runs, work)
+    return replace(session, observers=(show, NotePrinter())).call(runs, work)
 
 
 def report_or_warning(draw: Callable[[], Path]) -> Path | None:
     """The report; None with a warning if it cannot be written, since the result must be printed all the same."""
-    from scenarios.report.run_reader import ReportError
+    from scenarios.config.errors import ReportError
 
     try:
         return draw()
@@ -208,11 +187,11 @@ def report_or_warning(draw: Callable[[], Path]) -> Path | None:
         return None
 
 
-def print_notes(loaded: Loaded, tell: Callable[[str], None] | None = None) -> None:
-    """Print the notes for a scenario's author to stderr, by default with a `note_printer` of their own."""
+def print_notes(loaded: Loaded, tell: NotePrinter | None = None) -> None:
+    """Print the notes for a scenario's author to stderr, by default with a printer of their own."""
     from scenarios.run import builder
 
-    tell = tell or note_printer()
+    tell = tell or NotePrinter()
     for note in (*loaded.notes, *builder.fleet_notes(loaded)):
         tell(note)
 

@@ -19,10 +19,10 @@ from scenarios.cli.options import (
     Json,
     Quiet,
     Workers,
+    call_session,
     each_once,
     emit,
     progress_printer,
-    with_workers,
 )
 
 if TYPE_CHECKING:
@@ -96,11 +96,10 @@ def report(
     ] = None,
 ) -> None:
     """Write the report of any runs as one HTML file, grouped by what differs in their scenarios."""
-    from scenarios.config.errors import ScenarioError
+    from scenarios.config.errors import ReportError, ScenarioError
     from scenarios.report import figure_files
     from scenarios.report import html as reports
-    from scenarios.report.run_finder import found
-    from scenarios.report.run_reader import ReportError
+    from scenarios.run.run_finder import found
 
     alone = {"--pdf": pdf, "--width": width, "--panel": panel}
     beside = {"--output": output, "--csv": csv, "--parquet": parquet}
@@ -178,8 +177,7 @@ def _replay_in_draws(
         kept = drawn.keep()
     except OSError as error:  # the result must be printed all the same
         print(f"fedbr: warning: the draws are not kept for reports: {error}", file=sys.stderr)
-    result = drawn.result()
-    emit(result, as_json, lambda: study.show(result, kept))
+    emit(drawn.result(), as_json, lambda: study.show(drawn, kept))
 
 
 def verify(
@@ -191,15 +189,16 @@ def verify(
     quiet: Quiet = False,
 ) -> None:
     """Repeat a run and name the first round that differs, if any."""
-    from scenarios.run import runner
+    from scenarios.run.run_folder import RunFolder
+    from scenarios.run.session import Session
     from scenarios.studies import verify as study
 
-    with runner.open_existing(folder, device, allow_code) as (loaded, device):
+    with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
 
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return study.verify(loaded, folder, host, launcher, stopped)
 
-        result = with_workers([loaded], None, None, workers, device, quiet or as_json, work)
+        result = call_session([loaded], work, Session(workers, device), quiet or as_json)
     emit(result, as_json, lambda: study.show(result))
     if result["difference"] is not None:
         raise typer.Exit(FAILED)
@@ -239,20 +238,21 @@ def measure(
     for methods without a global model, those that evaluations use. Nothing is charged, and no ledger is written.
     """
     from scenarios.config.load import ScenarioError
-    from scenarios.run import run_folder, runner
+    from scenarios.run import folder_files
+    from scenarios.run.run_folder import RunFolder
+    from scenarios.run.session import Session
     from scenarios.studies import measure as study
-    from scenarios.studies import measure_request
 
     if not metrics:
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
-    path = output or folder / run_folder.MEASURED
+    path = output or folder / folder_files.MEASURED
     tell = study.progress_lines(progress_printer(quiet or as_json))
-    with runner.open_existing(folder, device, allow_code) as (loaded, device):
-        asked = measure_request.plan(loaded, folder, metrics, overrides or [], round, clients)
+    with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
+        asked = study.plan(loaded, folder, metrics, overrides or [], round, clients)
 
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return study.measure(asked, folder, host, launcher, stopped, tell)
 
-        result = with_workers([loaded], None, None, workers, device, True, work)
+        result = call_session([loaded], work, Session(workers, device), quiet=True)
     study.write(result, path)
     emit(result, as_json, lambda: study.show(result, path))

@@ -23,15 +23,15 @@ from scenarios.cli.options import (
     ScenarioName,
     Seed,
     SharedOptions,
+    call_session,
     emit,
     exit_with_error,
     print_notes,
     report_or_warning,
     with_options,
-    with_workers,
 )
 from scenarios.cli.remote import OwnWorkers, RemoteOptions
-from scenarios.run.notes import note_printer
+from scenarios.run.observer import NotePrinter
 
 if TYPE_CHECKING:
     from scenarios.config.load import Loaded
@@ -58,11 +58,12 @@ def run(
     """Run a scenario; write its run folder and report."""
     from scenarios.config.load import load, note_on_sums
     from scenarios.run import runner
+    from scenarios.run.session import Session
 
     remote_access, engine = options.access(options.workers), options.engine(options.workers)
     loaded = load(scenario, _with_seed(overrides, seed))
     own_numpy.limit([loaded])
-    tell = note_printer()
+    tell = NotePrinter()
     if options.works_elsewhere(options.workers):
         note_on_sums(loaded, tell)
     print_notes(loaded, tell)
@@ -70,9 +71,8 @@ def run(
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
-    parts = (out, run_id, options.workers, options.device, options.silent)
-    result = with_workers([loaded], *parts, work, remote_access, options.piece, engine=engine)
-    _finish(loaded, result, options)
+    here = Session(options.workers, options.device, (), out, run_id, remote_access, engine, options.piece)
+    _finish(loaded, call_session([loaded], work, here, options.silent), options)
 
 
 @with_options(RunOptions)
@@ -89,10 +89,12 @@ def resume(
     if that is missing; with another limit (rounds.max, stop.*, budget.*), go on with it.
     """
     from scenarios.run import extension, runner
-    from scenarios.run.host import check_room
+    from scenarios.run.folder_files import check_room
+    from scenarios.run.run_folder import RunFolder
+    from scenarios.run.session import Session
 
     remote_access, engine = options.access(options.workers), options.engine(options.workers)
-    with runner.open_existing(folder, options.device, allow_code) as (recorded, device):
+    with RunFolder(folder).open_scenario(options.device, allow_code) as (recorded, device):
         loaded, result = recorded, runner.ended(recorded, folder)
         if overrides:
             loaded = extension.extend(loaded, folder, overrides)
@@ -104,9 +106,8 @@ def resume(
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return runner.resume(loaded, host, folder, launcher, stopped)
 
-        parts = (None, None, options.workers, device, options.silent)
-        result = with_workers([loaded], *parts, work, remote_access, options.piece, engine=engine)
-        _finish(loaded, result, options)
+        here = Session(options.workers, device, (), None, None, remote_access, engine, options.piece)
+        _finish(loaded, call_session([loaded], work, here, options.silent), options)
 
 
 def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoReturn:
@@ -115,22 +116,16 @@ def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoRe
     from scenarios.report import html, terminal
 
     stopped, folder = result["stopped_by"] in EARLY, Path(result["run_dir"])
-    page: Path | None = folder / "report.html"
-    if stopped:  # whoever stops a run does not wait for a report; `fedbr report` draws it later
-        page = None
-    elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
+    file, page = folder / "report.html", None  # whoever stops a run does not wait for a report
+    if not stopped and file.is_file() and file.stat().st_mtime >= (folder / "ledger.sqlite").stat().st_mtime:
+        page = file
+    elif not stopped and options.report:
         server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
-        title, file = f"{loaded.name}: {loaded.scenario.method}{server}", folder / "report.html"
-        page = report_or_warning(lambda: html.build([folder], file, title)) if options.report else None
+        page = report_or_warning(lambda: html.build([folder], file, f"{loaded.name}: {loaded.scenario.method}{server}"))
     emit(result, options.as_json, lambda: terminal.print_summary(result, page), in_files=True)
     for warning in result.get("warnings", []):
         print(f"fedbr: warning: {warning}", file=sys.stderr)
     raise typer.Exit(STOPPED if stopped else FINISHED)
-
-
-def _is_younger(page: Path, ledger: Path) -> bool:
-    """Whether there is a report, drawn after the ledger was last written."""
-    return page.is_file() and page.stat().st_mtime >= ledger.stat().st_mtime
 
 
 def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
@@ -158,19 +153,21 @@ def check(
     """
     from scenarios.config.load import load
     from scenarios.report import check_output
-    from scenarios.studies.forecast import duration, run_costs
-    from scenarios.studies.forecast import estimate as study
+    from scenarios.studies.forecast.check import run_check
 
     loaded = load(scenario, _with_seed(overrides, seed))
-    tell = note_printer()
+    tell = NotePrinter()
     print_notes(loaded, tell)
-    result = study.run_check(loaded, out)
-    for note in result["notes"]:  # and those that need the data
+    found = run_check(loaded, out)
+    for note in found.notes:  # and those that need the data
         tell(note)
-    if measure and result["estimate"]["data"]["found"] is not None and not result["refusals"]:
-        result["costs"] = run_costs.with_pace(result["costs"], *duration.measured_here(loaded))
+    if measure and found.data.found is not None and not found.refusals:
+        from scenarios.studies.forecast import duration
+
+        found = found.with_pace(*duration.measure_here(loaded))
+    result = found.plain()
     emit(result, as_json, lambda: check_output.print_check(result, keys=keys))
-    if result["refusals"]:
-        for text in result["refusals"][:-1]:
+    if found.refusals:
+        for text in found.refusals[:-1]:
             exit_with_error(f"{loaded.name}: {text}", USAGE)
-        raise typer.Exit(exit_with_error(f"{loaded.name}: {result['refusals'][-1]}", USAGE))
+        raise typer.Exit(exit_with_error(f"{loaded.name}: {found.refusals[-1]}", USAGE))

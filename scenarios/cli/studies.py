@@ -17,10 +17,10 @@ from scenarios.cli.options import (
     ScenarioName,
     SpreadOptions,
     StudyOptions,
+    call_session,
     emit,
     progress_printer,
     with_options,
-    with_workers,
 )
 from scenarios.cli.study_runner import estimate_of, run_experiment, show_estimate
 
@@ -43,6 +43,7 @@ def check_plugin(
 ) -> None:
     """Check the contract of a plug-in in short runs: bytes, FLOPs, any number of workers, resume, round policies."""
     from scenarios.config.load import load
+    from scenarios.run.session import Session
     from scenarios.studies import conformance as study
 
     base = load(study.BASE, study.settings(name, overrides or []))
@@ -50,7 +51,7 @@ def check_plugin(
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return study.check_plugin(name, overrides or [], host, launcher, stopped)
 
-    result = with_workers([base], None, None, None, device, True, work)
+    result = call_session([base], work, Session(None, device), quiet=True)
     emit(result, as_json, lambda: study.show(result))
     raise typer.Exit(FINISHED if result["holds"] else FAILED)
 

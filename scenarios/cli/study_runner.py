@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -15,15 +15,15 @@ from scenarios.cli.options import (
     FINISHED,
     STOPPED,
     StudyOptions,
+    call_session,
     emit,
     exit_with_error,
     progress_printer,
     report_or_warning,
-    with_workers,
 )
 
 if TYPE_CHECKING:
-    from scenarios.cluster.ray_slots import RayRuns
+    from scenarios.cluster.ray_engine import RayRuns
     from scenarios.experiment.experiment import Experiment
     from scenarios.experiment.run_set import RunSet
     from scenarios.run.host import Host, Piece
@@ -44,9 +44,10 @@ def run_experiment(
     shown by their names; ``on``: the cluster whose nodes make them.
     """
     from scenarios.experiment import run_set
-    from scenarios.experiment.parallel import make_runs
+    from scenarios.experiment.executors import choose_executor, make_runs
     from scenarios.report.live import LiveTable, ParallelTable
     from scenarios.run.host import choose_device, piece_seconds
+    from scenarios.run.session import Session
 
     planned, piece = experiment.run_set, options.piece
     piece_seconds(piece)  # refused before minutes are spent on an estimate
@@ -67,23 +68,14 @@ def run_experiment(
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         watched = host if watch is None else watch(host, len(planned.runs), len(missing))
         with cluster or nullcontext():
-            made = make_runs(planned, watched, launcher, stopped, at_once, table.about, cluster)
+            made = make_runs(planned, watched, choose_executor(launcher, at_once, cluster), stopped, table.about)
         if not run_set.is_interrupted(made, planned):
             experiment.complete(made, host, launcher, stopped)
         return made
 
-    made = with_workers(
-        loaded,
-        options.out,
-        None,
-        options.workers if named is None else 1,
-        options.device,
-        options.silent,
-        work,
-        piece=piece,
-        show=table if side_by_side else in_turn,
-        preload=() if side_by_side or not missing else None,
-    )
+    workers, preload = options.workers if named is None else 1, () if side_by_side or not missing else None
+    here = Session(workers, options.device, out=options.out, piece=piece, preload=preload)
+    made = call_session(loaded, work, here, options.silent, table if side_by_side else in_turn)
     _finish(experiment, experiment.result(made) | {"warnings": made["warnings"]}, options, expected)
 
 
@@ -91,7 +83,7 @@ def _cluster(on: str | None, options: StudyOptions, parallel: int | None) -> Ray
     """The cluster whose nodes make the runs, if one is named; it is connected when it is entered. ScenarioError."""
     if on is None:
         return None
-    from scenarios.cluster.ray_slots import RayRuns
+    from scenarios.cluster.ray_engine import RayRuns
 
     return RayRuns(on, options.workers, parallel, progress_printer(options.silent))
 
@@ -103,22 +95,22 @@ def _finish(
     from scenarios.experiment import run_set
     from scenarios.experiment.experiment import write
     from scenarios.run.host import choose_device
-    from scenarios.studies.forecast import wall_time
+    from scenarios.studies.forecast import duration
 
     result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
     stopped, folder = run_set.is_interrupted(result, experiment.run_set), run_set.folder_of(result)
     if stopped:
         begun = replace(experiment.run_set, run_id=folder.name)
         on = choose_device(options.device)
-        result["left"] = wall_time.left(begun, options.out, on, wall_time.durations(expected))
+        left = duration.runs_left(begun, options.out, on, duration.durations(expected))
+        result["left"] = asdict(left)
     page = report_or_warning(lambda: write(experiment, result, options.report and not stopped)) or folder
     emit(result, options.as_json, lambda: experiment.show(result, page), in_files=True)
     for line in run_set.warning_lines(result):
         print(f"fedbr: warning: {line}", file=sys.stderr)
     if stopped and not options.silent:
-        text = wall_time.left_text(result["left"])
         again = "" if options.run_id is None and experiment.run_set.run_id else f" with --run-id {folder.name}"
-        print(f"fedbr: {text}; to go on: the same command{again}", file=sys.stderr)
+        print(f"fedbr: {left}; to go on: the same command{again}", file=sys.stderr)
     if result.get("failed"):
         raise typer.Exit(exit_with_error(run_set.failures(result["failed"]), FAILED))
     raise typer.Exit(STOPPED if stopped else FINISHED)
@@ -126,16 +118,17 @@ def _finish(
 
 def estimate_of(planned: RunSet, options: StudyOptions) -> dict[str, Any]:
     """The expected duration of a study on this machine (`duration.result`), measured in short runs."""
+    from scenarios.run.session import Session
     from scenarios.studies.forecast import duration
 
     tell = progress_printer(options.silent)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         host = replace(host, out=options.out)
-        return duration.result(planned, host, duration.foreseen(planned, host, launcher, stopped, tell))
+        return duration.result(planned, host, duration.forecast(planned, host, launcher, stopped, tell))
 
     runs = [run.loaded for run in planned.runs]
-    return with_workers(runs, None, None, options.workers, options.device, True, work)
+    return call_session(runs, work, Session(options.workers, options.device), quiet=True)
 
 
 def show_estimate(found: dict[str, Any], stream: IO[str]) -> None:

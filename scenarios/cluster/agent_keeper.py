@@ -32,7 +32,7 @@ LOG_NBYTES = 1 << 16
 
 @dataclass(frozen=True)
 class AgentOrder:
-    """What a node's agent is told."""
+    """How a node's agent is started."""
 
     name: str
     """Eight letters, different for each node of each run: of the folder."""
@@ -50,8 +50,8 @@ class AgentLook(NamedTuple):
 
     status: int | None
     """Its exit code, negative for a signal; None while it works."""
-    said: list[str]
-    """What it has said since the last look."""
+    lines: list[str]
+    """Of its log since the last look."""
     pid: int | None
     """The process that supervises it."""
 
@@ -92,7 +92,7 @@ class AgentKeeper:
             status = int((self._folder / supervisor.STATUS).read_text())
         if status is None and not self._is_locked():
             status = -signal.SIGKILL  # with its supervisor
-        return AgentLook(status, self._said(), self._pid())
+        return AgentLook(status, self._new_lines(), self._pid())
 
     def end(self) -> None:
         """End the agent if it works, and remove its folder."""
@@ -120,7 +120,7 @@ class AgentKeeper:
         except FileNotFoundError:
             return None
 
-    def _said(self) -> list[str]:
+    def _new_lines(self) -> list[str]:
         """Whole lines of the log since the last call."""
         try:
             with (self._folder / supervisor.LOG).open("rb") as log:

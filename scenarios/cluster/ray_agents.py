@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from coordinator.workers.launcher import how_ended
 from edge.runtime.keys import KeyPair
 from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder
+from scenarios.run.child_process import Channel
 
-Answer = Callable[[dict[str, Any]], None]
 MOST_STARTS = 3
 """Of an agent that fails, after which its node is left out."""
 STEADY_SECONDS = 60.0
@@ -51,8 +51,8 @@ class PlacedAgent:
     """0: its keeper has not replied yet"""
     starts: int = 1
     is_noted: bool = False
-    last_said: str = ""
-    """The last line of the agent's log"""
+    last_line: str = ""
+    """Of the agent's log"""
     has_ended: bool = False
     """The run has ended, or the agent failed too often"""
 
@@ -60,11 +60,11 @@ class PlacedAgent:
 class NodeAgents:
     """All agents of one run; `turn` is to be called every second or so."""
 
-    def __init__(self, told: Mapping[str, Any], answer: Answer) -> None:
-        """``told``: of the run, see `scenarios.cluster.ray_driver`."""
-        self._told, self._answer = told, answer
-        self._kind = str(told["device"]).partition(":")[0]
-        self._keys = deque(KeyPair(public.encode(), secret.encode()) for public, secret in told["keys"])
+    def __init__(self, request: Mapping[str, Any], channel: Channel) -> None:
+        """``request``: of the run, see `scenarios.cluster.ray_driver`."""
+        self._request, self._channel = request, channel
+        self._kind = str(request["device"]).partition(":")[0]
+        self._keys = deque(KeyPair(public.encode(), secret.encode()) for public, secret in request["keys"])
         self._placed: dict[str, PlacedAgent] = {}
         self._has_no_keys = False
         self._last_failure = ""
@@ -81,7 +81,7 @@ class NodeAgents:
             if not placed.has_ended:
                 self._look_after(placed)
         if self._placed and all(placed.starts > MOST_STARTS for placed in self._placed.values()):
-            self._answer({"hopeless": f"no node is left whose agent can join the run; {self._last_failure}"})
+            self._channel.send({"hopeless": f"no node is left whose agent can join the run; {self._last_failure}"})
 
     def end(self) -> None:
         """End all agents, and give back what they had."""
@@ -102,23 +102,25 @@ class NodeAgents:
     def _place(self, node: Mapping[str, Any]) -> None:
         if not self._keys:
             if not self._has_no_keys:
-                self._answer({"note": f"there are keys for {len(self._told['keys'])} nodes in a run, not for more"})
+                self._channel.send(
+                    {"note": f"there are keys for {len(self._request['keys'])} nodes in a run, not for more"}
+                )
             self._has_no_keys = True
             return
         gpus = {"GPU": node["Resources"]["GPU"]} if self._kind != "cpu" else {}
         resources = {"CPU": float(int(node["Resources"]["CPU"])), **gpus}
         pair = self._keys.popleft()
         order = AgentOrder(
-            name=f"{self._told['token'][:4]}{node['NodeID'][-4:]}",
-            endpoint=self._told["endpoint"],
-            server=self._told["server"].encode(),
+            name=f"{self._request['token'][:4]}{node['NodeID'][-4:]}",
+            endpoint=self._request["endpoint"],
+            server=self._request["server"].encode(),
             pair=pair,
             arguments=self._arguments(resources),
         )
         group = placement_group([resources], strategy="STRICT_PACK", _soft_target_node_id=node["NodeID"])
-        keeper = _kept(group, resources, order)
+        keeper = _keeper(group, resources, order)
         name = self._name(node)
-        self._answer({"placed": node["NodeID"], "name": name, "key": pair.public.decode(), **resources})
+        self._channel.send({"placed": node["NodeID"], "name": name, "key": pair.public.decode(), **resources})
         self._placed[node["NodeID"]] = PlacedAgent(
             node["NodeID"], name, resources, order, group, keeper, keeper.look.remote(), time.monotonic()
         )
@@ -130,15 +132,15 @@ class NodeAgents:
         return f"{address} ({node['NodeID'][:6]})" if address in others else address
 
     def _arguments(self, resources: Mapping[str, float]) -> Sequence[str]:
-        workers = self._told["workers"]
+        workers = self._request["workers"]
         if workers is None and self._kind == "cpu":
             workers = int(resources["CPU"])
         counted = [] if workers is None else ["--workers", str(workers)]
-        return [*counted, "--device", self._kind, "--wait", str(self._told["wait_seconds"])]
+        return [*counted, "--device", self._kind, "--wait", str(self._request["wait_seconds"])]
 
     def _forget(self, placed: PlacedAgent) -> None:
         del self._placed[placed.node]
-        self._answer({"gone": placed.node, "name": placed.name})
+        self._channel.send({"gone": placed.node, "name": placed.name})
         self._give_back(placed)
 
     def _give_back(self, placed: PlacedAgent) -> None:
@@ -158,7 +160,7 @@ class NodeAgents:
         except RayError:
             pass  # Ray starts it anew, or the node is gone
         else:
-            self._seen(placed, look)
+            self._on_look(placed, look)
         placed.looking = placed.keeper.look.remote()
 
     def _note_pending(self, placed: PlacedAgent) -> None:
@@ -166,28 +168,29 @@ class NodeAgents:
             return
         placed.is_noted = True
         needs = " and ".join(f"{count:g} {kind}" for kind, count in placed.resources.items())
-        self._answer({"note": f"node {placed.name}: waiting for {needs}, which the cluster has not given yet"})
+        self._channel.send({"note": f"node {placed.name}: waiting for {needs}, which the cluster has not given yet"})
 
     def _lost_keeper(self, placed: PlacedAgent, error: Exception) -> None:
         """A keeper that could not be made, such as where the product is not installed."""
-        said = [line.strip() for line in str(error).splitlines() if line.strip()]
-        self._failed(placed, said[-1] if said else type(error).__name__)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        self._failed(placed, lines[-1] if lines else type(error).__name__)
         if not placed.has_ended:
-            placed.keeper = _kept(placed.group, placed.resources, placed.order)
+            placed.keeper = _keeper(placed.group, placed.resources, placed.order)
             placed.looking = placed.keeper.look.remote()
 
-    def _seen(self, placed: PlacedAgent, look: AgentLook) -> None:
+    def _on_look(self, placed: PlacedAgent, look: AgentLook) -> None:
         now = time.monotonic()
         placed.started_at = placed.started_at or now
-        if look.said:
-            placed.last_said = look.said[-1].removeprefix("fedbr worker: ")
-            self._answer({"said": look.said, "name": placed.name})
+        if look.lines:
+            placed.last_line = look.lines[-1].removeprefix("fedbr worker: ")
+            self._channel.send({"log": look.lines, "name": placed.name})
         if look.status is None and now - placed.started_at > STEADY_SECONDS:
             placed.starts = 1
         if look.status == 0:
             placed.has_ended = True
         elif look.status is not None:
-            self._failed(placed, _why(look.status, placed.last_said))
+            why = f"its agent {how_ended(look.status)}"
+            self._failed(placed, f"{why}: {placed.last_line}" if placed.last_line else why)
             if not placed.has_ended:
                 placed.keeper.start.remote()
                 placed.started_at = now
@@ -196,10 +199,10 @@ class NodeAgents:
         placed.starts += 1
         placed.has_ended = placed.starts > MOST_STARTS
         self._last_failure = f"node {placed.name}: {why}"
-        self._answer({"failed": placed.node, "name": placed.name, "why": why, "is_left_out": placed.has_ended})
+        self._channel.send({"failed": placed.node, "name": placed.name, "why": why, "is_left_out": placed.has_ended})
 
 
-def _kept(group: Any, resources: Mapping[str, float], order: AgentOrder) -> Any:
+def _keeper(group: Any, resources: Mapping[str, float], order: AgentOrder) -> Any:
     """A keeper with all of a placement group's only bundle."""
     return (
         ray.remote(AgentKeeper)
@@ -211,10 +214,6 @@ def _kept(group: Any, resources: Mapping[str, float], order: AgentOrder) -> Any:
         )
         .remote(order)
     )
-
-
-def _why(status: int, last_said: str) -> str:
-    return f"its agent {how_ended(status)}{': ' if last_said else ''}{last_said}"
 
 
 def resources_of(nodes: Iterable[Mapping[str, Any]]) -> dict[str, float]:

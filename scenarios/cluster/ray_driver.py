@@ -1,36 +1,34 @@
-"""The process between a run and a Ray cluster: ``python -P -m scenarios.cluster.ray_driver ADDRESS``.
+"""The process between a run and a Ray cluster, a `scenarios.run.child_process.ChildProcess`:
+``python -P -m scenarios.cluster.ray_driver ADDRESS``.
 
 Ray ends the processes that use it when the head of its cluster is gone, which a run must survive; so the run's own
 process never imports Ray. ADDRESS is that of a running cluster, ``auto``, or ``local`` for one that is started here, on
-loopback alone, and ends with this process. One JSON object per line. From stdin:
+loopback alone, and ends with this process. It receives
 
     {"serve": {"token", "endpoint", "server", "keys", "device", "workers", "wait_seconds"}}
                                     place an agent on every node (`scenarios.cluster.ray_agents`)
-    {"run": {"slot": NUMBER, ..}}   make a run on some node (`scenarios.cluster.ray_runs`)
-    {"stop": NUMBER, "reason": WORD}  the run of this slot is to end with its round
-    {"drop": NUMBER}                and this one at once
+    {"slot": NUMBER, "run": {..}}   make a run on some node (`scenarios.cluster.ray_runs`)
+    {"slot": NUMBER, "stop": WHY}   the run of this slot is to end with its round
+    {"slot": NUMBER, "drop": true}  and this one at once
 
-To stdout:
+and sends
 
     {"cluster": {"address", "own_address", "nodes", "cpus", "gpus", "most_cpus"}}      first, or
     {"unreachable": TEXT}
-    {"placed": NODE, "name", "key", ..}, {"gone": NODE, "name"}, {"said": LINES, "name"}
+    {"placed": NODE, "name", "key", ..}, {"gone": NODE, "name"}, {"log": LINES, "name"}
     {"failed": NODE, "name", "why", "is_left_out"}, {"hopeless": TEXT}, {"note": TEXT}
-    {"slot": NUMBER, "said": {..}}  of a run, as `scenarios.experiment.run_process` has it
+    {"slot": NUMBER, "message": {..}}  of a run, as `scenarios.experiment.run_process` sends it
 
-At the end of stdin, which the kernel brings about however the other process dies, it ends all that it has placed.
+When its channel ends it ends all that it has placed.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import queue
 import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,9 +38,10 @@ import ray
 from ray.exceptions import RayError
 
 from edge.protocol.scratch import scratch
-from scenarios.cluster.ray_agents import Answer, NodeAgents, resources_of
+from scenarios.cluster.ray_agents import NodeAgents, resources_of
 from scenarios.cluster.ray_reach import check_reachable
 from scenarios.cluster.ray_runs import ClusterRuns
+from scenarios.run.child_process import Channel, Message, parent_channel
 
 LOCAL = "local"
 TURN_SECONDS = 0.5
@@ -56,48 +55,47 @@ CLUSTER_ERRORS = (RayError, OSError, RuntimeError, ValueError)
 
 
 def main(address: str) -> None:
-    """Connect, and obey until stdin ends."""
-    answer = _answers()
+    """Connect, and do what is asked until the channel ends."""
+    channel = parent_channel()
     try:
         with _connected(address) as found:
-            answer(
-                {"cluster": {"address": found, "own_address": own_address(_addresses()), **resources_of(ray.nodes())}}
-            )
-            _obey(_commands(), answer)
+            size = resources_of(ray.nodes())
+            channel.send({"cluster": {"address": found, "own_address": own_address(_addresses()), **size}})
+            _serve(channel)
     except CLUSTER_ERRORS as error:
-        answer({"unreachable": _last_line(error)})
+        channel.send({"unreachable": _last_line(error)})
         raise SystemExit(1) from None
 
 
-def _obey(commands: queue.SimpleQueue[dict[str, Any] | None], answer: Answer) -> None:
-    """Until there are no more commands."""
+def _serve(channel: Channel) -> None:
+    requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+    channel.listen(requests.put)
     agents: NodeAgents | None = None
-    runs = ClusterRuns(answer)
+    runs = ClusterRuns(channel)
+    noted: set[str] = set()
     try:
         while True:
             with suppress(queue.Empty):
-                told = commands.get(timeout=0.05 if runs.is_busy else TURN_SECONDS)
-                if told is None:
+                request = requests.get(timeout=0.05 if runs.is_busy else TURN_SECONDS)
+                if request is None:
                     return
-                if "serve" in told:
-                    agents = NodeAgents(told["serve"], answer)
+                if "serve" in request:
+                    agents = NodeAgents(request["serve"], channel)
                 else:
-                    runs.obey(told)
+                    runs.handle(request)
             try:
                 runs.turn()
                 if agents is not None:
                     agents.turn()
             except CLUSTER_ERRORS as error:
-                _note_once(answer, f"the cluster does not answer: {_last_line(error)}")
+                note = f"the cluster does not answer: {_last_line(error)}"
+                if note not in noted:
+                    channel.send({"note": note})
+                noted.add(note)
     finally:
         runs.end()
         if agents is not None:
             agents.end()
-
-
-@functools.cache
-def _note_once(answer: Answer, note: str) -> None:
-    answer({"note": note})
 
 
 def _last_line(error: Exception) -> str:
@@ -145,32 +143,6 @@ def _towards(address: str) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((address, ANY_PORT))  # sends nothing
         return str(probe.getsockname()[0])
-
-
-def _commands() -> queue.SimpleQueue[dict[str, Any] | None]:
-    """The commands from stdin, and None at its end."""
-    commands: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-
-    def listen() -> None:
-        for line in sys.stdin:
-            commands.put(json.loads(line))
-        commands.put(None)
-
-    threading.Thread(target=listen, daemon=True).start()
-    return commands
-
-
-def _answers() -> Answer:
-    """Writes answers to stdout; all else that is printed goes to stderr from now on."""
-    channel = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-
-    def answer(said: dict[str, Any]) -> None:
-        with suppress(BrokenPipeError):  # stdin ends, too
-            channel.write(json.dumps(said) + "\n")
-            channel.flush()
-
-    return answer
 
 
 if __name__ == "__main__":

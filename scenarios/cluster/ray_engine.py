@@ -1,34 +1,34 @@
-"""A Ray cluster as the engine of runs: this side of `scenarios.cluster.ray_driver`, in the process of the command.
+"""A Ray cluster as the engine of a run (`RayEngine`) or of several (`RayRuns`), in the process of the command.
 
-Ray places, restarts and scales. The run itself stays where the command was given, and exchanges tasks and replies with
-its node agents as with any remote workers: over ZeroMQ, with keys that are made for this run and handed over by Ray.
-Nothing here imports Ray. If the cluster's head dies, the run goes on with the agents that are connected.
+Ray places, restarts and scales. A single run stays where the command was given, and exchanges tasks and replies with
+its node agents as with any remote workers: over ZeroMQ, with keys that are made for it and handed over by Ray. If the
+head of the cluster dies, it goes on with the agents that are connected. Of several runs, each is made as a whole on a
+node. Nothing here imports Ray.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import re
 import secrets
-import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 from coordinator.records.schema import HostEvent
 from coordinator.workers.launcher import quote
 from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import PoolError
-from edge.runtime.keys import KeyPair, new_pair
+from edge.runtime.keys import new_pair
 from scenarios.cluster.agent_keeper import agent_environment
 from scenarios.config.errors import ScenarioError
+from scenarios.run.child_process import ChildProcess, Message
+from scenarios.run.host import Host
 
 DRIVER = "scenarios.cluster.ray_driver"
 RAY, AUTO, LOCAL = "ray", "auto", "local"
@@ -86,83 +86,54 @@ def is_address(text: str) -> bool:
     return match is not None and int(match[2]) <= MAX_PORT
 
 
-class RayEngine:
-    """A connection to a cluster as a context: when it is left, nothing that was placed there remains.
-
-    Its events, notes and errors come in through a thread of its own.
-    """
+class RayConnection:
+    """A cluster, by a process that speaks with it (`scenarios.cluster.ray_driver`), as a context: when it is left,
+    nothing that was placed there remains."""
 
     def __init__(
-        self, address: str, workers: int | None = None, option: str = "--on", listen: str | None = None
+        self,
+        option: str,
+        address: str,
+        on_note: Callable[[str], None],
+        on_message: Callable[[Message | None], None],
     ) -> None:
-        """``workers``: per node, by default as many as Ray gives processors; ``listen``: ``tcp://HOST:PORT`` at which
-        the nodes reach this machine, by default the address that they see and any port. ScenarioError."""
-        self._named, self._address = f"{option} {address}", check_address(option, address)
-        self._workers, self._listen = workers, listen
-        self._pair = new_pair()
-        self._agents = [new_pair() for _ in range(NODES)]
-        self.names: dict[str, str] = {}
-        """Public key -> node, filled in as agents are placed"""
-        self.on_note: Callable[[str], None] = lambda note: None
-        """Told of what happens at the cluster; to be set before the context is entered"""
-        self._has_left: set[str] = set()
-        self._token = secrets.token_hex(8)
-        self._device = "cpu"
-        self._hopeless = ""
-        self._own_address = ""
+        """``on_message`` is called in another thread with its messages, and with None if it is lost. ScenarioError."""
+        self.name, self._address = f"{option} {address}", check_address(option, address)
+        self._on_note, self._on_message = on_note, on_message
         self._is_ending = False
-        self._listener: threading.Thread | None = None
-        self._said: dict[int, Callable[[dict[str, Any] | None], None]] = {}
+        self.is_lost = False
 
     def __enter__(self) -> Self:
         """Connect to the cluster, or start one. ScenarioError if there is none at the address."""
-        self.on_note(f"{self._named}: {'starting a cluster here' if self._address == LOCAL else CONNECTING}")
+        is_own = self._address == LOCAL
+        self._on_note(f"{self.name}: {'starting a cluster here' if is_own else CONNECTING}")
+        own = {**PRIVATE_CLUSTER, "RAY_AUTH_TOKEN": secrets.token_hex(32)} if is_own else {}
+        environment = agent_environment() | {"RAY_USAGE_STATS_ENABLED": "0"} | own
         self._errors: IO[bytes] = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", DRIVER, self._address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=self._environment(),
-            start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
-        )
+        self._process = ChildProcess(DRIVER, self._address, env=environment, errors=self._errors)
         try:
-            self._begin()
+            first = self._first_message()
+            if "cluster" not in first:
+                raise ScenarioError(f"{self.name}: {first['unreachable']}")
         except BaseException:
             self._end(0.0)
             raise
+        cluster = first["cluster"]
+        self.address, self.own_address = str(cluster["address"]), str(cluster["own_address"])
+        self.size = ClusterSize(cluster["nodes"], cluster["cpus"], cluster["gpus"], cluster["most_cpus"])
+        self._process.channel.listen(self._on_driver_message)
         return self
 
-    def _environment(self) -> dict[str, str]:
-        own = {**PRIVATE_CLUSTER, "RAY_AUTH_TOKEN": secrets.token_hex(32)} if self._address == LOCAL else {}
-        return agent_environment() | {"RAY_USAGE_STATS_ENABLED": "0"} | own
-
-    def _begin(self) -> None:
-        first = self._first_answer()
-        if "cluster" not in first:
-            raise ScenarioError(f"{self._named}: {first['unreachable']}")
-        found = first["cluster"]
-        self._own_address = found["own_address"]
-        self.size = ClusterSize(found["nodes"], found["cpus"], found["gpus"], found["most_cpus"])
-        self.address = str(found["address"])
-        self._listener = threading.Thread(target=self._listen_to_driver, daemon=True)
-        self._listener.start()
-
-    def _first_answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
+    def _first_message(self) -> Message:
         timer = threading.Timer(CONNECT_SECONDS, self._process.kill)
         timer.start()
-        line = self._process.stdout.readline()
+        message = self._process.channel.receive()
         timer.cancel()
-        if line:
-            return dict(json.loads(line))
+        if message is not None:
+            return message
         self._errors.seek(0)
         last = last_word(self._errors.read().decode(errors="replace"))
         return {"unreachable": f"no answer: {last}" if last else f"no answer within {CONNECT_SECONDS:g} s"}
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        return quote(self._errors.read())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -171,33 +142,69 @@ class RayEngine:
 
     def _end(self, seconds: float) -> None:
         self._is_ending = True
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._listener is not None:
-            self._listener.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._process.end(seconds)
         self._errors.close()
 
-    # --- agents of a run ------------------------------------------------------------------------------------------
+    def send(self, message: Message) -> None:
+        """Send a message to the driver; without effect once the connection is lost."""
+        self._process.channel.send(message)
+
+    def _on_driver_message(self, message: Message | None) -> None:
+        if message is None:
+            if self._is_ending:
+                return
+            self._errors.seek(0)
+            _log.warning("the process that speaks with Ray has ended%s", quote(self._errors.read()))
+            self.is_lost = True
+        elif "note" in message:
+            self._on_note(message["note"])
+            return
+        self._on_message(message)
+
+
+class RayEngine:
+    """Node agents on a cluster, as a context: when it is left, none of them remains.
+
+    Events, notes and errors of the cluster come in through another thread.
+    """
+
+    def __init__(
+        self, address: str, workers: int | None = None, option: str = "--on", listen: str | None = None
+    ) -> None:
+        """``workers``: per node, by default as many as Ray gives processors; ``listen``: ``tcp://HOST:PORT`` at which
+        the nodes reach this machine, by default the address that they see and any port. ScenarioError."""
+        self.on_note: Callable[[str], None] = lambda note: None
+        """Is called with events of the cluster; to be set before the context is entered"""
+        self._connection = RayConnection(option, address, self._pass_note, self._on_message)
+        self._workers, self._listen = workers, listen
+        self._pair = new_pair()
+        self._agents = [new_pair() for _ in range(NODES)]
+        self.names: dict[str, str] = {}
+        """Public key -> node, filled in as agents are placed"""
+        self._token = secrets.token_hex(8)
+        self._device = "cpu"
+        self._hopeless = ""
+
+    def __enter__(self) -> Self:
+        """Connect to the cluster, or start one. ScenarioError if there is none at the address."""
+        self._connection.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.__exit__(kind, error, trace)
 
     def serve(self, device: str) -> RemoteAccess:
         """The port for the run's agents, which are placed once it is open (`on_event`)."""
-        self._device = device
-        self.on_note(f"{self._named}: the cluster at {self.address} has {self.size}; each node gets an agent")
-        host = f"[{self._own_address}]" if ":" in self._own_address else self._own_address
-        keys = [pair.public.decode() for pair in self._agents]
+        self._device, cluster = device, self._connection
+        self.on_note(f"{cluster.name}: the cluster at {cluster.address} has {cluster.size}; each node gets an agent")
+        host = f"[{cluster.own_address}]" if ":" in cluster.own_address else cluster.own_address
         return RemoteAccess(
             self._listen or f"tcp://{host}:*",
             self._pair.public,
             self._pair.secret,
-            keys,
+            [pair.public.decode() for pair in self._agents],
             names=self.names,
             next_worker_seconds=NEXT_AGENT_SECONDS,
         )
@@ -205,96 +212,130 @@ class RayEngine:
     def on_event(self, event: HostEvent) -> None:
         """Place the agents as soon as the run listens for them."""
         if event.kind == "listening":
-            self._send({"serve": self._told(_reachable(event.detail, self._own_address))})
-
-    def _told(self, endpoint: str) -> dict[str, Any]:
-        return {
-            "token": self._token,
-            "endpoint": endpoint,
-            "server": self._pair.public.decode(),
-            "keys": [_as_text(pair) for pair in self._agents],
-            "device": self._device,
-            "workers": self._workers,
-            "wait_seconds": WAIT_SECONDS,
-        }
+            request = {
+                "token": self._token,
+                "endpoint": _reachable(event.detail, self._connection.own_address),
+                "server": self._pair.public.decode(),
+                "keys": [(pair.public.decode(), pair.secret.decode()) for pair in self._agents],
+                "device": self._device,
+                "workers": self._workers,
+                "wait_seconds": WAIT_SECONDS,
+            }
+            self._connection.send({"serve": request})
 
     def check(self) -> None:
         """PoolError if no node's agent can join the run."""
         if self._hopeless:
-            raise PoolError(f"{self._named}: {self._hopeless}")
+            raise PoolError(f"{self._connection.name}: {self._hopeless}")
 
-    # --- whole runs -----------------------------------------------------------------------------------------------
+    def _pass_note(self, note: str) -> None:
+        self.on_note(note)
 
-    def begin_run(
-        self, slot: int, host: Mapping[str, Any], run: Mapping[str, Any], heed: Callable[[dict[str, Any] | None], None]
-    ) -> None:
-        """Make a run on some node. ``heed`` is told what it says, by another thread; None if the cluster is lost."""
-        self._said[slot] = heed
-        if self._process.poll() is not None:
-            heed(None)
-        self._send({"run": {"slot": slot, "host": dict(host), "run": dict(run)}})
-
-    def stop_run(self, slot: int, reason: str) -> None:
-        """The run of this slot is to end with its round."""
-        self._send({"stop": slot, "reason": reason})
-
-    def drop_run(self, slot: int) -> None:
-        """The run of this slot is to end at once."""
-        self._send({"drop": slot})
-
-    def forget_run(self, slot: int) -> None:
-        """Nobody listens to the run of this slot any more."""
-        self._said.pop(slot, None)
-
-    # --- the driver -----------------------------------------------------------------------------------------------
-
-    def _send(self, told: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError, ValueError):  # its end is noted
-            self._process.stdin.write(json.dumps(told).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def _listen_to_driver(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._heed(json.loads(line))
-        if not self._is_ending:
-            self.on_note(f"{self._named}: the connection to the cluster is lost; the run goes on with the nodes it has")
-            _log.warning("the process that speaks with Ray has ended%s", self._last_words())
-        for heed in list(self._said.values()):
-            heed(None)
-
-    def _heed(self, said: dict[str, Any]) -> None:
-        name = f"node {said.get('name')}"
-        if "slot" in said:
-            if said["slot"] in self._said:  # else nobody listens any more
-                self._said[said["slot"]](said["said"])
-        elif "placed" in said:
-            self.names[said["key"]] = name
-            _log.info("%s: an agent is placed, with %g cores", name, said["CPU"])
-        elif "said" in said:
-            for line in said["said"]:
+    def _on_message(self, message: Message | None) -> None:
+        if message is None:
+            lost = "the connection to the cluster is lost; the run goes on with the nodes it has"
+            self.on_note(f"{self._connection.name}: {lost}")
+            return
+        name = f"node {message.get('name')}"
+        if "placed" in message:
+            self.names[message["key"]] = name
+            _log.info("%s: an agent is placed, with %g cores", name, message["CPU"])
+        elif "log" in message:
+            for line in message["log"]:
                 _log.info("%s: %s", name, line)
-        elif "failed" in said:
-            end = "; it is left out" if said["is_left_out"] else ""
-            self.on_note(f"{name}: {said['why']}{end}")
-        elif "hopeless" in said:
-            self._hopeless = said["hopeless"]
-        elif "note" in said:
-            self.on_note(said["note"])
+        elif "failed" in message:
+            end = "; it is left out" if message["is_left_out"] else ""
+            self.on_note(f"{name}: {message['why']}{end}")
+        elif "hopeless" in message:
+            self._hopeless = message["hopeless"]
         else:
-            _log.info("%s: %s", name, said)
+            _log.info("%s: %s", name, message)
+
+
+class RayRuns:
+    """Whole runs on a cluster, as a context: when it is left, none of them is on its way.
+
+    These are the `scenarios.experiment.executors.RunPlaces` of a run set.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        workers: int | None,
+        parallel: int | None,
+        on_note: Callable[[str], None],
+        option: str = "--on",
+    ) -> None:
+        """``workers``: of one run, by default as many as the cores allow where all runs have as many; ``parallel``: the
+        most runs at a time, by default as many as there is room for. ScenarioError."""
+        self._connection = RayConnection(option, address, on_note, self._on_message)
+        self._workers, self._parallel, self._on_note = workers, parallel, on_note
+        self._listeners: dict[int, Callable[[Message | None], None]] = {}
+
+    def __enter__(self) -> Self:
+        cluster = self._connection.__enter__()
+        self._on_note(f"{cluster.name}: the cluster at {cluster.address} has {cluster.size}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.__exit__(kind, error, trace)
+
+    def shares(self, host: Host, runs: int) -> list[int]:
+        """The workers of each slot. ScenarioError if no node has as many cores as a run is to have workers."""
+        size = self._connection.size
+        return run_shares(size.cpus, size.most_cpus, runs, self._parallel, self._workers)
+
+    def open(self, slot: int, on_message: Callable[[Message | None], None]) -> None:
+        """Open a place for one run after another; each is made on a node of its own choice."""
+        self._listeners[slot] = on_message
+
+    def begin(self, slot: int, request: Message | None) -> None:
+        """Have a run made, as `scenarios.experiment.run_process` receives it; None: there are no more."""
+        if request is not None:
+            places = {name: str(Path(request[name]).resolve()) for name in ("out", "path")}
+            self._connection.send({"slot": slot, "run": {**request, **places}})
+        if self._connection.is_lost:
+            self._listeners[slot](None)
+
+    def stop(self, slot: int, why: str) -> None:
+        """Have the run end with its round, stopped by ``why``."""
+        self._connection.send({"slot": slot, "stop": why})
+
+    def close(self, slot: int, at_once: bool) -> str:
+        """Drop the run, if ``at_once``; the reason for which the slot is lost, if it is."""
+        if at_once:
+            self._connection.send({"slot": slot, "drop": True})
+        return "the connection to the cluster is lost"
+
+    def _on_message(self, message: Message | None) -> None:
+        if message is None:
+            for listener in list(self._listeners.values()):
+                listener(None)
+        else:
+            self._listeners[message["slot"]](message["message"])
+
+
+def run_shares(cpus: float, most_cpus: float, missing: int, parallel: int | None, workers: int | None) -> list[int]:
+    """The workers of each of the runs that a cluster makes at the same time.
+
+    ``cpus``: cores of all nodes; ``most_cpus``: of the largest node. ScenarioError for ``workers`` that no node has.
+    """
+    if (workers or 1) > most_cpus:
+        raise ScenarioError(
+            f"--workers {workers or 1}: a run needs a node with as many cores; the largest has {most_cpus:g}"
+        )
+    count = min(missing, parallel or missing, int(cpus // (workers or 1)))
+    each = workers or max(1, int(min(most_cpus, cpus // max(1, count))))
+    return [each] * count
 
 
 def last_word(errors: str) -> str:
-    """Why a process that used Ray has ended, of what it wrote to stderr; '' if nothing says it."""
+    """The reason for which a process that used Ray has ended, from its stderr; '' if there is none."""
     fatal = [line["text"] for line in LOG_LINE.finditer(errors) if line["level"] == FATAL]
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     return fatal[0] if fatal else LOG_LINE.sub(r"\g<text>", lines[-1]) if lines else ""
-
-
-def _as_text(pair: KeyPair) -> tuple[str, str]:
-    return pair.public.decode(), pair.secret.decode()
 
 
 def _reachable(endpoint: str, own_address: str) -> str:

@@ -15,3 +15,16 @@ def cache_folder() -> Path:
         return (Path(named) if named else Path.home() / ".cache") / "fedbr-edge"
     except RuntimeError:  # neither HOME nor an entry in the password database
         raise ScenarioError("there is no home folder for the cache: set HOME or XDG_CACHE_HOME") from None
+
+
+def objects_folder() -> Path:
+    """The folder of the modules that Python calls write for objects of notebooks and scripts (`scenarios.api.objects`).
+
+    Their names hold the hash of their text, so that all runs and processes share it.
+    """
+    return cache_folder() / "objects"
+
+
+def restored_objects_folder() -> Path:
+    """The same for those that run folders bring, whose code was allowed; it is searched for such a run alone."""
+    return cache_folder() / "received" / "objects"

@@ -13,6 +13,10 @@ class ScenarioError(ValueError):
         super().__init__(one_paragraph(text))
 
 
+class ReportError(ScenarioError):
+    """A folder that is not a run, or cannot be read as one."""
+
+
 def one_paragraph(text: str) -> str:
     """``text`` without its middle if it is longer than `LONGEST`, and with escapes for unprintable characters."""
     if len(text) > LONGEST:

@@ -83,6 +83,16 @@ def load(name: str, overrides: Sequence[str] = (), method: str | None = None) ->
         raise ScenarioError(f"{path.name}: tables or lists are nested too deeply") from None
 
 
+def load_resolved(name: str, tables: Mapping[str, Any]) -> Loaded:
+    """The scenario of a name from its resolved tables, as `quantities.with_units` has them; nothing of it is a default.
+
+    Modules of the user's are searched where this process finds them.
+    """
+    file = Path(f"{name}.toml")
+    with plugin_errors.named(tables, ScenarioError, name):
+        return _resolve(file, dict(tables), ValueOrigin(file.name, {}))
+
+
 def note_on_sums(loaded: Loaded, tell: Callable[[str], None]) -> None:
     """Tell of ``aggregate.sum`` where node agents alone do the work, unless the scenario names it.
 
@@ -128,7 +138,7 @@ def _put_method(raw: dict[str, Any], name: str) -> None:
 def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     scenario, valid = _parsed(file, raw, origin), partial(_valid, origin)
     method, options, server_options = _method_and_server(scenario, valid)
-    scenario = _with_partition_seed(_with_validation(scenario, raw, method))
+    scenario = _with_seeds(_with_validation(scenario, raw, method))
     all_options = _all_options(scenario, options, server_options, valid)
     filled = scenario.model_copy(update=all_options).model_dump()
     number_checks.refuse_large(filled, origin)  # again, for numbers that were given as text
@@ -332,11 +342,14 @@ def _with_validation(scenario: Scenario, raw: Mapping[str, Any], method: Method)
     return scenario.model_copy(update={"data": data})
 
 
-def _with_partition_seed(scenario: Scenario) -> Scenario:
-    """The scenario with the run's seed for its partition, if it gives none."""
-    rule = scenario.data.partition
-    seed = scenario.seed if rule.seed is None else rule.seed
-    return scenario.model_copy(update={"data": replace(scenario.data, partition=replace(rule, seed=seed))})
+def _with_seeds(scenario: Scenario) -> Scenario:
+    """The scenario with the run's seed for its partition and its fleet, where it gives none."""
+    rule, fleet = scenario.data.partition, scenario.fleet
+    if rule.seed is None:
+        rule = replace(rule, seed=scenario.seed)
+    if fleet.seed is None:
+        fleet = replace(fleet, seed=scenario.seed)
+    return scenario.model_copy(update={"data": replace(scenario.data, partition=rule), "fleet": fleet})
 
 
 def _with_row_options(rounds: RoundPolicy, valid: Callable[..., Any]) -> RoundPolicy:

@@ -105,12 +105,13 @@ def _is_bare(value: object) -> bool:
 
 def scenario_text(tables: Mapping[str, Any]) -> str:
     """The TOML of a resolved scenario, its quantities with units; `scenarios.config.load` reads the same from it."""
-    return toml_text(_with_units(tables, ""))
+    return toml_text(with_units(tables))
 
 
-def _with_units(table: Mapping[str, Any], at: str) -> dict[str, Any]:
+def with_units(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """The tables of a resolved scenario with quantities as text; `scenarios.config.load` reads the same from them."""
     return {
-        key: _with_units(value, f"{at}{key}.") if isinstance(value, Mapping) else _written(f"{at}{key}", value)
+        key: with_units(value, f"{at}{key}.") if isinstance(value, Mapping) else _written(f"{at}{key}", value)
         for key, value in table.items()
     }
 

@@ -225,6 +225,9 @@ class FleetSection(Section):
     """Shares by name of device, or one name per client."""
     networks: dict[str, Share] | Names = field(default_factory=lambda: {"wifi-4": 1.0})
     """Shares by name of network, or one name per client."""
+    seed: Annotated[int, Field(ge=0)] | None = None
+    """Seed of the fleet alone: devices, links, availability, and all that varies over clients, visits and time. By
+    default the run's ``seed``. A number gives runs of different seeds one fleet."""
     compute_spread: Annotated[float, Field(ge=1, le=1e6)] = 1.0
     """A fixed factor slows down each client's device, log-uniform in 1 .. compute_spread."""
     bandwidth_spread: Annotated[float, Field(ge=1, le=1e6)] = 1.0
@@ -345,7 +348,8 @@ class Scenario(BaseModel):
     server_options: dict[str, Any] = {}
     """The server optimizer's hyperparameters."""
     seed: int = Field(default=0, ge=0)
-    """Seed of all random draws of the run; the partition has one of its own if ``data.partition.seed`` is given."""
+    """Seed of all random draws of the run; partition and fleet have seeds of their own if ``data.partition.seed`` and
+    ``fleet.seed`` are given."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()

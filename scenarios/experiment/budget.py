@@ -1,7 +1,7 @@
 """Accuracy against budgets of bytes and virtual time: one run per row and seed, from which all budgets are read.
 
 A run goes on until the largest budget of each kind is used up, or until rounds.max. Budgets do not cut a round short,
-so that all are read in the same way (`report.progress`). One folder holds a study: a run folder per row and seed,
+so that all are read in the same way (`run.progress`). One folder holds a study: a run folder per row and seed,
 ``study.json``, ``table.csv``, ``curves.csv`` and ``report.html``.
 """
 
@@ -20,8 +20,8 @@ from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import bands, terminal
 from scenarios.report.columns import PERCENT
 from scenarios.report.csv_files import csv_text
-from scenarios.report.progress import at_budget, spread
 from scenarios.report.tables import Number, Table, TableColumn
+from scenarios.run.progress import at_budget, spread
 
 KIND = "budget"
 METHODS = ("fedavg", "fedbr")

@@ -19,7 +19,7 @@ from scenarios.experiment.grid import METHOD, Grid, over_methods, variant_name
 from scenarios.experiment.run_set import RunSet
 from scenarios.experiment.sweep import Sweep, default_targets
 from scenarios.report import html, terminal
-from scenarios.report.progress import at_budget
+from scenarios.run.progress import at_budget
 
 KIND, MARK = "compare", "compare.json"
 METHODS = ("fedavg", "fedprox", "fedmlb", "fedbr")

@@ -19,9 +19,9 @@ from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, folder_of, warning_lines
 from scenarios.report import html, terminal
 from scenarios.report.groups import RunGroup
-from scenarios.report.progress import Trail, trail
 from scenarios.report.tables import Table
 from scenarios.run.host import Host
+from scenarios.run.progress import Trail, trail
 
 Result = Mapping[str, Any]
 """What a command prints with ``--json``"""
@@ -66,7 +66,7 @@ class Experiment:
 
     Subclasses customise by
 
-    * `result`: the keys of ``--json``, from what `run_set.run_all` returns
+    * `result`: the keys of ``--json``, from what `executors.make_runs` returns
     * `page`: what the report shows of a result; `write_page`, for a report of another form
     * `show`: what the terminal does, by default the tables of the page
     * `files`: further files beside the runs
@@ -99,7 +99,7 @@ class Experiment:
         return f"{row.folder}-seed{seed}"
 
     def result(self, done: Result) -> dict[str, Any]:
-        """The result, from what `run_set.run_all` returns."""
+        """The result, from what `executors.make_runs` returns."""
         raise NotImplementedError
 
     def page(self, result: Result) -> ExperimentPage:
@@ -114,7 +114,7 @@ class Experiment:
         for name, svg, _ in page.figures if page.figure_folder else ():
             (folder / page.figure_folder).mkdir(exist_ok=True)
             write_text(folder / page.figure_folder / f"{name}.svg", plot_style.standalone(svg))
-        answer = html.Answer(page.lead, page.facts, page.figures, page.tables, warning_lines(result))
+        answer = html.ExperimentAnswer(page.lead, page.facts, page.figures, page.tables, warning_lines(result))
         target = self.targets[0] if self.targets else None
         return html.write_experiment(folder / self.page_file, page.title, answer, page.groups, target, page.drawn)
 

@@ -18,6 +18,7 @@ from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import policy_row
 from coordinator.rounds.selectors.registry import selection
 from edge.protocol.lr_schedules import lr_schedule
+from edge.protocol.plugins import display_name
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded, load
@@ -80,7 +81,7 @@ class Grid:
             lengths = ", ".join(f"{axis.key} has {len(axis.values)}" for axis in axes)
             raise ScenarioError(f"--zip: lists side by side must be equally long: {lengths}")
         values = (axis.values for axis in axes)
-        rows = zip(*values, strict=True) if self.zipped else product(*values)
+        rows = zip(*values, strict=True) if self.zipped and axes else product(*values)
         own = [
             self.applied(point, point) for point in (dict(zip((a.key for a in axes), row, strict=True)) for row in rows)
         ]
@@ -298,7 +299,7 @@ def override_text(key: str, value: Any) -> str:
 
 def label(settings: Point) -> str:
     """``method=fedbr train.lr=0.05``."""
-    return " ".join(f"{key}={show(value)}" for key, value in settings.items())
+    return display_name(" ".join(f"{key}={show(value)}" for key, value in settings.items()))
 
 
 def variant_name(method: str, settings: Point) -> str:

@@ -7,8 +7,8 @@ from itertools import combinations
 from typing import Any
 
 from scenarios.experiment.statistics import holm, paired, tested
-from scenarios.report.progress import Trail, to_target
 from scenarios.report.readings import ACCURACY, AMOUNTS, BEST, OF_TRAIL, Reading, until
+from scenarios.run.progress import Trail, to_target
 
 SPENT = ("virtual_seconds", "bytes", "joules", "rounds")
 """Amounts that sweeps report"""

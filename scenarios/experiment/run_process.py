@@ -1,140 +1,92 @@
-"""A run process: ``python -m scenarios.experiment.run_process`` makes runs of a run set, one after another.
+"""A run process: makes runs of a run set, one after another, with one fork server for all of them.
 
-It has one fork server for all of them, and speaks one JSON object per line. From stdin:
+It is a `scenarios.run.child_process.ChildProcess`, and receives
 
-    {"host": {"out": PATH, "device": NAME, "workers": COUNT}}      first
-    {"run": {"name": .., "path": .., "scenario": TOML, "scenario_name": .., "needs": {..}}}
+    {"run": {"name", "path", "scenario", "scenario_name", "needs", "out", "device", "workers"}}
+                                    as `scenarios.experiment.executors.run_request` has it; null: there are no more
     {"stop": REASON}                the run ends with its round, as after Ctrl-C, and was stopped by this
-    {"end": true}                   there are no more runs
 
-To stdout:
+and sends
 
-    {"began": PATH}                 of the run's folder
+    {"started": true}               its folder is there
     {"round": {..}}                 a `RoundFinished`
     {"note": TEXT}                  for the scenario's author
-    {"ended": {..}}                 the run's summary
-    {"failed": TEXT, "is_users": FLAG}
-    {"stopped": true}               the user stopped the run before its first round
+    {"ended": {..}}, {"failed": TEXT, "is_users": FLAG}, {"stopped": true}
+                                    as `scenarios.experiment.executors.outcome` has them
 
-At the end of stdin, which the kernel brings about however the other process dies, it ends at once; its fork server then
-ends its workers. Every round that was committed stays.
+When its channel ends it ends at once; its fork server then ends its workers. Every round that was committed stays.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import queue
-import sys
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coordinator.rounds.budget import USER
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.task import Stopped
-from edge.protocol.scratch import scratch
-from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.experiment.run_set import PlannedRun, make_run, reason
+from scenarios.config.load import Loaded, load_resolved
+from scenarios.experiment import executors
+from scenarios.experiment.run_set import PlannedRun, make_run
+from scenarios.run.child_process import Channel, parent_channel
 from scenarios.run.host import Host
-
-Answer = Callable[[dict[str, Any]], None]
-
-
-class Commands:
-    """What the other process says: runs, one after another, and whether to stop."""
-
-    def __init__(self) -> None:
-        self._runs: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._stopped_by: str | None = None
-        self.host = json.loads(sys.stdin.readline())["host"]
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def __call__(self) -> bool:
-        """Whether to stop."""
-        return self._stopped_by is not None
-
-    def stopped_by(self) -> str:
-        """Why to stop."""
-        return self._stopped_by or USER
-
-    def next_run(self) -> dict[str, Any] | None:
-        """The next run, once it is named; None if there is none."""
-        return self._runs.get()
-
-    def _listen(self) -> None:
-        for line in sys.stdin:
-            said = json.loads(line)
-            if "run" in said:
-                self._runs.put(said["run"])
-            elif "stop" in said:
-                self._stopped_by = said["stop"]
-            else:
-                self._runs.put(None)
-                return
-        os._exit(1)  # whoever asked is gone
+from scenarios.run.observer import RunObserver
 
 
 def main() -> None:
     """Make all runs."""
-    answer = _answers()
-    commands = Commands()
-    told = commands.host
-    host = Host(
-        Path(told["out"]),
-        told["workers"],
-        told["device"],
-        on_start=lambda folder, loaded: answer({"began": str(folder)}),
-        on_round=lambda progress: answer({"round": packed(progress)}),
-        on_note=lambda note: answer({"note": note}),
-        stopped_by=commands.stopped_by,
-    )
+    channel = parent_channel()
+    requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    reasons: list[str] = []
+
+    def listen() -> None:
+        for message in iter(channel.receive, None):
+            if "stop" in message:
+                reasons.append(message["stop"])
+                continue
+            requests.put(message["run"])
+            if message["run"] is None:
+                return
+        os._exit(1)  # whoever asked is gone
+
+    threading.Thread(target=listen, daemon=True).start()
     with WorkerLauncher() as launcher:
-        while (run := commands.next_run()) is not None:
-            answer(_outcome(run, host, launcher, commands))
+        for request in iter(requests.get, None):
+            channel.send(executors.outcome(partial(_make, request, channel, launcher, reasons)))
 
 
-def _answers() -> Answer:
-    """Writes answers to stdout; all else that is printed, such as by a user's module, goes to stderr from now on."""
-    channel = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+class ProgressSender(RunObserver):
+    """Sends how far a run is to the process that asked for it."""
 
-    def answer(said: dict[str, Any]) -> None:
-        channel.write(json.dumps(said, default=lambda number: number.item()) + "\n")
-        channel.flush()
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
 
-    return answer
+    def on_start(self, folder: Path, loaded: Loaded) -> None:
+        self._channel.send({"started": True})
 
+    def on_round(self, progress: RoundFinished) -> None:
+        self._channel.send({"round": executors.round_message(progress)})
 
-def _outcome(run: dict[str, Any], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
-    try:
-        planned = PlannedRun(run["name"], _loaded(run), run["needs"])
-        return {"ended": make_run(planned, Path(run["path"]), host, launcher, stopped)}
-    except Stopped:
-        return {"stopped": True}
-    except Exception as error:
-        return {"failed": reason(error), "is_users": isinstance(error, ScenarioError)}
+    def on_note(self, note: str) -> None:
+        self._channel.send({"note": note})
 
 
-def _loaded(run: dict[str, Any]) -> Loaded:
-    with scratch() as folder:
-        file = folder / "scenario.toml"
-        file.write_text(run["scenario"], encoding="utf-8")
-        return replace(load(str(file)), name=run["scenario_name"])
-
-
-def packed(progress: RoundFinished) -> dict[str, Any]:
-    """A round's progress as JSON; `scenarios.experiment.parallel` reads it."""
-    return {
-        "row": list(progress.row),
-        "rounds": progress.rounds,
-        "bytes_down": progress.bytes_down,
-        "bytes_up": progress.bytes_up,
-        "chosen": list(progress.chosen.items()),
-    }
+def _make(request: dict[str, Any], channel: Channel, launcher: WorkerLauncher, reasons: list[str]) -> dict[str, Any]:
+    """Make a run that ends with its round once there are ``reasons``."""
+    host = Host(
+        Path(request["out"]),
+        request["workers"],
+        request["device"],
+        observers=[ProgressSender(channel)],
+        stopped_by=lambda: reasons[0] if reasons else USER,
+    )
+    loaded = load_resolved(request["scenario_name"], request["scenario"])
+    run = PlannedRun(request["name"], loaded, request["needs"])
+    return make_run(run, Path(request["path"]), host, launcher, lambda: bool(reasons))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,17 +21,15 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
-from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.plugin_keys import own_names
-from scenarios.config.quantities import scenario_text
+from scenarios.config.errors import ReportError, ScenarioError
+from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
-from scenarios.config.toml_source import read as read_toml
-from scenarios.report.progress import ProgressPoint, after, reached, trail
-from scenarios.report.run_reader import flat, summary
-from scenarios.run import builder, run_folder, runner
-from scenarios.run.host import Host, check_folder, make_folder, run_lock
-from scenarios.run.plugin_sources import not_imported
-from scenarios.run.run_folder import HeldFolder
+from scenarios.run import builder, folder_files, runner
+from scenarios.run.folder_files import HeldFolder, run_lock
+from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
+from scenarios.run.progress import ProgressPoint, after, reached, trail
+from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
 
 BUDGETS = "budgets"
@@ -77,28 +74,15 @@ def folder_of(result: Mapping[str, Any]) -> Path:
 
 def pending(run_set: RunSet, out: Path, device: str) -> list[PlannedRun]:
     """The runs that are not finished; ScenarioError if the folder belongs to another run set or holds other runs."""
-    check_folder(run_set.name, Host(out, 1, device, run_set.run_id), may_exist=True)
+    folder_files.check_place(out / run_set.name, run_set.run_id, may_exist=True)
     folder = known_folder(run_set, out)
     if folder is None:
         return list(run_set.runs)
     for path in (folder / run.name for run in run_set.runs):
         if path.is_symlink():
             raise ScenarioError(f"{path} is a link: a study writes into folders of its own; choose another --run-id")
-        run_folder.check(path)
+        folder_files.check(path)
     return [run for run in run_set.runs if not _is_finished(folder / run.name, run, device)]
-
-
-def run_all(run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
-    """Make the runs that are not finished; returns ``folder``, ``runs``, ``warnings``, and ``failed`` and ``missing``
-    if any are.
-
-    ``runs`` are summaries with the run's ``name``, and ``warnings`` theirs, each with the ``runs`` that have it;
-    ``stopped_by`` is "budgets" where a run met its needs. A run that fails does not end the others;
-    RunFailed if none of them has a summary, but the first ScenarioError if all of them failed with one. If the user
-    stops the run set, the result covers the runs so far; `Stopped` if there are none.
-    """
-    with locked(run_set, host) as held:
-        return _run_missing(run_set, held.path, host, launcher, held.watched(stopped))
 
 
 @contextlib.contextmanager
@@ -109,28 +93,6 @@ def locked(run_set: RunSet, host: Host) -> Iterator[HeldFolder]:
     folder = known_folder(run_set, host.out) or _new(run_set, host)
     with run_lock(folder) as held:
         yield held
-
-
-def _run_missing(
-    run_set: RunSet, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
-) -> dict[str, Any]:
-    ended, missing = ended_before(run_set, folder, host)
-    failed: dict[str, str] = {}
-    users_errors: dict[str, str] = {}
-    for run in missing:
-        try:
-            ended[run.name] = make_run(run, folder / run.name, host, launcher, stopped)
-        except Stopped:
-            break
-        except Exception as error:  # in a run of its own: the others need not know
-            failed[run.name] = reason(error)
-            if isinstance(error, ScenarioError):
-                users_errors[run.name] = str(error)
-        if stopped():
-            break
-    if not ended:
-        refuse_nothing(failed, users_errors, folder, run_set.mark)
-    return collected(run_set, folder, ended, failed)
 
 
 def refuse_nothing(failed: Mapping[str, str], users_errors: Mapping[str, str], folder: Path, mark: str) -> None:
@@ -152,13 +114,14 @@ def ended_before(run_set: RunSet, folder: Path, host: Host) -> tuple[dict[str, d
     missing = pending(run_set, host.out, host.device)
     names = {run.name for run in missing}
     there = [run for run in run_set.runs if run.name not in names]
-    return {run.name: _ended(run, folder / run.name, summary(folder / run.name) or {}) for run in there}, missing
+    ended = {run.name: _ended(run, folder / run.name, RunFolder(folder / run.name).summary or {}) for run in there}
+    return ended, missing
 
 
 def collected(
     run_set: RunSet, folder: Path, ended: Mapping[str, dict[str, Any]], failed: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What `run_all` returns; RunFailed if no run has ended."""
+    """What `make_runs` returns; RunFailed if no run has ended."""
     if not ended:
         raise RunFailed(failures(failed))
     runs = [ended[run.name] for run in run_set.runs if run.name in ended]
@@ -177,7 +140,7 @@ def _warnings(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def warning_lines(result: Mapping[str, Any]) -> list[str]:
-    """The warnings of a result of `run_all`, each once, after the runs that have it."""
+    """The warnings of a result of `make_runs`, each once, after the runs that have it."""
     return [f"{_named(each['runs'], len(result['runs']))}: {each['warning']}" for each in result.get("warnings", [])]
 
 
@@ -234,7 +197,8 @@ def known_folder(run_set: RunSet, out: Path) -> Path | None:
 
 def _new(run_set: RunSet, host: Host) -> Path:
     mark = json.dumps({"study": run_set.kind})
-    return make_folder(run_set.name, host, lambda folder: write_text(folder / run_set.mark, mark))
+    place = host.out / run_set.name
+    return folder_files.make_folder(place, host.run_id, lambda folder: write_text(folder / run_set.mark, mark))
 
 
 def discard(folder: Path, mark: str) -> None:
@@ -251,18 +215,18 @@ def make_run(
     """Make one run in its folder ``path``, or go on with it; its summary with its name. Errors as of `runner.run`."""
     points = trail(path) if has_rounds(path / "ledger.sqlite") else ()
     is_begun = bool(points) and not reached(points, run.needs)  # unfinished, or shorter than its needs now are
-    until = _Until(run.needs, points[-1] if is_begun else None, stopped, host.on_round)
-    inside = replace(host, run_id=f"{path.parent.name}/{run.name}", on_round=until.on_round)
+    needs = _Needs(run.needs, points[-1] if is_begun else None)
+    inside = replace(host, run_id=f"{path.parent.name}/{run.name}", observers=(*host.observers, needs))
     if is_begun:
         loaded = builder.on_device(run.loaded, host.device)
-        return _ended(run, path, runner.resume(loaded, inside, path, launcher, until))
+        return _ended(run, path, runner.resume(loaded, inside, path, launcher, stopped))
     _clear(path)
-    return _ended(run, path, runner.run(run.loaded, inside, launcher, until, stop_at_target=False))
+    return _ended(run, path, runner.run(run.loaded, inside, launcher, stopped, stop_at_target=False))
 
 
 def _clear(path: Path) -> None:
     """Remove the files of a run that ended before its first round; ScenarioError if anything else is there."""
-    run_folder.discard(path)
+    folder_files.discard(path)
     if path.exists():
         left = next((file for file in sorted(path.rglob("*")) if file.is_symlink() or not file.is_dir()), path)
         raise ScenarioError(f"{left} is no file of a run, so {path} cannot be made anew; choose another --run-id")
@@ -275,67 +239,37 @@ def _ended(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str,
     return {"name": run.name, **summary, "run_dir": str(path), "stopped_by": stopped_by}
 
 
-class _Until:
-    """The stop flag of a run: set when the run has met its needs, or by the user."""
+class _Needs(RunObserver):
+    """Ends a run that has met its needs."""
 
-    def __init__(
-        self,
-        needs: Mapping[str, float],
-        last: ProgressPoint | None,
-        stopped: Callable[[], bool],
-        on_round: Callable[[RoundFinished], None],
-    ) -> None:
-        self._needs, self._last, self._stopped, self._on_round = needs, last, stopped, on_round
-        self._is_enough = False
+    def __init__(self, needs: Mapping[str, float], last: ProgressPoint | None) -> None:
+        self._needs, self._last = needs, last
 
-    def on_round(self, finished: RoundFinished) -> None:
-        """A round has been committed."""
-        self._last = after(self._last, finished.row)
-        self._is_enough = reached((self._last,), self._needs)
-        self._on_round(finished)
-
-    def __call__(self) -> bool:
-        return self._is_enough or self._stopped()
+    def on_round(self, progress: RoundFinished) -> bool:
+        self._last = after(self._last, progress.row)
+        return reached((self._last,), self._needs)
 
 
 def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
     """Whether a run is there and long enough; ScenarioError if it has another scenario."""
-    file = path / "scenario.toml"
-    if not file.is_file():
+    if not (path / SCENARIO).is_file():
         return False
-    _refuse_other(file, scenario_text(builder.on_device(run.loaded, device).scenario.model_dump()))
+    recorded = RunFolder(path)
+    _refuse_other(recorded, builder.on_device(run.loaded, device).scenario)
     try:
-        ended = summary(path)
-        return ended is not None and (ended["stopped_by"] not in EARLY or reached(trail(path), run.needs))
-    except sqlite3.Error:  # there is no ledger yet
+        ended = recorded.summary
+        return ended is not None and (ended["stopped_by"] not in EARLY or reached(recorded.trail, run.needs))
+    except sqlite3.Error:  # a damaged ledger is refused when the run is made
         return False
 
 
-def resolved_keys(scenario: Scenario) -> dict[str, Any]:
-    """Key -> value of a scenario, as its file in a run folder has them."""
-    return flat(tomllib.loads(scenario_text(scenario.model_dump())))
-
-
-def recorded_keys(file: Path) -> dict[str, Any]:
-    """Key -> value of a run's ``scenario.toml``, with the defaults of keys that were added since it was made.
-
-    One with plug-ins of the user's own, which are not imported for this, as it stands. ScenarioError for a file that
-    cannot be read.
-    """
+def _refuse_other(recorded: RunFolder, scenario: Scenario) -> None:
     try:
-        tables = read_toml(file, set())
-        if own_names(tables):
-            return flat(tables)
-        with not_imported():
-            return resolved_keys(load(str(file)).scenario)
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
-
-
-def _refuse_other(file: Path, text: str) -> None:
-    before = recorded_keys(file)
-    now = flat(tomllib.loads(text))
+        before = recorded.keys()
+    except ReportError as error:
+        raise ScenarioError(f"{error}; choose another --run-id") from None
+    now = resolved_keys(scenario)
     for key in sorted({*before, *now}, key=lambda key: (key.count("."), key)):  # seed before what follows it
         if before.get(key) != now.get(key):
             was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
-            raise ScenarioError(f"{file.parent} was made with {key} {was}, now {wanted}; choose another --run-id")
+            raise ScenarioError(f"{recorded.folder} was made with {key} {was}, now {wanted}; choose another --run-id")

@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy import stats
 
-from scenarios.report.progress import LEVEL, t_quantile, with_interval
+from scenarios.run.progress import LEVEL, t_quantile, with_interval
 
 POWER = 0.8
 """Probability with which `seeds_needed` finds a difference."""

@@ -5,7 +5,7 @@ more seeds, more values or more methods, finds the runs that are there and makes
 earlier command that the new one does not plan stay in the folder; its result leaves them out.
 
     experiment = plan(grid_of("digits", ["train.lr=0.05,0.1"]), seeds=3)
-    done = make_runs(experiment.run_set, host, launcher, stopped)
+    done = make_runs(experiment.run_set, host, InTurn(launcher), stopped)
     result = experiment.result(done)
 """
 
@@ -36,11 +36,12 @@ from scenarios.experiment.grid import (
     override_text,
     show,
 )
-from scenarios.experiment.run_set import RunSet, resolved_keys
+from scenarios.experiment.run_set import RunSet
 from scenarios.report import groups, readings, result_tables, tables, terminal
 from scenarios.report.columns import PERCENT, POINTS
 from scenarios.report.csv_files import csv_text
 from scenarios.report.html import MOST_DRAWN
+from scenarios.run.run_folder import resolved_keys
 
 KIND = "sweep"
 SEEDS = 3

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.rounds.budget import EARLY
+from edge.protocol.plugins import display_name
 from scenarios.experiment import results
 from scenarios.experiment.results import SPENT
 from scenarios.experiment.run_set import missing_note
@@ -79,7 +80,7 @@ def labels(rows: Sequence[Result]) -> list[str]:
     found = []
     for number, row in enumerate(rows, start=1):
         words = (value if key == "method" else f"{names[key]}={value}" for key, value in row["settings"].items())
-        found.append(f"{number} {' '.join(words) or row['method']}")
+        found.append(f"{number} {display_name(' '.join(words) or row['method'])}")
     return found
 
 

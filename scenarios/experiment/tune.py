@@ -24,8 +24,8 @@ from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import terminal
 from scenarios.report.columns import PERCENT
 from scenarios.report.csv_files import csv_text
-from scenarios.report.progress import spread
 from scenarios.report.tables import Number, Table, TableColumn
+from scenarios.run.progress import spread
 
 KIND = "tune"
 METHODS = ("fedavg",)

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from coordinator.records.store import read
-from scenarios.report.progress import trail
-from scenarios.run.run_folder import MEASURED
+from scenarios.run.folder_files import MEASURED
+from scenarios.run.progress import trail
 
 FORWARD_MACS, TRAINING_MACS = "forward MACs per example", "MACs of a training step per example"
 STORED_WEIGHTS, STORED_PARAMETERS = "stored weights", "stored parameters"

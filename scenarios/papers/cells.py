@@ -28,8 +28,8 @@ from scenarios.papers.spec import (
     PaperRow,
     PaperSetting,
 )
-from scenarios.report import best_round
-from scenarios.report.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
+from scenarios.run import best_round
+from scenarios.run.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
 
 MARKS = {
     "scaled": ("†", "not at the paper's scale"),

@@ -16,11 +16,11 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from scenarios.papers.amounts import HESSIAN_DIRECTION, HESSIAN_NORM, HESSIANS
 from scenarios.papers.cells import CellSelection
-from scenarios.run import runner
+from scenarios.run.folder_files import MEASURED
 from scenarios.run.host import Host
-from scenarios.run.run_folder import MEASURED
-from scenarios.studies import measure, measure_request
-from scenarios.studies.measure_request import MeasureRequest
+from scenarios.run.run_folder import RunFolder
+from scenarios.studies import measure
+from scenarios.studies.measure import MeasureRequest
 
 
 def measure_runs(
@@ -31,7 +31,7 @@ def measure_runs(
     stopped: Callable[[], bool],
     tell: Callable[[str], None],
 ) -> None:
-    """Measure the runs of a figure that has values of Hessians; ``done`` is what `run_all` returns.
+    """Measure the runs of a figure that has values of Hessians; ``done`` is what `make_runs` returns.
 
     A run that cannot be measured is told, and its cells say that they are not measured.
     """
@@ -45,8 +45,8 @@ def measure_runs(
         folder = Path(run["run_dir"])
         try:
             # Its plug-ins are those of this reproduction, which has imported them from where this process searches.
-            with runner.open_existing(folder, host.device, allow_code=True) as (loaded, _):
-                asked = measure_request.plan(
+            with RunFolder(folder).open_scenario(host.device, allow_code=True) as (loaded, _):
+                asked = measure.plan(
                     loaded,
                     folder,
                     ",".join(plan.figure.metrics),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scenarios.report.progress import Trail
+from scenarios.run.progress import Trail
 
 CORRECTED, FIRST = "corrected", "first"
 STARTS = (CORRECTED, FIRST)

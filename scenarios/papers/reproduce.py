@@ -18,7 +18,7 @@ from scenarios.papers.moving_average import STARTS, Smoothing
 from scenarios.papers.registry import named
 from scenarios.papers.spec import ACCURACY_AT, BEST_MEASURES, SCALES, PaperFigure
 from scenarios.papers.tables import Reproduction
-from scenarios.report.progress import TARGET
+from scenarios.run.progress import TARGET
 
 ROW, PANEL, SETTING = "row", "panel", "setting"
 

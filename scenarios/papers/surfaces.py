@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.protocol.messages import SUBVALUE
-from scenarios.run.run_folder import MEASURED
+from scenarios.run.folder_files import MEASURED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from costmodel.units import format_bytes, format_seconds
 from scenarios.report import csv_files, method_style
-from scenarios.report.progress import Trail
 from scenarios.report.readings import AMOUNTS
+from scenarios.run.progress import Trail
 
 Doubles = NDArray[np.float64]
 STEPS = 200

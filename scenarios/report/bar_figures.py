@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 
 from coordinator.records.schema import COMPUTE, ENERGY, OWN_LINK, SERVER_LINK, WAITING
 from costmodel import units
-from scenarios.report import drawn_times, plot_style, progress, readings, reflow, theme
+from scenarios.report import drawn_times, plot_style, readings, reflow, theme
 from scenarios.report.columns import BYTES, SECONDS, Column, Quantity
 from scenarios.report.drawn_times import Interval
 from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import INK, MUTED, ShownRuns
 from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic, RecordedRun
-from scenarios.run import visits
+from scenarios.run import progress, visits
 
 BLAMED = {OWN_LINK: theme.DOWN, SERVER_LINK: theme.SHARED, COMPUTE: theme.COMPUTING, WAITING: theme.NOBODY}
 SPENT_ON = dict(zip(ENERGY.values(), (theme.NOBODY, theme.COMPUTING, theme.DOWN, theme.UP), strict=True))

@@ -11,8 +11,8 @@ from costmodel.units import format_bytes, format_flops, format_joules, format_se
 from scenarios.config.quantities import scenario_text
 from scenarios.report.columns import FLOPS, Column
 from scenarios.report.narrow import column_groups, widths
-from scenarios.report.progress import percent
 from scenarios.report.terminal import GAP, UNKNOWN, aligned, console_on, shown
+from scenarios.run.progress import percent
 
 
 def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: bool = False) -> None:

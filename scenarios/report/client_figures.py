@@ -16,13 +16,14 @@ from coordinator.records.round_record import logged_means
 from costmodel.units import BYTES
 from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURACY
-from scenarios.report import client_values, plot_style
-from scenarios.report.best_round import of_run
+from scenarios.report import plot_style
 from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.progress import with_interval
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.theme import EMPTY, PAPER
+from scenarios.run import client_values
+from scenarios.run.best_round import of_run
+from scenarios.run.progress import with_interval
 
 BAR_WIDTH = 0.8
 MOST_NAMED = 30

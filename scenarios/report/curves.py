@@ -19,9 +19,9 @@ from costmodel.units import JOULES
 from scenarios.report import plot_style
 from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import Doubles, ShownRuns
-from scenarios.report.progress import Trail
 from scenarios.report.readings import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS, Amount
-from scenarios.report.run_reader import RecordedRun, is_cut_step
+from scenarios.report.run_reader import RecordedRun
+from scenarios.run.progress import Trail, is_cut_step
 
 FEW_POINTS = 3
 """Fewer are marked, since they make no line"""

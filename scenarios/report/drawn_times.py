@@ -15,8 +15,9 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from edge.protocol.files import opened, write_text
+from scenarios.config.errors import ReportError
 from scenarios.report.columns import MISSING, SECONDS, Column
-from scenarios.report.run_reader import RecordedRun, ReportError
+from scenarios.report.run_reader import RecordedRun
 
 FILE = "uncertainty.json"
 LARGEST_NBYTES = 4_000_000

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge.protocol.files import write_bytes
+from scenarios.config.errors import ReportError
 from scenarios.report.groups import RunGroup, grouped
-from scenarios.report.run_reader import ReportError, open_runs
+from scenarios.report.run_reader import open_runs
 from scenarios.run.plugin_sources import not_imported
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
 from edge.protocol.spelling import nearest
+from scenarios.config.errors import ReportError
 from scenarios.report import bar_figures, client_figures, curves, method_figures, plot_style, round_figures
 from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.run_reader import RecordedRun, ReportError
+from scenarios.report.run_reader import RecordedRun
 
 Drawing = Callable[[ShownRuns], Figure | None]
 """None for runs without data for the figure"""

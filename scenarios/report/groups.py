@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from scenarios.report import labels
@@ -49,11 +49,9 @@ def of_rows(rows: Mapping[str, Sequence[Path]]) -> list[RunGroup]:
     groups = []
     for name, folders in rows.items():
         own = [next(runs) for _ in folders]
-        labelled = [
-            replace(run, group=name, label=name if len(own) == 1 else f"{name}, seed {run.scenario.get('seed')}")
-            for run in own
-        ]
-        groups += [RunGroup(name, labelled)] if labelled else []
+        for run in own:
+            run.group, run.label = name, name if len(own) == 1 else f"{name}, seed {run.scenario.get('seed')}"
+        groups += [RunGroup(name, own)] if own else []
     return groups
 
 

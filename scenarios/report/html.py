@@ -17,23 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge.protocol.files import write_text
-from scenarios.report import (
-    client_values,
-    drawn_times,
-    groups,
-    labels,
-    method_style,
-)
+from edge.protocol.plugins import display_name
+from scenarios.config.toml_source import leaves
+from scenarios.report import drawn_times, groups, labels, method_style
 from scenarios.report import result_tables as tables
 from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
 from scenarios.report.pages import PageTable, as_table, render, write_study
-from scenarios.report.progress import percent
-from scenarios.report.run_finder import FoundRuns, found
-from scenarios.report.run_reader import RecordedRun, flat, open_runs
+from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
 from scenarios.report.tables import Table
-from scenarios.run import visits
+from scenarios.run import client_values, visits
 from scenarios.run.plugin_sources import not_imported
+from scenarios.run.progress import percent
+from scenarios.run.run_finder import FoundRuns, found
 
 if TYPE_CHECKING:
     from scenarios.report.plot_style import ShownRuns
@@ -124,7 +120,7 @@ def build(
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExperimentAnswer:
     """What stands on the page of an experiment above the report of its runs."""
 
     sentence: str
@@ -140,7 +136,7 @@ class Answer:
 def write_experiment(
     output: Path,
     title: str,
-    answer: Answer,
+    answer: ExperimentAnswer,
     by_group: Sequence[groups.RunGroup],
     target: float | None = None,
     drawn: Collection[str] = (),
@@ -257,9 +253,9 @@ def _visit_tables(shown: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]
 def _origins(opened: Sequence[RecordedRun], shown: Sequence[RecordedRun]) -> dict[str, Any]:
     """Data, blocks, devices and machines behind the runs, and events on these."""
     return {
-        "partitions": _distinct((run, run.partition) for run in shown if run.histogram),
-        "blocks": _distinct((run, run.environment.get("blocks")) for run in shown),
-        "calibrations": _distinct((run, run.environment.get("calibrations")) for run in shown),
+        "partitions": _distinct((run, run.environment.partition) for run in shown if run.histogram),
+        "blocks": _distinct((run, run.environment.blocks) for run in shown),
+        "calibrations": _distinct((run, run.environment.calibrations) for run in shown),
         "environments": _distinct((run, _environment(run)) for run in opened),
         "events": [(run.label, *_events(run)) for run in opened],
     }
@@ -305,28 +301,28 @@ def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str,
         ("server optimizer", labels.SERVER),
         ("seed", "seed"),
     )
-    known = [flat(run.scenario) for run in runs]
+    known = [dict(leaves(run.scenario)) for run in runs]
     values = [
         (name, list(dict.fromkeys(each[key] for each in known if each.get(key) is not None))) for name, key in wanted
     ]
     facts = [(name, _several(found)) for name, found in values if found and found != [labels.PLAIN]]
     if target is not None:
         facts.append(("target", f"{100 * target:g} %"))
-    sources = dict.fromkeys(str(flat(run.environment).get("data.source") or "") for run in runs)
+    sources = dict.fromkeys(run.environment.data.source for run in runs)
     if any(sources):
         facts.append(("data from", _several([source for source in sources if source])))
-    started = runs[0].environment.get("started_utc")
-    return facts + ([("started" if len(runs) == 1 else "first started", str(started))] if started else [])
+    started = runs[0].environment.started_utc
+    return facts + ([("started" if len(runs) == 1 else "first started", started)] if started else [])
 
 
 def _several(values: Sequence[Any]) -> str:
     """A few different values, or how many there are."""
-    return ", ".join(map(str, values)) if len(values) <= MOST_FACTS else f"{len(values)} different"
+    return display_name(", ".join(map(str, values))) if len(values) <= MOST_FACTS else f"{len(values)} different"
 
 
 def _environment(run: RecordedRun) -> list[tuple[str, str]]:
-    shown = {key: value for key, value in run.environment.items() if key not in ELSEWHERE}
-    return [(key, str(value)) for key, value in flat(shown).items()]
+    shown = {key: value for key, value in run.environment.tables().items() if key not in ELSEWHERE}
+    return [(key, str(value)) for key, value in leaves(shown)]
 
 
 def _events(run: RecordedRun) -> tuple[int, list[sqlite3.Row]]:

@@ -10,11 +10,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from edge.protocol.plugins import display_name
+
 Settings = Mapping[str, Any]
 """Dotted key -> value of a resolved scenario; a key that is not set is missing."""
 METHOD, SERVER, POLICY = "method", "server", "rounds.policy"
 PLAIN = "plain"
 """The server optimizer that only adds the mean update"""
+FOLLOWERS = ("data.partition.seed", "fleet.seed")
+"""Seeds of their own, by default the run's"""
 MIXES = ("fleet.devices", "fleet.networks")
 """Tables of name -> share, which are compared as a whole"""
 VAGUE = frozenset({"kind", "name", "max", "on", "off", "down", "up", "sigma", "count", "file", "step", "case"})
@@ -25,10 +29,12 @@ MOST_NAMES = 3
 def identities(scenarios: Sequence[Settings]) -> list[Settings]:
     """Each scenario without its seed: runs with equal ones are one group.
 
-    ``data.partition.seed`` is left out where every run takes its own seed for it, as it is by default.
+    Each of `FOLLOWERS` is left out where every run takes its own seed for it, as it is by default.
     """
-    follows = all(settings.get("data.partition.seed") == settings.get("seed") for settings in scenarios)
-    left_out = {"seed", *(["data.partition.seed"] if follows else [])}
+    follow = (
+        key for key in FOLLOWERS if all(each.get(key, each.get("seed")) == each.get("seed") for each in scenarios)
+    )
+    left_out = {"seed", *follow}
     return [_with_mixes({key: value for key, value in each.items() if key not in left_out}) for each in scenarios]
 
 
@@ -44,7 +50,7 @@ def labels(groups: Sequence[Settings]) -> list[str]:
 
     A key is added only to labels that would be equal without it, until none are.
     """
-    texts = [", ".join(own) for own in _words(groups)[0]]
+    texts = [display_name(", ".join(own)) for own in _words(groups)[0]]
     # Values that are written alike, as long mixes of devices, still have names of their own.
     return [
         f"{text} #{texts[: index + 1].count(text)}" if texts.count(text) > 1 else text
@@ -109,7 +115,7 @@ def value_text(value: Any) -> str:
         return _mix_text(value)
     if isinstance(value, list | tuple):
         return "+".join(map(value_text, value)) or "none"
-    return str(value)
+    return display_name(str(value))
 
 
 def _mix_text(shares: Mapping[str, Any]) -> str:

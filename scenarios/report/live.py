@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO
+from types import MappingProxyType, TracebackType
+from typing import IO, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,10 +19,12 @@ from coordinator.records.schema import HostEvent
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
+from edge.protocol.plugins import display_name
 from scenarios.config.load import Loaded
 from scenarios.config.schema import StopSection
 from scenarios.report.narrow import fitting, widths
-from scenarios.report.progress import percent
+from scenarios.run.observer import RunObserver
+from scenarios.run.progress import percent
 
 SHOWN_ROUNDS = 10
 SHOWN_RUNS = 12
@@ -83,7 +84,7 @@ class _RunProgress:
         return "" if eta is None else f"ETA {at_most}{format_seconds(round(eta))}"
 
 
-class LiveTable:
+class LiveTable(RunObserver):
     """The progress of runs that follow each other, one for each of ``methods``, and the remote workers of a run."""
 
     def __init__(
@@ -102,9 +103,10 @@ class LiveTable:
         # Asked here, since rich takes a notebook, and any process with FORCE_COLOR, for a terminal.
         self._console = Console(file=file, force_terminal=file.isatty(), force_jupyter=False)
         self._quiet = quiet
-        self._runs = [_RunProgress(method) for method in methods]
+        self._runs = [_RunProgress(display_name(method)) for method in methods]
         self._current = -1
         self._is_live = False
+        self._live: Live | None = None
         self._names = names
         wait = "" if first_wait_seconds is None else f"; waiting for the first for {first_wait_seconds:g} s at most"
         self._how = f"for remote workers (fedbr worker --connect){wait}"
@@ -112,16 +114,21 @@ class LiveTable:
         self._address = ""
         self._joined: dict[str, str] = {}
 
-    @contextmanager
-    def showing(self) -> Iterator[None]:
+    def __enter__(self) -> Self:
         """Show the live table, if stderr is a terminal."""
         self._is_live = not self._quiet and self._console.is_terminal
-        if not self._is_live:
-            yield
-            return
-        live = Live(console=self._console, refresh_per_second=REFRESHES_PER_SECOND, get_renderable=self.render)
-        with live:
-            yield
+        if self._is_live:
+            self._live = Live(
+                console=self._console, refresh_per_second=REFRESHES_PER_SECOND, get_renderable=self.render
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
 
     def on_start(self, folder: Path, loaded: Loaded) -> None:
         """Take note that a run begins, and that the run before it, if any, has ended."""

@@ -23,9 +23,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
+from scenarios.config.errors import ReportError
 from scenarios.report import chart_data, method_style, reflow, theme
 from scenarios.report.groups import RunGroup
-from scenarios.report.run_reader import RecordedRun, ReportError
+from scenarios.report.run_reader import RecordedRun
 from scenarios.report.theme import AXIS, GRID
 
 Doubles = NDArray[np.float64]

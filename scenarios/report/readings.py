@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
-from scenarios.report import columns, progress
-from scenarios.report.best_round import BestRound
-from scenarios.report.client_values import OverClients
+from scenarios.report import columns
 from scenarios.report.columns import COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Quantity
-from scenarios.report.progress import ProgressPoint, Trail
 from scenarios.report.run_reader import RecordedRun
+from scenarios.run import progress
+from scenarios.run.best_round import BestRound
+from scenarios.run.client_values import OverClients
+from scenarios.run.progress import ProgressPoint, Trail
 
 Source = TypeVar("Source")
 Other = TypeVar("Other")
@@ -143,7 +144,7 @@ def total(column: str, heading: str, quantity: Quantity) -> Reading[RecordedRun]
 COMPLETED: Reading[RecordedRun] = of_field("completed", "rounds", COUNT)
 WORK = total("flops", "FLOPs", FLOPS)
 NOMINAL_WORK = total("nominal_flops", "nominal", FLOPS)
-WALL_SECONDS = Reading("wall_seconds", "wall time", SECONDS, RecordedRun.wall_seconds)
+WALL_SECONDS: Reading[RecordedRun] = Reading("wall_seconds", "wall time", SECONDS, RecordedRun.wall_seconds)
 
 WORST_DECILE: Reading[OverClients] = of_field("worst_decile", "worst decile", PERCENT, "max")
 OVER_CLIENTS: tuple[Reading[OverClients], ...] = (

@@ -13,14 +13,14 @@ from typing import Any
 from coordinator.records.schema import ENERGY, FAULTY, KINDS, NO_TRAINING
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
-from scenarios.report import best_round, client_values, drawn_times, readings, time_basis
+from scenarios.report import drawn_times, readings
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
 from scenarios.report.groups import RunGroup
-from scenarios.report.progress import percent, to_target, with_interval
 from scenarios.report.readings import NOT_REACHED, Reading
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
-from scenarios.run import visits
+from scenarios.run import best_round, client_values, time_basis, visits
+from scenarios.run.progress import percent, to_target, with_interval
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
 SHARE = Quantity({"%": Decimal("0.01")}, 1)
@@ -260,8 +260,7 @@ def bases(runs: Runs) -> Table:
     order = ("read", "inference", "derived", "assumed")
     names = ("read", "measured in inference", "derived", "assumed")
     found = (
-        (run.label, time_basis.shares(time_basis.seconds_by_basis(run.query, run.environment.get("bases"))))
-        for run in runs
+        (run.label, time_basis.shares(time_basis.seconds_by_basis(run.query, run.environment.bases))) for run in runs
     )
     rows: list[list[Cell]] = [[label, *(shares[basis] for basis in order)] for label, shares in found if shares]
     return Table("bases", [TableColumn("method"), *(TableColumn(name, PERCENT) for name in names)], rows)

@@ -324,7 +324,7 @@ def _fleet(run: RecordedRun) -> Fleet | None:
     kept = {key: data[key] for key in ("clients", "root") if key in data}
     try:
         scenario = Scenario.model_validate({"seed": run.scenario.get("seed", 0), "data": kept, "fleet": fleet})
-        if builder.file_hashes(scenario) != run.environment.get("files"):
+        if builder.file_hashes(scenario) != run.environment.files:
             return None
         built = fleet_builder.fleet(scenario, ("conv",))
     except (ValueError, OSError):  # whatever is wrong with the scenario or its files

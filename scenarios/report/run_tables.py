@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scenarios.report.csv_files import csv_text
-from scenarios.report.run_reader import RecordedRun, open_runs, rows, value_rows
+from scenarios.report.run_reader import RecordedRun, open_runs
 
 OTHERS: tuple[Literal["evaluations", "logged"], ...] = ("evaluations", "logged")
 """Tables that few runs have"""
@@ -53,3 +53,23 @@ def parquet_table(runs: Sequence[Path], path: Path) -> Path:
     for companion, values in _beside(opened, path):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(values), companion)
     return path
+
+
+def rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
+    """One row per run and round: the virtual columns of ``rounds``, with running totals of the bytes."""
+    table = []
+    for run in runs:
+        head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}
+        for row, point in zip(run.rounds, run.trail, strict=True):
+            totals = {"bytes_so_far": point.nbytes, "nominal_bytes_so_far": point.nominal_nbytes}
+            table.append(head | row._asdict() | totals | {"group": run.group})
+    return table
+
+
+def value_rows(runs: Sequence[RecordedRun], table: Literal["evaluations", "logged"]) -> list[dict[str, Any]]:
+    """One row per run and row of one of these tables."""
+    return [
+        {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed"), **row._asdict()}
+        for run in runs
+        for row in getattr(run, table)
+    ]

@@ -232,7 +232,12 @@ def escaped(text: str) -> str:
 
 
 def numbers(table: Table) -> str:
-    """A table as CSV, its numbers in SI units; a missing one is an empty cell.
+    """A table as CSV, its numbers in SI units; a missing one is an empty cell."""
+    return csv_text(*amounts(table))
+
+
+def amounts(table: Table) -> tuple[list[str], list[list[Any]]]:
+    """(header, rows) of numbers in SI units, None for a missing one.
 
     Columns of which a cell is a `Number` have four columns: mean, deviation, and the ends of the interval.
     """
@@ -244,7 +249,7 @@ def numbers(table: Table) -> str:
         head += [f"{name}_{part}" for part in ("mean", "deviation", "low", "high")] if spread else [name]
         for row, cell in zip(cells, own, strict=True):
             row.extend(_four(as_number(cell)) if spread else [cell])
-    return csv_text(head, cells)
+    return head, cells
 
 
 def _four(number: Number) -> list[float | None]:

@@ -12,14 +12,16 @@ from rich.table import Table as RichTable
 
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
-from scenarios.report import drawn_times, labels, nominal_cost, time_basis
+from edge.protocol.plugins import display_name
+from scenarios.config.errors import ReportError
+from scenarios.report import drawn_times, labels
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Column, Quantity, cells
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.narrow import column_groups, fitting, widths
 from scenarios.report.pages import PageTable, as_table
-from scenarios.report.progress import percent, to_target, trail
-from scenarios.report.run_reader import ReportError
 from scenarios.report.tables import Table
+from scenarios.run import nominal_cost, time_basis
+from scenarios.run.progress import percent, to_target, trail
 from scenarios.run.run_records import read_scenario
 from scenarios.run.visits import counted
 
@@ -163,7 +165,7 @@ def method_name(run: Summary) -> str:
     file = Path(run["run_dir"]) / "scenario.toml"
     server = read_scenario(file)[1].get(labels.SERVER) if file.is_file() else None
     name = str(run["method"]) + (f"\nserver={server}" if server not in (None, labels.PLAIN) else "")
-    return name + (f"\nround {run['cut_round']['round']} cut" if run.get("cut_round") else "")
+    return display_name(name) + (f"\nround {run['cut_round']['round']} cut" if run.get("cut_round") else "")
 
 
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:

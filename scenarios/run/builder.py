@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from functools import reduce
 from pathlib import Path
@@ -17,7 +17,6 @@ from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.methods import fedbr
 from coordinator.methods.compute import ComputeContext
-from coordinator.methods.spec import CorrectionSpec
 from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.client_states import ClientStates
@@ -26,7 +25,7 @@ from coordinator.records.store import Ledger
 from coordinator.rounds.budget import Budget
 from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.pool_trainer import PoolTrainer
-from coordinator.rounds.run import FederatedRun, RoundFinished
+from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.selection import ClientSelection
 from coordinator.rounds.selectors.registry import selector
 from coordinator.workers.task import Workers
@@ -38,7 +37,7 @@ from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
-from edge.protocol.config import CPU, ComponentConfig, DataConfig, Job, ModelProfile
+from edge.protocol.config import CPU, ComponentConfig, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.payload import BUFFERS, Layout, Payload
 from edge.protocol.portable import PORTABLE
@@ -47,6 +46,7 @@ from scenarios.config.schema import EVALUATION_KEYS, EvalSection, Scenario, Spee
 from scenarios.config.validation import evaluated, named_blocks
 from scenarios.run import fleet_builder
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
+from scenarios.run.observer import Observers
 
 RUN_ID_BYTES = 8
 ADDED: Mapping[str, Mapping[str, Any]] = {
@@ -114,6 +114,8 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         for key, default in keys.items():
             if key in section and section[key] == default:
                 del section[key]
+    if scenario["fleet"]["seed"] == scenario["seed"]:
+        del scenario["fleet"]["seed"]
     if scenario["model"]["norm"] == loaded.model.norm:
         del scenario["model"]["norm"]
     if loaded.method.objective.name == fedbr.SPEC.name:
@@ -160,16 +162,12 @@ def _sha256(key: str, path: Path, most_nbytes: int) -> str:
         raise ScenarioError(f"{key}: {error}") from None
 
 
-def _expanded(data: DataConfig) -> DataConfig:
-    """With the paths of this machine's user, since workers may be another's."""
-    root, file = (None if path is None else str(expanded(path)) for path in (data.root, data.partition.file))
-    return replace(data, root=root, partition=replace(data.partition, file=file))
-
-
 def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) -> Job:
     """The job of every worker; without a profile (before describe), it names no blocks that are sent or kept."""
     loaded = _settled(loaded, device)
     scenario, method = loaded.scenario, loaded.method
+    named = (scenario.data.root, scenario.data.partition.file)
+    root, file = (None if path is None else str(expanded(path)) for path in named)
     down: tuple[str, ...] = ()
     up: tuple[str, ...] = ()
     kept_blocks: tuple[str, ...] = ()
@@ -185,7 +183,8 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         device=device,
         cache=str(cache),
         model=scenario.model,
-        data=_expanded(scenario.data),
+        # With the paths of this machine's user, since workers may be another's.
+        data=replace(scenario.data, root=root, partition=replace(scenario.data.partition, file=file)),
         train=scenario.train,
         objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
         wrap_model=method.objective.wrap_model(loaded.options),
@@ -246,7 +245,7 @@ def _check_statistics(loaded: Loaded, layout: Layout, up: tuple[str, ...]) -> No
 
 
 def fleet(loaded: Loaded) -> Fleet:
-    """The clients' devices and links, drawn with the scenario's seed."""
+    """The clients' devices and links, drawn with the fleet's seed."""
     try:
         return fleet_builder.fleet(loaded.scenario, (loaded.model.name, loaded.model.family))
     except ScenarioError as error:
@@ -336,7 +335,7 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
         store=ClientVectors(folder),
     )
     parts = [
-        correction.server(_with_options(setup, loaded, correction))
+        correction.server(replace(setup, options=method.options_of(loaded.options, correction)))
         for correction in method.corrections
         if correction.server
     ]
@@ -354,10 +353,9 @@ def federated_run(
     workers: Workers,
     ledger: Ledger,
     folder: Path,
+    watch: Observers,
     *,
     refused: Mapping[int, str],
-    on_round: Callable[[RoundFinished], None],
-    is_stopped: Callable[[], bool],
     stop_at_target: bool,
 ) -> tuple[FederatedRun, CheckpointStore]:
     """A run that trains, before its first round, and the store of its checkpoints.
@@ -384,8 +382,8 @@ def federated_run(
         rules=scenario.rounds,
         selection=client_selection(loaded, description),
         eval_every=scenario.eval.every,
-        on_round=on_round,
-        is_stopped=is_stopped,
+        on_round=watch.on_round,
+        is_stopped=watch,
         refused=refused,
         charged_examples=examples_of_clients(loaded, description) if scenario.eval.charged else None,
     )
@@ -406,7 +404,3 @@ def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_
     parts_with_state = sum(part.has_client_state for part in loaded.method.parts)
     state = description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state
     return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four
-
-
-def _with_options(setup: ServerContext, loaded: Loaded, correction: CorrectionSpec) -> ServerContext:
-    return replace(setup, options=loaded.method.options_of(loaded.options, correction))

@@ -82,7 +82,10 @@ def check_metrics(loaded: Loaded) -> None:
 
 def check_validation(loaded: Loaded, description: ModelProfile) -> None:
     """ScenarioError, naming the key, if validation is used and a client that trains has no validation examples."""
-    if not _uses_validation(loaded):
+    config, objective = loaded.scenario.eval, loaded.method.objective
+    by_method = objective.validation > 0 and objective.uses_validation(loaded.options)
+    on_clients = evaluated(loaded.method, loaded.scenario) != "global"
+    if not (by_method or (on_clients and "validation" in (config.split, config.select))):
         return
     samples = description.samples
     without = np.flatnonzero((samples > 0) & (description.validation_samples == 0))
@@ -92,14 +95,6 @@ def check_validation(loaded: Loaded, description: ModelProfile) -> None:
             f"{loaded.name}: data.validation = {loaded.scenario.data.validation:g} holds out no example of client "
             f"{without[0]}, which has {samples[without[0]]}{others}; raise it, or lower data.clients"
         )
-
-
-def _uses_validation(loaded: Loaded) -> bool:
-    of_eval = loaded.scenario.eval
-    on_clients = evaluated(loaded.method, loaded.scenario) != "global"
-    objective = loaded.method.objective
-    by_method = objective.validation > 0 and objective.uses_validation(loaded.options)
-    return by_method or (on_clients and "validation" in (of_eval.split, of_eval.select))
 
 
 def left_out(loaded: Loaded, description: ModelProfile) -> int:

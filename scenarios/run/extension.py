@@ -8,10 +8,9 @@ still begins with the limits that the run began with, which ``environment.json``
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 from coordinator.records.round_record import EvalResult
 from coordinator.records.schema import HostEvent, RoundRow
-from coordinator.records.store import Ledger, has_rounds
+from coordinator.records.store import Ledger
 from coordinator.rounds.budget import CONVERGED, EARLY, FLEET_RULES, ROUNDS, TARGET, Budget
 from edge.protocol.config import TrainConfig
 from edge.protocol.files import write_text
@@ -29,13 +28,10 @@ from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
 from scenarios.config.toml_source import leaves, parse
 from scenarios.config.validation import CHECKED_ROUNDS
-from scenarios.report.metadata import source_change, stops_at_target
-from scenarios.report.run_reader import summary
-from scenarios.run import run_errors
-from scenarios.run.host import reset_run_folder, run_lock
-from scenarios.run.run_records import read_json
+from scenarios.run import folder_files, run_errors
+from scenarios.run.folder_files import run_lock
+from scenarios.run.run_folder import ENVIRONMENT, SCENARIO, RunFolder
 
-SCENARIO, ENVIRONMENT, LEDGER = "scenario.toml", "environment.json", "ledger.sqlite"
 ALLOWED = ("rounds.max", "stop", "budget")
 """Keys and tables that only say how long a run lasts."""
 KEY_OF = {ROUNDS: "rounds.max", TARGET: "stop.target_accuracy", CONVERGED: "stop.patience"}
@@ -67,20 +63,27 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
     new = _spanned(loaded.scenario, new)
     check_budget(loaded.scenario, new.scenario)
     with run_lock(folder), run_errors.named(folder):
-        if not has_rounds(folder / LEDGER):
-            reset_run_folder(folder)
-            _write(new, folder)
+        recorded = RunFolder(folder)
+        if not recorded.is_begun:
+            folder_files.empty(folder)
+            _write(new, recorded)
             return new
-        if change := source_change(folder):
+        if change := recorded.source_change():
             raise ScenarioError(f"{folder}: {change}; restore the files, or start {fresh}")
-        new = replace(new, began=_began(loaded, new))
-        with contextlib.closing(Ledger(folder / LEDGER, None, loaded.method.objective.table)) as ledger:
+        began, before_rounds = loaded.began or limits(loaded.scenario), loaded.scenario.train.lr_rounds
+        if new.scenario.train.lr_rounds != before_rounds:
+            began = {"train": {"lr_rounds": before_rounds}, **began}
+        new = replace(new, began=began)
+        with contextlib.closing(Ledger(recorded.ledger, None, loaded.method.objective.table)) as ledger:
             rows = ledger.rounds()
-            ended_by = _ended_by(folder) or ledger.stopped_by(rows[-1].round)  # killed before it wrote its summary
+            ended = recorded.summary  # none if it was killed before it wrote one
+            ended_by = ledger.stopped_by(rows[-1].round) if ended is None else str(ended["stopped_by"])
             kept = rows[:-1] if ended_by not in (None, *EARLY) else rows
             _check_kept(loaded, ledger, len(kept), ended_by)
             try:
-                check_passed(new.scenario, kept, _selecting(new.scenario, ledger, kept), stops_at_target(folder))
+                check_passed(
+                    new.scenario, kept, _selecting(new.scenario, ledger, kept), recorded.environment.stops_at_target
+                )
             except ValueError as error:
                 raise ScenarioError(f"{error}; to start {fresh}") from None
             if kept:
@@ -88,8 +91,8 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
                 ledger.event(HostEvent("limits_changed", "", ", ".join(changes), time.time()))
         if not kept:
             new = replace(new, began={})
-            reset_run_folder(folder)
-        _write(new, folder)
+            folder_files.empty(folder)
+        _write(new, recorded)
     return new
 
 
@@ -101,26 +104,11 @@ def _spanned(before: Scenario, new: Loaded) -> Loaded:
     return replace(new, scenario=new.scenario.model_copy(update={"train": replace(train, lr_rounds=rounds)}))
 
 
-def _began(loaded: Loaded, new: Loaded) -> Mapping[str, Any]:
-    """The tables of a run with the values that it began with, which its hash chain begins with."""
-    began = loaded.began or limits(loaded.scenario)
-    before, now = (each.scenario.train.lr_rounds for each in (loaded, new))
-    return began if before == now else {"train": {"lr_rounds": before}, **began}
-
-
-def _ended_by(folder: Path) -> str | None:
-    """The rule that ended the run, by its summary; None without one."""
-    ended = summary(folder)
-    return None if ended is None else str(ended["stopped_by"])
-
-
-def _write(new: Loaded, folder: Path) -> None:
+def _write(new: Loaded, recorded: RunFolder) -> None:
     """The limits that the run began with, first: with them alone, nothing has changed."""
-    path = folder / ENVIRONMENT
-    if path.exists():
-        record = {key: value for key, value in read_json(path).items() if key != "began_with"}
-        write_text(path, json.dumps(record | ({"began_with": new.began} if new.began else {}), indent=1))
-    write_text(folder / SCENARIO, scenario_text(new.scenario.model_dump()))
+    if (recorded.folder / ENVIRONMENT).exists():
+        recorded.environment.with_limits(new.began).write(recorded.folder)
+    write_text(recorded.folder / SCENARIO, scenario_text(new.scenario.model_dump()))
 
 
 def _check_kept(loaded: Loaded, ledger: Ledger, kept: int, ended_by: str | None) -> None:

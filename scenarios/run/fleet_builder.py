@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import Streams
 from costmodel.fleet import memory, traces
 from costmodel.fleet.devices import Device, Network, devices, own_devices, own_networks
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
@@ -41,11 +42,11 @@ CALIBRATED = "devices"
 
 
 def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
-    """The clients' devices and links, drawn with the scenario's seed.
+    """The clients' devices and links, drawn with the fleet's seed.
 
     ``families``: the model's name, then its family; a device's throughput is that of the first name that it has.
     """
-    section, streams = scenario.fleet, _streams(scenario.seed)
+    section, streams = scenario.fleet, _streams(scenario)
     user_devices, user_networks = own_rows(scenario)
     trace = _of_links(section, read(scenario, "fleet.trace", section.trace, traces.read))
     assignment = _assignment(scenario)
@@ -85,7 +86,7 @@ def _assignment(scenario: schema.Scenario) -> TraceAssignment:
         is_shuffled=section.trace_assign == "shuffled",
         start=section.availability.start_hour * HOUR_SECONDS,
         repeats=section.availability.repeat,
-        streams=_streams(scenario.seed),
+        streams=_streams(scenario),
     )
 
 
@@ -235,8 +236,12 @@ def _series_note(series: int, clients: int, assign: str) -> str:
     return f"fleet.bandwidth.file: {series} series for {clients} clients: each client draws one of them"
 
 
+def _streams(scenario: schema.Scenario) -> Streams:
+    return _keyed(scenario.seed if scenario.fleet.seed is None else scenario.fleet.seed)
+
+
 @functools.cache
-def _streams(seed: int) -> Callable[[str, int, int], np.random.Generator]:
+def _keyed(seed: int) -> Streams:
     return lambda purpose, index, client: keyed_generator(seed, purpose, index, client)
 
 

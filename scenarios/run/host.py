@@ -1,4 +1,4 @@
-"""The machine and the user of a run: workers, device, folders, Ctrl-C. None of it affects a result."""
+"""The machine and the user of a run: workers, device, Ctrl-C, time limits, logs. None of it affects a result."""
 
 from __future__ import annotations
 
@@ -7,38 +7,25 @@ import logging
 import math
 import os
 import re
-import secrets
 import signal
-import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from coordinator.records.schema import HostEvent
-from coordinator.records.store import read
 from coordinator.rounds.budget import TIME_LIMIT, USER
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import Stopped
 from costmodel import units
-from edge.protocol.files import folder_lock, write_bytes, write_folder, write_text
-from scenarios.config.load import Loaded, ScenarioError
-from scenarios.config.quantities import scenario_text
-from scenarios.run import run_folder
-from scenarios.run.run_folder import HeldFolder
+from scenarios.config.errors import ScenarioError
+from scenarios.run.observer import RunObserver
 
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
-PROBE_NBYTES = 4096
-"""Not 0, since a full disk can still create empty files."""
-
-SCRATCH_NAME_NBYTES = len("..new-12345678")
-"""Bytes that `write_folder` adds to the name of a run folder while it fills it."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +36,9 @@ class Host:
     workers: int
     device: str
     run_id: str | None = None
-    on_start: Callable[[Path, Loaded], None] = lambda folder, loaded: None
-    on_round: Callable[[RoundFinished], None] = lambda progress: None
+    observers: Sequence[RunObserver] = ()
     remote_access: RemoteAccess | None = None
     """The port that remote workers join; None: local workers only."""
-    on_note: Callable[[str], None] = lambda note: None
-    """Told once, before training, what the scenario's author should know of its data and method."""
-    on_event: Callable[[HostEvent], None] = lambda event: None
-    """Told of workers that come and go."""
     stopped_by: Callable[[], str] = lambda: USER
     """The word for what has set the stop flag."""
 
@@ -137,7 +119,7 @@ def interruptible() -> Iterator[None]:
         _computing.is_interruptible = before
 
 
-class Piece:
+class Piece(RunObserver):
     """The stop flag of a piece of a run or study: set by the user, or at the first round's end after ``seconds``.
 
     No round is lost at the end of a piece, and each piece has at least one. None: no end but the user's.
@@ -158,14 +140,10 @@ class Piece:
         """The word for what has set it: the end of the piece, or the user."""
         return TIME_LIMIT if self._is_over else USER
 
-    def after(self, on_round: Callable[[RoundFinished], None]) -> Callable[[RoundFinished], None]:
-        """``on_round``, and the end of the piece if a round is committed so late."""
-
-        def committed(progress: RoundFinished) -> None:
-            on_round(progress)
-            self._is_over = self._clock() >= self._ends_at
-
-        return committed
+    def on_round(self, progress: RoundFinished) -> bool:
+        """The end of the piece, if a round is committed so late."""
+        self._is_over = self._clock() >= self._ends_at
+        return self._is_over
 
 
 def piece_seconds(text: str | None) -> float | None:
@@ -198,108 +176,6 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def check_folder(name: str, host: Host, may_exist: bool = False) -> None:
-    """ScenarioError for an output folder in which the run folder cannot be created, before any process is started."""
-    name_of = Path(host.run_id).name if host.run_id is not None else None
-    if host.run_id is not None and (not name_of or name_of != host.run_id or not host.run_id.isprintable()):
-        raise ScenarioError(
-            f"--run-id {host.run_id!r}: must be the name of a folder, without slashes and control characters"
-        )
-    place = host.out / name
-    with _writing(place):
-        place.mkdir(parents=True, exist_ok=True)
-        _probe(place)
-        longest = os.pathconf(place, "PC_NAME_MAX") - SCRATCH_NAME_NBYTES
-    if host.run_id is not None and len(os.fsencode(host.run_id)) > longest:
-        raise ScenarioError(f"--run-id {host.run_id!r}: must not be longer than {longest} bytes")
-    if host.run_id is not None and not may_exist:
-        with _writing(place / host.run_id):  # even a look-up can fail
-            _refuse_existing(place / host.run_id)
-
-
-def check_room(folder: Path) -> None:
-    """ScenarioError for a run folder that cannot be written, before any process is started."""
-    try:
-        _probe(folder)
-    except OSError as error:
-        raise ScenarioError(f"run folder {folder} cannot be written: {error.strerror}") from None
-
-
-def _probe(folder: Path) -> None:
-    """OSError for a folder in which not even a short file can be written."""
-    probe = folder / f".probe-{secrets.token_hex(4)}"
-    write_bytes(probe, bytes(PROBE_NBYTES))
-    probe.unlink()
-
-
-def make_folder(name: str, host: Host, fill: Callable[[Path], None] = lambda folder: None) -> Path:
-    """A new folder for one run, study or comparison, ``<out>/<scenario>/<run id>``, with the files of ``fill``.
-
-    The folder is complete or absent, even if this process is killed.
-    """
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    folder = host.out / name / (host.run_id or f"{stamp}-{secrets.token_hex(2)}")
-    _refuse_existing(folder)
-    with _writing(folder):
-        (host.out / name).mkdir(parents=True, exist_ok=True)
-        write_folder(folder, fill)
-    return folder
-
-
-def create_run_folder(loaded: Loaded, host: Host) -> Path:
-    """A new run folder with its empty subfolders and the resolved scenario."""
-
-    def fill(folder: Path) -> None:
-        for name in run_folder.MADE:
-            (folder / name).mkdir()
-        write_text(folder / "scenario.toml", scenario_text(loaded.scenario.model_dump()))
-
-    return make_folder(loaded.name, host, fill)
-
-
-def reset_run_folder(folder: Path) -> None:
-    """Restore the state of `create_run_folder`, for a run that was interrupted before its first round."""
-    with _writing(folder):
-        run_folder.empty(folder)
-
-
-@contextlib.contextmanager
-def run_lock(folder: Path) -> Iterator[HeldFolder]:
-    """Lock a run folder until the context or the process ends; ScenarioError if another process has locked it."""
-    with contextlib.ExitStack() as lock:
-        try:
-            descriptor = lock.enter_context(folder_lock(folder.resolve()))
-        except BlockingIOError:
-            raise ScenarioError(f"run folder {folder}: another process has locked this run") from None
-        yield HeldFolder(folder, descriptor)
-
-
-def _refuse_existing(folder: Path) -> None:
-    if not folder.exists():
-        return
-    if (folder / "scenario.toml").exists() and not _has_ended(folder / "ledger.sqlite"):
-        raise ScenarioError(
-            f"run folder {folder} holds an unfinished run; to resume it: fedbr resume {folder}, or choose another "
-            "--run-id"
-        )
-    raise ScenarioError(f"run folder {folder} exists already; choose another --run-id")
-
-
-def _has_ended(ledger: Path) -> bool:
-    try:
-        return bool(read(ledger, "SELECT value FROM meta WHERE key = 'summary'"))
-    except sqlite3.Error:
-        return False
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ScenarioError(f"--out: cannot write to {folder}: {error.strerror}") from None
 
 
 @contextlib.contextmanager

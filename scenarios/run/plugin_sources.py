@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import os
 import re
 import sys
 import warnings
@@ -23,10 +24,11 @@ from pathlib import Path
 
 from pydantic import ConfigDict
 
-from edge.protocol.files import write_bytes
+from edge.protocol.files import opened, write_bytes
 from edge.protocol.home import abbreviated, expanded
-from edge.protocol.plugins import checked, load
+from edge.protocol.plugins import OBJECT, checked, load
 from scenarios.config import search_path
+from scenarios.config.cache import restored_objects_folder
 from scenarios.config.load import Loaded
 from scenarios.config.plugin_keys import own_names
 from scenarios.run.run_records import read_json
@@ -87,10 +89,14 @@ def find(modules: Iterable[str]) -> dict[str, Source]:
     """Module -> its file, for these modules, their packages, and the modules of the user's that they import.
 
     Imports are followed in the folders of the modules' top-level packages; those of an installed package only within
-    it. Modules of this product and modules without a file are ignored.
+    it. Modules of this product and modules without a file are ignored. The module of an object that was given in Python
+    lies apart from the user's own; those that it imports are taken as if they were named here.
     """
     importlib.invalidate_caches()
     waiting = [name for name in modules if _top(name) not in OURS]
+    for spec in map(_spec, filter(OBJECT.fullmatch, list(waiting))):
+        if spec is not None and spec.origin is not None:
+            waiting += (name for name in _imports(Path(spec.origin).read_bytes(), "") if _is_users(_top(name)))
     tops = {_top(name) for name in waiting}
     roots = {root for top in tops for root in _roots(top) if not INSTALLED & set(root.parts)}
     sources: dict[str, Source] = {}
@@ -114,7 +120,7 @@ def find(modules: Iterable[str]) -> dict[str, Source]:
 
 
 def keep(sources: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
-    """Copy sources into a run folder that `scenarios.run.run_folder` has checked; returns module -> record."""
+    """Copy sources into a run folder that `scenarios.run.folder_files` has checked; returns module -> record."""
     for module, source in sources.items():
         copy = _copy(folder, module, source.file)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -160,12 +166,13 @@ def of_run(folder: Path, recorded: Mapping[str, SourceFile], allow_code: bool) -
     They come from the user's own search path alone (`search_path.independent`), and never from the run's folder, from
     beside it, or from a package that the run lies in: all of these may come from somebody else, and so may the record.
     Any other is a ValueError of `load` that says how to allow it. With ``allow_code`` the current folder and those of
-    the record (`roots`) are searched as well, after all others.
+    the record (`roots`) are searched as well, after all others, and modules of objects that were given in Python come
+    from the run's copies, which such a module's name has the hash of.
     """
     with search_path.restored():
         if allow_code:
             search_path.add_current_folder()
-            for root in roots(recorded, folder):
+            for root in (*roots(recorded, folder), _restored_objects(recorded, folder)):
                 search_path.append(root)
             yield
             return
@@ -222,6 +229,32 @@ def roots(recorded: Mapping[str, SourceFile], folder: Path) -> list[Path]:
         if file.is_absolute() and not is_inside and len(file.parents) > depth and not INSTALLED & set(file.parts):
             found.append(file.parents[depth])
     return found
+
+
+def _restored_objects(recorded: Mapping[str, SourceFile], folder: Path) -> Path:
+    """The folder into which the modules of objects are copied that a run folder has."""
+    objects = restored_objects_folder()
+    for module in filter(OBJECT.fullmatch, recorded):
+        with suppress(OSError), opened(folder / FOLDER / f"{module}.py") as copy:
+            keep_object(module, copy.read(), objects)
+    return objects
+
+
+def keep_object(module: str, content: bytes, objects: Path) -> None:
+    """Write the module of an object, unless its text is not that of its name, or is there already."""
+    file = objects / f"{module}.py"
+    is_its_own = module.endswith(f"_{hashlib.sha256(content).hexdigest()[:12]}")
+    if is_its_own and not (file.is_file() and file.read_bytes() == content):
+        objects.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, content, f".{os.getpid()}")
+
+
+def _is_users(top: str) -> bool:
+    """Whether a top-level module is neither ours nor Python's nor installed."""
+    if top in OURS or top in sys.stdlib_module_names:
+        return False
+    places = _roots(top)
+    return bool(places) and not any(INSTALLED & set(place.parts) for place in places)
 
 
 def _is_name(module: str) -> bool:

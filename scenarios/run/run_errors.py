@@ -18,7 +18,7 @@ from scenarios.config.error_messages import known_keys
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
-from scenarios.run.run_folder import HeldFolder
+from scenarios.run.folder_files import HeldFolder
 
 USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 """Errors of workers that the user's data, and no defect, cause"""

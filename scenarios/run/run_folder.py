@@ -1,158 +1,276 @@
-"""The files of a run folder that may be written, and those that may be removed.
+"""The folder of a recorded run, opened for reading; nothing in it is written.
 
-A folder may come from another user, or may have been modified. Nothing behind a link is written or removed, and no file
-with a name that runs do not use. A run whose folder is moved or removed while it works is ended (`HeldFolder`).
+A file is read when something in it is asked for, and once. An unfinished or running run is read up to its last
+committed round. The folder may come from anyone: what no run writes is refused, and no module that it names is imported
+but by `RunFolder.open_scenario` and `RunFolder.modules`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import sqlite3
-import stat
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from coordinator.records import foreign
-from coordinator.records.checkpoints import remove_all
-from coordinator.records.names import PLACES, VECTORS
-from coordinator.rounds.run import RunFailed
-from edge.protocol.files import opened
-from scenarios.config.errors import ScenarioError
-from scenarios.run import plugin_sources
+from coordinator.records.schema import EVALUATIONS, LOGGED, EvaluationRow, LoggedRow, RoundRow
+from coordinator.records.store import has_rounds, read
+from edge.data.content import restore_content
+from edge.data.registry import DataError
+from scenarios.config.cache import cache_folder
+from scenarios.config.errors import ReportError, ScenarioError
+from scenarios.config.load import Loaded, load
+from scenarios.config.plugin_keys import own_names
+from scenarios.config.quantities import scenario_text
+from scenarios.config.schema import Scenario
+from scenarios.config.toml_source import leaves
+from scenarios.run import folder_files, plugin_sources, progress, run_records
+from scenarios.run.environment import Environment
 
-LOGS = "logs"
-FOLDERS = (*PLACES, LOGS)
-MADE = tuple(name for name in FOLDERS if name != VECTORS)
-"""Those that every run has; the server's vectors get theirs with the first of them"""
-JOURNAL = "ledger.sqlite-journal"
-LEDGER = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", JOURNAL)
-FILES = ("scenario.toml", "environment.json", *LEDGER)
-"""Files that are opened in place; all others are replaced whole."""
-MEASURED = "measure.json"
-"""What ``fedbr measure`` writes"""
-_OURS = (*FILES, "report.html", "uncertainty.json", MEASURED)
-_PASSING = re.compile(
-    r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html|uncertainty\.json|measure\.json)\.part|replies-[a-z0-9_]{8}\.part"
-)
-_LOG = re.compile(r"(coordinator|worker-[0-9]+)\.log")
-SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
-"""The end of an SQLite journal that names a super-journal, which SQLite then deletes (its file format, section 3)."""
+SCENARIO, ENVIRONMENT, LEDGER = PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
 
 
-class HeldFolder:
-    """A run folder, or one of several runs, that this process has locked, at the path by which its files are written.
+class RunFolder:
+    """One recorded run. ReportError for a file that cannot be read; sqlite3.Error for a ledger that cannot be."""
 
-    Whatever is written to the path of a folder that has moved is missing in it, or lies in another run's folder.
-    """
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ledger = folder / LEDGER
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        """``descriptor``: of the folder, wherever it is moved."""
-        self.path, self._descriptor = path, descriptor
-        self._ledger: tuple[Path, os.stat_result] | None = None
+    # --- scenario -----------------------------------------------------------------------------------------------------
 
-    def keep(self, ledger: Path) -> None:
-        """From now on the ledger must be this file, which must stay open."""
-        self._ledger = ledger, ledger.stat()
+    @property
+    def scenario_text(self) -> str:
+        """The text of its resolved scenario."""
+        return self._scenario[0]
+
+    @property
+    def scenario(self) -> Mapping[str, Any]:
+        """The tables of its scenario, as the file has them."""
+        return self._scenario[1]
+
+    @cached_property
+    def _scenario(self) -> tuple[str, dict[str, Any]]:
+        try:
+            return run_records.read_scenario(self.folder / SCENARIO)
+        except ValueError as error:
+            raise ReportError(f"{self.folder / SCENARIO} cannot be read: {error}") from error
+
+    @property
+    def method(self) -> str:
+        """The method's name, as the scenario writes it."""
+        return str(self.scenario.get("method", "unknown"))
+
+    def keys(self) -> Mapping[str, Any]:
+        """Dotted key -> value of the scenario as this version of fedbr resolves it, so that older runs compare.
+
+        One that names a plug-in of the user's own, which is not imported to read a run, as the file has it.
+        ReportError for one that cannot be resolved any more.
+        """
+        if own_names(self.scenario):
+            return dict(leaves(self.scenario))
+        file = self.folder / SCENARIO
+        try:
+            return _resolved(file, self.scenario_text)
+        except (OSError, ValueError) as error:
+            raise ReportError(f"{file} cannot be read: {error}") from None
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """`keys`, to compare runs by; as the file has them where they cannot be resolved any more."""
+        try:
+            return self.keys()
+        except ReportError:
+            return dict(leaves(self.scenario))
+
+    @contextlib.contextmanager
+    def modules(self, allow_code: bool) -> Iterator[None]:
+        """For a body that imports the user's own modules which the run names, from where `of_run` allows it.
+
+        A run whose record is missing or damaged, which others refuse, has recorded none.
+        """
+        sources: Mapping[str, plugin_sources.SourceFile] = {}
+        with contextlib.suppress(ReportError):
+            sources = self.environment.sources
+        with plugin_sources.of_run(self.folder, sources, allow_code):
+            yield
+
+    @contextlib.contextmanager
+    def open_scenario(self, device: str, allow_code: bool = False) -> Iterator[tuple[Loaded, str]]:
+        """The scenario, and the device to go on with: by default (``auto``) the device that the run began on.
+
+        Modules that the run names are imported in the body, too, so that workers are started there: from the user's own
+        places, or with ``allow_code`` also from those of the record. ScenarioError for a folder without a run, for
+        modules that are not allowed, and for a device of another type: results would not be bit-identical.
+        """
+        file = self.folder / SCENARIO
+        if not file.exists():
+            raise ScenarioError(f"{self.folder}: not a run folder: there is no {SCENARIO} in it")
+        folder_files.check(self.folder)
+        if device == "auto":
+            device = self.environment.device or device
+        self.check_device(device)
+        with self.modules(allow_code):
+            try:
+                loaded = load(str(file))
+            except ScenarioError as error:
+                # A module that has changed is possibly the cause.
+                change = "" if plugin_sources.ALLOW in str(error) else self.source_change()
+                raise ScenarioError(f"{error}; {change}" if change else str(error)) from None
+            if loaded.dataset.content and (arrays := self.folder / folder_files.ARRAYS).is_dir():
+                try:
+                    restore_content(loaded.dataset.content, cache_folder(), arrays)
+                except (DataError, OSError) as error:
+                    raise ScenarioError(str(error)) from None
+            began = self.environment.began_with
+            yield replace(loaded, name=self.folder.resolve().parent.name, began=began), device
+
+    # --- environment --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def environment(self) -> Environment:
+        """What the run has recorded of its machine, data and model; an empty one before it has.
+
+        ReportError, too, for one that is missing although rounds have been committed.
+        """
+        path = self.folder / ENVIRONMENT
+        try:
+            if path.exists():
+                return run_records.read_record(path, Environment)
+        except ValueError as error:
+            raise ReportError(f"{path} cannot be read: {error}") from None
+        with contextlib.suppress(sqlite3.DatabaseError):  # another check names a damaged ledger
+            if has_rounds(self.ledger):
+                raise ReportError(f"{path} is missing, and without it the run cannot be resumed")
+        return Environment()
+
+    def check_device(self, device: str) -> None:
+        """ScenarioError for a device of another type than that which the run began on."""
+        before = self.environment.device or device
+        if device.partition(":")[0] != before.partition(":")[0]:
+            raise ScenarioError(
+                f"--device {device}: the run began on {before}, and would not be bit-identical on {device}"
+            )
+
+    def source_change(self) -> str:
+        """Differences of the user's own modules from those that the run began with; empty if there are none."""
+        return plugin_sources.change(self.environment.sources, self.folder)
+
+    # --- ledger -------------------------------------------------------------------------------------------------------
+
+    def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Rows of the ledger."""
+        return read(self.ledger, sql, arguments)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a round has been committed."""
+        return has_rounds(self.ledger)
+
+    @cached_property
+    def meta(self) -> Mapping[str, str]:
+        """The ledger's metadata; empty without a ledger, or if its creation was interrupted."""
+        if not self.ledger.exists():
+            return {}
+        try:
+            return {row["key"]: row["value"] for row in self.query("SELECT key, value FROM meta")}
+        except sqlite3.OperationalError:
+            if self.is_begun:  # raises for a damaged file
+                raise
+            return {}
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """How the run ended; None while it is unfinished. ReportError for a summary that no run has written."""
+        try:
+            text = self.meta.get("summary")
+            return None if text is None else run_records.parsed(text, run_records.SummaryRecord)
+        except ValueError as error:
+            raise ReportError(f"{self.ledger} is damaged: summary: {error}") from None
+
+    @cached_property
+    def rounds(self) -> Sequence[RoundRow]:
+        """As committed. The last row may be no round: one that was cut, or a score after the last round."""
+        return [RoundRow._make(row) for row in self.query(progress.ROUNDS)]
+
+    @cached_property
+    def evaluations(self) -> Sequence[EvaluationRow]:
+        """The values of all evaluations beside the accuracy and loss of rounds; empty in most runs."""
+        return [EvaluationRow._make(row) for row in self._rows(EVALUATIONS)]
+
+    @cached_property
+    def logged(self) -> Sequence[LoggedRow]:
+        """The numbers that its method has logged; empty in most runs."""
+        return [LoggedRow._make(row) for row in self._rows(LOGGED)]
+
+    def _rows(self, table: str) -> list[sqlite3.Row]:
+        """Those of a table that not every run has."""
+        if not self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)):
+            return []
+        return self.query(f"SELECT * FROM {table} ORDER BY rowid")
+
+    @cached_property
+    def trail(self) -> progress.Trail:
+        """The progress curve: running totals and accuracy after each round."""
+        return progress.accumulated(self.rounds)
+
+    @property
+    def completed(self) -> int:
+        """Completed rounds, also those in which no visit counted; a round that was cut is not one."""
+        return len(self.rounds) if self.summary is None else int(self.summary["rounds"])
+
+    def final(self) -> float | None:
+        """The last accuracy that was evaluated; None if none was."""
+        return progress.final(self.trail)
+
+    def best(self) -> float | None:
+        """The best accuracy of any round; None if none was evaluated."""
+        return progress.best(self.trail)
+
+    def total(self, column: str) -> float:
+        """Sum of one column over all rounds."""
+        return float(sum(getattr(row, column) for row in self.rounds))
+
+    def wall_seconds(self) -> float:
+        """Wall-clock seconds of the run, start-up included once it has finished."""
+        if self.summary and self.summary.get("wall_seconds") is not None:
+            return float(self.summary["wall_seconds"])
+        return float(self.query("SELECT TOTAL(wall_s) AS wall_s FROM host_rounds")[0]["wall_s"])
+
+    # --- the whole folder ---------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """RunFailed if the folder is no longer at its path, or its ledger is another file."""
-        held = os.fstat(self._descriptor)
-        if not _is_at(self.path, held):
-            place = Path(f"/proc/self/fd/{self._descriptor}").readlink()
-            if _is_at(place, held):
-                raise RunFailed(f"{self.path} was moved to {place} in mid-run\nrun folder: {place}")
-            raise RunFailed(f"{self.path} was removed, or moved to another disk, in mid-run")
-        if self._ledger is not None and not _is_at(*self._ledger):
-            path = self._ledger[0]
-            raise RunFailed(f"{path} was removed or replaced in mid-run\nrun folder: {self.path}")
-
-    def watched(self, stopped: Callable[[], bool]) -> Callable[[], bool]:
-        """A stop flag that makes the check, too, since workers and long rounds would not meet it before a commit."""
-
-        def is_stopped() -> bool:
-            self.check()
-            return stopped()
-
-        return is_stopped
+        """ReportError unless it has the files of a run, and all of them are such as a run writes."""
+        check_folder(self.folder)
+        missing = [name for name in PARTS if not (self.folder / name).exists()]
+        if missing:
+            raise ReportError(f"{self.folder} is not a run folder: it has no {', no '.join(missing)}")
+        _ = self.scenario, self.environment
+        try:
+            foreign.check(self.ledger)
+            _ = self.rounds, self.summary
+        except sqlite3.Error as error:
+            raise ReportError(f"{self.ledger} cannot be read: {error}") from error
 
 
-def _is_at(path: Path, held: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(path.stat(), held)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+def check_folder(folder: Path) -> None:
+    """ReportError for a path that is no folder."""
+    if not folder.is_dir():
+        why = "it is a file" if folder.is_file() else "there is no such folder"
+        raise ReportError(f"{folder} is not a run folder: {why}")
 
 
-def check(folder: Path) -> None:
-    """ScenarioError for a run folder that no run has created, such as one with links."""
-    for name in FOLDERS:
-        _refuse_unless(folder / name, stat.S_ISDIR, "is not a folder")
-    _refuse_unless(folder / plugin_sources.FOLDER, stat.S_ISDIR, "is not a folder")
-    for place, inner, _ in os.walk(folder / plugin_sources.FOLDER):
-        for name in inner:
-            _refuse_unless(Path(place, name), stat.S_ISDIR, "is not a folder")
-    logs = (f"{LOGS}/{path.name}" for path in _of_name(folder / LOGS, _LOG))
-    for name in (*FILES, *logs):
-        _refuse_unless(folder / name, stat.S_ISREG, "is not a regular file")
-    if _names_another(folder / JOURNAL):
-        raise ScenarioError(
-            f"{folder / JOURNAL} names another journal, which SQLite would delete; no run writes such a file"
-        )
-    ledger = folder / LEDGER[0]
-    try:
-        if ledger.exists():
-            foreign.check(ledger)
-    except foreign.ForeignLedger as error:
-        raise ScenarioError(f"{ledger} cannot be read: {error}") from None
-    except sqlite3.Error:
-        pass  # what is wrong with a damaged one is said where it is read
+@lru_cache(maxsize=1024)
+def _resolved(file: Path, text: str) -> Mapping[str, Any]:
+    """`resolved_keys` of a run's scenario. ``text``: of the file, which may change."""
+    with plugin_sources.not_imported():
+        return resolved_keys(load(str(file)).scenario)
 
 
-def _refuse_unless(path: Path, is_expected: Callable[[int], bool], problem: str) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    if not is_expected(mode):
-        problem = "is a link" if stat.S_ISLNK(mode) else problem
-        raise ScenarioError(f"{path} {problem}: nothing outside of a run folder is written, so the run is not resumed")
-
-
-def _names_another(journal: Path) -> bool:
-    try:
-        with opened(journal) as file:
-            file.seek(-min(len(SUPER_JOURNAL), file.seek(0, os.SEEK_END)), os.SEEK_END)
-            return file.read() == SUPER_JOURNAL
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def empty(folder: Path) -> None:
-    """Remove everything that a run has committed, and create its folders again; unknown files stay."""
-    for name in LEDGER:
-        (folder / name).unlink(missing_ok=True)
-    remove_all(folder)
-    for name in MADE:
-        (folder / name).mkdir(exist_ok=True)
-
-
-def discard(folder: Path) -> None:
-    """Remove a run, and its folder if that empties it; unknown files, and files that cannot be removed, stay."""
-    if folder.is_symlink():
-        return
-    plugin_sources.remove(folder)
-    with contextlib.suppress(OSError):
-        remove_all(folder)
-    for path in (*_of_name(folder / LOGS, _LOG), *(folder / name for name in _OURS), *_of_name(folder, _PASSING)):
-        with contextlib.suppress(OSError):
-            path.unlink()
-    for place in (*(folder / name for name in FOLDERS), folder):
-        with contextlib.suppress(OSError):
-            place.rmdir()
-
-
-def _of_name(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
-    if folder.is_dir() and not folder.is_symlink():
-        yield from (path for path in list(folder.iterdir()) if pattern.fullmatch(path.name))
+def resolved_keys(scenario: Scenario) -> dict[str, Any]:
+    """Dotted key -> value of a scenario, as its file in a run folder has them."""
+    return dict(leaves(tomllib.loads(scenario_text(scenario.model_dump()))))

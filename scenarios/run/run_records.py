@@ -9,9 +9,9 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.files import parse_toml, read_bytes
 
@@ -25,73 +25,38 @@ Number = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)] | None
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
     """Keys that are there must have these types; None where a run may write null."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
 
-class _Block(_Record):
-    name: str
-    params: Count
-    buffers: Count
-    nbytes: Count
-    flops_forward: Number = 0
-    flops_weight_gradient: Number = 0
-    flops_input_gradient: Number = 0
-    activations: Number = 0
+AnyKind = TypeVar("AnyKind", bound=Record)
 
 
-class _Partition(_Record):
-    clients: Count = 0
-    classes: Count = 0
-    histogram: list[list[Count]] = []
-    validation: list[Count] = []
-    test: list[Count] = []
-
-    @model_validator(mode="after")
-    def _fit(self) -> Self:
-        clients = len(self.histogram)
-        if len(set(map(len, self.histogram))) > 1 or {len(self.validation), len(self.test)} - {0, clients}:
-            raise ValueError("its lists are of different numbers of clients or classes")
-        return self
-
-
-class EnvironmentRecord(_Record):
-    """``environment.json``."""
-
-    started_utc: str = ""
-    data: dict[str, Any] = {}
-    partition: _Partition | None = None
-    blocks: list[_Block] | None = None
-    calibrations: dict[str, list[list[str]]] | None = None
-    bases: dict[str, dict[str, dict[str, str]]] | None = None
-    computes: dict[str, str] | None = None
-
-
-class _Goal(_Record):
+class _Goal(Record):
     target_accuracy: Number | None = None
 
 
-class _Rounds(_Record):
+class _Rounds(Record):
     policy: str = ""
     participants: Count | str | None = None
 
 
-class _Data(_Record):
+class _Data(Record):
     name: str = ""
     clients: Count | None = None
 
 
-class _Model(_Record):
+class _Model(Record):
     name: str = ""
 
 
-class _Eval(_Record):
+class _Eval(Record):
     split: str = ""
 
 
-class ScenarioRecord(_Record):
+class ScenarioRecord(Record):
     """``scenario.toml``, without resolving it."""
 
     name: str = ""
@@ -105,14 +70,14 @@ class ScenarioRecord(_Record):
     eval: _Eval = _Eval()
 
 
-class _Evaluation(_Record):
+class _Evaluation(Record):
     clients_accuracy: Number | None = None
     worst_decile: Number | None = None
     spread: Number | None = None
     values: dict[str, Number | None] = {}
 
 
-class _Best(_Record):
+class _Best(Record):
     round: Count = 0
     rounds: Count = 0
     selected_by: str = ""
@@ -123,14 +88,14 @@ class _Best(_Record):
     worst_decile: Number | None = None
 
 
-class _CutRound(_Record):
+class _CutRound(Record):
     round: Count
     participants: Count
     accuracy: Number | None = None
     cut_by: str
 
 
-class SummaryRecord(_Record):
+class SummaryRecord(Record):
     """How a run ended, in its ledger's table ``meta``."""
 
     method: str = ""
@@ -174,17 +139,17 @@ PRINTED = frozenset(SummaryRecord.model_fields) - {
 """Keys without which a summary cannot be printed"""
 
 
-class _Common(_Record):
+class _Common(Record):
     bytes: Number = 0
     seconds: Number = 0
     accuracy: dict[str, Number | None] = {}
 
 
-class _ComparedRun(_Record):
+class _ComparedRun(Record):
     run_dir: str
 
 
-class ComparisonRecord(_Record):
+class ComparisonRecord(Record):
     """``compare.json``."""
 
     runs: list[_ComparedRun]
@@ -193,11 +158,11 @@ class ComparisonRecord(_Record):
     at_common_seconds: _Common = _Common()
 
 
-class AnyRecord(_Record):
+class AnyRecord(Record):
     """Any table."""
 
 
-def read_json(path: Path, kind: type[_Record] = AnyRecord) -> dict[str, Any]:
+def read_json(path: Path, kind: type[Record] = AnyRecord) -> dict[str, Any]:
     """The tables of a JSON file; ValueError with the reason if it is no regular file, too large, or of other types."""
     try:
         return parsed(read_bytes(path, MOST_NBYTES), kind)
@@ -205,7 +170,7 @@ def read_json(path: Path, kind: type[_Record] = AnyRecord) -> dict[str, Any]:
         raise ValueError(str(error).removeprefix(f"{path}: ")) from None
 
 
-def parsed(text: str | bytes, kind: type[_Record]) -> dict[str, Any]:
+def parsed(text: str | bytes, kind: type[Record]) -> dict[str, Any]:
     """The tables of a JSON text. ValueError as of `read_json`."""
     signs = ("[", "{") if isinstance(text, str) else (b"[", b"{")
     if sum(map(text.count, signs)) > MOST_TABLES:  # type: ignore[arg-type]  # both are of the text's type
@@ -230,16 +195,26 @@ def read_scenario(path: Path) -> tuple[str, dict[str, Any]]:
         raise ValueError(str(error).removeprefix(f"{path}: ")) from None
 
 
-def checked(tables: Any, kind: type[_Record]) -> dict[str, Any]:
+def read_record(path: Path, kind: type[AnyKind]) -> AnyKind:
+    """A JSON file as a record. ValueError as of `read_json`."""
+    return validated(read_json(path), kind)
+
+
+def checked(tables: Any, kind: type[Record]) -> dict[str, Any]:
     """The tables as they are; ValueError, with the key, for values that no run writes."""
+    validated(tables, kind)
+    return dict(tables)
+
+
+def validated(tables: Any, kind: type[AnyKind]) -> AnyKind:
+    """The tables as a record; ValueError, with the key, for values that no run writes."""
     _check_texts(tables, "", 0)
     try:
-        kind.model_validate(tables)
+        return kind.model_validate(tables)
     except ValidationError as error:
         first = error.errors()[0]
         why = "must be a table" if first["type"] == "model_type" else first["msg"]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {why}".removeprefix(": ")) from None
-    return dict(tables)
 
 
 def _check_texts(value: Any, key: str, level: int) -> None:

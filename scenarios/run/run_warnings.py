@@ -45,43 +45,34 @@ def check_instructions(loaded: Loaded) -> None:
 
 
 def foreseen(loaded: Loaded, description: ModelProfile, device: str) -> list[str]:
-    """Warnings before a run on a device starts."""
-    return [*_of_threads(loaded, device), *_of_instructions(loaded), *_of_travels(loaded, description)]
+    """Warnings before a run on a device starts: of threads, of NumPy, and of blocks that nobody exchanges.
 
-
-def _of_threads(loaded: Loaded, device: str) -> list[str]:
-    threads, cores = loaded.scenario.train.threads, default_workers()
-    if device != "cpu" or threads <= cores:
-        return []
-    return [f"train.threads = {threads}: there are only {_cores(cores)}, so that rounds take longer than with {cores}"]
-
-
-def _of_instructions(loaded: Loaded) -> list[str]:
-    """NumPy of this process computes times and the server's steps, and a Python program has imported it already."""
-    if loaded.scenario.train.instructions != PORTABLE or numpy_is_portable(os.environ):
-        return []
-    return [
-        "train.instructions = portable: workers train with portable numerics, but this process has imported NumPy with "
-        "this processor's own, so that last bits of the virtual record may differ on other processors; the command "
-        "fedbr limits NumPy, too"
-    ]
+    NumPy of this process computes times and the server's steps, and a Python program has imported it already.
+    """
+    warnings: list[str] = []
+    train, cores = loaded.scenario.train, default_workers()
+    if device == "cpu" and train.threads > cores:
+        only = f"there are only {_cores(cores)}, so that rounds take longer than with {cores}"
+        warnings.append(f"train.threads = {train.threads}: {only}")
+    if train.instructions == PORTABLE and not numpy_is_portable(os.environ):
+        warnings.append(
+            "train.instructions = portable: workers train with portable numerics, but this process has imported NumPy "
+            "with this processor's own, so that last bits of the virtual record may differ on other processors; the "
+            "command fedbr limits NumPy, too"
+        )
+    asked, (down, up) = loaded.scenario.travels, builder.travels(loaded, description.layout)
+    if not loaded.method.objective.contacts_server:
+        return warnings
+    if not down and not up and (asked.down or asked.up):
+        none = "no block is downloaded or uploaded, so that clients train on their own, as method = local"
+        warnings.append(f"travels: {none}")
+    elif not up and asked.up:
+        warnings.append(f"travels.up = {asked.up}: no block is uploaded, so that the global model stays as it began")
+    return warnings
 
 
 def _cores(cores: int) -> str:
     return "1 core" if cores == 1 else f"{cores} cores"
-
-
-def _of_travels(loaded: Loaded, description: ModelProfile) -> list[str]:
-    """Blocks that are not exchanged, though the method would exchange them."""
-    asked = loaded.scenario.travels
-    down, up = builder.travels(loaded, description.layout)
-    if not loaded.method.objective.contacts_server:
-        return []
-    if not down and not up and (asked.down or asked.up):
-        return ["travels: no block is downloaded or uploaded, so that clients train on their own, as method = local"]
-    if not up and asked.up:
-        return [f"travels.up = {asked.up}: no block is uploaded, so that the global model stays as it began"]
-    return []
 
 
 def partition_notes(description: ModelProfile) -> list[str]:

@@ -1,9 +1,9 @@
-"""What runs need of this process: workers, a stop flag, a folder, and somebody who is told of their progress."""
+"""What runs need of this process: workers, a stop flag, a folder, and whoever watches them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
@@ -11,12 +11,23 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from coordinator.records.schema import HostEvent
-from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.sockets import RemoteAccess
+from edge.protocol.config import CPU
+from edge.protocol.scratch import scratch
+from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from scenarios.config.load import Loaded
-from scenarios.run.host import Host, Piece, StopFlag, check_folder, choose_device, piece_seconds
-from scenarios.run.worker_count import choose_workers
+from scenarios.run import builder, folder_files, runner
+from scenarios.run.host import (
+    Host,
+    Piece,
+    StopFlag,
+    choose_device,
+    default_workers,
+    logging_to,
+    piece_seconds,
+)
+from scenarios.run.observer import Observers, RunObserver
 
 Work = Callable[[Host, WorkerLauncher, Piece], dict[str, Any]]
 """(host, launcher, stopped) -> result"""
@@ -34,6 +45,10 @@ class Engine(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Public key of a node's agent -> the node's name."""
+
     def serve(self, device: str) -> RemoteAccess:
         """The port that the nodes' agents join."""
 
@@ -44,93 +59,104 @@ class Engine(Protocol):
         """PoolError if no node can take part."""
 
 
-class ProgressDisplay(Protocol):
-    """Shows how far runs are."""
-
-    def on_start(self, folder: Path, loaded: Loaded) -> None:
-        """A run begins or goes on."""
-
-    def on_round(self, progress: RoundFinished) -> None:
-        """A round of it has been committed."""
-
-    def showing(self) -> AbstractContextManager[object]:
-        """Entered while the runs work."""
-
-
 @dataclass(frozen=True)
 class Session:
     """The user's settings for one call that makes runs."""
 
-    out: Path | None
-    """The folder of run folders; None if none is created there."""
-    run_id: str | None
     workers: int | None
     """None: as many as the runs can use on this machine."""
     device: str
-    show: ProgressDisplay
-    on_note: Callable[[str], None]
+    observers: Sequence[RunObserver] = ()
+    out: Path | None = None
+    """The folder of run folders; None if none is created there."""
+    run_id: str | None = None
     remote_access: RemoteAccess | None = None
+    engine: Engine | None = None
+    """The cluster whose nodes do all the work; None: this machine's workers, and those that join it."""
     piece: str | None = None
     """The duration of ``--for``."""
     preload: Sequence[str] | None = None
     """What the fork server imports for workers, by default all that they need; () where this process trains nothing."""
     signals: Sequence[Signals] = (Signals.SIGINT, Signals.SIGTERM)
     """Those that ask the runs to stop."""
-    on_event: Callable[[HostEvent], None] = lambda event: None
-    """Told of workers that come and go."""
-    engine: Engine | None = None
-    """The cluster whose nodes do all the work; None: this machine's workers, and those that join it."""
 
     def call(self, runs: Sequence[Loaded], work: Work) -> dict[str, Any]:
-        """Call ``work`` with a worker launcher and a stop flag, and show the progress of ``runs`` meanwhile.
+        """Call ``work`` with a worker launcher and a stop flag, and tell the observers of ``runs`` meanwhile.
 
         ScenarioError if the folder cannot be written, and for a piece that is no duration.
         """
-        interrupt = StopFlag(self.signals)
-        stopped = Piece(piece_seconds(self.piece), self._checked(interrupt))
+        interrupt, engine = StopFlag(self.signals), self.engine
+        link = None if engine is None else _EngineLink(engine, interrupt)
+        stopped = Piece(piece_seconds(self.piece), link or interrupt)
         host = Host(
             self.out or Path(),
             1,
             choose_device(self.device),
             self.run_id,
-            self.show.on_start,
-            stopped.after(self.show.on_round),
+            (*((link,) if link else ()), *self.observers, stopped),
             self.remote_access,
-            self.on_note,
-            self._on_event,
             stopped.stopped_by,
         )
         if self.out is not None:
-            check_folder(runs[0].name, host)
-        if self.engine is not None:
-            self.engine.on_note = self.on_note
-        with interrupt.watching(), self.engine or nullcontext(), self._launcher(runs) as launcher, self.show.showing():
-            if self.engine is not None:
-                access = self.engine.serve(host.device)
-                return work(replace(host, workers=0, remote_access=access), launcher, stopped)
+            folder_files.check_place(self.out / runs[0].name, self.run_id)
+        with ExitStack() as stack:
+            stack.enter_context(interrupt.watching())
+            if engine is not None:
+                engine.on_note = Observers(self.observers).on_note
+                stack.enter_context(engine)
+            launcher = stack.enter_context(self._launcher(runs))
+            for observer in self.observers:
+                stack.enter_context(observer)
+            if engine is not None:
+                return work(replace(host, workers=0, remote_access=engine.serve(host.device)), launcher, stopped)
             asked = self.workers
             workers = choose_workers(runs, host.device, launcher, interrupt) if asked is None else asked
             return work(replace(host, workers=workers), launcher, stopped)
 
-    def _checked(self, interrupt: Callable[[], bool]) -> Callable[[], bool]:
-        """The user's wish to stop, or the engine's error."""
-        engine = self.engine
-        if engine is None:
-            return interrupt
-
-        def is_stopped() -> bool:
-            engine.check()
-            return interrupt()
-
-        return is_stopped
-
-    def _on_event(self, event: HostEvent) -> None:
-        if self.engine is not None:
-            self.engine.on_event(event)
-        self.on_event(event)
-
-    def _launcher(self, runs: Sequence[Loaded]) -> WorkerLauncher:
+    def _launcher(self, runs: Sequence[Loaded]) -> AbstractContextManager[WorkerLauncher]:
         launcher = WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)
         if runs:
             launcher.use(runs[0].scenario.train.instructions)  # the first pool would have it started twice
         return launcher
+
+
+class _EngineLink(RunObserver):
+    """Between runs and the cluster that does their work: it is told of workers, and its error ends the runs."""
+
+    def __init__(self, engine: Engine, stopped: Callable[[], bool]) -> None:
+        self._engine, self._stopped = engine, stopped
+
+    def __call__(self) -> bool:
+        """Whether the user has asked to stop."""
+        self._engine.check()
+        return self._stopped()
+
+    def on_event(self, event: HostEvent) -> None:
+        self._engine.on_event(event)
+
+
+def choose_workers(runs: Iterable[Loaded], device: str, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> int:
+    """One worker per core; on a GPU, as many as the memory that is free has room for (`gpu_workers`).
+
+    The largest of the runs counts. Where the driver does not tell the free memory, one per core.
+    """
+    free = free_nbytes(device)
+    if not free:
+        return default_workers()
+    distinct = {repr((run.scenario.model, run.scenario.method, run.scenario.train.batch)): run for run in runs}
+    largest = max(_visit_nbytes(run, launcher, stopped) for run in distinct.values())
+    visits = max(run.scenario.rounds.cohort for run in distinct.values())
+    return gpu_workers(free, largest, default_workers(), visits)
+
+
+def _visit_nbytes(loaded: Loaded, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> int:
+    """Of one visit, from a description of the model on the CPU, before any worker has a GPU."""
+    train = replace(loaded.scenario.train, graphs=False, precision="fp32")
+    there = replace(loaded, scenario=loaded.scenario.model_copy(update={"train": train}))
+    with (
+        scratch() as logs,
+        logging_to(logs / "coordinator.log"),
+        runner.probe_worker(there, CPU, launcher, logs, stopped) as pool,
+    ):
+        profile, _ = pool.describe(data=False)
+    return builder.training_nbytes(there, profile)

@@ -28,6 +28,8 @@ from edge.training.metrics.registry import MetricRow
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.observer import InnerRun, RunObserver
+from scenarios.run.run_folder import RunFolder
 
 BASE = "digits"
 ROUNDS = 4
@@ -114,23 +116,14 @@ class Examination:
     def _interrupted(self, loaded: Loaded, folder: Path) -> Path:
         """A run that is stopped after each of its rounds, and resumed: a state that is lost may be back at its start
         after some of them."""
-        is_due = False
-
-        def on_round(progress: RoundFinished) -> None:
-            nonlocal is_due
-            is_due = True
-
-        def stopped() -> bool:
-            return is_due or self.stopped()
-
-        host = replace(self.host, out=folder, run_id="cut", workers=2, on_round=on_round)
-        run = self._ended(runner.run(loaded, host, self.launcher, stopped, True))
+        whole = replace(self.host, out=folder, run_id="cut", workers=2)
+        cut = replace(whole, observers=(*whole.observers, _AfterEachRound()))
+        run = self._ended(runner.run(loaded, cut, self.launcher, self.stopped, True))
         for stops in range(1, ROUNDS):
-            is_due = False
-            until = stopped if stops < ROUNDS - 1 else self.stopped  # with the user's rounds.max it may be longer
-            with runner.open_existing(run, "auto", allow_code=True) as (stored, device):  # it was made here just now
+            host = cut if stops < ROUNDS - 1 else whole  # with the user's rounds.max it may be longer
+            with RunFolder(run).open_scenario("auto", allow_code=True) as (stored, device):  # it was made here just now
                 if runner.ended(stored, run) is None:
-                    self._ended(runner.resume(stored, replace(host, device=device), run, self.launcher, until))
+                    self._ended(runner.resume(stored, replace(host, device=device), run, self.launcher, self.stopped))
         return run
 
     def _variant(self, name: str, folder: Path, override: str) -> None:
@@ -178,6 +171,13 @@ class Examination:
         return True, ", ".join(names) + " change with visits alone" if names else "keeps nothing per client"
 
 
+class _AfterEachRound(RunObserver):
+    """Ends a run after a round."""
+
+    def on_round(self, progress: RoundFinished) -> bool:
+        return True
+
+
 def key_of(name: str) -> str:
     """The key of a scenario that takes this plug-in. ScenarioError if it cannot be loaded or is no row."""
     if not plugins.is_own(name):
@@ -204,7 +204,7 @@ def check_plugin(
     name: str, overrides: Sequence[str], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
     """What holds of the contract: {plugin, key, holds, findings: [{name, holds, detail}]}. ScenarioError, Stopped."""
-    host = replace(host, on_start=lambda folder, loaded: None, on_round=lambda progress: None)
+    host = replace(host, observers=(InnerRun(host.observers),))
     with scratch() as folder:
         launcher.adopt(folder)
         examination = Examination(settings(name, overrides), host, launcher, stopped)

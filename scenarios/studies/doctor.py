@@ -42,6 +42,7 @@ from scenarios.config.load import ScenarioError
 from scenarios.config.toml_writer import toml_text
 from scenarios.report import calibration, terminal
 from scenarios.run.host import PACKAGES, default_workers
+from scenarios.run.metadata import CALIBRATION
 
 SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh.scratch/pool")
 THIS_HOST = "this-host"
@@ -274,7 +275,7 @@ def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -
     """`calibrate` for people: the models that were not fitted, and how far the predictions are off."""
     rows = calibration.rows([one for one in result["measurements"] if not one["fitted"]])
     console = Console(file=stream or sys.stdout, highlight=False, markup=False, soft_wrap=True)
-    console.print(terminal.aligned(calibration.COLUMNS, rows, pad_edge=False, padding=(0, 2, 0, 0)))
+    console.print(terminal.aligned(CALIBRATION, rows, pad_edge=False, padding=(0, 2, 0, 0)))
     found = result["not_fitted"]
     if found["count"]:
         console.print(

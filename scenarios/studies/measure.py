@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -27,7 +28,7 @@ from coordinator.rounds.run import FederatedRun
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, TaskGroup
-from edge.protocol.config import ComponentConfig, EvalSplit, Job
+from edge.protocol.config import ComponentConfig, Job
 from edge.protocol.files import write_text
 from edge.protocol.home import shared
 from edge.protocol.messages import GLOBAL, LOCAL_MODEL, OWN_COMPONENT, SUBVALUE, Evaluate, Score, Train, Update
@@ -36,23 +37,110 @@ from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
-from scenarios.config.load import ScenarioError
-from scenarios.report.metadata import source_change
+from scenarios.config.error_messages import error_message
+from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.schema import EvalSection
+from scenarios.config.toml_source import parse
 from scenarios.run import builder, evaluated_clients, run_errors, runner
-from scenarios.run.host import Host, run_lock
-from scenarios.studies.measure_request import MeasureRequest
+from scenarios.run.folder_files import run_lock
+from scenarios.run.host import Host
+from scenarios.run.run_folder import RunFolder
 from scenarios.studies.restored_run import copied_ledger, restored_run
 
 LOCAL_VISIT = "edge.training.measured_visit:MeasuredVisit"
 VISITS_PER_WORKER = 2
 """Local models per worker that are held at a time"""
+OPTIONS = "eval.metric_options."
+Clients = Literal["local", "evaluated", "none"]
 Values = dict[str, float | None]
 Tell = Callable[[int, int], None]
 """(tasks that are done, all tasks)"""
 
 
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MeasureRequest:
+    """What is to be measured."""
+
+    loaded: Loaded
+    """The run's scenario"""
+    evaluation: EvalSection
+    """Its table ``eval`` with the metrics and options that are measured"""
+    round: int
+    """Of the checkpoint, as the ledger numbers it"""
+    clients: Clients
+
+
+def plan(
+    loaded: Loaded, folder: Path, metrics: str, overrides: Sequence[str], round: int | None, clients: str | None
+) -> MeasureRequest:
+    """What these words ask for: names separated by commas, options as ``eval.metric_options.NAME.KEY=VALUE``, a round
+    counted from 1 (None: the newest). ScenarioError for anything that cannot be measured."""
+    chosen = tuple(name.strip() for name in metrics.split(","))
+    try:
+        rows = metric_rows(chosen)
+    except ValueError as error:
+        raise ScenarioError(f"--metrics: {error}") from None
+    given = {name: dict(options) for name, options in loaded.scenario.eval.metric_options.items()}
+    for key, value in map(parse, overrides):
+        name, dot, option = key.removeprefix(OPTIONS).partition(".")
+        if not key.startswith(OPTIONS) or not dot:
+            raise ScenarioError(f"{key}: only options of metrics can be set, such as {OPTIONS}hessian.pairs=distinct")
+        if name not in {row.name for row in rows if row.options is not None}:
+            raise ScenarioError(f"{key}: no metric of --metrics {metrics} has options of that name")
+        given.setdefault(name, {})[option] = value
+    options = {row.name: _options(row.name, row.options, given) for row in rows if row.options is not None}
+    own = loaded.method.objective.has_global_model
+    if clients not in (None, "local", "evaluated", "none"):
+        raise ScenarioError(f"--clients {clients}: must be local, evaluated or none")
+    models: Any = clients or ("local" if own else "evaluated")
+    evaluation = replace(loaded.scenario.eval, metrics=chosen, metric_options=options)
+    return MeasureRequest(loaded, evaluation, _stored_round(folder, round), models)
+
+
+def _options(name: str, kind: Any, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    try:
+        options: dict[str, Any] = kind.model_validate(given.get(name, {})).model_dump()
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join([f"{OPTIONS}{name}", *map(str, first["loc"])])
+        known = {f"{OPTIONS}{name}.{field}": f"{OPTIONS}{name}.{field}" for field in kind.model_fields}
+        raise ScenarioError(error_message(first, key, known)) from None
+    return options
+
+
+def _stored_round(folder: Path, round: int | None) -> int:
+    """The ledger's number of a round whose checkpoint is kept; ScenarioError that names those that are."""
+    recorded = RunFolder(folder)
+    try:
+        rows = recorded.query("SELECT round FROM checkpoints ORDER BY round") if recorded.is_begun else []
+    except sqlite3.Error as error:
+        raise ScenarioError(f"{recorded.ledger} cannot be read: {error}") from None
+    stored = [int(row["round"]) for row in rows]
+    if not stored:
+        raise ScenarioError(f"{folder}: there is nothing to measure before the first round has been committed")
+    if round is None:
+        return stored[-1]
+    if round - 1 not in stored:
+        kept = ", ".join(str(each + 1) for each in stored)
+        raise ScenarioError(
+            f"--round {round}: checkpoints are kept of the rounds {kept}; checkpoints.keep of a scenario keeps more"
+        )
+    return round - 1
+
+
+# --- the measurement --------------------------------------------------------------------------------------------------
+
+
 def measure(
-    asked: MeasureRequest, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], tell: Tell
+    request: MeasureRequest,
+    folder: Path,
+    host: Host,
+    launcher: WorkerLauncher,
+    stopped: Callable[[], bool],
+    tell: Tell,
 ) -> dict[str, Any]:
     """Measure, and return what ``measure --json`` prints.
 
@@ -60,46 +148,34 @@ def measure(
     (of the clients' own examples), models (name of a server's model -> its values by name), by_client (client -> the
     same), over_clients, wall_seconds. ScenarioError, RunFailed and PoolError as `runner.resume` raises them.
     """
-    started = time.monotonic()
+    started, loaded = time.monotonic(), request.loaded
     with run_lock(folder), scratch() as place:
         launcher.adopt(place)  # the launcher removes it if this process is killed
-        if change := source_change(folder):
+        if change := RunFolder(folder).source_change():
             raise ScenarioError(f"{folder}: {change}; to measure this run, restore the files")
-        with plugin_errors.named(asked.loaded.scenario.model_dump(), ScenarioError, asked.loaded.name):
-            found = _measured(asked, folder, place, host, launcher, stopped, tell)
+        with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
+            logs = place / "logs"
+            logs.mkdir()
+            with runner.probe_worker(loaded, host.device, launcher, logs, stopped) as probe:
+                profile, initial = probe.describe(True)
+            job = builder.job(loaded, profile, host.device, cache_folder())
+            own = _measuring_job(job, request)
+            with (
+                contextlib.closing(copied_ledger(loaded, request.round, folder, place)) as ledger,
+                Pool(own, host.workers, launcher, logs, run_errors.user_error_hook(loaded), stopped) as pool,
+            ):
+                if ledger.genesis != initial_hash(builder.identity(loaded), profile.data_sha256):
+                    raise ScenarioError(f"{folder}: the data or the files that the scenario names have changed")
+                run = restored_run(loaded, request.round, job, profile, initial, pool, ledger, place, stopped)
+                found = _Measuring(request, own, run, CountedWorkers(pool, tell)).result()
     return {"run_dir": str(folder), **found, "wall_seconds": time.monotonic() - started}
 
 
-def _measured(
-    asked: MeasureRequest,
-    folder: Path,
-    place: Path,
-    host: Host,
-    launcher: WorkerLauncher,
-    stopped: Callable[[], bool],
-    tell: Tell,
-) -> dict[str, Any]:
-    loaded, logs = asked.loaded, place / "logs"
-    logs.mkdir()
-    with runner.probe_worker(loaded, host.device, launcher, logs, stopped) as probe:
-        profile, initial = probe.describe(True)
-    job = builder.job(loaded, profile, host.device, cache_folder())
-    own = _measuring_job(job, asked)
-    with (
-        contextlib.closing(copied_ledger(asked, folder, place)) as ledger,
-        Pool(own, host.workers, launcher, logs, run_errors.user_error_hook(loaded), stopped) as pool,
-    ):
-        if ledger.genesis != initial_hash(builder.identity(loaded), profile.data_sha256):
-            raise ScenarioError(f"{folder}: the data or the files that the scenario names have changed")
-        run = restored_run(asked, job, profile, initial, pool, ledger, place, stopped)
-        return _Measuring(asked, own, run, CountedWorkers(pool, tell)).result()
-
-
-def _measuring_job(job: Job, asked: MeasureRequest) -> Job:
+def _measuring_job(job: Job, request: MeasureRequest) -> Job:
     """The run's job with other metrics; for local models with visits that upload them, and without adaptations."""
-    config = asked.evaluation
+    config = request.evaluation
     own = replace(job, metrics=config.metrics, metric_options=config.metric_options, collects_vectors=True)
-    if asked.clients != "local":
+    if request.clients != "local":
         return own
     objective = ComponentConfig(LOCAL_VISIT, {**job.objective.options, OWN_COMPONENT: job.objective.component})
     return replace(own, objective=objective, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
@@ -141,22 +217,34 @@ class CountedWorkers:
 class _Measuring:
     """One measurement of a run that stands at its checkpoint."""
 
-    def __init__(self, asked: MeasureRequest, job: Job, run: FederatedRun, workers: CountedWorkers) -> None:
-        self.asked, self.job, self.run, self.workers = asked, job, run, workers
-        self.split = _split(asked, run)
-        rows = metric_rows(asked.evaluation.metrics)
-        self.scope = EvaluationScope(
-            "clients", "clients", self.split, frozenset(row.name for row in rows), keeps_values=True
-        )
+    def __init__(self, request: MeasureRequest, job: Job, run: FederatedRun, workers: CountedWorkers) -> None:
+        self.request, self.job, self.run, self.workers = request, job, run, workers
+        self.metrics = [row.name for row in metric_rows(request.evaluation.metrics)]
+        self.split = request.evaluation.split
+        self.examples = evaluated_examples(run.description, self.split)
+        if request.clients == "evaluated" and not self.examples.any():
+            raise ScenarioError(f"--clients evaluated: no client has {self.split} examples; choose local or none")
+        if request.clients == "local" and not all(self.examples[client] for client in run.candidates):
+            self.split = "train"  # for metrics of examples, local models without such examples
+            self.examples = evaluated_examples(run.description, self.split)
+        self.scope = EvaluationScope("clients", "clients", self.split, frozenset(self.metrics), keeps_values=True)
 
     def result(self) -> dict[str, Any]:
         """All but the folder and the seconds."""
-        asked, scenario = self.asked, self.asked.loaded.scenario
-        whole = self._server_models()
-        self.workers.planned = len(whole) * len(self._shards()) + self._tasks_of_clients()
-        models = {name: self._of_model(model) for name, model in whole.items()}
+        request, scenario, run = self.request, self.request.loaded.scenario, self.run
+        models, batch = self._server_models(), self.job.eval_batch
+        count = self.job.scored(run.description.test_count)
+        shards = [(start, min(start + batch, count)) for start in range(0, count, batch)]  # as in evaluations
+        evaluated = int((self.examples > 0).sum())
+        # Of local models, a visit and an evaluation each.
+        of_clients = {"none": 0, "local": 2 * len(run.candidates), "evaluated": evaluated}[request.clients]
+        self.workers.planned = len(models) * len(shards) + of_clients
+        by_model = {
+            name: self._values([Evaluate(*shard, GLOBAL, {MODEL: model}, run.rounds) for shard in shards])
+            for name, model in models.items()
+        }
         self.workers.vectors.clear()
-        by_client = {"none": dict, "local": self._local, "evaluated": self._evaluated}[asked.clients]()
+        by_client = {"none": dict, "local": self._local, "evaluated": self._evaluated}[request.clients]()
         finite = {
             client: {name: value for name, value in values.items() if value is not None}
             for client, values in by_client.items()
@@ -164,41 +252,22 @@ class _Measuring:
         return {
             "method": scenario.method,
             "seed": scenario.seed,
-            "round": self.run.rounds,
-            "metrics": [row.name for row in metric_rows(asked.evaluation.metrics)],
-            "metric_options": asked.evaluation.metric_options,
-            "clients": asked.clients,
+            "round": run.rounds,
+            "metrics": self.metrics,
+            "metric_options": request.evaluation.metric_options,
+            "clients": request.clients,
             "split": self.split,
-            "models": models,
+            "models": {name: values.get(GLOBAL, {}) for name, values in by_model.items()},
             "by_client": {str(client): values for client, values in by_client.items()},
-            "over_clients": evaluated_clients.values_over_clients(asked.evaluation, finite, self.workers.vectors),
+            "over_clients": evaluated_clients.values_over_clients(request.evaluation, finite, self.workers.vectors),
         }
 
     def _server_models(self) -> dict[str, Model]:
         """The models that can be evaluated: the global one, or several whole ones."""
-        server, spec = self.run.server, self.asked.loaded.method.objective
-        if spec.has_global_model:
+        server, keys = self.run.server, set(self.run.description.layout.sizes)
+        if self.request.loaded.method.objective.has_global_model:
             return {"global": server.global_evaluation_model()[MODEL]}
-        whole = {name: model for name, model in server.models.items() if model.keys() >= self._keys}
-        return whole if len(server.models) > 1 else {}
-
-    @property
-    def _keys(self) -> set[str]:
-        return set(self.run.description.layout.sizes)
-
-    def _of_model(self, model: Model) -> Values:
-        evaluations = [Evaluate(*shard, GLOBAL, {MODEL: model}, self.run.rounds) for shard in self._shards()]
-        return self._values(list(map(self._task, evaluations))).get(GLOBAL, {})
-
-    def _shards(self) -> list[tuple[int, int]]:
-        """(first, last exclusive) of the test examples in use, as in evaluations."""
-        count, batch = self.job.scored(self.run.description.test_count), self.job.eval_batch
-        return [(start, min(start + batch, count)) for start in range(0, count, batch)]
-
-    def _tasks_of_clients(self) -> int:
-        """Of local models, a visit and an evaluation each."""
-        evaluated = int((evaluated_examples(self.run.description, self.split) > 0).sum())
-        return {"none": 0, "local": 2 * len(self.run.candidates), "evaluated": evaluated}[self.asked.clients]
+        return {name: model for name, model in server.models.items() if model.keys() >= keys and len(server.models) > 1}
 
     def _evaluated(self) -> dict[int, Values]:
         """The models that an evaluation on clients would use."""
@@ -209,15 +278,25 @@ class _Measuring:
         return _by_client(tasks.evaluate(run.rounds).wait())
 
     def _local(self) -> dict[int, Values]:
-        """The local models after each client's next visit."""
-        values: dict[int, Values] = {}
+        """The local models after each client's next visit, with the draws of that."""
+        run, values = self.run, dict[int, Values]()
         together = VISITS_PER_WORKER * self.workers.size
-        for start in range(0, len(self.run.candidates), together):
-            clients = self.run.candidates[start : start + together]
+        for start in range(0, len(run.candidates), together):
+            clients = run.candidates[start : start + together]
             models: dict[int, Payload] = {}
-            tasks = [self._visit(client) for client in clients]
-            self.workers.submit(tasks, partial(_keep, models)).wait()
-            values |= self._values([self._of_local(client, models[client]) for client in clients])
+
+            def keep(task: PoolTask, reply: Reply, models: dict[int, Payload] = models) -> None:
+                assert isinstance(reply, Update)
+                models[reply.client] = {LOCAL_MODEL: reply.payload[LOCAL_MODEL]}
+
+            self.workers.submit([self._visit(client) for client in clients], keep).wait()
+            counts = [int(self.examples[client]) for client in clients]
+            values |= self._values(
+                [
+                    Evaluate(0, count, client, models[client], run.rounds, split=self.split)
+                    for client, count in zip(clients, counts, strict=True)
+                ]
+            )
         return values
 
     def _visit(self, client: int) -> PoolTask:
@@ -232,30 +311,9 @@ class _Measuring:
             build=dispatch.build,
         )
 
-    def _of_local(self, client: int, model: Payload) -> PoolTask:
-        count = int(evaluated_examples(self.run.description, self.split)[client])
-        return self._task(Evaluate(0, count, client, model, self.run.rounds, split=self.split))
-
-    def _task(self, message: Evaluate) -> PoolTask:
-        return PoolTask(message, metrics=self.scope.metrics)
-
-    def _values(self, tasks: Sequence[PoolTask]) -> dict[int, Values]:
+    def _values(self, evaluations: Sequence[Evaluate]) -> dict[int, Values]:
+        tasks = [PoolTask(message, metrics=self.scope.metrics) for message in evaluations]
         return _by_client(Evaluation(self.workers, tasks, lambda scores: result(scores, self.scope)).wait())
-
-
-def _split(asked: MeasureRequest, run: FederatedRun) -> EvalSplit:
-    """The clients' examples for metrics of examples; local models without such examples are measured on training."""
-    split = asked.evaluation.split
-    examples = evaluated_examples(run.description, split)
-    if asked.clients == "evaluated" and not examples.any():
-        raise ScenarioError(f"--clients evaluated: no client has {split} examples; choose local or none")
-    lacks = asked.clients == "local" and not all(examples[client] for client in run.candidates)
-    return "train" if lacks else split
-
-
-def _keep(models: dict[int, Payload], task: PoolTask, reply: Reply) -> None:
-    assert isinstance(reply, Update)
-    models[reply.client] = {LOCAL_MODEL: reply.payload[LOCAL_MODEL]}
 
 
 def _by_client(found: EvalResult) -> dict[int, Values]:
@@ -263,6 +321,9 @@ def _by_client(found: EvalResult) -> dict[int, Values]:
     for client, name, value, _ in found.values:
         values.setdefault(client, {})[name] = value
     return values
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 def write(found: Mapping[str, Any], path: Path) -> None:
@@ -276,27 +337,21 @@ def write(found: Mapping[str, Any], path: Path) -> None:
 
 def show(found: Mapping[str, Any], path: Path) -> None:
     """Print the values of models, numbered parts aside, and the file that has all."""
-    console, every = Console(), _rows(found)
-    columns = list(dict.fromkeys(name for _, values in every for name in values if not _is_numbered(name)))
+
+    def text(value: float | None) -> str:
+        return "" if value is None else f"{value:.5g}"
+
+    console = Console()
+    rows = [*found["models"].items(), *((f"client {client}", own) for client, own in found["by_client"].items())]
+    names = dict.fromkeys(name for _, values in rows for name in values)
+    columns = [name for name in names if not name.rpartition(SUBVALUE)[2].isdigit()]
     table = Table("model", *columns, box=None)
-    for whose, values in every:
-        table.add_row(whose, *(_shown(values.get(name)) for name in columns))
+    for model, values in rows:
+        table.add_row(model, *(text(values.get(name)) for name in columns))
     console.print(table)
     for name, value in found["over_clients"].items():
-        console.print(f"{name}: {_shown(value)}", markup=False, highlight=False)
+        console.print(f"{name}: {text(value)}", markup=False, highlight=False)
     console.print(f"after round {found['round']}; {path}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _rows(found: Mapping[str, Any]) -> list[tuple[str, Values]]:
-    return [*found["models"].items(), *((f"client {client}", own) for client, own in found["by_client"].items())]
-
-
-def _is_numbered(name: str) -> bool:
-    return name.rpartition(SUBVALUE)[2].isdigit()
-
-
-def _shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.5g}"
 
 
 def progress_lines(say: Callable[[str], None]) -> Tell:

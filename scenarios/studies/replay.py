@@ -11,39 +11,23 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from coordinator.records.schema import BOTTLENECKS, RoundRow
-from costmodel.clock import Clock
-from costmodel.fleet.fleet import Fleet
-from edge.protocol.config import ModelProfile
-from edge.protocol.operations import KINDS
-from edge.protocol.payload import (
-    FORWARD,
-    INNER_GRADIENT,
-    INPUT_GRADIENT,
-    PASS_TYPES,
-    WEIGHT_GRADIENT,
-    BlockShape,
-    LayerShape,
-    Layout,
-)
 from scenarios.config import plugin_errors
-from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.errors import ReportError
+from scenarios.config.load import ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
-from scenarios.report.metadata import modules_of
-from scenarios.report.progress import accumulated, to_target
-from scenarios.report.run_reader import PARTS, ReportError, open_runs
+from scenarios.report.run_reader import open_runs
 from scenarios.run import builder
-from scenarios.studies.replayed_run import OtherVisits, RecordedRounds, RetimedRun
+from scenarios.run.progress import accumulated, to_target
+from scenarios.run.run_folder import ENVIRONMENT, SCENARIO
+from scenarios.studies.replayed_run import OtherVisits, PreparedReplay, RecordedRounds, RetimedRun
 
 TABLES = ("fleet", "budget")
 KEYS = (
@@ -72,60 +56,40 @@ def replay(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False
     before = new.record.rounds if new.other_end is None else new.record.rounds[: len(after)]
     if not (before and after):
         raise OtherVisits(str(new.other_end), new.fresh)
-    target = new.loaded.scenario.stop.target_accuracy
-    pairs = list(zip(before, after, strict=True))
+    target, scenario = new.loaded.scenario.stop.target_accuracy, new.loaded.scenario
+    both = (before, after)
+    lengths = [[row.end_s - row.start_s for row in rows] for rows in both]
+    counts = [Counter(row.bottleneck for row in rows) for rows in both]
+    per_round = ("end_s", "joules", "wasted_bytes", "critical", "bottleneck")
     return {
         "run_dir": str(folder),
-        "method": new.loaded.scenario.method,
-        "seed": new.loaded.scenario.seed,
+        "method": scenario.method,
+        "seed": scenario.seed,
         "overrides": list(overrides),
         "rounds": new.run.rounds,
         "other_end": new.other_end,
         "target_accuracy": target,
-        "virtual_seconds": [rows[-1].end_s for rows in (before, after)],
-        "time_to_target_s": [time_to(target, rows) for rows in (before, after)],
+        "virtual_seconds": [rows[-1].end_s for rows in both],
+        "time_to_target_s": [time_to(target, rows) for rows in both],
         **{
-            name: [sum(getattr(row, name) for row in rows) for rows in (before, after)]
+            name: [sum(getattr(row, name) for row in rows) for rows in both]
             for name in ("joules", "wasted_s", "wasted_bytes", "wasted_joules")
         },
-        "slowest_round": [max(rows, key=_seconds).round for rows in (before, after)],
-        "slowest_round_s": [max(map(_seconds, rows)) for rows in (before, after)],
-        "bottlenecks": {"before": _bottlenecks(before), "after": _bottlenecks(after)},
-        "per_round": [_compared(*pair) for pair in pairs],
+        "slowest_round": [max(rows, key=lambda row: row.end_s - row.start_s).round for rows in both],
+        "slowest_round_s": list(map(max, lengths)),
+        "bottlenecks": {
+            side: {name: count[name] for name in BOTTLENECKS}
+            for side, count in zip(("before", "after"), counts, strict=True)
+        },
+        "per_round": [
+            {
+                "round": pair[0].round,
+                "seconds": list(seconds),
+                **{name: [getattr(row, name) for row in pair] for name in per_round},
+            }
+            for pair, seconds in zip(zip(*both, strict=True), zip(*lengths, strict=True), strict=True)
+        ],
     }
-
-
-@dataclass(frozen=True)
-class PreparedReplay:
-    """A run that is read once, and can be replayed on several fleets."""
-
-    record: RecordedRounds
-    loaded: Loaded
-    """The scenario with the overrides"""
-    target: float | None
-    """The recorded scenario's target accuracy, which may have ended the run"""
-    description: ModelProfile
-    fleet: Fleet
-    """As the scenario draws it"""
-    refused: Mapping[int, str]
-    """Client -> why it cannot take part"""
-    fresh: str
-    """The command that trains anew"""
-
-    def play(self, fleet: Fleet, may_end_elsewhere: bool = False) -> RetimedRun:
-        """The run, replayed to its end on a fleet.
-
-        `OtherVisits` if other visits would have been trained on it, or more or fewer rounds unless that
-        ``may_end_elsewhere``.
-        """
-        with plugin_errors.named(self.loaded.scenario.model_dump(), ScenarioError, self.loaded.name):
-            new = RetimedRun(
-                self.record, self.loaded, self.target, self.description, Clock(fleet), self.refused, self.fresh
-            )
-            new.play()
-        if new.other_end and not may_end_elsewhere:
-            raise OtherVisits(new.other_end, self.fresh)
-        return new
 
 
 def replayed(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False) -> RetimedRun:
@@ -137,11 +101,11 @@ def replayed(folder: Path, overrides: Sequence[str] = (), allow_code: bool = Fal
 def prepared(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False) -> PreparedReplay:
     """The run of a folder, read and checked. ScenarioError and ReportError as of `replay`.
 
-    ``allow_code``: modules of the user's own are imported from wherever `modules_of` finds them.
+    ``allow_code``: modules of the user's own are imported from wherever `RunFolder.modules` finds them.
     """
     (run,) = open_runs([folder])
-    file = str(folder / "scenario.toml")
-    with modules_of(folder, allow_code):
+    file = str(folder / SCENARIO)
+    with run.modules(allow_code):
         recorded, loaded = load(file), load(file, overrides)
     record = RecordedRounds.of(run, recorded.method.objective.table)
     if not record.rounds:
@@ -160,11 +124,11 @@ def prepared(folder: Path, overrides: Sequence[str] = (), allow_code: bool = Fal
             f"anew: {fresh}"
         )
     try:
-        description = described(run.environment, recorded)
+        description = run.environment.profile(recorded.model.family)
         if len(description.samples) != recorded.scenario.data.clients:
             raise ValueError(f"{len(description.samples)} clients instead of {recorded.scenario.data.clients}")
-    except (LookupError, TypeError, ValueError) as error:
-        raise ReportError(f"{folder / PARTS[1]} does not describe the run's model and data: {error!r}") from error
+    except (LookupError, ValueError) as error:
+        raise ReportError(f"{folder / ENVIRONMENT} does not describe the run's model and data: {error!r}") from error
     drawn = builder.with_operations(loaded, builder.fleet(loaded), description)
     target = recorded.scenario.stop.target_accuracy
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
@@ -182,77 +146,13 @@ def _check_overrides(overrides: Sequence[str], fresh: str) -> None:
             )
 
 
-def described(environment: Mapping[str, Any], loaded: Loaded) -> ModelProfile:
-    """The profile that the run's workers described, without the fields that only training needs.
-
-    The environment records both gradients for the inputs as one sum. The FLOPs of a plain step, which computes no
-    gradient for the images, separate them for the first block; no method separates them for the other blocks.
-    """
-    blocks = environment["blocks"]
-    flops = np.zeros((len(blocks), PASS_TYPES))
-    for row, block in zip(flops, blocks, strict=True):
-        row[FORWARD], row[WEIGHT_GRADIENT] = block["flops_forward"], block["flops_weight_gradient"]
-        row[INNER_GRADIENT] = block["flops_input_gradient"]
-    flops[0, INPUT_GRADIENT] = flops.sum() - environment["flops_plain_per_sample"]
-    flops[0, INNER_GRADIENT] -= flops[0, INPUT_GRADIENT]
-    data, histogram = environment["data"], np.array(environment["partition"]["histogram"], np.int64)
-    return ModelProfile(
-        layout=Layout(tuple(map(_block_shape, blocks))),
-        family=loaded.model.family,
-        flops=flops,
-        activations=np.array([block["activations"] for block in blocks], np.float64),
-        data_sha256=data["sha256"],
-        data_source=data["source"],
-        classes=environment["partition"]["classes"],
-        test_count=data["test_examples"],
-        samples=histogram.sum(axis=1),
-        histogram=histogram,
-        test_samples=np.zeros(len(histogram), np.int64),
-        variants=np.array(environment.get("variants", []), np.float64).reshape(-1, PASS_TYPES),
-        operations=_recorded_operations(environment.get("operations", {})),
-        outputs=np.array(environment.get("outputs", []), np.float64).reshape(-1, 3),
-        unit_blocks=np.array(environment.get("unit_blocks", []), np.int64),
-        unit_flops=np.array(environment.get("unit_flops", []), np.float64).reshape(-1, PASS_TYPES),
-    )
-
-
-def _recorded_operations(recorded: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
-    """(kinds, 2), or none for a run that recorded none."""
-    return np.array([recorded[kind] for kind in KINDS] if recorded else [], np.float64).reshape(-1, 2)
-
-
-def _block_shape(block: Mapping[str, Any]) -> BlockShape:
-    layers = tuple(LayerShape(**layer) for layer in block.get("layers", ()))
-    return BlockShape(block["name"], block["params"], block["buffers"], layers)
-
-
 # --- side by side -----------------------------------------------------------------------------------------------------
-
-
-def _seconds(row: RoundRow) -> float:
-    return row.end_s - row.start_s
 
 
 def time_to(target: float | None, rows: Sequence[RoundRow]) -> float | None:
     """Virtual seconds until the accuracy first reached the target; None if it did not."""
     point = to_target(accumulated(rows), target)
     return None if point is None else point.virtual_seconds
-
-
-def _bottlenecks(rows: Sequence[RoundRow]) -> dict[str, int]:
-    """Bottleneck -> rounds."""
-    counts = Counter(row.bottleneck for row in rows)
-    return {name: counts[name] for name in BOTTLENECKS}
-
-
-def _compared(before: RoundRow, after: RoundRow) -> dict[str, Any]:
-    both = (before, after)
-    return {
-        "round": before.round,
-        "seconds": [_seconds(row) for row in both],
-        **{name: [getattr(row, name) for row in both] for name in ("end_s", "joules", "wasted_bytes", "critical")},
-        "bottleneck": [row.bottleneck for row in both],
-    }
 
 
 def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:

@@ -37,9 +37,11 @@ from coordinator.rounds.synchronous import run_synchronous
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
 from costmodel.clock import Clock
+from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_seconds
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Totals, Update
+from scenarios.config import plugin_errors
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
 from scenarios.run import builder
@@ -106,6 +108,37 @@ class _EndOfRecord(Exception):  # noqa: N818 - no error, but the end of the ledg
     """The ledger has no further round, but the run would go on: it was unfinished, or a budget ended it."""
 
 
+@dataclass(frozen=True)
+class PreparedReplay:
+    """A run that is read once, and can be replayed on several fleets."""
+
+    record: RecordedRounds
+    loaded: Loaded
+    """The scenario with the overrides"""
+    target: float | None
+    """The recorded scenario's target accuracy, which may have ended the run"""
+    description: ModelProfile
+    fleet: Fleet
+    """As the scenario draws it"""
+    refused: Mapping[int, str]
+    """Client -> why it cannot take part"""
+    fresh: str
+    """The command that trains anew"""
+
+    def play(self, fleet: Fleet, may_end_elsewhere: bool = False) -> RetimedRun:
+        """The run, replayed to its end on a fleet.
+
+        `OtherVisits` if other visits would have been trained on it, or more or fewer rounds unless that
+        ``may_end_elsewhere``.
+        """
+        with plugin_errors.named(self.loaded.scenario.model_dump(), ScenarioError, self.loaded.name):
+            new = RetimedRun(self, fleet)
+            new.play()
+        if new.other_end and not may_end_elsewhere:
+            raise OtherVisits(new.other_end, self.fresh)
+        return new
+
+
 class RetimedServer(DecisionOnlyServer):
     """A server side that also remembers whose visits began."""
 
@@ -125,17 +158,9 @@ class RetimedRun:
     It is the trainer, the evaluator and the recorder of ``run``, which has no workers and writes no ledger.
     """
 
-    def __init__(
-        self,
-        record: RecordedRounds,
-        loaded: Loaded,
-        target: float | None,
-        description: ModelProfile,
-        clock: Clock,
-        refused: Mapping[int, str],
-        fresh: str,
-    ) -> None:
-        self.record, self.loaded, self.fresh = record, loaded, fresh
+    def __init__(self, ready: PreparedReplay, fleet: Fleet) -> None:
+        self.record, self.loaded, self.fresh = ready.record, ready.loaded, ready.fresh
+        loaded, description = ready.loaded, ready.description
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
         self.evaluations_done: list[EvaluationRow] = []
@@ -145,18 +170,18 @@ class RetimedRun:
         if not server_side.decides_without_updates:
             raise ScenarioError(
                 f"{loaded.method.name}: its downloads may depend on the updates themselves, which a ledger does not "
-                f"keep, so it cannot be replayed; to train anew: {fresh}"
+                f"keep, so it cannot be replayed; to train anew: {self.fresh}"
             )
         self.server = RetimedServer(server_side)
         # A target ends the replay only if it ended the run.
-        ending = target if record.stopped_by == TARGET else None
+        ending = ready.target if self.record.stopped_by == TARGET else None
         self.run = FederatedRun(
             job=builder.job(loaded, description, "cpu", Path()),
             method=loaded.method,
             options=loaded.options,
             description=description,
             server=self.server,
-            clock=clock,
+            clock=Clock(fleet),
             trainer=self,
             evaluator=self,
             recorder=self,
@@ -167,7 +192,7 @@ class RetimedRun:
             eval_every=loaded.scenario.eval.every,
             on_round=lambda progress: None,
             is_stopped=self._is_stopped,
-            refused=refused,
+            refused=ready.refused,
         )
 
     def play(self) -> None:
@@ -286,19 +311,18 @@ class RetimedRun:
 
     def evaluate(self, round: int, clients: Sequence[int] | None = None) -> PendingEvaluation:
         """The recorded evaluation."""
-        return RecordedEvaluation(self._evaluation)
 
-    def _evaluation(self) -> EvalResult:
-        index = len(self.rounds_done)
-        row = self.record.rounds[index] if index < len(self.record.rounds) else None
-        if row is None or row.accuracy is None:
-            self._refuse("the run would end here, but its model was not evaluated in this round", index)
-        loss = float("inf") if row.test_loss is None else row.test_loss
-        values = [(client, metric, value, count) for _, client, metric, value, count in self._values_of(row.round)]
-        return EvalResult(row.accuracy, loss, values)
+        def recorded() -> EvalResult:
+            index = len(self.rounds_done)
+            row = self.record.rounds[index] if index < len(self.record.rounds) else None
+            if row is None or row.accuracy is None:
+                self._refuse("the run would end here, but its model was not evaluated in this round", index)
+            loss = float("inf") if row.test_loss is None else row.test_loss
+            values = self.record.evaluations.get(row.round, ())
+            own = [(client, metric, value, count) for _, client, metric, value, count in values]
+            return EvalResult(row.accuracy, loss, own)
 
-    def _values_of(self, round: int) -> Sequence[EvaluationRow]:
-        return self.record.evaluations.get(round, ())
+        return RecordedEvaluation(recorded)
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
         """The recorded hash of the model; `OtherVisits` if other clients would have downloaded only."""

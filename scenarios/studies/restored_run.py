@@ -23,14 +23,15 @@ from costmodel.clock import Clock
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import opened
 from edge.protocol.payload import Payload
+from scenarios.config.load import Loaded
 from scenarios.run import builder
-from scenarios.studies.measure_request import MeasureRequest
+from scenarios.run.observer import Observers
 
 COPIED_PAGES = 4096
 """At a time; signals are handled in between"""
 
 
-def copied_ledger(asked: MeasureRequest, folder: Path, place: Path) -> Ledger:
+def copied_ledger(loaded: Loaded, round: int, folder: Path, place: Path) -> Ledger:
     """A copy of the ledger up to the checkpoint, beside the files of that."""
     copy = place / "ledger.sqlite"
     with (
@@ -38,7 +39,7 @@ def copied_ledger(asked: MeasureRequest, folder: Path, place: Path) -> Ledger:
         contextlib.closing(sqlite3.connect(copy)) as target,
     ):
         source.backup(target, pages=COPIED_PAGES)
-    ledger, round = Ledger(copy, None, asked.loaded.method.objective.table), asked.round
+    ledger = Ledger(copy, None, loaded.method.objective.table)
     ledger.truncate_after(round)
     files = [(CHECKPOINTS, name) for number, name, _ in ledger.checkpoints() if number == round]
     files += [(STATE, name) for name, _ in ledger.client_states(round).values()]
@@ -64,7 +65,8 @@ def _link(source: Path, target: Path) -> None:
 
 
 def restored_run(
-    asked: MeasureRequest,
+    loaded: Loaded,
+    round: int,
     job: Job,
     profile: ModelProfile,
     initial: Payload,
@@ -74,7 +76,6 @@ def restored_run(
     stopped: Callable[[], bool],
 ) -> FederatedRun:
     """The run at its checkpoint."""
-    loaded = asked.loaded
     fleet = builder.with_operations(loaded, builder.fleet(loaded), profile)
     run, store = builder.federated_run(
         loaded,
@@ -85,14 +86,13 @@ def restored_run(
         pool,
         ledger,
         place,
+        Observers((), stopped),
         refused=builder.refused(loaded, fleet, profile),
-        on_round=lambda progress: None,
-        is_stopped=stopped,
         stop_at_target=False,
     )
     resume_checkpoint(run, store)
-    if ledger.checkpoints()[0][0] != asked.round:
-        raise RunFailed(f"round {asked.round + 1}: its checkpoint is damaged")
+    if ledger.checkpoints()[0][0] != round:
+        raise RunFailed(f"round {round + 1}: its checkpoint is damaged")
     if run.history is not None:
         restore_server(run.server, run.history.checkpoint)
     return run

@@ -11,18 +11,21 @@ results and the memory of one part.
 from __future__ import annotations
 
 import math
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.records.round_record import bottleneck
-from coordinator.rounds import selection as cohorts
 from coordinator.rounds.policy import POLICIES, RoundPolicy
+from coordinator.rounds.selection import sample_cohort
 from costmodel.clock import Clock
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
@@ -35,7 +38,6 @@ from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
 from scenarios.report import terminal
-from scenarios.studies.resident_memory import ResidentMemory
 
 Doubles = NDArray[np.float64]
 Clients = NDArray[np.intp]
@@ -58,6 +60,7 @@ CONTENDED = 0.05
 PART = 1 << 13
 """Visits that are solved together with an unlimited link."""
 LEAST_VISITS = 30_000
+STATUS, CLEAR_REFS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs"), "5"
 PERCENTILES = {"p5": 5, "p50": 50, "p95": 95, "p99": 99, "max": 100}
 
 
@@ -118,8 +121,23 @@ def stress(
             return result | _stream(fleet, rules, seed, visits or max(3 * cohort, LEAST_VISITS))
     clock = Clock(fleet)
     building = memory.peak_bytes()
-    result |= _summary(*zip(*(_round(clock, rules, seed, number) for number in range(rounds)), strict=True))
-    return result | _memory(clock, building, memory.peak_bytes())
+    made, lengths = zip(*(_round(clock, rules, seed, number) for number in range(rounds)), strict=True)
+    wall = sum(each.wall_seconds for each in made)
+    result |= {
+        "virtual_seconds": math.fsum(each.seconds for each in made),
+        "visit_seconds": _percentiles(np.concatenate(lengths)),
+        "wall_seconds": wall,
+        "cpu_seconds": sum(each.cpu_seconds for each in made),
+        "flows_per_second": 2 * sum(each.visits for each in made) / wall,  # a download and an upload each
+        "rounds": [asdict(each) for each in made],
+    }
+    columns, playing = [*vars(clock.fleet).values(), *clock.state().values()], memory.peak_bytes()
+    return result | {
+        "fleet_bytes": sum(column.nbytes for column in columns if isinstance(column, np.ndarray)),
+        "fleet_peak_bytes": building,
+        "round_peak_bytes": playing,
+        "peak_bytes_per_client": max(building, playing) / clients,
+    }
 
 
 def deadline_seconds(text: str) -> float:
@@ -158,7 +176,9 @@ def _fleet(clients: int, cohort: int, contended: bool, seed: int) -> Fleet:
 
 def _round(clock: Clock, rules: RoundPolicy, seed: int, number: int) -> tuple[StressRound, Doubles]:
     """A whole round, and the seconds of each visit if it were not interrupted."""
-    chosen = _chosen(len(clock.fleet), rules, seed, number)
+    chosen = np.arange(len(clock.fleet))
+    if rules.cohort < len(chosen):
+        chosen = np.array(sample_cohort(seed, number, range(len(chosen)), rules.cohort), np.intp)
     started, cpu_started = time.perf_counter(), time.process_time()
     begun, end = clock.now, math.inf
     lengths = np.empty(chosen.size)
@@ -181,12 +201,6 @@ def _round(clock: Clock, rules: RoundPolicy, seed: int, number: int) -> tuple[St
     clock.advance(last)
     wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
     return StressRound(last - begun, wall, cpu, chosen.size, counted, held, critical, what), lengths
-
-
-def _chosen(clients: int, rules: RoundPolicy, seed: int, number: int) -> Clients:
-    if rules.cohort >= clients:
-        return np.arange(clients)
-    return np.array(cohorts.sample_cohort(seed, number, range(clients), rules.cohort), np.intp)
 
 
 def closing(rules: RoundPolicy, ends: Doubles, begun: float) -> float:
@@ -218,33 +232,9 @@ def _works(visits: int) -> Works:
     )
 
 
-def _summary(rounds: tuple[StressRound, ...], lengths: tuple[Doubles, ...]) -> dict[str, Any]:
-    wall = sum(round.wall_seconds for round in rounds)
-    return {
-        "virtual_seconds": math.fsum(round.seconds for round in rounds),
-        "visit_seconds": _percentiles(np.concatenate(lengths)),
-        "wall_seconds": wall,
-        "cpu_seconds": sum(round.cpu_seconds for round in rounds),
-        # A download and an upload each.
-        "flows_per_second": 2 * sum(round.visits for round in rounds) / wall,
-        "rounds": [asdict(round) for round in rounds],
-    }
-
-
 def _percentiles(values: NDArray[Any]) -> dict[str, float]:
     amounts = np.percentile(values, list(PERCENTILES.values()))
     return dict(zip(PERCENTILES, map(float, amounts), strict=True))
-
-
-def _memory(clock: Clock, building: int, playing: int) -> dict[str, float]:
-    """Bytes of the fleet between rounds, and the peaks of building it and of the rounds."""
-    columns = [*vars(clock.fleet).values(), *clock.state().values()]
-    return {
-        "fleet_bytes": sum(column.nbytes for column in columns if isinstance(column, np.ndarray)),
-        "fleet_peak_bytes": building,
-        "round_peak_bytes": playing,
-        "peak_bytes_per_client": max(building, playing) / len(clock.fleet),
-    }
 
 
 # --- visits one by one ------------------------------------------------------------------------------------------------
@@ -286,6 +276,42 @@ def _stream(fleet: Fleet, rules: RoundPolicy, seed: int, visits: int) -> dict[st
         "events_per_second": clock.events / wall,
         "visits_per_second": visits / wall,
     }
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+class ResidentMemory:
+    """The memory of this process as the system sees it, from now on: its peak above that of a moment before.
+
+    Memory that was free within the process at that moment is used again unseen, so a process of its own shows most.
+    """
+
+    def __init__(self) -> None:
+        self._start_peak()
+        self._before = self._peak()
+
+    def peak_bytes(self) -> int:
+        """Largest growth since the last call, or since the beginning; starts a new peak.
+
+        Where the system cannot start a new one (elsewhere than on Linux), the peak since the beginning.
+        """
+        peak = self._peak() - self._before
+        self._start_peak()
+        return max(peak, 0)
+
+    def _start_peak(self) -> None:
+        if CLEAR_REFS.exists():
+            CLEAR_REFS.write_text(RESET_PEAK)
+
+    def _peak(self) -> int:
+        if STATUS.exists():
+            for line in STATUS.read_text().splitlines():
+                name, _, amount = line.partition(":")
+                if name == "VmHWM":
+                    return 1024 * int(amount.split()[0])
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
 
 
 # --- output -------------------------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ that clients share are exact, and nothing is trained.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 from costmodel.fleet.devices import Device, Network, Row, basis
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.row_factors import DEVICE_FIGURES, NETWORK_FIGURES, RowFactors, scaled
-from costmodel.fleet.variation import MEASURED, Noise
+from costmodel.fleet.variation import MEASURED
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError, one_paragraph
@@ -28,8 +27,9 @@ from scenarios.report import drawn_times, terminal
 from scenarios.report.drawn_times import MOST_DRAWS, DrawnTimes, Interval, with_intervals
 from scenarios.report.pages import PageTable
 from scenarios.report.run_reader import RecordedRun, open_runs
-from scenarios.studies.replay import PreparedReplay, prepared, time_to
-from scenarios.studies.replayed_run import OtherVisits
+from scenarios.studies.plain import plain
+from scenarios.studies.replay import prepared, time_to
+from scenarios.studies.replayed_run import OtherVisits, PreparedReplay
 
 SIGMAS: Mapping[str, float] = {"training": 0.1, "inference": 0.5, "derived": 0.3, "measured": 0.2, "assumed": 0.7}
 """Basis of a figure -> sigma of its lognormal factor, of median 1. Judgements, each after the errors that are known:
@@ -90,13 +90,38 @@ class DrawnRuns:
             "seed": self.draws.seed,
             "sigmas": dict(self.draws.sigmas),
             "overrides": list(self.overrides),
-            "target_accuracy": self.times[0].target_accuracy,
-            "runs": [_result(*each) for each in zip(self.runs, self.ready, self.times, strict=True)],
+            "target_accuracy": self.target,
+            "runs": [
+                {
+                    "run_dir": str(run.folder),
+                    "label": run.label,
+                    "method": run.method,
+                    "seed": ready.loaded.scenario.seed,
+                    "rounds": ready.record.completed,
+                    "noise": times.noise,
+                    "recorded": {
+                        "time_to_target_s": time_to(times.target_accuracy, run.rounds),
+                        "virtual_seconds": run.rounds[-1].end_s,
+                    },
+                    "time_to_target_s": plain(times.to_target),
+                    "virtual_seconds": plain(times.to_end),
+                    "reached": times.reached,
+                    "left_out": times.left_out,
+                    "reason": times.reason,
+                    "values": {"time_to_target_s": times.time_to_target_s, "virtual_seconds": times.virtual_seconds},
+                }
+                for run, ready, times in zip(self.runs, self.ready, self.times, strict=True)
+            ],
             "pairs": [
                 {"first": str(self.runs[i].folder), "second": str(self.runs[j].folder), **found._asdict()}
                 for (i, j), found in drawn_times.chances(self.times).items()
             ],
         }
+
+    @property
+    def target(self) -> float | None:
+        """The accuracy that all runs are to reach."""
+        return self.times[0].target_accuracy
 
     def keep(self) -> list[Path]:
         """Write the times of each run into its folder, and return the files; OSError.
@@ -131,33 +156,14 @@ def replay_in_draws(
     return DrawnRuns(open_runs(folders), ready, times, draws, overrides)
 
 
-def _result(run: RecordedRun, ready: PreparedReplay, times: DrawnTimes) -> dict[str, Any]:
-    reached = times.to_target
-    return {
-        "run_dir": str(run.folder),
-        "label": run.label,
-        "method": run.method,
-        "seed": ready.loaded.scenario.seed,
-        "rounds": ready.record.completed,
-        "noise": times.noise,
-        "recorded": {
-            "time_to_target_s": time_to(times.target_accuracy, run.rounds),
-            "virtual_seconds": run.rounds[-1].end_s,
-        },
-        "time_to_target_s": None if reached is None else reached._asdict(),
-        "virtual_seconds": times.to_end._asdict(),
-        "reached": times.reached,
-        "left_out": times.left_out,
-        "reason": times.reason,
-        "values": {"time_to_target_s": times.time_to_target_s, "virtual_seconds": times.virtual_seconds},
-    }
-
-
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
 def drawn(ready: PreparedReplay, draws: Draws, folder: Path) -> DrawnTimes:
-    """The times of one run in all draws. ScenarioError if too many of them would have trained other visits."""
+    """The times of one run in all draws.
+
+    ScenarioError as soon as more than `MOST_LEFT_OUT_PERCENT` of them would have trained other visits.
+    """
     target = ready.loaded.scenario.stop.target_accuracy
     ends: list[float | None] = []
     reached: list[float | None] = []
@@ -169,14 +175,19 @@ def drawn(ready: PreparedReplay, draws: Draws, folder: Path) -> DrawnTimes:
             reason = reason or one_paragraph(other.reason)
             ends.append(None)
             reached.append(None)
-            _check_share(ends, draws.count, folder, reason, ready.fresh)
+            left_out = ends.count(None)
+            if 100 * left_out > MOST_LEFT_OUT_PERCENT * draws.count:
+                raise ScenarioError(
+                    f"{folder}: {left_out} of the first {len(ends)} draws would have trained other visits, more than "
+                    f"{MOST_LEFT_OUT_PERCENT} % of {draws.count} (first reason: {reason}); to train anew: {ready.fresh}"
+                ) from None
         else:
             ends.append(rows[-1].end_s)
             reached.append(time_to(target, rows))
     return DrawnTimes(
         seed=draws.seed,
         sigmas=dict(draws.sigmas),
-        noise=_noise(ready.fleet),
+        noise=ready.fleet.change.noise or MEASURED,
         target_accuracy=target,
         model_sha256=ready.record.rounds[-1].model_sha256,
         virtual_seconds=ends,
@@ -185,34 +196,19 @@ def drawn(ready: PreparedReplay, draws: Draws, folder: Path) -> DrawnTimes:
     )
 
 
-def _check_share(ends: Sequence[float | None], draws: int, folder: Path, reason: str, fresh: str) -> None:
-    """ScenarioError as soon as more than `MOST_LEFT_OUT_PERCENT` of all draws are without a time."""
-    left_out = ends.count(None)
-    if 100 * left_out > MOST_LEFT_OUT_PERCENT * draws:
-        raise ScenarioError(
-            f"{folder}: {left_out} of the first {len(ends)} draws would have trained other visits, more than "
-            f"{MOST_LEFT_OUT_PERCENT} % of {draws} (first reason: {reason}); to train anew: {fresh}"
-        )
-
-
 def uncertain(ready: PreparedReplay, draws: Draws, draw: int) -> Fleet:
     """The fleet of one draw: figures times their factors, and other jitter, noise and losses of all visits.
 
     A fleet without noise has that of real transfers. Crashes, power modes, redrawn rates and availability stay.
     """
+
+    def normal_stream(purpose: str, index: int, client: int) -> np.random.Generator:
+        return keyed_generator(draws.seed, f"uncertainty: {purpose}, {client}", index, draw)
+
     fleet, model = ready.fleet, ready.loaded.model
-    change = replace(fleet.change, noise=_noise(fleet))
-    streams = partial(_normal_stream, draws.seed, draw)
+    change = replace(fleet.change, noise=fleet.change.noise or MEASURED)
     factors = row_factors(fleet.devices, fleet.networks, (model.name, model.family), draws, draw)
-    return scaled(replace(fleet, change=change, normal_streams=streams), factors)
-
-
-def _noise(fleet: Fleet) -> Noise:
-    return fleet.change.noise or MEASURED
-
-
-def _normal_stream(seed: int, draw: int, purpose: str, index: int, client: int) -> np.random.Generator:
-    return keyed_generator(seed, f"uncertainty: {purpose}, {client}", index, draw)
+    return scaled(replace(fleet, change=change, normal_streams=normal_stream), factors)
 
 
 def row_factors(
@@ -246,46 +242,32 @@ def _factors(kind: str, row: Row, keys: Sequence[str], draws: Draws, draw: int) 
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def show(result: Mapping[str, Any], kept: Sequence[Path]) -> None:
-    """Print the result: a row per run, and a row per pair of runs."""
-    terminal.print_table(_table(result))
-    if result["pairs"]:
-        terminal.print_table(_pairs(result))
+def show(found: DrawnRuns, kept: Sequence[Path]) -> None:
+    """Print a row per time, with a column per run, and a row per pair of runs; ``kept``: the files of the draws."""
+    runs, times, draws = found.runs, found.times, found.draws.count
+
+    def medians(intervals: Sequence[Interval | None]) -> list[str]:
+        return with_intervals([each and each.median for each in intervals], intervals, terminal.NOT_REACHED)
+
+    rows = [["virtual time", *medians([each.to_end for each in times])]]
+    if found.target is not None:
+        rows.append([f"to {100 * found.target:g} %", *medians([each.to_target for each in times])])
+        rows.append(["reached in", *(f"{100 * each.reached:.0f} % of draws" for each in times)])
+    notes = [
+        f"{run.label}: {each.left_out} of {draws} draws would have trained other visits and are left "
+        f"out (first reason: {each.reason})"
+        for run, each in zip(runs, times, strict=True)
+        if each.left_out
+    ]
+    changed = f", with {' '.join(found.overrides)}" if found.overrides else ""
+    title = f"median of {draws} draws (5 to 95 % of them){changed}"
+    terminal.print_table(PageTable(title, ["", *(run.label for run in runs)], rows, notes))
+    pairs = [
+        [f"{runs[i].label} before {runs[j].label}", f"{100 * pair.probability:.1f} %", str(pair.draws)]
+        for (i, j), pair in drawn_times.chances(times).items()
+    ]
+    if pairs and found.target is not None:
+        title = f"which reaches {100 * found.target:g} % first"
+        terminal.print_table(PageTable(title, ["", "probability", "draws"], pairs))
     for path in kept:
         terminal.print_path("kept", path)
-
-
-def _table(result: Mapping[str, Any]) -> PageTable:
-    target, runs = result["target_accuracy"], result["runs"]
-    rows = [["virtual time", *_medians(run["virtual_seconds"] for run in runs)]]
-    if target is not None:
-        rows.append([f"to {100 * target:g} %", *_medians(run["time_to_target_s"] for run in runs)])
-        rows.append(["reached in", *(f"{100 * run['reached']:.0f} % of draws" for run in runs)])
-    notes = [
-        f"{run['label']}: {run['left_out']} of {result['draws']} draws would have trained other visits and are left "
-        f"out (first reason: {run['reason']})"
-        for run in runs
-        if run["left_out"]
-    ]
-    changed = f", with {' '.join(result['overrides'])}" if result["overrides"] else ""
-    title = f"median of {result['draws']} draws (5 to 95 % of them){changed}"
-    return PageTable(title, ["", *(run["label"] for run in runs)], rows, notes)
-
-
-def _medians(found: Iterable[Mapping[str, float] | None]) -> list[str]:
-    around = [None if each is None else Interval(**each) for each in found]
-    return with_intervals([None if each is None else each.median for each in around], around, terminal.NOT_REACHED)
-
-
-def _pairs(result: Mapping[str, Any]) -> PageTable:
-    labels = {run["run_dir"]: run["label"] for run in result["runs"]}
-    rows = [
-        [
-            f"{labels[pair['first']]} before {labels[pair['second']]}",
-            f"{100 * pair['probability']:.1f} %",
-            str(pair["draws"]),
-        ]
-        for pair in result["pairs"]
-    ]
-    target = f"{100 * result['target_accuracy']:g} %"
-    return PageTable(f"which reaches {target} first", ["", "probability", "draws"], rows)

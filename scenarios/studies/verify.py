@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from coordinator.records.schema import EVALUATIONS
-from coordinator.records.store import evaluations, has_rounds, read
+from coordinator.records.store import evaluations, read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.scratch import scratch
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.report.metadata import machine_change, source_change, stops_at_target
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
+from scenarios.run.run_folder import RunFolder
 
 TABLES = {"rounds": "round", "visits": "visit", "payload_shapes": "rowid"}
 """Tables in the hash chain, beside the method's own -> the order of their rows."""
@@ -61,42 +62,44 @@ def verify(
     are none), source_change (likewise, of the user's own modules). ScenarioError for a folder without a round; other
     errors as `runner.run` raises them.
     """
-    ledger = folder / "ledger.sqlite"
+    recorded = RunFolder(folder)
     try:
-        known = len(_chain(folder)) if has_rounds(ledger) else 0
+        known = len(recorded.rounds) if recorded.is_begun else 0
     except sqlite3.Error as error:
-        raise ScenarioError(f"{ledger} cannot be read: {error}") from None
+        raise ScenarioError(f"{recorded.ledger} cannot be read: {error}") from None
     if not known:
         raise ScenarioError(f"{folder}: there is nothing to verify before the first round has been committed")
-    repeated = 0
-
-    def on_round(progress: RoundFinished) -> None:
-        nonlocal repeated
-        repeated += 1
-        host.on_round(progress)
-
-    def is_enough() -> bool:
-        return repeated >= known or stopped()
-
+    count = _RoundCount(known)
     with scratch() as place:
         launcher.adopt(place)  # the launcher removes it if this process is killed
-        elsewhere = replace(host, out=place, run_id="again", on_round=on_round)
-        result = runner.run(loaded, elsewhere, launcher, is_enough, stops_at_target(folder))
+        elsewhere = replace(host, out=place, run_id="again", observers=(*host.observers, count))
+        result = runner.run(loaded, elsewhere, launcher, stopped, recorded.environment.stops_at_target)
         again = Path(result["run_dir"])
         own = loaded.method.objective.table
         tables = TABLES | ({} if own is None else {own.name: "rowid"}) | {EVALUATIONS: "rowid"}
-        differences = (difference(folder, again, round, tables) for round in range(min(repeated, known)))
+        differences = (difference(folder, again, round, tables) for round in range(min(count.rounds, known)))
         first = next(filter(None, differences), None)
-        verified = first.round if first else min(repeated, known)
+        verified = first.round if first else min(count.rounds, known)
     return {
         "run_dir": str(folder),
         "rounds": known,
         "verified": verified,
         "same": verified == known,
         "difference": None if first is None else str(first),
-        "machine_change": machine_change(folder, host.device),
-        "source_change": source_change(folder),
+        "machine_change": recorded.environment.machine_change(host.device),
+        "source_change": recorded.source_change(),
     }
+
+
+class _RoundCount(RunObserver):
+    """Counts rounds, and ends the run after so many."""
+
+    def __init__(self, most: int) -> None:
+        self.rounds, self._most = 0, most
+
+    def on_round(self, progress: RoundFinished) -> bool:
+        self.rounds += 1
+        return self.rounds >= self._most
 
 
 def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str]) -> Difference | None:
@@ -106,14 +109,17 @@ def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str])
     """
     for table, order in tables.items():
         before, after = (_rows(at, table, round, order) for at in (folder, again))
-        for index in range(max(len(before), len(after))):
-            old, new = before[index : index + 1], after[index : index + 1]
-            if old != new:
-                return _differing(table, round, index, old, new)
+        for index, (old, new) in enumerate(zip_longest(before, after)):
+            if old is None or new is None:
+                return Difference(round, table, index, (), (old,) if old else (), (new,) if new else ())
+            columns = tuple(name for name in old if old[name] != new[name])
+            if columns:
+                values = (tuple(row[name] for name in columns) for row in (old, new))
+                return Difference(round, table, index, columns, *values)
     (was,), (now,) = (_rows(at, "rounds", round, "round", all_columns=True) for at in (folder, again))
-    for index, (old, new) in enumerate(zip_longest(_files(was), _files(now))):
-        if old != new:
-            return Difference(round, "files", index, ("name, sha256",), (old,), (new,))
+    for index, (file, other) in enumerate(zip_longest(_files(was), _files(now))):
+        if file != other:
+            return Difference(round, "files", index, ("name, sha256",), (file,), (other,))
     same = was["chain"] == now["chain"]
     return None if same else Difference(round, "rounds", 0, ("chain",), (was["chain"],), (now["chain"],))
 
@@ -125,19 +131,6 @@ def _files(row: Row) -> list[Any]:
         return [checkpoint, *(file for group in others for file in group)]
     except (TypeError, ValueError, RecursionError):  # in a ledger that no run has written
         return [row["files"]]
-
-
-def _differing(table: str, round: int, index: int, old: Sequence[Row], new: Sequence[Row]) -> Difference:
-    if not (old and new):
-        return Difference(round, table, index, (), tuple(old), tuple(new))
-    columns = tuple(name for name in old[0] if old[0][name] != new[0][name])
-    return Difference(
-        round, table, index, columns, tuple(old[0][name] for name in columns), tuple(new[0][name] for name in columns)
-    )
-
-
-def _chain(folder: Path) -> list[str]:
-    return [row["chain"] for row in read(folder / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")]
 
 
 def _rows(folder: Path, table: str, round: int, order: str, all_columns: bool = False) -> list[Row]:

@@ -11,9 +11,8 @@ import pytest
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished, RunFailed
-from scenarios.api.callbacks import Callback, CallbackDisplay, CommittedRound
+from scenarios.api.callbacks import Callback, CallbackObserver, CommittedRound
 from scenarios.config.load import load
-from scenarios.report.live import LiveTable
 
 ROW = RoundRow(
     *(0, 0.0, 1.5, 2, 0.25, None, 2.0, 300, 200, 500.0, 1e6, 1e6, 4.0),
@@ -25,8 +24,8 @@ def finished(rounds: int = 1, **changes: Any) -> RoundFinished:
     return RoundFinished(ROW._replace(**changes), rounds, 900, 800, {}, {"clients/gap": 0.5, "server/drift": None})
 
 
-def watching(*callbacks: Any) -> CallbackDisplay:
-    watch = CallbackDisplay(LiveTable(["fedavg"], quiet=True), callbacks)
+def watching(*callbacks: Any) -> CallbackObserver:
+    watch = CallbackObserver(callbacks)
     watch.on_start(Path("runs/digits/a"), load("digits"))
     return watch
 
@@ -61,29 +60,12 @@ def test_a_row_that_is_no_round_says_so(busy_s: float, number: int) -> None:
 )
 def test_a_callback_stops_the_run(stop: Any) -> None:
     watch = watching(stop)
-    assert not watch()
-    watch.on_round(finished())
-    assert watch()
+    assert watch.on_round(finished())
     watch.check(None)  # which is no error
 
 
 def test_any_other_answer_does_not() -> None:
-    watch = watching(lambda round: None, lambda round: 0)
-    watch.on_round(finished())
-    assert not watch()
-
-
-def test_callbacks_are_told_of_the_end_of_a_run_only_if_they_were_told_of_its_start() -> None:
-    told: list[object] = []
-
-    class Told(Callback):
-        def on_end(self, summary: Mapping[str, Any] | None) -> None:
-            told.append(summary)
-
-    CallbackDisplay(LiveTable(["fedavg"], quiet=True), Told()).on_end(None)
-    assert told == []
-    watching(Told()).on_end(None)
-    assert told == [None]
+    assert not watching(lambda round: None, lambda round: 0).on_round(finished())
 
 
 def test_an_error_stops_the_run_and_is_named_while_the_others_are_told_all_the_same() -> None:
@@ -98,11 +80,54 @@ def test_an_error_stops_the_run_and_is_named_while_the_others_are_told_all_the_s
             told.append("end")
 
     watch = watching(Broken(), Told())
-    watch.on_round(finished())
+    assert watch.on_round(finished())
     watch.on_end({})
-    assert (watch(), told) == (True, ["end"])
+    assert told == ["end"]
     with pytest.raises(
-        RunFailed, match=r"callback .*Broken: KeyError: 'size' \(/.*, line \d+\); .*fedbr.resume\('runs/a'\)"
+        RunFailed, match=r"callback .*Broken: KeyError: 'size' \(/.*, line \d+\); resume it\nrun folder: runs/a"
     ) as failed:
-        watch.check(Path("runs/a"))
+        watch.check(Path("runs/a"), "resume it")
     assert isinstance(failed.value.__cause__, KeyError)
+
+
+class Diary(Callback):
+    """Notes what it is told, by the folder of the run."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def on_start(self, folder: Path, scenario: Mapping[str, Any]) -> None:
+        self.lines.append(f"{folder.name} starts")
+
+    def on_round(self, round: CommittedRound) -> None:
+        self.lines.append(f"{round.folder.name} round {round.round}")
+
+    def on_end(self, summary: Mapping[str, Any] | None) -> None:
+        assert summary is not None
+        self.lines.append(f"{Path(summary['run_dir']).name} ends: {summary['stopped_by']}")
+
+
+def test_runs_at_the_same_time_are_told_apart_by_their_folders() -> None:
+    diary, digits = Diary(), load("digits")
+    watch = CallbackObserver(diary)
+    for name in ("one", "two"):
+        watch.about(name)
+        watch.on_start(Path("runs", name), digits)
+    for name in ("two", "one"):
+        watch.about(name)
+        watch.on_round(finished())
+    watch.about("one")
+    watch.on_end({"run_dir": "runs/one", "stopped_by": "rounds"})
+    watch.about("two")
+    watch.on_end(None)
+    assert diary.lines == [
+        *("one starts", "two starts", "two round 1", "one round 1", "one ends: rounds", "two ends: None"),
+    ]
+
+
+def test_a_callback_that_stops_one_run_stops_those_that_follow() -> None:
+    watch = watching(lambda round: False)
+    is_stopped = watch.or_stopped(lambda: False)
+    assert not is_stopped()
+    watch.on_round(finished())
+    assert is_stopped()

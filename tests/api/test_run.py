@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -222,7 +224,7 @@ def test_a_grid_is_made_of_lists(tmp_path: Path) -> None:
         (lambda: fedbr.run("digits", out=5), "out = 5: must be a path"),  # type: ignore[arg-type]
         (lambda: fedbr.run("digits", run_id="a/b"), "run_id = 'a/b': must be the name of a folder"),
         (lambda: fedbr.run("digits", on_round=5), "on_round = 5: must be a function of a C"),  # type: ignore[arg-type]
-        (lambda: fedbr.compare("digits", "fedavg,fedavg"), "methods: fedavg is named twice"),
+        (lambda: fedbr.compare("digits", "fedavg,fedavg"), "method = fedavg: is named twice; name each value once"),
         (lambda: fedbr.sweep("digits", {}, seeds=1), "seeds = 1: nothing varies"),
         (lambda: fedbr.sweep("digits", {"seed": [1]}, zipped=True), "zipped: seed = 1: every cell has all seeds"),
         (lambda: fedbr.sweep("digits", {"train.lr": [0.1]}, targets=[2]), "targets = 2: must be an accuracy above 0"),
@@ -255,12 +257,18 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 def test_the_how_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    page = ModuleType("__main__")  # classes of the page have their source in it, as those of a script
+    page.__file__ = str(tmp_path / "page.py")
+    Path(page.__file__).write_text("".join(blocks))
+    monkeypatch.setitem(sys.modules, "__main__", page)
+    names = vars(page)
+    for block in blocks:
         exec(compile(block, "docs/python.md", "exec"), names)
     assert (tmp_path / "curves.svg").read_text().startswith('<svg role="img" xmlns="http://www.w3.org/2000/svg"')
     assert "fedbr, fedavg" in (tmp_path / "both.html").read_text()
     assert (tmp_path / "board" / "digits").is_dir()
+    assert "my_method_" in names["own"].summary["method"]
     assert names["recorded_s"] < names["replayed_s"]
     assert [run.folder for run in names["again"]] == [run.folder for run in names["compared"]]
     assert [row["settings"] for row in names["swept"].result["rows"]] == [

@@ -12,7 +12,7 @@ import fedbr
 from scenarios.api import several
 from scenarios.api.weights import round_of
 from scenarios.report import html
-from scenarios.report.run_finder import found
+from scenarios.run.run_finder import found
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.in_this_process import run
 

@@ -66,7 +66,7 @@ def test_what_no_scenario_has_is_refused_by_its_key(given: dict[str, Any], messa
 def test_arrays_are_refused_without_a_look_at_their_numbers() -> None:
     endless = np.broadcast_to(np.float32(0), (10**6, 10**6))  # to visit its numbers takes days
     with pytest.raises(
-        ScenarioError, match=r"^data = \(ndarray of shape \(1000000, 1000000\), ndarray of shape \(1,\)\)"
+        ScenarioError, match=r"^data = tuple: x of shape \(1000000, 1000000\) and y of shape \(1,\): x has a row for"
     ):
         fedbr.check("digits", data=(endless, np.zeros(1)))
     with pytest.raises(ScenarioError, match=r"^scenario = ndarray of shape \(1000000, 1000000\): must be a name"):

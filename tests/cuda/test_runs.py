@@ -14,6 +14,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
 from scenarios.run import runner
 from scenarios.run.host import Host
+from tests.observers import Listener
 from tests.scenarios.runs import never, opened
 
 METHODS = {
@@ -42,7 +43,7 @@ def test_a_run_on_a_gpu_resumes_after_its_first_round(
 ) -> None:
     whole = finished(tmp_path, trainers, scenario, gpu, 2, "method=fedbr")
     rounds: list[RoundFinished] = []
-    host = Host(tmp_path, 2, gpu, on_round=rounds.append)
+    host = Host(tmp_path, 2, gpu, observers=[Listener(on_round=rounds.append)])
     cut = runner.run(load(scenario, ["method=fedbr"]), host, trainers, lambda: bool(rounds), stop_at_target=False)
     assert cut["rounds"] == 1
     folder = Path(cut["run_dir"])

@@ -17,6 +17,7 @@ from scenarios.cli import main
 from scenarios.config.load import Loaded, load
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.run_folder import RunFolder
 from tests import warm
 
 QUICK = ("train.local_epochs=1", "stop.target_accuracy=1.0")
@@ -54,7 +55,7 @@ def undisturbed(out: Path, launcher: WorkerLauncher, *overrides: str) -> Path:
 
 def opened(folder: Path) -> tuple[Loaded, str]:
     """The scenario of a run, and the device that it began on."""
-    with runner.open_existing(folder, "auto") as found:
+    with RunFolder(folder).open_scenario("auto") as found:
         return found
 
 

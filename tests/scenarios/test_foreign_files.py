@@ -20,12 +20,13 @@ import pytest
 
 import fedbr
 from scenarios.cli.main import run_command
+from scenarios.config.errors import ReportError
 from scenarios.report import html, run_tables
-from scenarios.report.run_reader import ReportError, open_runs
+from scenarios.report.run_reader import open_runs
+from scenarios.run.environment import Environment
 from scenarios.run.run_records import (
     MOST_LEVELS,
     AnyRecord,
-    EnvironmentRecord,
     ScenarioRecord,
     SummaryRecord,
     checked,
@@ -180,13 +181,13 @@ def test_a_summary_without_what_is_printed_is_refused_when_it_would_be(
     [
         (SummaryRecord, {"rounds": True, "stopped_by": "rounds"}, "rounds: Input should be a valid integer"),
         (SummaryRecord, [], "must be a table"),
-        (EnvironmentRecord, {"blocks": [{"name": "a", "params": 1, "buffers": 0}]}, "blocks.0.nbytes: Field required"),
-        (EnvironmentRecord, {"blocks": {}}, "blocks: Input should be a valid list"),
-        (EnvironmentRecord, {"partition": {"histogram": [[1, 2], [3]]}}, "its lists are of different numbers"),
-        (EnvironmentRecord, {"partition": {"histogram": [[1]], "test": [1, 2]}}, "its lists are of different numbers"),
-        (EnvironmentRecord, {"partition": {"histogram": [[-1]]}}, "partition.histogram.0.0: Input should be greater"),
-        (EnvironmentRecord, {"bases": {"devices": {"pi": 5}}}, "bases.devices.pi: Input should be a valid dictionary"),
-        (EnvironmentRecord, {"anything": {"deep": ["\x07"]}}, "anything.deep: has control characters"),
+        (Environment, {"blocks": [{"name": "a", "params": 1, "buffers": 0}]}, "blocks.0.nbytes: Field required"),
+        (Environment, {"blocks": {}}, "blocks: Input should be a valid list"),
+        (Environment, {"partition": {"histogram": [[1, 2], [3]]}}, "its lists are of different numbers"),
+        (Environment, {"partition": {"histogram": [[1]], "test": [1, 2]}}, "its lists are of different numbers"),
+        (Environment, {"partition": {"histogram": [[-1]]}}, "partition.histogram.0.0: Input should be greater"),
+        (Environment, {"bases": {"devices": {"pi": 5}}}, "bases.devices.pi: Input should be a valid dictionary"),
+        (Environment, {"anything": {"deep": ["\x07"]}}, "anything.deep: has control characters"),
         (ScenarioRecord, {"method": 5}, "method: Input should be a valid string"),
         (ScenarioRecord, {"stop": {"target_accuracy": "high"}}, "stop.target_accuracy: Input should be a valid number"),
         (ScenarioRecord, {"stop": 5}, "stop: must be a table"),

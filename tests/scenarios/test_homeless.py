@@ -14,7 +14,7 @@ import os, sys
 # whoever is no longer root may not read the code
 from scenarios.cli import listing, main, remote
 from scenarios.report import terminal
-from scenarios.studies.forecast import estimate
+from scenarios.studies.forecast import check
 from scenarios.studies import doctor
 os.setgroups([])
 os.setuid({STRANGER})

@@ -12,6 +12,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import ScenarioError, load
 from scenarios.run import runner
 from scenarios.run.host import Host
+from tests.observers import Listener
 from tests.scenarios.in_this_process import SMALL, pool_in_this_process, run
 from tests.scenarios.runs import opened
 
@@ -41,7 +42,8 @@ def test_kept_checkpoints_survive_an_end_and_a_resume(tmp_path: Path) -> None:
     whole, plain = run(tmp_path / "whole", *SHORT, KEEP), run(tmp_path / "plain", *SHORT)
     loaded = load("digits", [*SMALL, *SHORT, KEEP])
     with pytest.raises(Cut):
-        runner.run(loaded, Host(tmp_path, 1, "cpu", "cut", on_round=cut), WorkerLauncher(), lambda: False, True)
+        host = Host(tmp_path, 1, "cpu", "cut", [Listener(on_round=cut)])
+        runner.run(loaded, host, WorkerLauncher(), lambda: False, True)
     folder = tmp_path / "digits" / "cut"
     found, device = opened(folder)
     runner.resume(found, Host(tmp_path, 1, device), folder, WorkerLauncher(), lambda: False)

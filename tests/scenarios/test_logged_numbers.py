@@ -15,6 +15,8 @@ from scenarios.report import html, run_tables
 from scenarios.report.run_reader import open_runs
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.run_folder import RunFolder
+from tests.observers import Listener
 from tests.scenarios.runs import QUICK, never
 
 TALKING = "method=tests.plugins.talking:SPEC+tests.plugins.talking:CORRECTION"
@@ -29,10 +31,10 @@ def made(out: Path, launcher: WorkerLauncher, name: str, *overrides: str, worker
         nonlocal done
         done += 1
 
-    host = Host(out, workers, "cpu", name, on_round=count)
+    host = Host(out, workers, "cpu", name, [Listener(on_round=count)])
     folder = Path(runner.run(loaded, host, launcher, lambda: done >= rounds < 4, True)["run_dir"])
     if rounds < 4:
-        with runner.open_existing(folder, "auto", allow_code=True) as (stored, device):
+        with RunFolder(folder).open_scenario("auto", allow_code=True) as (stored, device):
             runner.resume(stored, Host(out, workers, device), folder, launcher, never)
     return folder
 

@@ -17,7 +17,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.runtime.keys import make
 from scenarios.cli.main import run_command
 from scenarios.report.html import build
-from scenarios.run.host import run_lock
+from scenarios.run.folder_files import run_lock
 from tests import warm
 from tests.ledgers import virtual_rows
 from tests.remains import Watch
@@ -28,7 +28,7 @@ CHECKPOINT = ("coordinator.records.checkpoints:write_vectors", "before", 2)
 LEDGER = ("coordinator.records.store:Ledger.commit", "before", 2)
 TRAINING = ("coordinator.rounds.pool_trainer:PoolTrainer.submit", "before", 2)
 SUMMARY = ("coordinator.records.store:Ledger.finish", "before", 1)
-DESCRIBED = ("scenarios.run.runner:_described", "after", 1)
+DESCRIBED = ("scenarios.run.builder:with_operations", "after", 1)
 """The moments of a run: before the second round is committed, its checkpoint written, and its rows; before its visits
 are trained; before the run's end is recorded; and before the ledger is made."""
 
@@ -139,7 +139,7 @@ def test_a_report_is_not_drawn_into_a_folder_that_is_gone(tmp_path: Path, launch
 # --- several runs, and other machines ---------------------------------------------------------------------------------
 
 STUDY = ["compare", "digits", *QUICK, "rounds.max=2", "method=fedavg,fedprox", "--workers", "2", "--quiet"]
-HEARD = ("scenarios.experiment.parallel:ParallelRuns._heed", "before", 3)
+HEARD = ("scenarios.experiment.executors:AtOnce._on_message", "before", 3)
 """In the process that hands out the runs, which others make"""
 
 

@@ -15,6 +15,7 @@ from scenarios.config.load import ScenarioError, load
 from scenarios.report import html
 from scenarios.run import runner
 from scenarios.run.host import Host
+from tests.observers import Listener
 from tests.scenarios.in_this_process import SMALL, pool_in_this_process
 
 __all__ = ["pool_in_this_process"]
@@ -29,7 +30,7 @@ TEN_EACH = PartitionRow(
 
 def run(out: Path, notes: list[str], *overrides: str) -> dict[str, Any]:
     loaded = load("digits", ["method=fedavg", *SMALL, "rounds.max=1", "eval.on=clients", *overrides])
-    host = Host(out, 1, "cpu", "run", on_note=notes.append)
+    host = Host(out, 1, "cpu", "run", [Listener(on_note=notes.append)])
     return runner.run(loaded, host, WorkerLauncher(), lambda: False, True)
 
 

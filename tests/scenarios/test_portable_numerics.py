@@ -20,8 +20,8 @@ from edge.runtime import numerics
 from edge.runtime.numerics import lacking
 from scenarios.cli import own_numpy
 from scenarios.config.load import load
-from scenarios.report.metadata import machine_change
 from scenarios.report.run_reader import open_runs
+from scenarios.run.run_folder import RunFolder
 from tests.scenarios.portable_runs import SHORT
 from tests.scenarios.runs import fedbr
 
@@ -54,23 +54,23 @@ def test_the_command_limits_its_own_numpy_and_its_workers(tmp_path: Path) -> Non
     summary = printed(fedbr(*words, "--json"), dict(os.environ))
     assert summary["model_sha256"] == HASHES["fedavg"]
     (run,) = open_runs([tmp_path / "digits" / "a"])
-    assert (run.environment["computes"]["processor"], run.is_portable) == ("x86_64 avx2 fma", True)
+    assert (run.environment.computes["processor"], run.is_portable) == ("x86_64 avx2 fma", True)
 
 
 def test_a_run_is_bit_identical_on_another_processor_that_has_avx2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numerics, "_instructions", lambda: ["avx2", "fma", "avx512f"])
-    monkeypatch.setattr("scenarios.report.metadata.numpy_is_portable", lambda variables: True)
+    monkeypatch.setattr("scenarios.run.environment.numpy_is_portable", lambda variables: True)
     computes = numerics.fingerprint("cpu", "portable") | {"instructions": "portable"}
     (tmp_path / "environment.json").write_text(json.dumps({"computes": computes}))
     monkeypatch.setattr(numerics, "_instructions", lambda: ["avx2", "fma"])
-    assert machine_change(tmp_path, "cpu") == ""
-    monkeypatch.setattr("scenarios.report.metadata.numpy_is_portable", lambda variables: False)
-    monkeypatch.setattr("scenarios.report.metadata.numpy_instructions", lambda: ["X86_V4"])
-    assert machine_change(tmp_path, "cpu") == "NumPy native X86_V4 instead of none"
+    assert RunFolder(tmp_path).environment.machine_change("cpu") == ""
+    monkeypatch.setattr("scenarios.run.environment.numpy_is_portable", lambda variables: False)
+    monkeypatch.setattr("scenarios.run.environment.numpy_instructions", lambda: ["X86_V4"])
+    assert RunFolder(tmp_path).environment.machine_change("cpu") == "NumPy native X86_V4 instead of none"
     (tmp_path / "environment.json").write_text(json.dumps({"computes": computes | {"torch": "2.0.1"}}))
-    assert "instead of 2.0.1" in machine_change(tmp_path, "cpu")
+    assert "instead of 2.0.1" in RunFolder(tmp_path).environment.machine_change("cpu")
 
 
 def test_only_a_command_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:

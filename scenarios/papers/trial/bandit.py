@@ -16,8 +16,8 @@ from scenarios.experiment.results import Trails
 from scenarios.experiment.statistics import paired
 from scenarios.papers.trial.tables import READ_AS, compared
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial
-from scenarios.report.progress import AMOUNTS, Trail, at_budget, with_interval
 from scenarios.report.tables import Table
+from scenarios.run.progress import AMOUNTS, Trail, at_budget, with_interval
 
 GMBS = "fedbr"
 FIXED = "fedbr-alpha-"

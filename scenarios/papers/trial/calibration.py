@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.records.store import has_rounds
-from scenarios.experiment.run_set import recorded_keys
 from scenarios.papers.trial.tables import READ_AS, compared
 from scenarios.papers.trial.trial import PartAnalysis, Say, Trial, difference
 from scenarios.papers.trial.variants import CALIBRATED
-from scenarios.report.progress import Trail, trail
 from scenarios.report.tables import Table
+from scenarios.run.progress import Trail, trail
+from scenarios.run.run_folder import RunFolder
 
 
 def read(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def is_twin(calibrated: Path, plain: Path) -> bool:
     """Whether a run is there that differs in the calibration alone, and has as many rounds."""
     if not (has_rounds(plain / "ledger.sqlite") and (plain / "scenario.toml").is_file()):
         return False
-    own, other = (recorded_keys(run / "scenario.toml") for run in (calibrated, plain))
+    own, other = (RunFolder(run).keys() for run in (calibrated, plain))
     differing = {key for key in own.keys() | other.keys() if own.get(key) != other.get(key)}
     added = {key for key in own.keys() - other.keys() if key.startswith("method_options.")}
     return differing <= {"method", *added} and len(trail(calibrated)) == len(trail(plain))

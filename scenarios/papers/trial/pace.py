@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from costmodel.units import format_seconds
 from scenarios.config.load import Loaded
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
 
 
 def say(text: str) -> None:
@@ -27,18 +28,19 @@ def say_left_out(left_out: Mapping[str, str]) -> None:
 def announced(host: Host, total: int, missing: int) -> Host:
     """The host, whose runs are announced: their number at once, then each by name with the time that the rest takes."""
     say(f"{missing} of {total} runs are to be made; finished runs are kept")
-    begun: list[float] = []
-
-    def on_start(folder: Path, loaded: Loaded) -> None:
-        begun.append(time.monotonic())
-        ended = len(begun) - 1
-        rest = f"; this and the later ones take about {_rest(begun, missing)} at the pace so far" if ended else ""
-        say(f"run {len(begun)} of {missing}: {folder.name}{rest}")
-        host.on_start(folder, loaded)
-
-    return replace(host, on_start=on_start)
+    return replace(host, observers=(_Announcement(missing), *host.observers))
 
 
-def _rest(begun: Sequence[float], missing: int) -> str:
-    ended = len(begun) - 1
-    return format_seconds(round((begun[-1] - begun[0]) / ended * (missing - ended)))
+class _Announcement(RunObserver):
+    """Shows the name of each run, and the time that the rest takes."""
+
+    def __init__(self, missing: int) -> None:
+        self._missing, self._begun = missing, list[float]()
+
+    def on_start(self, folder: Path, loaded: Loaded) -> None:
+        self._begun.append(time.monotonic())
+        ended, rest = len(self._begun) - 1, ""
+        if ended:
+            seconds = (self._begun[-1] - self._begun[0]) / ended * (self._missing - ended)
+            rest = f"; this and the later ones take about {format_seconds(round(seconds))} at the pace so far"
+        say(f"run {ended + 1} of {self._missing}: {folder.name}{rest}")

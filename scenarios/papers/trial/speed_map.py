@@ -22,10 +22,10 @@ from scenarios.papers.trial.tables import percent_of
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow
 from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_link_of
 from scenarios.report.csv_files import csv_text
-from scenarios.report.progress import to_target, with_interval
 from scenarios.report.tables import Table, of_texts
-from scenarios.studies.replay import PreparedReplay, prepared, time_to
-from scenarios.studies.replayed_run import OtherVisits
+from scenarios.run.progress import to_target, with_interval
+from scenarios.studies.replay import prepared, time_to
+from scenarios.studies.replayed_run import OtherVisits, PreparedReplay
 
 LINKS = tuple(2.0**power for power in range(-4, 3))
 DEVICES = tuple(2.0**power for power in range(-3, 4))

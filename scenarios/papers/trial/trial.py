@@ -14,9 +14,9 @@ from scenarios.experiment.statistics import paired
 from scenarios.papers.trial import tables
 from scenarios.papers.trial.variants import CALIBRATED, TrialPart
 from scenarios.report import bands, terminal
-from scenarios.report.progress import Trail, final, spread
 from scenarios.report.readings import ACCURACY, AMOUNTS, until
 from scenarios.report.tables import Table
+from scenarios.run.progress import Trail, final, spread
 
 KIND = "trial"
 Figure = tuple[str, str, str]

@@ -8,6 +8,7 @@ study itself is run or changed.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,56 +19,59 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.records.schema import TRAINED
-from coordinator.records.store import read
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.evaluation import TRAINING_PASSES
 from coordinator.rounds.run import RoundFinished, RunFailed
-from coordinator.rounds.visit import VisitPricing
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
-from edge.protocol.config import CPU, Job, ModelProfile, scored_examples
-from edge.protocol.payload import FORWARD, shapes
+from costmodel.units import format_seconds
+from edge.protocol.config import CPU, ModelProfile, scored_examples
+from edge.protocol.payload import FORWARD
 from edge.protocol.rng import keyed_generator
 from edge.protocol.scratch import scratch
 from edge.runtime.numerics import fingerprint
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded
-from scenarios.experiment.run_set import PlannedRun, RunSet, known_folder
+from scenarios.experiment.run_set import PlannedRun, RunSet, known_folder, pending
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import TARGET
 from scenarios.run import builder, evaluated_clients, runner
 from scenarios.run.host import Host, StopFlag, choose_device, logging_to
+from scenarios.run.observer import InnerRun, RunObserver
+from scenarios.run.progress import AMOUNTS, TARGET, trail
 from scenarios.run.run_records import read_json
-from scenarios.run.worker_count import choose_workers
-from scenarios.studies.forecast import estimate, typical_visits
-from scenarios.studies.forecast.wall_time import (
-    MeasuredRound,
-    Pace,
-    RoundWork,
-    RunDuration,
-    about,
-    busiest,
-    durations,
-    left,
-    pace,
-    round_seconds,
-    rounds_needed,
-)
+from scenarios.run.session import choose_workers
+from scenarios.studies.forecast.estimate import estimate
+from scenarios.studies.forecast.pace import Pace, RoundWork, busiest, read_rounds, seconds_per_round
+from scenarios.studies.forecast.typical_visits import TypicalVisits
 
 LONG_FLOPS = {"cpu": 5e10, "cuda": 1e14}
 """Type of device -> work of one worker in a round above which the round is cut: about half a second of a core, and
 several seconds of a GPU, whose pace depends on what surrounds the steps."""
 FEWEST_STEPS = 2
 """Steps of a visit that is cut"""
-FEWEST_ROUNDS, MOST_ROUNDS = 4, 12
-"""The first two are for warm-up; of the others, every second is evaluated."""
+WARM_UP_ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 2, 4, 12
+"""Of a short run; of the rounds after its warm-up, every second is evaluated."""
 ENOUGH_SECONDS = 1.5
 """Measured rounds that took so long are enough."""
 EVALUATED_BATCH = 50
 """Examples that each worker evaluates where an evaluation is cut"""
 COHORTS = 20
 """Cohorts drawn for a typical round"""
+
+
+@dataclass(frozen=True)
+class RunDuration:
+    """How long a run of a study is expected to take."""
+
+    name: str
+    rounds: int
+    """For its needs; as many as the run may have, if it has to reach an accuracy."""
+    seconds_per_round: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run."""
+        return self.rounds * self.seconds_per_round
 
 
 @dataclass
@@ -82,21 +86,19 @@ class Durations:
     _profiles: dict[str, ModelProfile] = field(default_factory=dict)
     _paces: dict[Hashable, Pace] = field(default_factory=dict)
 
-    def of(self, runs: Sequence[PlannedRun]) -> list[RunDuration]:
-        """The expected duration of each run from its beginning; ScenarioError, RunFailed, PoolError, Stopped."""
-        return [self._of_run(run) for run in runs]
-
-    def _of_run(self, run: PlannedRun) -> RunDuration:
+    def of(self, run: PlannedRun) -> RunDuration:
+        """The expected duration of a run from its beginning; ScenarioError, RunFailed, PoolError, Stopped."""
         loaded = builder.on_device(run.loaded, self.host.device)
-        profile = self._profile(loaded)
-        work = round_work(loaded, profile)
-        short = shortened(loaded, profile, work, self.host)
+        visits = TypicalVisits(loaded, self._profile(loaded))
+        work = round_work(visits)
+        short = short_scenario(visits, work, self.host)
         kind = kind_of(loaded, self.host.device, is_cut=short.scenario.train != loaded.scenario.train)
         if kind not in self._paces:
             self.tell(f"measuring rounds of {loaded.scenario.method} on {loaded.scenario.data.name}")
-            self._paces[kind] = self._measured(short, profile)
-        seconds = round_seconds(work, self._paces[kind], self.host.workers)
-        return RunDuration(run.name, needed(run, profile), seconds)
+            self._paces[kind] = self._measured(short, visits.description)
+        return RunDuration(
+            run.name, expected_rounds(run, visits), self._paces[kind].round_seconds(work, self.host.workers)
+        )
 
     def _profile(self, loaded: Loaded) -> ModelProfile:
         job = builder.job(loaded, None, CPU, cache_folder())
@@ -111,24 +113,25 @@ class Durations:
         return self._profiles[key]
 
     def _measured(self, short: Loaded, profile: ModelProfile) -> Pace:
-        watch = _Watch(self.stopped)
+        """The pace of a short run, which ends as soon as its rounds are enough."""
         with scratch() as folder:
-            host = replace(
-                self.host, out=folder, run_id=None, on_start=Host.on_start, on_round=watch.on_round, remote_access=None
-            )
-            summary = runner.run(short, host, self.launcher, watch, stop_at_target=False)
+            observers = (InnerRun(self.host.observers), EnoughRounds())
+            host = replace(self.host, out=folder, run_id=None, observers=observers, remote_access=None)
+            summary = runner.run(short, host, self.launcher, self.stopped, stop_at_target=False)
             if self.stopped():
                 raise Stopped
-            rounds = measured_rounds(Path(summary["run_dir"]))
-        if len(rounds) < FEWEST_ROUNDS - 2:
+            made = read_rounds(Path(summary["run_dir"]), with_flops=True)
+        # A last round that no other of its sort goes with is left out, too.
+        pairs = made[WARM_UP_ROUNDS : len(made) // 2 * 2]
+        if len(pairs) < FEWEST_ROUNDS - WARM_UP_ROUNDS:
             reason = summary["stopped_by"]
             raise RunFailed(f"{short.name}: its duration cannot be measured: {reason} ends it within its first rounds")
-        if {one.is_evaluated for one in rounds if any(one.flops)} != {False, True}:
+        if {each.is_evaluated for each in pairs if any(each.flops)} != {False, True}:
             raise RunFailed(f"{short.name}: its duration cannot be measured: in its first rounds no visit is trained")
-        return pace(rounds, self.host.workers, evaluation_flops(short, profile))
+        return Pace.of(pairs, self.host.workers, evaluation_flops(short, profile))
 
 
-def measured_here(loaded: Loaded) -> tuple[float, int]:
+def measure_here(loaded: Loaded) -> tuple[float, int]:
     """(wall seconds of a round, workers) of a run on this machine, from a few rounds in a scratch folder.
 
     Errors as of `Durations.of`.
@@ -136,93 +139,25 @@ def measured_here(loaded: Loaded) -> tuple[float, int]:
     interrupt, device = StopFlag(), choose_device("auto")
     with interrupt.watching(), WorkerLauncher() as launcher:
         workers = choose_workers([loaded], device, launcher, interrupt)
-        host = Host(Path(), workers, device)
-        (found,) = Durations(host, launcher, interrupt).of([PlannedRun(loaded.name, loaded, {})])
-    return found.seconds_per_round, workers
+        durations = Durations(Host(Path(), workers, device), launcher, interrupt)
+        return durations.of(PlannedRun(loaded.name, loaded, {})).seconds_per_round, workers
 
 
-def foreseen(
-    run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], tell: Callable[[str], None]
-) -> list[RunDuration]:
-    """The expected duration of each run of a run set: as its folder records it for this machine, or as measured now."""
-    known = _recorded(run_set, host)
-    return Durations(host, launcher, stopped, tell).of(run_set.runs) if known is None else known
+class EnoughRounds(RunObserver):
+    """Ends a short run once its measured rounds are enough."""
 
+    def __init__(self) -> None:
+        self._rounds, self._began = 0, 0.0
 
-def _recorded(run_set: RunSet, host: Host) -> list[RunDuration] | None:
-    folder = known_folder(run_set, host.out)
-    found = {} if folder is None else read_json(folder / run_set.mark)
-    here = _conditions(host)
-    if "estimate" not in found or {key: found["estimate"][key] for key in here} != here:
-        return None
-    runs = {one.name: one for one in durations(found)}
-    return [runs[run.name] for run in run_set.runs] if {run.name for run in run_set.runs} <= runs.keys() else None
-
-
-def _conditions(host: Host) -> dict[str, Any]:
-    return {"workers": host.workers, "device": host.device, "machine": fingerprint(host.device)}
-
-
-def result(run_set: RunSet, host: Host, expected: Sequence[RunDuration]) -> dict[str, Any]:
-    """What ``--estimate --json`` prints: each whole run, and the seconds of the rounds that are left."""
-    rest = left(run_set, host.out, host.device, expected)
-    runs = [{**asdict(one), "seconds": one.seconds} for one in expected]
-    return {
-        "name": run_set.name,
-        "estimate": {**_conditions(host), "runs": runs},
-        "left": rest,
-        "estimated_seconds": rest["seconds_left"],
-    }
-
-
-def table(found: Mapping[str, Any]) -> PageTable:
-    """`result` for people."""
-    estimate = found["estimate"]
-    rows = [
-        [run["name"], f"{run['rounds']:,}", about(run["seconds_per_round"]), about(run["seconds"])]
-        for run in estimate["runs"]
-    ]
-    workers = f"{estimate['workers']} worker{'s' if estimate['workers'] > 1 else ''} ({estimate['device']})"
-    return PageTable(
-        f"about {about(found['estimated_seconds'])} left on {workers}",
-        ["run", "rounds", "a round", "in all"],
-        rows,
-        ["Measured in a few rounds of each kind. A run that has to reach an accuracy counts with all its rounds."],
-    )
-
-
-class _Watch:
-    """The stop flag of a short run: set once its measured rounds are enough, or by the user."""
-
-    def __init__(self, stopped: Callable[[], bool]) -> None:
-        self._stopped, self._rounds, self._began, self._is_enough = stopped, 0, 0.0, False
-
-    def on_round(self, progress: RoundFinished) -> None:
-        """A round has been committed."""
+    def on_round(self, progress: RoundFinished) -> bool:
         self._rounds += 1
-        if self._rounds == FEWEST_ROUNDS - 2:
+        if self._rounds == WARM_UP_ROUNDS:
             self._began = time.monotonic()
-        elif self._rounds >= FEWEST_ROUNDS and self._rounds % 2 == 0:
-            self._is_enough = time.monotonic() - self._began >= ENOUGH_SECONDS
-
-    def __call__(self) -> bool:
-        return self._is_enough or self._stopped()
+        is_pair = self._rounds >= FEWEST_ROUNDS and self._rounds % 2 == 0
+        return is_pair and time.monotonic() - self._began >= ENOUGH_SECONDS
 
 
-def measured_rounds(folder: Path) -> list[MeasuredRound]:
-    """The rounds of a short run without its warm-up, and without a last round that no other of its sort goes with."""
-    ledger = folder / "ledger.sqlite"
-    rounds = read(ledger, "SELECT round, wall_s, accuracy FROM rounds JOIN host_rounds USING (round) ORDER BY round")
-    visits = read(ledger, "SELECT round, kind, flops FROM visits")
-    pairs = rounds[FEWEST_ROUNDS - 2 : len(rounds) // 2 * 2]
-    return [
-        MeasuredRound(
-            row["wall_s"],
-            [one["flops"] for one in visits if one["round"] == row["round"] and one["kind"] in TRAINED],
-            row["accuracy"] is not None,
-        )
-        for row in pairs
-    ]
+# --- a short run ------------------------------------------------------------------------------------------------------
 
 
 def kind_of(loaded: Loaded, device: str, is_cut: bool) -> Hashable:
@@ -241,89 +176,182 @@ def kind_of(loaded: Loaded, device: str, is_cut: bool) -> Hashable:
     return (*model, repr((train, options, data, scenario.rounds, scenario.eval, scenario.fleet)))
 
 
-def shortened(loaded: Loaded, profile: ModelProfile, work: RoundWork, host: Host) -> Loaded:
+def short_scenario(visits: TypicalVisits, work: RoundWork, host: Host) -> Loaded:
     """The scenario of a short run of its kind: visits and evaluations are cut where they are long."""
-    scenario, workers = loaded.scenario, host.workers
-    long, train, rounds = LONG_FLOPS[host.device.partition(":")[0]], scenario.train, scenario.rounds
-    rounds = replace(rounds, max=MOST_ROUNDS)
+    loaded, workers = visits.loaded, host.workers
+    scenario, train, long = loaded.scenario, loaded.scenario.train, LONG_FLOPS[host.device.partition(":")[0]]
+    rounds = replace(scenario.rounds, max=MOST_ROUNDS)
     visit = fmean(flops for cohort in work.cohorts for flops in cohort)
     if fmean(busiest(cohort, workers) for cohort in work.cohorts) > long:
-        planned = train.plan(_typical_samples(profile)).steps
+        planned = train.plan(visits.median_samples).steps
         train = replace(train, local_steps=min(planned, max(FEWEST_STEPS, int(planned * long / visit))))
         if not rounds.is_asynchronous:
             rounds = replace(rounds, participants=min(workers, rounds.participants))
     evaluation = replace(scenario.eval, every=2)
-    if work.evaluation > long * workers and evaluated_on(loaded, profile) == "global":
+    is_global = evaluated_clients.evaluation_scope(loaded, visits.description).on == "global"
+    if work.evaluation > long * workers and is_global:
         batch = min(EVALUATED_BATCH, evaluation.batch)
-        evaluation = replace(evaluation, batch=batch, subset=min(batch * workers, _scored(loaded, profile)))
+        evaluation = replace(evaluation, batch=batch, subset=min(batch * workers, _scored(loaded, visits.description)))
     settings = {"train": train, "rounds": rounds, "eval": evaluation, "budget": RunLimits()}
     return replace(loaded, scenario=scenario.model_copy(update=settings))
 
 
-def needed(run: PlannedRun, profile: ModelProfile) -> int:
-    """Rounds that the run is expected to make for its needs."""
-    most = run.loaded.scenario.rounds.max
-    if not run.needs or TARGET in run.needs or set(run.needs) == {"rounds"}:
-        return rounds_needed(run.needs, most, {"rounds": 1.0})
-    costs = estimate.estimate(run.loaded, profile)
-    totals = {
-        "bytes": fmean(costs["bytes"]),
-        "nominal": costs["nominal_bytes"],
-        "time": costs["virtual_seconds"] or 0.0,
-    }
-    return rounds_needed(run.needs, most, {"rounds": 1.0, **{kind: total / most for kind, total in totals.items()}})
-
-
-def round_work(loaded: Loaded, profile: ModelProfile) -> RoundWork:
+def round_work(visits: TypicalVisits) -> RoundWork:
     """The work of typical rounds, all of whose visits count; of methods that choose, the mean over their choices."""
-    flops = _flops_by_samples(loaded, profile)
-    cohorts = [[flops(int(profile.samples[client])) for client in cohort] for cohort in _cohorts(loaded, profile)]
-    return RoundWork(cohorts, evaluation_flops(loaded, profile), loaded.scenario.eval.every)
-
-
-def _flops_by_samples(loaded: Loaded, profile: ModelProfile) -> Callable[[int], float]:
-    server, last = typical_visits.server_of_zeros(loaded, profile), loaded.scenario.rounds.max - 1
-    job: Job = builder.job(loaded, profile, CPU, Path())
-    pricing = VisitPricing(job, loaded.method, loaded.options, profile, server.up_shapes())
-    choices = server.possible_choices() or [server.download(typical_visits.ANY, last).choice]
-    downloads = [(choice, shapes(server.payload(typical_visits.ANY, choice))) for choice in choices]
+    scenario, samples = visits.loaded.scenario, visits.description.samples
+    rules, clients = scenario.rounds, np.flatnonzero(samples)
+    count = rules.visits_per_round if rules.is_asynchronous else min(rules.participants, len(clients))
+    rng = keyed_generator(scenario.seed, "cohort", 0)
+    cohorts = [rng.choice(clients, size=count, replace=count > len(clients)).tolist() for _ in range(COHORTS)]
 
     @cache
-    def flops(samples: int) -> float:
-        return fmean(
-            pricing.train(choice, down, samples, typical_visits.ANY, last).work.flops for choice, down in downloads
-        )
+    def flops(examples: int) -> float:
+        return fmean(visit.price.work.flops for visit in visits.training(examples))
 
-    return flops
-
-
-def _cohorts(loaded: Loaded, profile: ModelProfile) -> list[list[int]]:
-    rules, clients = loaded.scenario.rounds, np.flatnonzero(profile.samples)
-    visits = rules.visits_per_round if rules.is_asynchronous else min(rules.participants, len(clients))
-    draws = keyed_generator(loaded.scenario.seed, "cohort", 0)
-    again = visits > len(clients)
-    return [draws.choice(clients, size=visits, replace=again).tolist() for _ in range(COHORTS)]
-
-
-def _typical_samples(profile: ModelProfile) -> int:
-    return int(np.median(profile.samples[profile.samples > 0]))
-
-
-def _scored(loaded: Loaded, profile: ModelProfile) -> int:
-    evaluation, batch = loaded.scenario.eval, loaded.scenario.train.batch
-    return scored_examples(profile.test_count, evaluation.subset, batch if evaluation.drop_last else 1)
-
-
-def evaluated_on(loaded: Loaded, profile: ModelProfile) -> str:
-    """``global``, ``clients`` or ``both``."""
-    return evaluated_clients.evaluation_scope(loaded, profile).on
+    work = [[flops(int(samples[client])) for client in cohort] for cohort in cohorts]
+    return RoundWork(work, evaluation_flops(visits.loaded, visits.description), scenario.eval.every)
 
 
 def evaluation_flops(loaded: Loaded, profile: ModelProfile) -> float:
     """FLOPs of one evaluation, of the global model, of the clients' models or of both."""
-    config, on = loaded.scenario.eval, evaluated_on(loaded, profile)
+    config, on = loaded.scenario.eval, evaluated_clients.evaluation_scope(loaded, profile).on
     examples = float(_scored(loaded, profile)) if on != "clients" else 0.0
     if on != "global":
         adapted = TRAINING_PASSES * config.adapt.epochs * profile.samples
         examples += float((evaluated_clients.examples_of_clients(loaded, profile) + adapted).sum())
     return examples * float(profile.flops[:, FORWARD].sum())
+
+
+def _scored(loaded: Loaded, profile: ModelProfile) -> int:
+    """Test examples of one evaluation of the global model."""
+    evaluation, batch = loaded.scenario.eval, loaded.scenario.train.batch
+    return scored_examples(profile.test_count, evaluation.subset, batch if evaluation.drop_last else 1)
+
+
+# --- rounds that a run needs ------------------------------------------------------------------------------------------
+
+
+def expected_rounds(run: PlannedRun, visits: TypicalVisits) -> int:
+    """Rounds that the run is expected to make for its needs."""
+    most = run.loaded.scenario.rounds.max
+    if not run.needs or TARGET in run.needs or set(run.needs) == {"rounds"}:
+        return rounds_needed(run.needs, most, {"rounds": 1.0})
+    costs = estimate(visits)
+    totals = {"bytes": fmean(costs.bytes), "nominal": costs.nominal_bytes, "time": costs.virtual_seconds or 0.0}
+    return rounds_needed(run.needs, most, {"rounds": 1.0, **{kind: total / most for kind, total in totals.items()}})
+
+
+def rounds_needed(needs: Mapping[str, float], most: int, spent: Mapping[str, float]) -> int:
+    """Rounds until the needs of a run are met, at most ``most``; ``spent``: what one round takes of each kind.
+
+    It is not foreseen when an accuracy is reached: a run that needs one counts with ``most`` rounds.
+    """
+    if not needs or TARGET in needs or any(spent.get(kind, 0.0) <= 0 for kind in needs):
+        return most
+    return min(most, max(math.ceil(need / spent[kind]) for kind, need in needs.items()))
+
+
+# --- a run set --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunsLeft:
+    """How far a run set is."""
+
+    runs_ended: int
+    runs: int
+    rounds_done: int
+    rounds_left: int
+    """At most"""
+    seconds_left: float | None
+    """Wall seconds; None if no round has been made or foreseen"""
+
+    def __str__(self) -> str:
+        text = f"{self.runs_ended} of {self.runs} runs ended, {self.rounds_done:,} rounds done, "
+        text += f"at most {self.rounds_left:,} left"
+        return text if self.seconds_left is None else f"{text}; about {about(self.seconds_left)} left"
+
+
+def runs_left(run_set: RunSet, out: Path, device: str, expected: Sequence[RunDuration] = ()) -> RunsLeft:
+    """How far a run set is, and how long the rest takes.
+
+    A run goes on at its own pace so far; one that has not begun at the expected pace, or at the mean pace of others.
+    """
+    durations, folder = {each.name: each for each in expected}, known_folder(run_set, out)
+    unfinished = {run.name for run in (run_set.runs if folder is None else pending(run_set, out, device))}
+    rounds_done, rests = 0, list[tuple[int, float | None]]()  # (rounds left, seconds per round) of each run
+    for run in run_set.runs:
+        most, duration = run.loaded.scenario.rounds.max, durations.get(run.name)
+        made = [] if folder is None else read_rounds(folder / run.name)
+        if folder is None or not made:
+            rests.append((most, None) if duration is None else (duration.rounds, duration.seconds_per_round))
+            continue
+        points = trail(folder / run.name)
+        spent = {kind: float(getattr(points[-1], name)) / len(points) for kind, name in AMOUNTS.items()}
+        rest = max(0, rounds_needed(run.needs, most, spent) - len(points)) if run.name in unfinished else 0
+        rests.append((rest, seconds_per_round(made)))
+        rounds_done += len(points)
+    paces = [seconds for _, seconds in rests if seconds is not None]
+    rounds_left = sum(rounds for rounds, _ in rests)
+    seconds_left: float | None = None if rounds_left else 0
+    if paces:
+        seconds_left = sum(rounds * (fmean(paces) if seconds is None else seconds) for rounds, seconds in rests)
+    return RunsLeft(len(run_set.runs) - len(unfinished), len(run_set.runs), rounds_done, rounds_left, seconds_left)
+
+
+def forecast(
+    run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], tell: Callable[[str], None]
+) -> list[RunDuration]:
+    """The expected duration of each run of a run set: as its folder records it for this machine, or as measured now."""
+    folder, here = known_folder(run_set, host.out), _conditions(host)
+    found = {} if folder is None else read_json(folder / run_set.mark)
+    if "estimate" in found and {key: found["estimate"][key] for key in here} == here:
+        recorded = {each.name: each for each in durations(found)}
+        if {run.name for run in run_set.runs} <= recorded.keys():
+            return [recorded[run.name] for run in run_set.runs]
+    return list(map(Durations(host, launcher, stopped, tell).of, run_set.runs))
+
+
+def _conditions(host: Host) -> dict[str, Any]:
+    """What durations depend on beside the run set."""
+    return {"workers": host.workers, "device": host.device, "machine": fingerprint(host.device)}
+
+
+def result(run_set: RunSet, host: Host, expected: Sequence[RunDuration]) -> dict[str, Any]:
+    """What ``--estimate --json`` prints: each whole run, and the seconds of the rounds that are left."""
+    rest = runs_left(run_set, host.out, host.device, expected)
+    runs = [{**asdict(one), "seconds": one.seconds} for one in expected]
+    return {
+        "name": run_set.name,
+        "estimate": {**_conditions(host), "runs": runs},
+        "left": asdict(rest),
+        "estimated_seconds": rest.seconds_left,
+    }
+
+
+def durations(found: Mapping[str, Any]) -> list[RunDuration]:
+    """Those that the result of a study keeps under ``estimate``; none if they were not measured."""
+    rows = found.get("estimate", {}).get("runs", [])
+    return [RunDuration(row["name"], row["rounds"], row["seconds_per_round"]) for row in rows]
+
+
+def table(found: Mapping[str, Any]) -> PageTable:
+    """`result` for people."""
+    estimate = found["estimate"]
+    rows = [
+        [run["name"], f"{run['rounds']:,}", about(run["seconds_per_round"]), about(run["seconds"])]
+        for run in estimate["runs"]
+    ]
+    workers = f"{estimate['workers']} worker{'s' if estimate['workers'] > 1 else ''} ({estimate['device']})"
+    return PageTable(
+        f"about {about(found['estimated_seconds'])} left on {workers}",
+        ["run", "rounds", "a round", "in all"],
+        rows,
+        ["Measured in a few rounds of each kind. A run that has to reach an accuracy counts with all its rounds."],
+    )
+
+
+def about(seconds: float) -> str:
+    """A duration with two digits: ``41 d``, ``3.2 h``."""
+    number, unit = format_seconds(seconds).split()
+    return f"{float(number):.0f} {unit}" if float(number) >= 10 else f"{float(number):.2g} {unit}"

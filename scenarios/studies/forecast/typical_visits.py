@@ -1,4 +1,4 @@
-"""The typical visits of a run that has not begun, and their prices: for ``check`` and its estimate.
+"""The typical visits of a run that has not begun, and their prices: of ``check``, durations and the costs of methods.
 
 A typical client has the median number of examples, and a typical round is one after every warm-up. Nothing here is
 timed or trained.
@@ -7,10 +7,10 @@ timed or trained.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from coordinator.aggregation.server import ServerStrategy
 from coordinator.rounds.visit import VisitPrice, VisitPricing
 from costmodel.visits.work import Work
 from edge.protocol.config import Job, ModelProfile
+from edge.protocol.messages import Choice
 from edge.protocol.payload import ITEM_NBYTES, Shapes, Vector, initial_slot
 from edge.protocol.rng import keyed_generator
 from scenarios.config.load import Loaded
@@ -57,44 +58,23 @@ class EvaluationVisits:
         return (self.work.bytes_down + self.work.bytes_up) * len(self.clients) * self.evaluations
 
     @property
-    def least_nbytes(self) -> int:
-        """As ``nbytes``, if all clients had trained before."""
-        return (self.bytes_down_later + self.work.bytes_up) * len(self.clients) * self.evaluations
-
-    @property
     def flops(self) -> float:
         """Of the whole run."""
         return self.work.flops * len(self.clients) * self.evaluations
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """For the estimate."""
-        return {
-            "evaluations": self.evaluations,
-            "clients": len(self.clients),
-            "message_down_nbytes": self.work.bytes_down,
-            "message_up_nbytes": self.work.bytes_up,
-            "bytes": self.nbytes,
-        }
 
 
 NO_EVALUATION_VISITS = EvaluationVisits([], Work(0, 0, 0.0), 0)
 """Where evaluations are not charged."""
 
 
-@dataclass(frozen=True)
-class DownloadOnlyVisits:
-    """The download-only visits of a round in which all clients that may only download do so."""
+def server_of_zeros(loaded: Loaded, description: ModelProfile, visited: bool = False) -> ServerStrategy:
+    """The server side with models of zeros; without the data set, each client has one example.
 
-    clients: list[int]
-    price: VisitPrice
-    """The price of one such visit."""
-
-
-def server_of_zeros(loaded: Loaded, description: ModelProfile) -> ServerStrategy:
-    """The server side with a model of zeros; without the data set, each client has one example."""
+    ``visited``: the server stores vectors of all clients, and `ANY` has received a download. There are no files with
+    these vectors, so that shapes alone can be read.
+    """
+    clients = loaded.scenario.data.clients
     if not len(description.samples):
-        clients = loaded.scenario.data.clients
         description = replace(
             description,
             samples=np.ones(clients, np.int64),
@@ -102,14 +82,21 @@ def server_of_zeros(loaded: Loaded, description: ModelProfile) -> ServerStrategy
         )
     zeros = {key: Vector(np.zeros(size, np.float32)) for key, size in description.layout.sizes.items()}
     models = loaded.method.objective.initial_models(loaded.options)
-    return builder.server(loaded, description, {initial_slot(index): zeros for index in range(models)})
+    server = builder.server(loaded, description, {initial_slot(index): zeros for index in range(models)})
+    if visited:
+        server.received(0, [server.download(ANY, 0)])
+        server.store.restore({(client, slot): NO_FILE for client in range(clients) for slot in server.store_shapes()})
+    return server
 
 
+@dataclass
 class TypicalVisits:
     """The visits of a run, from a worker's description of its model and data."""
 
-    def __init__(self, loaded: Loaded, description: ModelProfile) -> None:
-        self.loaded, self.description = loaded, description
+    loaded: Loaded
+    description: ModelProfile
+    visited: bool = False
+    """Whether clients have been visited before"""
 
     @cached_property
     def job(self) -> Job:
@@ -119,7 +106,7 @@ class TypicalVisits:
     @cached_property
     def server(self) -> ServerStrategy:
         """As of `server_of_zeros`; never stepped."""
-        return server_of_zeros(self.loaded, self.description)
+        return server_of_zeros(self.loaded, self.description, self.visited)
 
     @cached_property
     def _pricing(self) -> VisitPricing:
@@ -151,25 +138,46 @@ class TypicalVisits:
         count = min(scenario.rounds.cohort, scenario.data.clients)
         return sorted(rng.choice(scenario.data.clients, size=count, replace=False).tolist())
 
-    def training(self) -> list[PricedVisit]:
-        """All visits that are possible for a client with the median number of examples."""
-        server, samples = self.server, self.description.samples
-        median_samples = int(np.median(samples[samples > 0])) if len(samples) else 0
-        last = self.loaded.scenario.rounds.max - 1  # a round after every warm-up
-        choices = server.possible_choices() or [server.download(ANY, last).choice]
-        up = payload_nbytes(server.up_shapes())
-        visits = []
-        for choice in choices:
-            down = server.download_shapes(ANY, last, choice)
-            price = self._pricing.train(choice, down, median_samples, ANY, last)
-            visits.append(PricedVisit(price, payload_nbytes(down), up))
-        return visits
+    def training(self, samples: int | None = None, rng_round: int | None = None) -> list[PricedVisit]:
+        """All visits that are possible for a client with so many examples, by default the median.
+
+        ``rng_round``: the key of their random streams, by default that of a typical round.
+        """
+        if samples is None:
+            samples = self.median_samples
+        if rng_round is None:
+            rng_round = self._last
+        up = payload_nbytes(self.server.up_shapes())
+        return [
+            PricedVisit(self._pricing.train(choice, down, samples, ANY, rng_round), payload_nbytes(down), up)
+            for choice, down in self._downloads
+        ]
+
+    @property
+    def median_samples(self) -> int:
+        """Training examples of a typical client; 0 without the data set."""
+        samples = self.description.samples
+        return int(np.median(samples[samples > 0])) if len(samples) else 0
+
+    @property
+    def _last(self) -> int:
+        """A round after every warm-up."""
+        return self.loaded.scenario.rounds.max - 1
 
     @cached_property
-    def download_only(self) -> DownloadOnlyVisits:
-        """The download-only visits of a round that sends the whole model to all: of round 0, for methods that do so."""
-        clients = list(self.server.download_only_clients(0, self.cohort))
-        return DownloadOnlyVisits(clients, self._pricing.download_only())
+    def _downloads(self) -> list[tuple[Choice, Shapes]]:
+        """The choices that a visit of a typical round may have, and the shapes of what each downloads."""
+        server, last = self.server, self._last
+        choices = server.possible_choices() or [server.download(ANY, last).choice]
+        return [(choice, server.download_shapes(ANY, last, choice)) for choice in choices]
+
+    @cached_property
+    def download_only(self) -> tuple[list[int], VisitPrice]:
+        """(clients, price of each) of the download-only visits of a round in which all that may only download do so.
+
+        That is round 0, for methods that have such rounds.
+        """
+        return list(self.server.download_only_clients(0, self.cohort)), self._pricing.download_only()
 
     def evaluation(self) -> EvaluationVisits:
         """The visits of an evaluation that is charged; none if evaluations are not.
@@ -188,19 +196,12 @@ class TypicalVisits:
             clients = np.flatnonzero(examples).tolist()
             median, samples = (int(np.median(counts[clients])) for counts in (examples, description.samples))
         shapes = self.server.evaluation_shapes(ANY)
-        first, later = (self._pricing.evaluation(each, median, samples).work for each in (shapes, self._later(shapes)))
+        later = shapes
+        with suppress(OSError):  # a model that takes the client's vectors, of which there are no files
+            later = server_of_zeros(loaded, description, visited=True).evaluation_shapes(ANY)
+        first, kept = (self._pricing.evaluation(each, median, samples).work for each in (shapes, later))
         evaluations = math.ceil(loaded.scenario.rounds.max / config.every)
-        return EvaluationVisits(clients, first, evaluations, min(first.bytes_down, later.bytes_down))
-
-    def _later(self, shapes: Shapes) -> Shapes:
-        """Shapes of a client's model for an evaluation when it has trained; ``shapes`` if that takes its vectors."""
-        server = server_of_zeros(self.loaded, self.description)
-        server.received(0, [server.download(ANY, 0)])
-        server.store.restore({(ANY, slot): NO_FILE for slot in server.store_shapes()})
-        try:
-            return server.evaluation_shapes(ANY)
-        except OSError:  # there are no files
-            return shapes
+        return EvaluationVisits(clients, first, evaluations, min(first.bytes_down, kept.bytes_down))
 
 
 def payload_nbytes(sizes: Shapes) -> int:

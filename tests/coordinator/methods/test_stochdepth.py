@@ -14,9 +14,9 @@ from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.payload import INPUT_GRADIENT
-from scenarios.report.metadata import environment
+from scenarios.run.environment import Environment
 from scenarios.run.host import Host
-from scenarios.studies.replay import described
+from scenarios.run.metadata import environment
 from tests.edge.protocol.mutations import DESCRIPTION as PROFILE
 from tests.toy import loaded, play
 
@@ -59,8 +59,8 @@ def test_it_joins_all_that_sends_the_whole_model(name: str, how: dict[str, Any],
 def test_the_environment_of_a_run_has_its_units_for_a_replay(tmp_path: Path) -> None:
     known = loaded("stochdepth", model=MODEL)
     profile = replace(PROFILE, unit_blocks=np.array([0, 1]), unit_flops=np.arange(8.0).reshape(2, 4))
-    record = json.loads(json.dumps(environment(known, profile, Host(tmp_path, 1, "cpu"), {}, True, {})))
-    again = described(record, known)
+    text = json.dumps(environment(known, profile, Host(tmp_path, 1, "cpu"), {}, True, {}).tables())
+    again = Environment.model_validate_json(text).profile(known.model.family)
     assert again.unit_blocks.tolist() == [0, 1]
     assert again.unit_flops.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 

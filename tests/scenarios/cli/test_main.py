@@ -13,7 +13,8 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.report import html, terminal
-from scenarios.run.host import Host, StopFlag, check_folder, make_folder
+from scenarios.run.folder_files import check_place, make_folder
+from scenarios.run.host import StopFlag
 from tests import warm
 from tests.scenarios.runs import fedbr, refused
 
@@ -182,9 +183,8 @@ def test_bad_usage_ends_with_2_before_anything_is_begun(
 
 
 def test_a_run_folder_has_a_name_of_any_length_that_the_system_takes(tmp_path: Path) -> None:
-    host = Host(tmp_path, 1, "cpu", "x" * 241)
-    check_folder("digits", host)
-    assert make_folder("digits", host) == tmp_path / "digits" / ("x" * 241)
+    check_place(tmp_path, "x" * 241)
+    assert make_folder(tmp_path, "x" * 241, lambda folder: None) == tmp_path / ("x" * 241)
 
 
 @pytest.mark.parametrize(("umask", "folder", "file"), [(0o000, 0o755, 0o644), (0o077, 0o700, 0o600)])

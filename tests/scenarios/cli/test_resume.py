@@ -17,7 +17,7 @@ from coordinator.records.store import read
 from scenarios.cli.main import run_command
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
-from scenarios.run.host import run_lock
+from scenarios.run.folder_files import run_lock
 from scenarios.run.session import Session
 from tests import warm
 from tests.ledgers import made_run, virtual_rows
@@ -92,8 +92,8 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     folder = (tmp_path / "runs" / "digits").rename(tmp_path / "digits") / "a"
     page = folder / "report.html"
     ledger = (folder / "ledger.sqlite").read_bytes()
-    with_workers = Session._launcher
-    monkeypatch.setattr(Session, "_launcher", started_nothing)
+    call = Session.call
+    monkeypatch.setattr(Session, "call", started_nothing)
     page.write_text("mine")
     assert run_command(["resume", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {**summary, "run_dir": str(folder)}
@@ -114,18 +114,18 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     (folder / "scenario.toml").write_text(scenario.replace("seed = 0", "seed = 1"))
     assert run_command(["resume", str(folder)]) == 2
     assert "the data or the files that the scenario names have changed" in capsys.readouterr().err
-    monkeypatch.setattr(Session, "_launcher", with_workers)
+    monkeypatch.setattr(Session, "call", call)
     monkeypatch.setenv("FEDBR_REPORT", "0")
     # Neither does one go on that ended before its first round.
     assert run_command([*DIGITS, "budget.bytes=1 B", "--out", str(tmp_path), "--run-id", "b", "--json"]) == 0
     none = json.loads(capsys.readouterr().out)
     assert (none["rounds"], none["stopped_by"]) == (0, "bytes")
-    monkeypatch.setattr(Session, "_launcher", started_nothing)
+    monkeypatch.setattr(Session, "call", started_nothing)
     assert run_command(["resume", str(tmp_path / "digits" / "b"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == none
 
 
-def started_nothing(session: Session) -> None:
+def started_nothing(*_: object) -> None:
     raise AssertionError("a process was started for a run that has ended")
 
 
@@ -166,10 +166,10 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"device": "cp', "is damaged: Unterminated string"),
-        ('{"device": 5}', "is damaged: device: Input should be a valid string"),
-        ("[]", "is damaged: must be a table"),
-        ("\xff", "is damaged: "),
+        ('{"device": "cp', "cannot be read: Unterminated string"),
+        ('{"device": 5}', "cannot be read: device: Input should be a valid string"),
+        ("[]", "cannot be read: must be a table"),
+        ("\xff", "cannot be read: "),
         (None, "is missing, and without it the run cannot be resumed"),
     ],
 )

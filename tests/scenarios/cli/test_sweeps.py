@@ -17,9 +17,8 @@ from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.experiment import compare
+from scenarios.experiment.executors import InTurn, make_runs
 from scenarios.experiment.grid import grid_of
-from scenarios.experiment.parallel import make_runs
-from scenarios.experiment.run_set import run_all
 from scenarios.experiment.sweep import plan
 from scenarios.run.host import Host
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -115,7 +114,7 @@ def test_one_more_seed_makes_only_what_is_missing_without_a_run_id(swept: Swept)
 
 def test_runs_at_the_same_time_have_the_results_of_runs_in_turn(swept: Swept, tmp_path: Path) -> None:
     planned = plan(grid_of("digits", GRID), seeds=1)
-    in_turn = make_runs(planned.run_set, Host(tmp_path, 1, "cpu"), WorkerLauncher(), never)
+    in_turn = make_runs(planned.run_set, Host(tmp_path, 1, "cpu"), InTurn(WorkerLauncher()), never)
     assert hashes(in_turn) == hashes(swept.first)
     assert chains(in_turn) == chains(swept.first)
 
@@ -208,7 +207,7 @@ def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str],
 
 def test_a_comparison_over_seeds_takes_up_that_of_one_seed_and_has_its_statistics(tmp_path: Path) -> None:
     alone = compare.plan(grid_of("digits", ["method=fedavg,fedprox", *SHORT]), run_id="c")
-    done = run_all(alone.run_set, Host(tmp_path, 1, "cpu"), WorkerLauncher(), never)
+    done = make_runs(alone.run_set, Host(tmp_path, 1, "cpu"), InTurn(WorkerLauncher()), never)
     found = alone.result(done)
     assert set(found) == {"target_accuracy", "runs", "at_common_bytes", "at_common_seconds"}
     before = ledgers(done["folder"])

@@ -16,13 +16,14 @@ import pytest
 from edge.protocol.portable import numpy_environment
 from edge.runtime.keys import new_pair
 from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder, agent_environment
-from scenarios.cluster.ray_engine import check_address
-from scenarios.cluster.ray_slots import run_shares
+from scenarios.cluster.ray_engine import check_address, run_shares
 from scenarios.cluster.run_keeper import RunKeeper, RunOrder, packed_folder, run_environment, unpack
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load, note_on_sums
+from scenarios.experiment.executors import run_request
 from scenarios.experiment.run_set import PlannedRun
-from scenarios.experiment.slots import told_of
+from scenarios.run.child_process import Message
+from scenarios.run.host import Host
 from tests.scenarios.runs import refused
 
 
@@ -40,13 +41,13 @@ def kept(name: str, *arguments: str) -> Iterator[AgentKeeper]:
 
 def after(keeper: AgentKeeper) -> AgentLook:
     """How an agent is once it has ended."""
-    said: list[str] = []
+    lines: list[str] = []
     deadline = time.monotonic() + 60
     while (look := keeper.look()).status is None:
-        said += look.said
+        lines += look.lines
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return look._replace(said=said + look.said)
+    return look._replace(lines=lines + look.lines)
 
 
 def test_a_keeper_says_how_its_agent_ended_and_leaves_nothing(short_folder: Path) -> None:
@@ -56,7 +57,7 @@ def test_a_keeper_says_how_its_agent_ended_and_leaves_nothing(short_folder: Path
         assert (folder / "agent.key").stat().st_mode & 0o777 == 0o600
         look = after(keeper)
     assert look.status == 3
-    assert "no answer within 0.2 s" in look.said[-1]
+    assert "no answer within 0.2 s" in look.lines[-1]
     assert list(short_folder.iterdir()) == []
 
 
@@ -77,14 +78,14 @@ def test_an_agent_outlives_its_keeper_which_finds_it_again(short_folder: Path) -
 def test_a_run_that_is_made_elsewhere_comes_back_whole(tmp_path: Path) -> None:
     loaded = load("digits", ["method=fedavg", "rounds.max=1", "train.local_steps=1", "data.clients=6"])
     path = tmp_path / "digits" / "spread" / "one"
-    host = {"out": str(tmp_path), "device": "cpu", "workers": 1}
+    request = run_request(PlannedRun("one", loaded, {}), path, Host(tmp_path, 1, "cpu"), 1)
     before = set(psutil.Process().children(recursive=True))
-    keeper = RunKeeper(RunOrder(host, told_of(PlannedRun("one", loaded, {}), path), "no-such-file"))
+    keeper = RunKeeper(RunOrder(request, "no-such-file"))
     try:
-        said = []
+        messages: list[Message] = []
         while not (news := keeper.news()).is_over:
-            said += news.said
-        assert [next(iter(one)) for one in [*said, *news.said]][-2:] == ["round", "ended"]
+            messages += news.messages
+        assert [next(iter(message)) for message in [*messages, *news.messages]][-2:] == ["round", "ended"]
         assert not path.exists()
         unpack(news.archive, path)
         assert (path / "scenario.toml").is_file()
@@ -97,7 +98,7 @@ def test_a_run_that_is_made_elsewhere_comes_back_whole(tmp_path: Path) -> None:
 def test_a_portable_run_that_is_made_elsewhere_has_its_numpy_limited_too(tmp_path: Path) -> None:
     def environment(*overrides: str) -> dict[str, str]:
         planned = PlannedRun("one", load("digits", ["method=fedavg", *overrides]), {})
-        return run_environment(told_of(planned, tmp_path)["scenario"])
+        return run_environment(run_request(planned, tmp_path, Host(tmp_path, 1, "cpu"), 1)["scenario"])
 
     assert environment() == agent_environment()
     portable = environment("train.instructions=portable")

@@ -77,7 +77,7 @@ def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.Mo
 def test_check_shows_what_a_run_here_would_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scenarios.studies.forecast.estimate.choose_device", lambda asked: "cpu")
+    monkeypatch.setattr("scenarios.studies.forecast.check.choose_device", lambda asked: "cpu")
     assert main.run_command(["check", "digits", "train.precision=bf16", "--json"]) == 0
     train = json.loads(capsys.readouterr().out)["scenario"]["train"]
     assert (train["memory_format"], train["precision"], train["pathways"]) == ("channels_last", "bf16", "sweep")

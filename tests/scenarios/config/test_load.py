@@ -472,15 +472,27 @@ def test_an_error_of_a_file_names_the_file_and_one_that_is_not_there_the_nearest
     assert absent == f"{tmp_path / 'x.toml'}: no such file"
 
 
-def test_the_partition_has_the_runs_seed_unless_it_is_given_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["data.partition.seed", "fleet.seed"])
+def test_partition_and_fleet_have_the_runs_seed_unless_they_are_given_one(key: str, tmp_path: Path) -> None:
     def seed(*overrides: str, name: str = "digits") -> int | None:
-        return load(name, overrides).scenario.data.partition.seed
+        scenario = load(name, overrides).scenario
+        return scenario.fleet.seed if key == "fleet.seed" else scenario.data.partition.seed
 
-    assert [seed(), seed("seed=3"), seed("seed=3", "data.partition.seed=0")] == [0, 3, 0]
-    # A run's own file has the number, so that another seed of it has the same partition.
+    assert [seed(), seed("seed=3"), seed("seed=3", f"{key}=0")] == [0, 3, 0]
+    # A run's own file has the number, so that another seed of it has the same partition or fleet.
     copy = tmp_path / "scenario.toml"
     copy.write_text(scenario_text(load("digits", ["seed=3"]).scenario.model_dump()))
     assert [seed(name=str(copy)), seed("seed=4", name=str(copy))] == [3, 3]
+
+
+def test_a_fleet_that_follows_the_runs_seed_leaves_chains_and_run_ids_as_they_were() -> None:
+    follows, same, fixed = (
+        identity(load("digits", ["seed=3", *more])) for more in ([], ["fleet.seed=3"], ["fleet.seed=4"])
+    )
+    assert "seed" not in follows["fleet"]
+    assert same == follows
+    assert fixed["fleet"].pop("seed") == 4
+    assert fixed == follows
 
 
 def test_with_a_method_given_only_the_options_that_it_has_are_kept() -> None:

@@ -16,7 +16,7 @@ from scenarios.config.load import ScenarioError
 from scenarios.experiment import budget
 from scenarios.experiment.grid import grid_of
 from scenarios.report import bands
-from scenarios.report.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target, trail
+from scenarios.run.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target, trail
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 # Three rounds of 100 bytes, of which the second was not evaluated and the third fell back.

@@ -14,11 +14,13 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.compare import plan
+from scenarios.experiment.executors import InTurn, make_runs
 from scenarios.experiment.grid import grid_of
-from scenarios.experiment.run_set import is_interrupted, run_all
+from scenarios.experiment.run_set import is_interrupted
 from scenarios.report import terminal
-from scenarios.report.run_finder import found
 from scenarios.run.host import Host
+from scenarios.run.run_finder import found
+from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 
@@ -157,10 +159,10 @@ def test_a_run_that_the_user_stopped_goes_on_to_its_limit(tmp_path: Path) -> Non
         nonlocal rounds
         rounds += 1
 
-    host = Host(tmp_path, 1, "cpu", on_round=count)
+    host = Host(tmp_path, 1, "cpu", observers=[Listener(on_round=count)])
     with WorkerLauncher() as launcher:
-        first = run_all(planned, host, launcher, lambda: rounds == 1)
-        again = run_all(planned, host, launcher, lambda: False)
+        first = make_runs(planned, host, InTurn(launcher), lambda: rounds == 1)
+        again = make_runs(planned, host, InTurn(launcher), lambda: False)
 
     assert is_interrupted(first, planned)
     assert [run["stopped_by"] for run in first["runs"]] == ["user"]
@@ -172,9 +174,9 @@ def test_a_study_that_is_stopped_in_its_first_missing_run_still_has_the_later_on
     planned = plan(grid_of("digits", ["rounds.max=2", "method=fedavg,fedprox"]), run_id="a").run_set
     host = Host(tmp_path, 1, "cpu")
     with WorkerLauncher() as launcher:
-        run_all(planned, host, launcher, lambda: False)
+        make_runs(planned, host, InTurn(launcher), lambda: False)
         shutil.rmtree(tmp_path / "digits" / "a" / "fedavg")
-        again = run_all(planned, host, launcher, lambda: True)
+        again = make_runs(planned, host, InTurn(launcher), lambda: True)
 
     assert is_interrupted(again, planned)
     assert [(run["name"], run["stopped_by"]) for run in again["runs"]] == [("fedavg", "user"), ("fedprox", "rounds")]

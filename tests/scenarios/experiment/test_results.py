@@ -15,8 +15,8 @@ from scenarios.experiment import sweep_tables as tables
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import plan
 from scenarios.report import terminal
-from scenarios.report.progress import ProgressPoint, Trail
 from scenarios.report.tables import numbers
+from scenarios.run.progress import ProgressPoint, Trail
 
 
 def run(accuracy: float, best: float, seconds: float = 10.0) -> Trail:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from scenarios.experiment import statistics
-from scenarios.report import progress
+from scenarios.run import progress
 
 
 def test_an_interval_is_students_t_over_seeds_and_one_seed_has_none() -> None:

@@ -16,7 +16,7 @@ from scenarios.experiment.grid import Grid, grid_of
 from scenarios.papers import cells, reproduce, tables
 from scenarios.papers.cells import measured, measured_row
 from scenarios.papers.moving_average import FIRST, Smoothing, smoothed
-from scenarios.report.progress import ProgressPoint, Trail
+from scenarios.run.progress import ProgressPoint, Trail
 
 
 def planned(*words: str, scale: str = "tiny", ema: str | None = None) -> tables.Reproduction:

@@ -21,8 +21,8 @@ from scenarios.papers.accounting import MethodAccount, account, of_row
 from scenarios.papers.fedalign import TEN
 from scenarios.papers.measured_runs import is_measured
 from scenarios.papers.spec import SCALES
-from scenarios.run.run_folder import MEASURED
-from scenarios.studies.measure_request import MeasureRequest
+from scenarios.run.folder_files import MEASURED
+from scenarios.studies.measure import MeasureRequest
 
 USUAL = "cifar100-dir0.5-c=16-e=20"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scenarios.papers.moving_average import CORRECTED, FIRST, Smoothing, ema, smoothed
-from scenarios.report.progress import ProgressPoint
+from scenarios.run.progress import ProgressPoint
 
 
 def test_an_average_weighs_the_rounds_so_far_or_hardly_leaves_the_first_or_is_none_without_momentum() -> None:

@@ -10,12 +10,12 @@ import pytest
 from matplotlib.axes import Axes
 
 from scenarios.report import columns, groups, html, readings, result_figures, result_tables, terminal
-from scenarios.report.html import Answer, write_experiment
+from scenarios.report.html import ExperimentAnswer, write_experiment
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.progress import with_interval
 from scenarios.report.readings import Reading
 from scenarios.report.result_figures import DotPanel, GridMap
 from scenarios.report.run_reader import RecordedRun
+from scenarios.run.progress import with_interval
 from tests.ledgers import made_run
 
 SCENARIO = 'method = "{}"\nseed = {}\n[train]\nlr = {}\n[data]\nname = "digits"\n'
@@ -45,7 +45,9 @@ def test_a_page_answers_first_and_then_reports_the_runs_of_each_row(
     ]
     means = {group.label: accuracy.over_seeds(group.runs) for group in by_group}
     table = result_tables.differences("accuracy", columns.POINTS, "slow", {"slow": None, "fast": None}, 1000)
-    answer = Answer(result_tables.best_row(accuracy, means), {"scenario": "digits", "seeds": "0, 1"}, (), [table])
+    answer = ExperimentAnswer(
+        result_tables.best_row(accuracy, means), {"scenario": "digits", "seeds": "0, 1"}, (), [table]
+    )
     page = write_experiment(tmp_path / "report.html", "digits: lr", answer, by_group, 0.7).read_text()
     assert '<p class="answer">fast has the highest final accuracy: 80 ± 6 %.' in page
     assert page.index('id="answer"') < page.index('id="results"') < page.index('id="accuracy"')
@@ -61,16 +63,18 @@ def test_of_many_rows_some_are_drawn_and_all_are_in_tables(
 ) -> None:
     monkeypatch.setattr(html, "MOST_DRAWN", 2)
     by_group = groups.of_rows(rows)
-    page = write_experiment(tmp_path / "report.html", "lr", Answer("Done."), by_group).read_text()
+    page = write_experiment(tmp_path / "report.html", "lr", ExperimentAnswer("Done."), by_group).read_text()
     assert "Figures and tables of single runs show 2 of 3 rows." in page
     assert re.findall(r"</svg>(\w+)</th><td>2</td>", page) == list(rows)
     assert re.findall(r"<summary>Scenario: (.*?)</summary>", page) == ["slow, seed 0", "fast, seed 0"]
-    page = write_experiment(tmp_path / "report.html", "lr", Answer("Done."), by_group, drawn=["other"]).read_text()
+    page = write_experiment(
+        tmp_path / "report.html", "lr", ExperimentAnswer("Done."), by_group, drawn=["other"]
+    ).read_text()
     assert re.findall(r"<summary>Scenario: (.*?)</summary>", page) == ["other, seed 0"]
 
 
 def test_an_experiment_without_a_run_has_a_page_of_its_words_alone(tmp_path: Path) -> None:
-    answer = Answer("No run has ended.", warnings=["two runs failed"])
+    answer = ExperimentAnswer("No run has ended.", warnings=["two runs failed"])
     page = write_experiment(tmp_path / "report.html", "digits: lr", answer, []).read_text()
     assert "No run has ended." in page
     assert "two runs failed" in page

@@ -12,8 +12,8 @@ from PIL import Image
 
 import fedbr
 from scenarios.cli import main
+from scenarios.config.errors import ReportError
 from scenarios.report.figure_files import inches
-from scenarios.report.run_reader import ReportError
 from tests.ledgers import made_run
 
 SCENARIO = 'method = "{}"\n[stop]\ntarget_accuracy = 0.6\n'

@@ -11,10 +11,12 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.cli.recorded import with_default_paths
+from scenarios.config.errors import ReportError
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
-from scenarios.report import groups, html, result_tables, run_finder
-from scenarios.report.run_reader import ReportError, open_runs
+from scenarios.report import groups, html, result_tables
+from scenarios.report.run_reader import open_runs
+from scenarios.run import run_finder
 from tests.ledgers import made_run, visit_row
 
 HEAD = 'method = "{method}"\nserver = "plain"\nseed = {seed}\n[data]\nname = "{data}"\nclients = 4\n'

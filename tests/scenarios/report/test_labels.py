@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from scenarios.report.labels import differing, identities, labels, short, value_text
 
 PLAIN: dict[str, Any] = {
@@ -11,6 +13,7 @@ PLAIN: dict[str, Any] = {
     "server": "plain",
     "seed": 0,
     "data.partition.seed": 0,
+    "fleet.seed": 0,
     "rounds.policy": "sync",
     "rounds.max": 6,
     "train.lr": 0.1,
@@ -48,11 +51,12 @@ def test_a_mix_of_devices_is_one_value_and_comes_before_other_keys() -> None:
     ]
 
 
-def test_seeds_make_no_group_of_their_own_nor_does_a_partition_that_follows_them() -> None:
-    first, second = identities([PLAIN, PLAIN | {"seed": 1, "data.partition.seed": 1}])
+@pytest.mark.parametrize("key", ["data.partition.seed", "fleet.seed"])
+def test_seeds_make_no_group_of_their_own_nor_does_a_partition_or_fleet_that_follows_them(key: str) -> None:
+    first, second = identities([PLAIN, PLAIN | {"seed": 1, "data.partition.seed": 1, "fleet.seed": 1}])
     assert first == second
-    fixed, moved = identities([PLAIN | {"seed": 1}, PLAIN | {"seed": 1, "data.partition.seed": 7}])
-    assert differing([fixed, moved]) == ["data.partition.seed"]
+    fixed, moved = identities([PLAIN | {"seed": 1}, PLAIN | {"seed": 1, key: 7}])
+    assert differing([fixed, moved]) == [key]
 
 
 def test_a_key_is_as_short_as_it_is_clear() -> None:

@@ -16,6 +16,7 @@ from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.round_figures import recorded_link
 from scenarios.run import builder
+from scenarios.run.environment import Environment
 
 # Of 40 s: down 4 Mbit/s, but for an outage from 10 s to 20 s; up 1 Mbit/s.
 DAYS = "client,seconds,down_bits_per_second,up_bits_per_second\na,0,4e6,1e6\na,10,0,1e6\na,20,4e6,1e6\na,30,4e6,1e6\n"
@@ -31,7 +32,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ShownRuns:
     scenario = load("digits", ["fleet.trace=days.csv"]).scenario
     run: Any = SimpleNamespace(
         scenario=scenario.model_dump(exclude_none=True),
-        environment={"files": builder.file_hashes(scenario)},
+        environment=Environment(files=builder.file_hashes(scenario)),
         rounds=[SimpleNamespace(end_s=25.0)],
         query=lambda sql, arguments=(): [VISIT, LOST] if arguments == [3] else [{"client": 3}],
     )

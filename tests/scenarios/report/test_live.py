@@ -124,7 +124,7 @@ def test_methods_that_choose_no_alpha_have_no_such_column() -> None:
 def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
     stream = io.StringIO()
     show = LiveTable(["fedbr"], stream=stream)
-    with show.showing():
+    with show:
         show.on_start(FOLDER, load("digits", ["rounds.max=2"]))
         show.on_round(progress(1, 0.5, {2: 5}))
         show.on_round(progress(2, 0.8125, {1: 4, 3: 1}))
@@ -210,7 +210,7 @@ def test_the_time_left_is_that_of_rounds_after_the_first_which_began_with_the_st
 def test_quiet_writes_nothing() -> None:
     stream = io.StringIO()
     show = LiveTable(["fedbr"], stream=stream, quiet=True)
-    with show.showing():
+    with show:
         show.on_start(FOLDER, load("digits"))
         show.on_round(progress(1, 0.5))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
-from scenarios.report import bands, method_style, nominal_cost
+from scenarios.report import bands, method_style
 from scenarios.report.method_style import PALETTE
+from scenarios.run import nominal_cost
 
 
 def look(method: str, run: int = 0) -> tuple[str, str]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scenarios.report import readings
-from scenarios.report.progress import ProgressPoint, Trail
 from scenarios.report.readings import Reading, until, within
+from scenarios.run.progress import ProgressPoint, Trail
 
 
 def trail(*accuracies: float | None) -> Trail:

@@ -20,24 +20,14 @@ from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger
 from coordinator.records.visit_columns import VisitColumns
-from scenarios.report import (
-    best_round,
-    calibration,
-    client_values,
-    curves,
-    figures,
-    html,
-    plot_style,
-    round_figures,
-    run_tables,
-    terminal,
-    time_basis,
-)
+from scenarios.config.errors import ReportError
+from scenarios.report import calibration, curves, figures, html, plot_style, round_figures, run_tables, terminal
 from scenarios.report.groups import grouped
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.progress import to_target
-from scenarios.report.run_reader import BlockTraffic, ReportError, find, open_runs
-from scenarios.run import visits
+from scenarios.report.run_reader import BlockTraffic, open_runs
+from scenarios.run import best_round, client_values, metadata, time_basis, visits
+from scenarios.run.progress import to_target
+from scenarios.run.run_finder import found
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
@@ -507,18 +497,18 @@ step_seconds = 1e-4  # model  batch
 def test_the_table_in_a_calibrated_devices_file_is_read_back_as_doctor_writes_it(tmp_path: Path) -> None:
     (tmp_path / "my-board.toml").write_text(CALIBRATED)
     (tmp_path / "other.toml").write_text("# a file of the user's own\n[my-board]\n")
-    assert calibration.calibration_of(tmp_path / "my-board.toml") == [
+    assert metadata.calibration_of(tmp_path / "my-board.toml") == [
         ["model", "batch", "work", "CPU time", "predicted", "error"],
         ["resnet18, width 16", "8", "1.25 GFLOP", "20 ms", "21 ms", "+5.0%"],
         ["digits-cnn (not fitted)", "32", "10 MFLOP", "1 ms", "900 us", "-10.0%"],
     ]
-    assert calibration.calibration_of(tmp_path / "other.toml") == []
+    assert metadata.calibration_of(tmp_path / "other.toml") == []
     one = {"model": "digits-cnn", "width": None, "fitted": True, "batch": 8, "flops": 1e7, "seconds": 1e-3}
     (tmp_path / "here.toml").write_text(
         calibration.comments([{**one, "predicted_seconds": 1.1e-3, "relative_error": 0.1}])
     )
-    (head, line) = calibration.calibration_of(tmp_path / "here.toml")
-    assert (head, line[0], line[1], line[-1]) == (list(calibration.COLUMNS), "digits-cnn", "8", "+10.0%")
+    (head, line) = metadata.calibration_of(tmp_path / "here.toml")
+    assert (head, line[0], line[1], line[-1]) == (list(metadata.CALIBRATION), "digits-cnn", "8", "+10.0%")
 
 
 def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) -> None:
@@ -580,7 +570,8 @@ def test_a_compare_folder_is_reported_whole_and_into_itself_even_when_it_was_mov
     runs = [make_run(study / "fedavg", "fedavg", fedavg_rounds()), make_run(study / "fedbr", "fedbr", fedbr_rounds())]
     stated = COMPARISON | {"runs": [{"run_dir": f"/gone/{run.name}"} for run in runs]}
     (study / "compare.json").write_text(json.dumps(stated))
-    assert (find(study), find(runs[0])) == ((runs, stated), ([runs[0]], None))
+    whole, alone = found([study]), found([runs[0]])
+    assert (whole.folders, whole.comparison, alone.folders, alone.comparison) == (runs, stated, [runs[0]], None)
     path = html.from_folder(study, None, tmp_path / "rounds.csv", tmp_path / "rounds.parquet")
     assert path == study / "report.html"
     page = Page(path.read_text())
@@ -610,4 +601,4 @@ def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         ReportError, match=r"compare\.json does not name the runs that were compared: runs: Field required"
     ):
-        find(tmp_path)
+        found([tmp_path])

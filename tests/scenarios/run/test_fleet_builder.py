@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.clock import Clock
 from costmodel.fleet.availability import Always, Diurnal, RecordedIntervals, Renewal
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, sigma_of_cv
+from costmodel.visits.work import Work, Works
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import BlockShape, Layout
 from scenarios.config.cache import cache_folder
@@ -55,6 +57,27 @@ def refusal(*overrides: str) -> str:
     with pytest.raises(ScenarioError) as caught:
         drawn(*overrides)
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fleet.devices={raspberry-pi-4=0.5, jetson-nano=0.5}", "fleet.compute_sigma=0.9", "fleet.jitter=0.5"],
+        ["fleet.bandwidth.kind=ou", "fleet.networks={broadband=1}", "fleet.bandwidth.outages=true"],
+        ["fleet.availability.kind=renewal"],
+        ["fleet.availability.kind=diurnal"],
+        ["fleet.speed.kind=load"],
+    ],
+)
+def test_all_that_is_drawn_of_a_fleet_has_the_fleets_seed(words: list[str]) -> None:
+    def times(*seeds: str) -> list[float]:
+        clock, clients = Clock(drawn(*words, *seeds)), list(range(10))
+        conditions = clock.conditions(clients, 0)
+        works = Works.of([Work(bytes_down=1_000_000, bytes_up=1_000_000, flops=2e12, steps=50)] * 10)
+        return list(clock.solve(np.full(10, 12 * HOUR), works, conditions).end.tolist())
+
+    assert times("seed=1", "fleet.seed=5") == times("seed=2", "fleet.seed=5") == times("seed=5")
+    assert times("seed=1") != times("seed=2")
 
 
 # --- where files are found --------------------------------------------------------------------------------------------

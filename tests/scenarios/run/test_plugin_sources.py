@@ -14,7 +14,7 @@ import pytest
 
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
-from scenarios.run import plugin_sources, run_folder
+from scenarios.run import folder_files, plugin_sources
 from tests import warm
 from tests.scenarios.runs import refused
 
@@ -195,13 +195,13 @@ def test_copies_take_the_place_of_those_of_a_start_that_was_broken_off_and_of_no
         )
     }
     (run / "environment.json").write_text(json.dumps({"sources": {"kept": {"file": "kept.py"}, "../mine": {}}}))
-    run_folder.discard(run)
+    folder_files.discard(run)
     assert [path.name for path in (run / "sources").iterdir()] == ["mine.py"]
     (run / "sources" / "mine.py").unlink()
     (run / "sources").rmdir()
     (run / "sources").symlink_to(elsewhere)
     with pytest.raises(ScenarioError, match=f"{run / 'sources'} is a link"):
-        run_folder.check(run)
+        folder_files.check(run)
 
 
 def test_what_is_new_missing_or_other_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@ from edge.protocol.config import ModelProfile
 from scenarios.config.load import ScenarioError, load
 from scenarios.report import terminal
 from scenarios.report.run_reader import open_runs
-from scenarios.run import run_warnings, runner
+from scenarios.run import builder, run_warnings, runner
 from scenarios.run.host import Host
+from tests.observers import Listener
 from tests.scenarios.in_this_process import SMALL, pool_in_this_process
 
 __all__ = ["pool_in_this_process"]
@@ -26,7 +27,7 @@ def ended(out: Path, *overrides: str) -> dict[str, Any]:
     """The summary of a real run, and the notes before its start."""
     notes: list[str] = []
     loaded = load("digits", ["method=fedavg", *SMALL, "rounds.max=1", *overrides])
-    host = Host(out, 1, "cpu", on_note=notes.append)
+    host = Host(out, 1, "cpu", observers=[Listener(on_note=notes.append)])
     return runner.run(loaded, host, WorkerLauncher(), lambda: False, True) | {"notes": notes}
 
 
@@ -92,7 +93,9 @@ def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: 
         run_warnings.check_threads(many, "cpu")
     run_warnings.check_threads(few, "cpu")
     run_warnings.check_threads(many, "cuda:0")  # which uses none of them
-    assert list(run_warnings._of_threads(few, "cpu")) == [
+    monkeypatch.setattr(builder, "travels", lambda loaded, layout: (("head",), ("head",)))
+    profile: ModelProfile = SimpleNamespace(layout=None)  # type: ignore[assignment]
+    assert run_warnings.foreseen(few, profile, "cpu") == [
         "train.threads = 3: there are only 2 cores, so that rounds take longer than with 2"
     ]
 

@@ -21,11 +21,12 @@ from edge.protocol.config import DataConfig, PartitionConfig
 from edge.runtime.keys import make, read_pair, read_public
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
-from scenarios.report.metadata import data_sha256
 from scenarios.run import runner, shipped_files
 from scenarios.run.host import Host
+from scenarios.run.run_folder import RunFolder
 from tests.edge.data.made_up import png, write
 from tests.edge.protocol.mutations import JOB
+from tests.observers import Listener
 from tests.scenarios.runs import fedbr, never
 
 PACKAGE = {
@@ -85,7 +86,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         loaded = load("digits", scenario_keys(folder))
         hosts = [
             Host(folder / "runs", 1, "cpu", "alone"),
-            Host(folder / "runs", 0, "cpu", "remote", remote_access=access, on_event=join),
+            Host(folder / "runs", 0, "cpu", "remote", [Listener(on_event=join)], access),
         ]
         try:
             with WorkerLauncher() as launcher:
@@ -166,7 +167,7 @@ def test_a_worker_that_refuses_modules_does_not_serve_a_run_that_has_some(runs: 
 def test_files_that_a_job_cannot_list_are_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, cache = Path(runs.summaries[0]["run_dir"]), runs.folder / "cache" / "fedbr-edge"
     data = DataConfig(DATA_SET, partition=PartitionConfig("file", file=str(runs.folder / "parts.json")))
-    job = replace(JOB, data=data, cache=str(cache), data_sha256=data_sha256(folder))
+    job = replace(JOB, data=data, cache=str(cache), data_sha256=RunFolder(folder).environment.data.sha256)
     kinds = Counter(file.kind for file in shipped_files.find(job, folder))
     assert kinds == {"data": 5, "partition": 1, "source": 5}
     monkeypatch.setattr(shipped_files, "MOST_FILES", 10)

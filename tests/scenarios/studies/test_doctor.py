@@ -173,22 +173,18 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("arguments", "message"),
     [
-        ("laptop-cpu", "--name laptop-cpu: a shipped device has that name; choose another"),
-        ("../mine", "--name '../mine': must be at most 64 letters, digits, - and _"),
-        ("", "--name '': must be at most 64 letters, digits, - and _"),
+        ({"name": "laptop-cpu"}, "--name laptop-cpu: a shipped device has that name; choose another"),
+        ({"name": "../mine"}, "--name '../mine': must be at most 64 letters, digits, - and _"),
+        ({"name": ""}, "--name '': must be at most 64 letters, digits, - and _"),
+        ({"passes": 0}, "--passes 0: must be at least 1"),
     ],
 )
-def test_a_name_that_no_device_can_have_is_refused_before_measuring(name: str, message: str) -> None:
+def test_what_cannot_be_calibrated_is_refused_before_measuring(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
-        doctor.calibrate(name)
+        doctor.calibrate(**arguments)
     assert str(caught.value) == message
-
-
-def test_no_pass_is_refused() -> None:
-    with pytest.raises(ScenarioError, match=r"^--passes 0: must be at least 1$"):
-        doctor.calibrate(passes=0)
 
 
 @pytest.mark.usefixtures("measured")

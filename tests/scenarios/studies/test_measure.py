@@ -16,12 +16,13 @@ from edge.protocol.messages import Evaluate, Score, WireError
 from edge.protocol.payload import Vector
 from scenarios.config.load import ScenarioError
 from scenarios.run.host import Host
-from scenarios.studies import measure, measure_request
+from scenarios.studies import measure
 from tests.scenarios.in_this_process import InThisProcess, pool_in_this_process, run
 from tests.scenarios.runs import opened
 
 __all__ = ["pool_in_this_process"]
-BRIEF = [f"eval.metric_options.hessian.{key}" for key in ("examples=20", "batch=20", "iterations=2", "probes=2")]
+OPTIONS = "eval.metric_options."
+BRIEF = [f"{OPTIONS}hessian.{key}" for key in ("examples=20", "batch=20", "iterations=2", "probes=2")]
 SMALL = ("model.width=4", "rounds.max=2", "checkpoints.keep=every:1")
 ALONE = (*SMALL, "data.clients=1", "rounds.participants=1")
 
@@ -36,7 +37,7 @@ def measured(
     folder: Path, metrics: str = "accuracy", *overrides: str, round: int | None = None, clients: str | None = None
 ) -> dict[str, Any]:
     loaded, device = opened(folder)
-    asked = measure_request.plan(loaded, folder, metrics, overrides, round, clients)
+    asked = measure.plan(loaded, folder, metrics, overrides, round, clients)
     told: list[tuple[int, int]] = []
     found = measure.measure(
         asked, folder, Host(Path(), 1, device), WorkerLauncher(), lambda: False, lambda *done: told.append(done)
@@ -82,26 +83,30 @@ def test_personalised_models_are_measured_with_their_states(tmp_path: Path) -> N
     assert mean == pytest.approx(rows[0]["accuracy"])
 
 
-def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
-    folder = run(
-        tmp_path, "model.width=4", "rounds.max=4", "checkpoints.keep=[1]", "data.clients=2", "rounds.participants=1"
-    )
-    for words, said in (
-        ({"round": 2}, "--round 2: checkpoints are kept of the rounds 1, 3, 4; "),
-        ({"metrics": "hesian"}, "--metrics: no metric 'hesian'; did you mean 'hessian'?"),
-        ({"clients": "all"}, "--clients all: must be local, evaluated or none"),
-    ):
-        with pytest.raises(ScenarioError) as error:
-            measured(folder, **words)
-        assert said in str(error.value)
-    for override, said in (
-        ("train.lr=1", "train.lr: only options of metrics can be set"),
-        ("eval.metric_options.loss.a=1", "no metric of --metrics hessian has options of that name"),
-        ("eval.metric_options.hessian.probes=0", "eval.metric_options.hessian.probes = 0: "),
-    ):
-        with pytest.raises(ScenarioError) as error:
-            measured(folder, "hessian", override)
-        assert said in str(error.value)
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four rounds with the checkpoint of the first, and the two that every run keeps."""
+    settings = ("model.width=4", "rounds.max=4", "checkpoints.keep=[1]", "data.clients=2", "rounds.participants=1")
+    return run(tmp_path_factory.mktemp("sparse"), *settings)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "override", "words", "message"),
+    [
+        ("hessian", "", {"round": 2}, "--round 2: checkpoints are kept of the rounds 1, 3, 4; "),
+        ("hesian", "", {}, "--metrics: no metric 'hesian'; did you mean 'hessian'?"),
+        ("hessian", "", {"clients": "all"}, "--clients all: must be local, evaluated or none"),
+        ("hessian", "train.lr=1", {}, "train.lr: only options of metrics can be set"),
+        ("hessian", f"{OPTIONS}loss.a=1", {}, f"{OPTIONS}loss.a: no metric of --metrics hessian has options of that"),
+        ("hessian", f"{OPTIONS}hessian.probes=0", {}, f"{OPTIONS}hessian.probes = 0: "),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    sparse: Path, metrics: str, override: str, words: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        measured(sparse, metrics, *filter(None, [override]), **words)
+    assert str(caught.value).startswith(message)
 
 
 def test_vectors_of_a_score_that_nobody_asked_for_are_refused() -> None:

@@ -19,11 +19,12 @@ from costmodel.fleet import devices as device
 from edge.training.trainer import LocalTrainer
 from scenarios.cli import main
 from scenarios.config.cache import cache_folder
+from scenarios.config.errors import ReportError
 from scenarios.config.load import ScenarioError, load
-from scenarios.report.run_reader import ReportError
 from scenarios.run import builder
+from scenarios.run.run_folder import RunFolder
 from scenarios.studies import replay as study
-from scenarios.studies.replay import described, replay, replayed
+from scenarios.studies.replay import replay, replayed
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.in_this_process import run
 
@@ -184,7 +185,7 @@ def test_beyond_its_target_a_run_of_a_comparison_is_replayed_to_its_end(tmp_path
 def test_the_environment_says_all_that_a_visit_is_reckoned_from(plain: Path) -> None:
     loaded = load(str(plain / "scenario.toml"))
     known, _ = LocalTrainer(builder.job(loaded, None, "cpu", cache_folder())).describe(True)
-    found = described(json.loads((plain / "environment.json").read_text()), loaded)
+    found = RunFolder(plain).environment.profile(loaded.model.family)
 
     assert found.layout == known.layout
     assert found.samples.tolist() == known.samples.tolist()
@@ -195,25 +196,51 @@ def test_the_environment_says_all_that_a_visit_is_reckoned_from(plain: Path) -> 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_what_would_change_the_training_unknown_keys_and_policies_without_rounds_are_refused(
-    plain: Path, tmp_path: Path
-) -> None:
-    assert refusal(plain, "train.lr=0.3") == (
-        "command line: train.lr: would change the training; a replay takes fleet, budget and "
-        "stop.target_accuracy, rounds.policy, rounds.over_select, rounds.deadline, rounds.min_fraction, rounds.on_late"
-    )
-    assert refusal(plain, "seed=1").startswith("command line: seed: would change the training")
-    assert refusal(plain, "stop.patience=1").startswith("command line: stop.patience: would change the training")
-    assert refusal(plain, "rounds.participants=3").startswith("command line: rounds.participants: would change")
-    with pytest.raises(ScenarioError, match="command line: unknown key flet, did you mean 'fleet'"):
-        replay(plain, ["flet.server.down=1"])
-    text = "rounds.policy = fedbuff: the order of its updates depends on times, so it cannot be replayed"
-    folder = run(tmp_path, "rounds.policy=fedbuff", "rounds.buffer=2", "rounds.max=1")
-    assert refusal(plain, "rounds.policy=fedbuff") == text
-    assert refusal(folder, "rounds.policy=sync") == text
-    charged = run(tmp_path / "charged", "eval.on=both", "eval.charged=true", "rounds.max=1")
-    text = "eval.charged = true: the clients that are evaluated depend on times, so it cannot be replayed"
-    assert refusal(charged, *SLOW_LINK) == text
+TRAINS = "would change the training"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "train.lr=0.3",
+            f"command line: train.lr: {TRAINS}; a replay takes fleet, budget and stop.target_accuracy, rounds.policy, "
+            "rounds.over_select, rounds.deadline, rounds.min_fraction, rounds.on_late",
+        ),
+        ("seed=1", f"command line: seed: {TRAINS}"),
+        ("stop.patience=1", f"command line: stop.patience: {TRAINS}"),
+        ("rounds.participants=3", f"command line: rounds.participants: {TRAINS}"),
+        ("flet.server.down=1", "command line: unknown key flet, did you mean 'fleet'"),
+        ("rounds.policy=fedbuff", "rounds.policy = fedbuff: the order of its updates depends on times, so it cannot"),
+    ],
+)
+def test_keys_that_change_the_training_and_unknown_ones_are_refused(plain: Path, override: str, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        replay(plain, [override])
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ("rounds.policy=fedbuff", "rounds.buffer=2"),
+            "rounds.policy = fedbuff: the order of its updates depends on times, so it cannot be replayed",
+        ),
+        (
+            ("eval.on=both", "eval.charged=true"),
+            "eval.charged = true: the clients that are evaluated depend on times, so it cannot be replayed",
+        ),
+        (
+            ("method=fedbr", "method_options.deviation=model"),
+            "fedbr: its downloads may depend on the updates themselves, which a ledger does not keep, so it cannot be "
+            "replayed",
+        ),
+    ],
+)
+def test_runs_that_times_or_updates_direct_are_refused(tmp_path: Path, settings: tuple[str, ...], message: str) -> None:
+    folder = run(tmp_path, *settings, "rounds.max=1")
+    assert refusal(folder, *(["rounds.policy=sync"] if "fedbuff" in message else SLOW_LINK)) == message
 
 
 @pytest.mark.parametrize(
@@ -286,14 +313,6 @@ def test_a_run_that_a_budget_ended_is_replayed_to_its_end_on_a_fleet_that_needs_
     assert result["other_end"] == f"round {rounds + 1}: the run ended here ({rule}), but would continue"
     assert [tuple(row) for row in again.rounds_done] == rows(fresh, "rounds", "round")
     assert (result["rounds"], len(result["per_round"])) == (rounds, rounds)
-
-
-def test_choices_that_depend_on_updates_are_refused(tmp_path: Path) -> None:
-    folder = run(tmp_path / "chosen", "method=fedbr", "method_options.deviation=model", "rounds.max=1")
-    assert refusal(folder) == (
-        "fedbr: its downloads may depend on the updates themselves, which a ledger does not keep, so it cannot be "
-        "replayed"
-    )
 
 
 def test_a_bandit_that_would_choose_otherwise_is_refused_when_it_does(bandit: Path, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from coordinator.records.store import read
 from costmodel.fleet import devices as device
 from edge.protocol.rng import keyed_generator
 from scenarios.cli import main
+from scenarios.config.errors import ReportError
 from scenarios.config.load import ScenarioError
 from scenarios.report import drawn_times, html, terminal
 from scenarios.report.drawn_times import DrawnTimes, Interval, chance, interval, with_intervals
-from scenarios.report.run_reader import ReportError
 from scenarios.studies.uncertainty import DrawnRuns, Draws, replay_in_draws, sigmas
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.in_this_process import run

@@ -8,8 +8,8 @@ from scenarios.experiment.grid import grid_of
 from scenarios.papers.trial import speed_map
 from scenarios.papers.trial.plan import TrialRequest, plan
 from scenarios.papers.trial.trial import Trial, to_target
-from scenarios.report.progress import ProgressPoint, Trail
 from scenarios.report.readings import AMOUNTS
+from scenarios.run.progress import ProgressPoint, Trail
 from tests.scenarios.runs import refused
 
 

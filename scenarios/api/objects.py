@@ -1,0 +1,196 @@
+"""What a scenario names, given in Python as the thing itself: rows, classes, functions and arrays get names.
+
+An object of an importable module is named where it is, ``my_nets:Net``. For one of a notebook, or of the script that
+runs, a module is written (`scenarios.api.object_modules`); from then on it is like any other of the user's: a run keeps
+a copy, with which it is resumed, verified, and computed elsewhere (`scenarios.run.plugin_sources`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from types import FunctionType
+from typing import Any
+
+from edge.data.registry import ExampleKind, dataset
+from edge.models.registry import INPUTS, module_row
+from edge.protocol.plugins import display_name
+from scenarios.api.arrays import Arrays, arrays
+from scenarios.api.object_modules import Closure, UnusableError, dotted, is_row, label
+from scenarios.config.cache import cache_folder
+from scenarios.config.errors import ScenarioError
+from scenarios.config.plugin_keys import PLUGIN_KEYS
+from scenarios.config.toml_source import find, leaves, read
+
+SHORT = {"model": "model.name", "data": "data.name"}
+"""Tables -> the key whose object may be given in their place"""
+GIVEN_AS = {key: table for table, key in SHORT.items()}
+MODEL = "model.name"
+KINDS: tuple[ExampleKind, ...] = ("image", "features", "tokens")
+_SPEC = "coordinator.methods.spec"
+_CLIENT = "edge.training.client_update"
+_OPTIMIZERS = "coordinator.aggregation.optimizers"
+_SELECTION = "coordinator.rounds.selection"
+_POLICY = "coordinator.rounds.policy"
+_WRAPPERS = (
+    ("method", f"{_CLIENT}:ClientUpdate", f"{_SPEC}:ObjectiveSpec"),
+    ("method", f"{_CLIENT}:GradientCorrection", f"{_SPEC}:CorrectionSpec"),
+    ("server", f"{_OPTIMIZERS}:ServerOptimizer", f"{_OPTIMIZERS}:ServerOptimizerRow"),
+    ("rounds.selection", f"{_SELECTION}:ClientSelector", "coordinator.rounds.selectors.registry:SelectionRow"),
+    ("rounds.policy", f"{_POLICY}:SynchronousPolicy", f"{_POLICY}:PolicyRow"),
+    ("rounds.policy", f"{_POLICY}:AsynchronousPolicy", f"{_POLICY}:PolicyRow"),
+    ("eval.metrics", "edge.training.metrics.metric:Metric", "edge.training.metrics.registry:MetricRow"),
+    ("data.partition.kind", "", "edge.data.partition_registry:PartitionRow"),
+    ("train.lr_schedule", "", "edge.protocol.lr_schedules:LrSchedule"),
+)  # fmt: skip
+"""Plug-in point, the class that the object inherits from ('': it is a function), and the row that it then gets"""
+_ABOUT = "{name!r}, '{name}, given in Python', 'given in Python'"
+_ROWS = {
+    "ObjectiveSpec": f"_Row({_ABOUT}, _Options, 'none', {{dotted}})",
+    "CorrectionSpec": f"_Row({_ABOUT}, _Options, 'none', {{dotted}})",
+    "ServerOptimizerRow": f"_Row({_ABOUT}, _Options, 'none', lambda options: {{object}}())",
+    "SelectionRow": f"_Row({_ABOUT}, _Options, lambda options: {{object}}())",
+    "PolicyRow": f"_Row({_ABOUT}, _Options, lambda options: {{object}}())",
+    "MetricRow": "_Row({name!r}, '{name}, given in Python', {dotted}, per_example={per_example})",
+    "PartitionRow": "_Row({name!r}, '{name}, given in Python', {object})",
+    "LrSchedule": f"_Row({_ABOUT}, _Options, {{object}})",
+}
+"""The rows of bare classes and functions: ``object`` is imported with its row, and ``dotted``, which trains, named"""
+
+
+def as_names(given: Mapping[str, Any], scenario: Any = None) -> dict[str, Any]:
+    """Overrides, or the tables of a scenario, with names in place of the objects at plug-in points.
+
+    ``scenario``: the one that they override; a model is made for its data. ScenarioError, by the key, for an object
+    that no other process could rebuild.
+    """
+    named = _named(given, "", lambda key, value: value if key == MODEL else _name(key, value))
+    return _named(named, "", lambda key, value: _model_name(value, _data_name(named, scenario)))
+
+
+def with_names(scenario: Any) -> Any:
+    """A scenario as it is, or if it is a mapping with names in place of its objects."""
+    return as_names(scenario, scenario) if isinstance(scenario, Mapping) else scenario
+
+
+def axis_names(key: str, given: Any, overrides: Mapping[str, Any], scenario: Any) -> tuple[str, Any]:
+    """A key of a grid and its values, with names in place of objects; ``overrides``: those of all runs."""
+    if not isinstance(key, str) or not isinstance(given, Sequence) or all(map(_is_text, given)):
+        return key, given
+    named = [next(iter(as_names({key: each, **overrides}, scenario).items())) for each in given]
+    labels = [display_name(text) for (_, text), each in zip(named, given, strict=True) if not _is_text(each)]
+    for name in labels:
+        if labels.count(name) > 1:
+            raise ScenarioError(f"{key}: {name} is given twice; give each class or function a name of its own")
+    return (named[0][0] if named else key), [value for _, value in named]
+
+
+def _named(tables: Mapping[str, Any], at: str, name: Any) -> dict[str, Any]:
+    """The tables with ``name(key, object)`` for each object."""
+    result: dict[str, Any] = {}
+    for part, value in tables.items():
+        key = SHORT.get(f"{at}{part}", f"{at}{part}")
+        if isinstance(value, Mapping):
+            result[part] = _named(value, f"{at}{part}.", name)
+        elif key not in PLUGIN_KEYS or _is_text(value):
+            result[part] = value
+        elif key == "eval.metrics" and isinstance(value, list | tuple):
+            result[part] = [each if _is_text(each) else name(key, each) for each in value]
+        elif key == "method" and isinstance(value, tuple):  # joined; a list stands for several
+            result[part] = "+".join(each if _is_text(each) else name(key, each) for each in value)
+        else:
+            result[key if part in SHORT and not at else part] = name(key, value)
+    return result
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is no object, but what files have, too."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(each, str) for each in value)
+    return value is None or isinstance(value, str | PathLike | bool | int | float)
+
+
+def _data_name(given: Mapping[str, Any], scenario: Any) -> str:
+    """The data of a scenario with these overrides."""
+    tables: dict[str, Any] = {"extends": scenario}
+    if isinstance(scenario, Mapping):
+        own = {key: value for key, value in scenario.items() if key.partition(".")[0] in ("data", "extends")}
+        tables = dict(leaves(_named(own, "", _name)))
+    named = dict(leaves(given)).get("data.name") or tables.get("data.name")
+    if named is None and tables.get("extends") is not None:
+        named = read(find(str(tables["extends"])), set()).get("data", {}).get("name")
+    return str(named or "digits")
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def _name(key: str, value: Any) -> str:
+    """The name of an object at a plug-in point, under which any process finds it."""
+    try:
+        if is_row(value):
+            return dotted(value)
+        if key == "data.name":
+            return (value if isinstance(value, Arrays) else arrays(value)).keep(cache_folder())
+        if isinstance(value, type | FunctionType):
+            return _row_of(key, value)
+        if isinstance(value, list | tuple):
+            raise UnusableError("a run takes one; fedbr.compare and fedbr.sweep take several")
+        raise UnusableError(
+            f"a {type(value).__name__} has a state that no other process can rebuild; give the class or function "
+            "itself, or a row of it"
+        )
+    except ValueError as why:
+        raise ScenarioError(f"{GIVEN_AS.get(key, key)} = {label(value)}: {why}") from why.__cause__
+
+
+def _row_of(key: str, value: Any) -> str:
+    """The name of the row of a bare class or function."""
+    bases = [f"{base.__module__}:{base.__qualname__}" for base in getattr(value, "__mro__", ())]
+    points = [(base, row) for point, base, row in _WRAPPERS if point == key]
+    row = next((row for base, row in points if (base in bases if base else not bases)), None)
+    if row is None:
+        kinds = " or ".join(
+            f"class derived from {base.rpartition(':')[2]}" if base else "function" for base, _ in points
+        )
+        raise UnusableError(f"must be a {kinds}, or a row" if kinds else "must be a row")
+    module, _, kind = row.partition(":")
+    closure, pattern, name = Closure(), _ROWS[kind], label(value)
+    text = pattern.format(
+        name=name,
+        object=closure.add_object(value) if "{object}" in pattern else "",
+        dotted=repr(dotted(value)) if "{dotted}" in pattern else "",
+        per_example=kind == "MetricRow" and "edge.training.metrics" in value.measure_model.__module__,
+    )
+    options = f"{_SPEC} import Options" if module == _SPEC else "edge.protocol.plugins import PluginOptions"
+    imports = [f"from {module} import {kind} as _Row", *([f"from {options} as _Options"] if "_Options" in text else [])]
+    return f"{closure.module(name, *imports, f'ROW = {text}')}:ROW"
+
+
+def _model_name(value: Any, data_name: str) -> str:
+    """The name of the row of a torch module's class, cut into its children, for this data."""
+    from edge.models.user_module import own_blocks
+
+    try:
+        if is_row(value):
+            return dotted(value)
+        if not isinstance(value, type | FunctionType):
+            raise UnusableError(
+                "each run initialises a model of its own; give the class, or a function that makes the module"
+            )
+        data, name = dataset(data_name), label(value)
+        parameters = inspect.signature(value).parameters
+        kind: ExampleKind = next((each for each in KINDS if INPUTS[each] in parameters), data.kind)
+        width = parameters["width"].default if "width" in parameters else None
+        width = width if isinstance(width, int) else None
+        title = f"{name}, given in Python"
+        given = f"{name!r}, {dotted(value)!r}, {{}}, kind={kind!r}, width={width}, title={title!r}"
+        row = module_row(name, dotted(value), ["all"], kind=kind, width=width)
+        blocks = own_blocks(row, data.classes, data.inputs if kind == data.kind else 1)
+        text = f"ROW = module_row({given.format(blocks)})"
+        return f"{Closure().module(name, 'from edge.models.registry import module_row', text)}:ROW"
+    except UnusableError as why:
+        raise ScenarioError(f"model = {label(value)}: {why}") from why.__cause__
+    except ValueError as error:
+        raise ScenarioError(display_name(str(error))) from error.__cause__

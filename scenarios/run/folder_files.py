@@ -1,0 +1,267 @@
+"""The folders of runs on the disk: how they are made and locked, and which of their files are written and removed.
+
+A folder may come from another user, or may have been modified. Nothing behind a link is written or removed, and no file
+with a name that runs do not use. A run whose folder is moved or removed while it works is ended (`HeldFolder`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from coordinator.records import foreign
+from coordinator.records.checkpoints import remove_all
+from coordinator.records.names import PLACES, VECTORS
+from coordinator.records.store import read
+from coordinator.rounds.run import RunFailed
+from edge.protocol.files import BRIEF_PAUSES_SECONDS, folder_lock, opened, write_bytes, write_folder, write_text
+from scenarios.config.errors import ScenarioError
+from scenarios.run import plugin_sources
+
+LOGS = "logs"
+ARRAYS = "arrays"
+"""Of a run whose data are arrays that were given in Python (`edge.data.content`)"""
+FOLDERS = (*PLACES, LOGS)
+MADE = tuple(name for name in FOLDERS if name != VECTORS)
+"""Those that every run has; the server's vectors get theirs with the first of them"""
+JOURNAL = "ledger.sqlite-journal"
+WAL = "ledger.sqlite-wal"
+LEDGER = ("ledger.sqlite", WAL, "ledger.sqlite-shm", JOURNAL)
+FILES = ("scenario.toml", "environment.json", *LEDGER)
+"""Files that are opened in place; all others are replaced whole."""
+MEASURED = "measure.json"
+"""What ``fedbr measure`` writes"""
+_OURS = (*FILES, "report.html", "uncertainty.json", MEASURED)
+_PASSING = re.compile(
+    r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html|uncertainty\.json|measure\.json)\.part|replies-[a-z0-9_]{8}\.part"
+)
+_ARRAY = re.compile(r"(train|test)_(x|y|ids)\.npy|meta\.json")
+_LOG = re.compile(r"(coordinator|worker-[0-9]+)\.log")
+PROBE_NBYTES = 4096
+"""Not 0, since a full disk can still create empty files."""
+SCRATCH_NAME_NBYTES = len("..new-12345678")
+"""Bytes that `write_folder` adds to the name of a run folder while it fills it."""
+SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""The end of an SQLite journal that names a super-journal, which SQLite then deletes (its file format, section 3)."""
+
+
+class HeldFolder:
+    """A run folder, or one of several runs, that this process has locked, at the path by which its files are written.
+
+    Whatever is written to the path of a folder that has moved is missing in it, or lies in another run's folder.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """``descriptor``: of the folder, wherever it is moved."""
+        self.path, self._descriptor = path, descriptor
+        self._ledger: tuple[Path, os.stat_result] | None = None
+
+    def keep(self, ledger: Path) -> None:
+        """From now on the ledger must be this file, which must stay open."""
+        self._ledger = ledger, ledger.stat()
+
+    def check(self) -> None:
+        """RunFailed if the folder is no longer at its path, or its ledger is another file."""
+        held = os.fstat(self._descriptor)
+        if not _is_at(self.path, held):
+            place = Path(f"/proc/self/fd/{self._descriptor}").readlink()
+            if _is_at(place, held):
+                raise RunFailed(f"{self.path} was moved to {place} in mid-run\nrun folder: {place}")
+            raise RunFailed(f"{self.path} was removed, or moved to another disk, in mid-run")
+        if self._ledger is not None and not _is_at(*self._ledger):
+            path = self._ledger[0]
+            raise RunFailed(f"{path} was removed or replaced in mid-run\nrun folder: {self.path}")
+
+    def watched(self, stopped: Callable[[], bool]) -> Callable[[], bool]:
+        """A stop flag that makes the check, too, since workers and long rounds would not meet it before a commit."""
+
+        def is_stopped() -> bool:
+            self.check()
+            return stopped()
+
+        return is_stopped
+
+
+def _is_at(path: Path, held: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), held)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def check_place(place: Path, run_id: str | None, may_exist: bool = False) -> None:
+    """ScenarioError if the folder of a run or study cannot be created in ``place``, before any process is started."""
+    if run_id is not None and (Path(run_id).name != run_id or not run_id or not run_id.isprintable()):
+        raise ScenarioError(
+            f"--run-id {run_id!r}: must be the name of a folder, without slashes and control characters"
+        )
+    with _writing(place):
+        place.mkdir(parents=True, exist_ok=True)
+        _probe(place)
+        longest = os.pathconf(place, "PC_NAME_MAX") - SCRATCH_NAME_NBYTES
+    if run_id is None:
+        return
+    if len(os.fsencode(run_id)) > longest:
+        raise ScenarioError(f"--run-id {run_id!r}: must not be longer than {longest} bytes")
+    if not may_exist:
+        with _writing(place / run_id):  # even a look-up can fail
+            _refuse_existing(place / run_id)
+
+
+def check_room(folder: Path) -> None:
+    """ScenarioError for a run folder that cannot be written, before any process is started."""
+    try:
+        _probe(folder)
+    except OSError as error:
+        raise ScenarioError(f"run folder {folder} cannot be written: {error.strerror}") from None
+
+
+def _probe(folder: Path) -> None:
+    """OSError for a folder in which not even a short file can be written."""
+    probe = folder / f".probe-{secrets.token_hex(4)}"
+    write_bytes(probe, bytes(PROBE_NBYTES))
+    probe.unlink()
+
+
+def make_folder(place: Path, run_id: str | None, fill: Callable[[Path], None]) -> Path:
+    """A new folder in ``place`` for one run, study or comparison, with the files of ``fill``.
+
+    The folder is complete or absent, even if this process is killed.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    folder = place / (run_id or f"{stamp}-{secrets.token_hex(2)}")
+    _refuse_existing(folder)
+    with _writing(folder):
+        place.mkdir(parents=True, exist_ok=True)
+        write_folder(folder, fill)
+    return folder
+
+
+def make_run_folder(place: Path, run_id: str | None, scenario: str) -> Path:
+    """A new run folder with its empty subfolders and the text of its resolved scenario."""
+
+    def fill(folder: Path) -> None:
+        for name in MADE:
+            (folder / name).mkdir()
+        write_text(folder / "scenario.toml", scenario)
+
+    return make_folder(place, run_id, fill)
+
+
+def _refuse_existing(folder: Path) -> None:
+    if not folder.exists():
+        return
+    if (folder / "scenario.toml").exists() and not _has_ended(folder / LEDGER[0]):
+        raise ScenarioError(
+            f"run folder {folder} holds an unfinished run; to resume it: fedbr resume {folder}, or choose another "
+            "--run-id"
+        )
+    raise ScenarioError(f"run folder {folder} exists already; choose another --run-id")
+
+
+def _has_ended(ledger: Path) -> bool:
+    try:
+        return bool(read(ledger, "SELECT value FROM meta WHERE key = 'summary'"))
+    except sqlite3.Error:
+        return False
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ScenarioError(f"--out: cannot write to {folder}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def run_lock(folder: Path) -> Iterator[HeldFolder]:
+    """Lock a run folder until the context or the process ends; ScenarioError if another process has locked it."""
+    with contextlib.ExitStack() as lock:
+        try:
+            descriptor = lock.enter_context(folder_lock(folder.resolve(), BRIEF_PAUSES_SECONDS))
+        except BlockingIOError:
+            raise ScenarioError(f"run folder {folder}: another process has locked this run") from None
+        yield HeldFolder(folder, descriptor)
+
+
+def check(folder: Path) -> None:
+    """ScenarioError for a run folder that no run has created, such as one with links."""
+    for name in (*FOLDERS, ARRAYS):
+        _refuse_unless(folder / name, stat.S_ISDIR, "is not a folder")
+    _refuse_unless(folder / plugin_sources.FOLDER, stat.S_ISDIR, "is not a folder")
+    for place, inner, _ in os.walk(folder / plugin_sources.FOLDER):
+        for name in inner:
+            _refuse_unless(Path(place, name), stat.S_ISDIR, "is not a folder")
+    logs = (f"{LOGS}/{path.name}" for path in _of_name(folder / LOGS, _LOG))
+    for name in (*FILES, *logs):
+        _refuse_unless(folder / name, stat.S_ISREG, "is not a regular file")
+    if _names_another(folder / JOURNAL):
+        raise ScenarioError(
+            f"{folder / JOURNAL} names another journal, which SQLite would delete; no run writes such a file"
+        )
+    ledger = folder / LEDGER[0]
+    try:
+        if ledger.exists():
+            foreign.check(ledger)
+    except foreign.ForeignLedger as error:
+        raise ScenarioError(f"{ledger} cannot be read: {error}") from None
+    except sqlite3.Error:
+        pass  # what is wrong with a damaged one is said where it is read
+
+
+def _refuse_unless(path: Path, is_expected: Callable[[int], bool], problem: str) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if not is_expected(mode):
+        problem = "is a link" if stat.S_ISLNK(mode) else problem
+        raise ScenarioError(f"{path} {problem}: nothing outside of a run folder is written, so the run is not resumed")
+
+
+def _names_another(journal: Path) -> bool:
+    try:
+        with opened(journal) as file:
+            file.seek(-min(len(SUPER_JOURNAL), file.seek(0, os.SEEK_END)), os.SEEK_END)
+            return file.read() == SUPER_JOURNAL
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def empty(folder: Path) -> None:
+    """Remove everything that a run has committed, and create its folders again; unknown files stay. ScenarioError."""
+    with _writing(folder):
+        for name in LEDGER:
+            (folder / name).unlink(missing_ok=True)
+        remove_all(folder)
+        for name in MADE:
+            (folder / name).mkdir(exist_ok=True)
+
+
+def discard(folder: Path) -> None:
+    """Remove a run, and its folder if that empties it; unknown files, and files that cannot be removed, stay."""
+    if folder.is_symlink():
+        return
+    plugin_sources.remove(folder)
+    with contextlib.suppress(OSError):
+        remove_all(folder)
+    made = (*_of_name(folder / LOGS, _LOG), *_of_name(folder / ARRAYS, _ARRAY))
+    for path in (*made, *(folder / name for name in _OURS), *_of_name(folder, _PASSING)):
+        with contextlib.suppress(OSError):
+            path.unlink()
+    for place in (*(folder / name for name in (*FOLDERS, ARRAYS)), folder):
+        with contextlib.suppress(OSError):
+            place.rmdir()
+
+
+def _of_name(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
+    if folder.is_dir() and not folder.is_symlink():
+        yield from (path for path in list(folder.iterdir()) if pattern.fullmatch(path.name))

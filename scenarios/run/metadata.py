@@ -1,0 +1,226 @@
+"""A run's own account for people and other tools: its environment when it begins, and its summary when it has ended."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from coordinator.records.schema import RoundRow
+from coordinator.rounds.run import FederatedRun
+from costmodel.fleet.devices import own_devices
+from edge.protocol.config import ModelProfile
+from edge.protocol.home import abbreviated
+from edge.protocol.operations import KINDS
+from edge.protocol.payload import step_flops
+from edge.runtime.numerics import processor
+from scenarios.config.load import Loaded
+from scenarios.config.schema import Scenario
+from scenarios.run import (
+    builder,
+    client_values,
+    evaluated_clients,
+    fleet_builder,
+    own_method,
+    progress,
+    time_basis,
+    visits,
+)
+from scenarios.run.best_round import best_round
+from scenarios.run.environment import (
+    BlockRecord,
+    DataSetRecord,
+    Environment,
+    LayerRecord,
+    PartitionRecord,
+    computing_parts,
+)
+from scenarios.run.host import PACKAGES, Host, default_workers
+from scenarios.run.plugin_sources import SourceFile
+from scenarios.run.run_folder import RunFolder
+
+CALIBRATION = ("model", "batch", "work", "CPU time", "predicted", "error")
+"""Columns of the measurements in a calibrated device's file"""
+
+
+def calibration_of(path: Path) -> list[list[str]]:
+    """The table in the comments of a calibrated device's file, names of columns first; empty if there is none."""
+    comments = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+    lines = [re.split(r" {2,}", line.strip()) for line in comments]
+    head = list(CALIBRATION)
+    return [line for line in lines[lines.index(head) :] if len(line) == len(head)] if head in lines else []
+
+
+def calibrations(scenario: Scenario) -> dict[str, list[list[str]]]:
+    """Device -> `calibration_of` its file, for the fleet's devices that ``fedbr doctor --calibrate`` made."""
+    own, tables = fleet_builder.own_rows(scenario)[0], {}
+    for name in sorted(own.keys() & set(scenario.fleet.devices)):
+        path = fleet_builder.calibrated(name)
+        # A file that the scenario names may have a device of the same name, which then is the fleet's.
+        if path is not None and own_devices(path).get(name) == own[name] and (lines := calibration_of(path)):
+            tables[name] = lines
+    return tables
+
+
+def environment(
+    loaded: Loaded,
+    profile: ModelProfile,
+    host: Host,
+    refused: Mapping[int, str],
+    stop_at_target: bool,
+    sources: Mapping[str, SourceFile],
+) -> Environment:
+    """The environment of a run that begins here. ``refused``: client -> why it cannot take part."""
+    counts = profile.operations.tolist()
+    concerns = {
+        "files": builder.file_hashes(loaded.scenario),
+        "variants": profile.variants.tolist(),
+        "outputs": profile.outputs.tolist(),
+        "operations": dict(zip(KINDS, counts, strict=True)) if counts else {},
+        "unit_blocks": profile.unit_blocks.tolist(),
+        "unit_flops": profile.unit_flops.tolist(),
+        **own_method.record(loaded.method),
+        "sources": dict(sources),
+    }
+    return Environment(
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        python=sys.version.split()[0],
+        versions={name: version(name) for name in ("fedbr-edge", *PACKAGES)},
+        platform=platform.platform(),
+        cores=default_workers(),
+        memory_bytes=psutil.virtual_memory().total,
+        workers=host.workers,
+        device=host.device,
+        computes=computing_parts(host.device, loaded.scenario.train.instructions),
+        processor=processor(),
+        data=DataSetRecord(
+            name=loaded.dataset.name,
+            sha256=profile.data_sha256,
+            source=abbreviated(profile.data_source),
+            test_examples=profile.test_count,
+        ),
+        partition=PartitionRecord(
+            clients=len(profile.samples),
+            classes=profile.classes,
+            histogram=profile.histogram.tolist(),
+            validation=profile.validation_samples.tolist(),
+            test=profile.test_samples.tolist(),
+        ),
+        blocks=_blocks(profile),
+        calibrations=calibrations(loaded.scenario),
+        bases=time_basis.row_bases(loaded),
+        refused_clients={str(client): why for client, why in refused.items()},
+        flops_plain_per_sample=step_flops(profile.flops),
+        stops_at_target=stop_at_target,
+        asynchronous=loaded.scenario.rounds.is_asynchronous,
+        **{key: value for key, value in concerns.items() if value},
+    )
+
+
+def _blocks(profile: ModelProfile) -> list[BlockRecord]:
+    layout = profile.layout
+    return [
+        BlockRecord(
+            name=block.name,
+            params=block.params,
+            buffers=block.buffers,
+            layers=[LayerRecord(**asdict(layer)) for layer in block.layers],
+            nbytes=layout.nbytes(layout.keys([block.name])),
+            flops_forward=float(forward),
+            flops_weight_gradient=float(weight),
+            flops_input_gradient=float(inner + inputs),
+            activations=float(activations),
+        )
+        for block, (forward, weight, inner, inputs), activations in zip(
+            layout.blocks, profile.flops, profile.activations, strict=True
+        )
+    ]
+
+
+def summary(
+    recorded: RunFolder,
+    began: Environment,
+    loaded: Loaded,
+    run: FederatedRun,
+    stopped_by: str,
+    wall_seconds: float,
+) -> dict[str, Any]:
+    """What ``run --json`` prints. ``began``: the environment that the run began with.
+
+    ``evaluation``: of the last evaluation whose values of clients are in the ledger, ``clients_accuracy`` (mean over
+    clients), ``worst_decile`` (mean of the worst tenth, at least one client) and ``spread`` (standard deviation over
+    clients); and ``values`` of whole models (`client_values.whole_values`); None without such values.
+    ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
+    `BestRound`, or None before the first evaluation. ``cut_round``: as of `cut_round`. ``method_notes``: sentences on
+    the method and this model, of which there may be none. ``joules_by_part``: `visits.energy`.
+    ``seconds_by_basis``: `time_basis.seconds_by_basis`.
+    """
+    rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
+    best = best_round(rows, values, run.committed.rounds)
+    target = loaded.scenario.stop.target_accuracy
+    reached = progress.to_target(trail, target)
+    return {
+        "run_dir": str(recorded.folder),
+        "method": loaded.scenario.method,
+        "seed": loaded.scenario.seed,
+        "data": abbreviated(run.description.data_source),
+        "rounds": run.committed.rounds,
+        "accuracy": progress.final(trail),
+        "best_accuracy": progress.best(trail),
+        "evaluation": client_values.summary(values),
+        "clients_left_out": evaluated_clients.left_out(loaded, run.description),
+        "method_notes": builder.method_notes(loaded, run.description),
+        "best_round": None if best is None else asdict(best),
+        "virtual_seconds": run.committed.virtual_seconds,
+        **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
+        "joules_by_part": visits.energy(query),
+        "wasted_seconds": sum(row.wasted_s for row in rows),
+        "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
+        "visits": visits.by_kind(query),
+        "seconds_by_basis": time_basis.seconds_by_basis(query, began.bases),
+        "target_accuracy": target,
+        "time_to_target_s": reached and reached.virtual_seconds,
+        "bytes_to_target": reached and reached.nbytes,
+        # A row after the last round is a round that was cut, or a score that came late.
+        "rounds_to_target": reached and min(reached.rounds, run.committed.rounds),
+        "stopped_by": stopped_by,
+        "cut_round": cut_round(rows),
+        "wall_seconds": wall_seconds,
+        "model_sha256": run.committed.model_sha256,
+    }
+
+
+def cut_round(rows: Sequence[RoundRow]) -> dict[str, Any] | None:
+    """The last round, from 1, with its participants and accuracy, if a budget cut it and its clients still made a step.
+
+    The accuracy of such a model is that of fewer clients than in the rounds before (``rounds.min_fraction``).
+    """
+    last = rows[-1] if rows else None
+    if last is None or not progress.is_cut_step(last):
+        return None
+    return {
+        "round": last.round + 1,
+        "participants": last.participants,
+        "accuracy": last.accuracy,
+        "cut_by": last.cut_by,
+    }
+
+
+SUMMED = (
+    "bytes_down",
+    "bytes_up",
+    "nominal_bytes",
+    "flops",
+    "nominal_flops",
+    "joules",
+    "wasted_bytes",
+    "wasted_joules",
+)

@@ -1,0 +1,165 @@
+"""The progress of a run: running totals and accuracy after each round, read at budgets and targets.
+
+Accuracy at a budget is that of the last evaluated round whose running total lies within it. It is not the best so
+far, since a user with that budget cannot know which round was best on the test set.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.records.schema import RoundRow
+from coordinator.records.store import read
+
+
+@dataclass(frozen=True)
+class ProgressPoint:
+    """Running totals after one round."""
+
+    rounds: int
+    """Rows so far; 1 after the first. The last row may be no round: one that was cut, or a score after the last."""
+    virtual_seconds: float
+    nbytes: int
+    """Down and up, real."""
+    nominal_nbytes: float
+    """As FedBR's Eq. 3 charges them."""
+    accuracy: float | None
+    """None where the round was not evaluated."""
+    best: float
+    """Best accuracy so far; 0 before the first evaluation."""
+    joules: float = 0.0
+    """Of the clients."""
+
+
+Trail = tuple[ProgressPoint, ...]
+
+ROUNDS = f"SELECT {', '.join(RoundRow._fields)} FROM rounds ORDER BY round"
+"""Query of a ledger for the fields of `RoundRow`."""
+
+AMOUNTS = {"bytes": "nbytes", "time": "virtual_seconds", "nominal": "nominal_nbytes", "rounds": "rounds"}
+"""Kind of budget -> the field of `ProgressPoint` that counts it."""
+TARGET = "accuracy"
+"""Beside `AMOUNTS` in the needs of a run: a best accuracy to reach."""
+
+
+@dataclass(frozen=True)
+class BudgetPoint:
+    """One run at one budget."""
+
+    point: ProgressPoint | None
+    """The last evaluated round within the budget; None if there is none."""
+    used_up: bool
+    """Whether the run reached the budget; if not, a longer run might have a better accuracy there."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """In [0, 1]."""
+        return self.point.accuracy if self.point else None
+
+
+def trail(folder: Path) -> Trail:
+    """The progress curve of a run folder; sqlite3.Error if its ledger cannot be read."""
+    return accumulated(map(RoundRow._make, read(folder / "ledger.sqlite", ROUNDS)))
+
+
+def accumulated(rows: Iterable[RoundRow]) -> Trail:
+    """The progress curve of these rounds, the first of them first."""
+    points: list[ProgressPoint] = []
+    for row in rows:
+        points.append(after(points[-1] if points else None, row))
+    return tuple(points)
+
+
+def after(last: ProgressPoint | None, row: RoundRow) -> ProgressPoint:
+    """The running totals after one more round; ``last`` is None for the first."""
+    nbytes, nominal, best = (last.nbytes, last.nominal_nbytes, last.best) if last else (0, 0.0, 0.0)
+    return ProgressPoint(
+        row.round + 1,
+        float(row.end_s),
+        nbytes + row.bytes_down + row.bytes_up,
+        nominal + row.nominal_bytes,
+        row.accuracy,
+        max(best, row.accuracy or 0.0),
+        (last.joules if last else 0.0) + row.joules,
+    )
+
+
+def is_cut_step(row: RoundRow) -> bool:
+    """Whether a budget cut this round, and the clients that were left still made a step (``rounds.min_fraction``)."""
+    return bool(row.cut_by) and row.participants > 0
+
+
+def final(points: Trail) -> float | None:
+    """The last accuracy that was evaluated; None if none was."""
+    return next((point.accuracy for point in reversed(points) if point.accuracy is not None), None)
+
+
+def best(points: Trail) -> float | None:
+    """The best accuracy of any round; None if none was evaluated."""
+    return None if final(points) is None else points[-1].best
+
+
+def at_budget(points: Trail, kind: str, limit: float) -> BudgetPoint:
+    """The last evaluated round within ``limit`` of ``kind``, one of `AMOUNTS`."""
+    spent = [float(getattr(point, AMOUNTS[kind])) for point in points]
+    within = [point for point, amount in zip(points, spent, strict=True) if amount <= limit]
+    scored = [point for point in within if point.accuracy is not None]
+    return BudgetPoint(scored[-1] if scored else None, bool(spent) and spent[-1] >= limit)
+
+
+def to_target(points: Trail, accuracy: float | None) -> ProgressPoint | None:
+    """The first round that reached the accuracy; None if none did, or without a target."""
+    if accuracy is None:
+        return None
+    return next((point for point in points if point.accuracy is not None and point.accuracy >= accuracy), None)
+
+
+def reached(points: Trail, needs: Mapping[str, float]) -> bool:
+    """Whether a run has met every need: amounts of `AMOUNTS` used up, and `TARGET` reached.
+
+    A run without needs goes on to its limit, so it is never done before.
+    """
+    if not (points and needs):
+        return False
+    reached = {kind: float(getattr(points[-1], name)) for kind, name in AMOUNTS.items()} | {TARGET: points[-1].best}
+    return all(reached[kind] >= need for kind, need in needs.items())
+
+
+LEVEL = 0.95
+"""Confidence of intervals over seeds"""
+
+
+def t_quantile(count: int) -> float:
+    """The factor of a two-sided 95 % interval of a mean of ``count`` values (Student's t); 4.303 for 3."""
+    from scipy import stats  # which a run does not load
+
+    return float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
+
+
+def percent(share: float) -> str:
+    """A share in [0, 1] for a table: 0.8125 -> "81.25 %"."""
+    return f"{100 * share:.2f} %"
+
+
+def spread(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and sample deviation over seeds: None unless every seed has a value; the deviation of one seed is None."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    whole = bool(known) and len(known) == len(values)
+    return {
+        "mean": statistics.fmean(known) if whole else None,
+        "deviation": statistics.stdev(known) if whole and len(known) > 1 else None,
+        "values": list(values),
+    }
+
+
+def with_interval(values: Sequence[float | None]) -> dict[str, Any]:
+    """`spread` with ``half_width``, half the 95 % interval of the mean; None where `spread` has no deviation."""
+    found, count = spread(values), len(values)
+    deviation = found["deviation"]
+    half_width = None if deviation is None else t_quantile(count) * deviation / math.sqrt(count)
+    return {**found, "half_width": half_width}

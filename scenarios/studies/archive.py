@@ -1,0 +1,329 @@
+"""``fedbr pack``: a run or run set as one archive for a reader, with a README and no path of its author's home.
+
+What is in it: scenario, environment, ledger, summary, report, what was measured, the copies of a user's own modules,
+and of a run set its tables. Logs are left out, and checkpoints unless they are asked for. The same run gives the same
+bytes: files are sorted, and are dated when the run began. Nothing is written into the folders.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import sqlite3
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from coordinator.records import foreign
+from coordinator.records.names import PLACES, is_valid
+from costmodel.units import format_bytes, format_joules, format_seconds
+from edge.protocol.files import opened
+from edge.protocol.home import abbreviated, contained
+from edge.protocol.portable import PORTABLE
+from edge.protocol.scratch import scratch
+from scenarios.config.errors import ReportError, ScenarioError, one_paragraph
+from scenarios.report import drawn_times, html, terminal
+from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.run import folder_files, plugin_sources
+from scenarios.run.folder_files import run_lock
+from scenarios.run.progress import percent
+from scenarios.run.run_folder import ENVIRONMENT, LEDGER, SCENARIO
+from scenarios.run.run_records import PRINTED, read_json
+from scenarios.studies.removal import FIGURES, OF_SETS
+from scenarios.studies.run_list import MARKS, RunEntry, entry
+
+README, SUMMARY, REPORT = "README.md", "summary.json", "report.html"
+MEASURED = (folder_files.MEASURED, drawn_times.FILE)
+FIRST_DATE = 315_532_800.0
+"""Of files of a run that does not say when it began: the first of 1980, before which some formats have no dates"""
+MOST_ROWS = 100
+"""Runs of a run set that its README lists"""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What has been written."""
+
+    path: Path
+    nbytes: int
+    files: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What a reader will miss, or its author should know"""
+
+
+def pack(folder: Path, output: Path | None = None, checkpoints: bool = False) -> Archive:
+    """Write the archive of a run or run set, by default ``<scenario>-<run id>.tar.gz`` in the current folder.
+
+    It holds one folder, ``<scenario>/<run id>``. ScenarioError for a folder that is no run or run set, has committed
+    nothing, or is running; OSError.
+    """
+    packed = entry(folder) if folder.is_dir() else None
+    if packed is None:
+        raise ScenarioError(one_paragraph(f"{folder}: is no run, and no folder of a run set"))
+    runs = [run for run in (packed.runs if packed.is_set else (packed,)) if run.rounds]
+    name = folder.resolve().name
+    output = output or Path(f"{packed.scenario}-{name}.tar.gz")
+    if output.is_dir():
+        raise ScenarioError(f"{output}: is a folder; name the archive, such as {output / f'{name}.tar.gz'}")
+    if not runs:
+        raise ScenarioError(one_paragraph(f"{folder}: no round has been committed, so there is nothing to pack"))
+    notes = [f"{run.folder.name} has not committed a round, and is left out" for run in packed.runs if not run.rounds]
+    with ExitStack() as held, scratch() as place:
+        for each in dict.fromkeys((packed.folder, *(run.folder for run in runs))):
+            held.enter_context(run_lock(each))
+        top = place / packed.scenario / name
+        for run in runs:
+            inside = top / run.folder.name if packed.is_set else top
+            notes += _stage_run(run, inside, checkpoints, with_report=not packed.is_set)
+        if packed.is_set:
+            notes += _stage_set(packed, top)
+        _write(top / README, _set_readme(packed, runs) if packed.is_set else _run_readme(packed, top))
+        files = sorted(path for path in place.rglob("*") if path.is_file())
+        texts = [path for path in files if path.suffix not in (".safetensors", ".sqlite")]
+        notes += [f"{path.relative_to(top)} has the path of your home folder" for path in texts if _names_home(path)]
+        _tar(place, files, output, _began(runs[0].folder))
+        names = tuple(str(path.relative_to(place)) for path in files)
+    return Archive(output, output.stat().st_size, names, tuple(notes))
+
+
+# --- the files of a run -----------------------------------------------------------------------------------------------
+
+
+def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool) -> Iterator[str]:
+    """Write a run's files into a folder; notes."""
+    folder = run.folder
+    folder_files.check(folder)
+    place.mkdir(parents=True)
+    for name in (SCENARIO, ENVIRONMENT, *(name for name in MEASURED if (folder / name).exists())):
+        _copy_text(folder / name, place / name)
+    _copy_ledger(folder / LEDGER, place / LEDGER)
+    (recorded,) = open_runs([folder])
+    if recorded.summary is not None:
+        _write(place / SUMMARY, json.dumps(_relative(recorded.summary), indent=1))
+    else:
+        yield f"{folder.name} has not ended"
+    for copy in plugin_sources.copies(folder):
+        if copy.is_file() and not any(parent.is_symlink() for parent in (copy, *copy.parents)):
+            _copy(copy, place / copy.relative_to(folder))
+    for sub in PLACES if checkpoints else ():
+        for path in sorted((folder / sub).iterdir()) if (folder / sub).is_dir() else ():
+            if is_valid(sub, path.name):
+                _copy(path, place / sub / path.name)
+    if with_report:
+        yield from _stage_report(folder, place)
+    elif (folder / REPORT).is_file():
+        _copy_text(folder / REPORT, place / REPORT)
+
+
+def _stage_report(folder: Path, place: Path, name: str = REPORT) -> Iterator[str]:
+    """The report that there is; otherwise one that is drawn now."""
+    if (folder / name).is_file():
+        _copy_text(folder / name, place / name)
+        return
+    try:
+        html.from_folder(folder, place / name)
+        _write(place / name, abbreviated((place / name).read_text(encoding="utf-8")))
+    except ReportError as error:
+        yield f"there is no report: {error}"
+
+
+def _copy_ledger(source: Path, target: Path) -> None:
+    """A copy without a log beside it, in which no text of this machine has a path of a home."""
+    with closing(foreign.connect(source)) as before, closing(sqlite3.connect(target, isolation_level=None)) as after:
+        foreign.check_schema(before)
+        before.backup(after)
+        foreign.check_schema(after)
+        after.create_function("abbreviated", 1, lambda text: abbreviated(text) if isinstance(text, str) else text)
+        after.execute("PRAGMA journal_mode=DELETE")
+        after.execute("UPDATE host_events SET detail = abbreviated(detail)")
+        after.execute("UPDATE meta SET value = abbreviated(value)")
+        after.execute("VACUUM")  # pages that are free may still hold what they did
+
+
+def _copy_text(source: Path, target: Path) -> None:
+    with opened(source) as file:
+        _write(target, abbreviated(file.read().decode("utf-8")))
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with opened(source) as file, target.open("wb") as copy:
+        shutil.copyfileobj(file, copy)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _relative(result: Any) -> Any:
+    """A result with the names of run folders in place of their paths, so that a reader's own are never meant."""
+    if isinstance(result, Mapping):
+        paths = {key: Path(str(result[key])).name for key in ("run_dir",) if key in result}
+        return {key: _relative(value) for key, value in result.items()} | paths
+    if isinstance(result, list | tuple):
+        return [_relative(each) for each in result]
+    return abbreviated(result) if isinstance(result, str) else result
+
+
+def _names_home(path: Path) -> bool:
+    with opened(path) as file:
+        return contained(file.read().decode("utf-8", "replace"))
+
+
+# --- the files of a run set -------------------------------------------------------------------------------------------
+
+
+def _stage_set(packed: RunEntry, place: Path) -> Iterator[str]:
+    folder = packed.folder
+    for path in sorted(folder.iterdir()):
+        if path.name in MARKS or (path.suffix == ".json" and OF_SETS.fullmatch(path.name)):
+            with opened(path) as file:
+                result = _relative(json.loads(file.read()))
+            _write(place / path.name, json.dumps(result | ({"folder": "."} if "folder" in result else {}), indent=1))
+        elif OF_SETS.fullmatch(path.name) and path.suffix in (".csv", ".md", ".tex", ".html"):
+            _copy_text(path, place / path.name)
+    figures = folder / FIGURES
+    for path in sorted(figures.glob("*.svg")) if figures.is_dir() and not figures.is_symlink() else ():
+        (place / FIGURES).mkdir(exist_ok=True)
+        _copy_text(path, place / FIGURES / path.name)
+    if not list(place.glob("*.html")):
+        yield from _stage_report(folder, place, REPORT if (folder / "compare.json").exists() else html.JOINED)
+
+
+# --- README -----------------------------------------------------------------------------------------------------------
+
+
+def _run_readme(packed: RunEntry, place: Path) -> str:
+    (run,) = open_runs([packed.folder])
+    heading = f"{packed.scenario}: {run.method}"
+    if run.summary is None or PRINTED - run.summary.keys():
+        rows = [
+            ("rounds", str(run.completed)),
+            ("accuracy, final", _percent(run.final())),
+            ("state", packed.state_text),
+        ]
+    else:
+        summary = {**run.summary, "run_dir": str(packed.folder)}
+        rows = [(name, texts[0]) for name, texts in terminal.run_rows([summary], {})]
+    table = _table(["result", run.label], [list(row) for row in rows])
+    return _readme(heading, "a run", table, run, [path.name for path in place.iterdir()], "scenario.toml", ".")
+
+
+def _set_readme(packed: RunEntry, runs: Sequence[RunEntry]) -> str:
+    opened_runs = open_runs([run.folder for run in runs])
+    rows = [
+        [
+            run.folder.name,
+            run.method,
+            str(run.scenario.get("seed", "")),
+            str(run.completed),
+            _percent(run.final()),
+            format_seconds(run.rounds[-1].end_s),
+            format_bytes(run.total("bytes_down") + run.total("bytes_up")),
+            format_joules(run.total("joules")),
+        ]
+        for run in opened_runs[:MOST_ROWS]
+    ]
+    header = ["run", "method", "seed", "rounds", "accuracy, final", "virtual time", "bytes", "energy"]
+    table = _table(header, rows)
+    if len(opened_runs) > MOST_ROWS:
+        table += f"\nThe first {MOST_ROWS} of {len(opened_runs)} runs.\n"
+    first, names = opened_runs[0], [path.name for path in packed.folder.iterdir()]
+    what = f"a {packed.kind_text} of {len(runs)} runs, each in a folder of its own"
+    sources = [plugin_sources.FOLDER] if (first.folder / plugin_sources.FOLDER).is_dir() else []
+    scenario = f"{first.folder.name}/scenario.toml"
+    return _readme(
+        f"{packed.scenario}: {packed.kind_text}", what, table, first, [*names, *sources], scenario, first.folder.name
+    )
+
+
+def _readme(
+    heading: str, what: str, table: str, run: RecordedRun, names: Sequence[str], scenario: str, one: str
+) -> str:
+    """``scenario``, ``one``: the scenario and the folder of a run, from the archive's folder."""
+    recorded = read_json(run.folder / ENVIRONMENT)
+    versions = recorded.get("versions") or {}
+    data = {key: _escaped(str(value)) for key, value in (recorded.get("data") or {}).items()}
+    machine = {key: recorded.get(key) for key in ("python", "processor")}
+    rows = [[name, str(value)] for name, value in (*versions.items(), *machine.items()) if value]
+    pages = [f"`{name}`" for name in sorted(names) if name.endswith(".html")]
+    bits = (
+        "The training is portable: every processor with AVX2 gives the same bits."
+        if (recorded.get("computes") or {}).get("instructions") == PORTABLE
+        else "The same kind of processor and the same versions give the same bits; elsewhere numbers differ slightly."
+    )
+    own = (
+        f"Modules of its author are in `{plugin_sources.FOLDER}`. Read them first, since they are run. Then copy that "
+        "folder to another place, and name the copy in `PYTHONPATH`."
+    )
+    return "\n".join(
+        [
+            f"# {_escaped(heading)}\n",
+            f"This folder holds {what}, made by FedBR Edge {versions.get('fedbr-edge', '')}: federated learning,",
+            "simulated with real training, a virtual clock and all bytes counted.\n",
+            table,
+            "## To look at it\n",
+            f"    fedbr report {'.' if one == '.' else '. -o all.html'}",
+            "    fedbr ls . --all\n",
+            *([f"{', '.join(pages)}: to be opened in a browser, without a network.\n"] if pages else []),
+            "`ledger.sqlite` has every round, visit and byte; `environment.json` machine, data and model.\n",
+            "## To run it again\n",
+            f"    fedbr run {scenario}",
+            f"    fedbr verify {one}",
+            f'    fedbr replay {one} fleet.server.up="1 Mbit/s"\n',
+            "`verify` repeats a run and names the first round that differs; `replay` computes times on other links.",
+            bits,
+            f"Data: {data.get('name', '')}, {data.get('source', '')} (SHA-256 {data.get('sha256', '')}).\n",
+            *([f"{own}\n"] if plugin_sources.FOLDER in names else []),
+            _table(["made with", ""], rows),
+        ]
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    """A text in Markdown, on one line."""
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", one_paragraph(abbreviated(text.replace("\n", ", "))))
+
+
+def _percent(accuracy: float | None) -> str:
+    return "" if accuracy is None else percent(accuracy)
+
+
+# --- the archive ------------------------------------------------------------------------------------------------------
+
+
+def _began(folder: Path) -> float:
+    """When a run began, in seconds since 1970."""
+    with suppress(ValueError):
+        began = str(read_json(folder / ENVIRONMENT).get("started_utc", ""))
+        return max(FIRST_DATE, datetime.fromisoformat(began).timestamp())
+    return FIRST_DATE
+
+
+def _tar(place: Path, files: Sequence[Path], output: Path, date: float) -> None:
+    part = output.with_name(f"{output.name}.part")
+    try:
+        with (
+            part.open("wb") as raw,
+            gzip.GzipFile("", "wb", fileobj=raw, mtime=date) as zipped,
+            tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for path in files:
+                member = tarfile.TarInfo(str(path.relative_to(place)))
+                member.size, member.mtime, member.mode = path.stat().st_size, int(date), 0o644
+                with path.open("rb") as file:
+                    archive.addfile(member, file)
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)

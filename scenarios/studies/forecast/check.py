@@ -1,0 +1,292 @@
+"""``fedbr check``: a resolved scenario, its costs and why it cannot run, without training and without downloading.
+
+Wall time is that of rounds that were measured: of an earlier run, or of a few rounds now. It is never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from coordinator.records.kept_checkpoints import BEST, EVERY, NEWEST
+from coordinator.rounds.budget import SECONDS
+from coordinator.workers.launcher import WorkerLauncher
+from costmodel.units import format_bytes
+from edge.data.decoded_cache import why_no_download
+from edge.data.locate import find_data, search_paths, to_have
+from edge.protocol import codec
+from edge.protocol.config import ModelProfile
+from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, MODEL, WEIGHT_GRADIENT, step_flops
+from edge.protocol.scratch import scratch
+from scenarios.config import plugin_errors
+from scenarios.config.cache import cache_folder
+from scenarios.config.load import Loaded, ScenarioError
+from scenarios.run import builder, evaluated_clients, run_warnings, runner
+from scenarios.run.host import StopFlag, choose_device, default_workers, logging_to
+from scenarios.studies.forecast.estimate import Ends, Estimate, disk_files, estimate
+from scenarios.studies.forecast.pace import earlier_run
+from scenarios.studies.forecast.typical_visits import DEVICE, TypicalVisits
+from scenarios.studies.plain import plain
+
+NEWEST_CHECKPOINTS = 2
+LEDGER_NBYTES, LEDGER_VISIT_NBYTES, REPORT_NBYTES = 60_000, 300, 700_000
+"""Of a new ledger, of each visit in it, and of a report: measured in runs on the digits, November 2026"""
+COORDINATOR_MODELS = 4
+"""Copies of the models that the coordinator holds: the current ones, the next ones, an update, and a checkpoint"""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """The source of the data set, or a warning with the folders that were searched, and how to have it."""
+
+    found: str | None
+    sha256: str | None
+    warning: str | None
+    get: str | None
+
+
+@dataclass(frozen=True)
+class MachineCosts:
+    """What a run costs in short: virtual time and bytes, and wall time, disk and memory of this machine."""
+
+    rounds: int
+    virtual_seconds_per_round: float | None
+    bytes_per_round: Ends
+    wall_seconds_per_round: float | None
+    wall_seconds: float | None
+    wall_from: str | None
+    """The earlier run whose rounds these seconds are of; None if they were measured for this, or not at all"""
+    workers: int
+    device: str
+    disk_nbytes: int
+    """Of a run folder, about: checkpoints, client states, vectors of clients, ledger and report"""
+    coordinator_nbytes: int
+    worker_nbytes: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of ``fedbr check``. Without the data set, figures that need it are None."""
+
+    scenario: Mapping[str, Any]
+    blocks: list[Row]
+    alphas: list[Row]
+    notes: list[str]
+    estimate: Estimate
+    data: DataSource
+    costs: MachineCosts
+    refusals: list[str]
+    """Why the run cannot work, as ``key = value: reason; choice``"""
+
+    def with_pace(self, seconds_per_round: float, workers: int) -> Check:
+        """With wall times that were measured just now, with so many workers."""
+        seconds = seconds_per_round * self.costs.rounds
+        wall = replace(self.costs, wall_seconds_per_round=seconds_per_round, wall_seconds=seconds, wall_from=None)
+        return replace(self, costs=replace(wall, workers=workers))
+
+    def plain(self) -> dict[str, Any]:
+        """What ``check --json`` prints."""
+        found: dict[str, Any] = plain(self)
+        costs, evaluation = found["estimate"], self.estimate.evaluation_visits
+        costs["data"] = found.pop("data")
+        if evaluation is None:
+            del costs["evaluation_visits"]
+        else:
+            costs["evaluation_visits"] = {
+                "evaluations": evaluation.evaluations,
+                "clients": len(evaluation.clients),
+                "message_down_nbytes": evaluation.work.bytes_down,
+                "message_up_nbytes": evaluation.work.bytes_up,
+                "bytes": evaluation.nbytes,
+            }
+        return found
+
+
+def run_check(loaded: Loaded, out: Path) -> Check:
+    """The check of a scenario whose runs go to ``out``.
+
+    ScenarioError for data or settings that a worker refuses, for a precision that the default device of this machine
+    does not have, and for client state that exceeds the disk of ``out``.
+    """
+    scenario = loaded.scenario
+    source = find_data(scenario.data.name, scenario.data.root, cache_folder())
+    offline = scenario.model_copy(update={"data": replace(scenario.data, download=False)})
+    interrupt = StopFlag()
+    with (
+        interrupt.watching(),
+        scratch() as logs,
+        logging_to(logs / "coordinator.log"),
+        WorkerLauncher() as launcher,
+        runner.probe_worker(replace(loaded, scenario=offline), DEVICE, launcher, logs, interrupt) as pool,
+    ):
+        description, _ = pool.describe(data=False)
+        check_disk(TypicalVisits(loaded, description), out)
+        if source is not None:
+            description, _ = pool.describe(data=True)
+            evaluated_clients.check_validation(loaded, description)
+        memory = _resident_nbytes()
+    with plugin_errors.named(scenario.model_dump(), ScenarioError, loaded.name):
+        visits = TypicalVisits(loaded, description)
+        resolved = builder.on_device(loaded, choose_device("auto")).scenario.model_dump()
+        notes = [
+            *loaded.notes,
+            *builder.fleet_notes(loaded),
+            *evaluated_clients.left_out_notes(loaded, description),
+            *builder.method_notes(loaded, description),
+            *run_warnings.partition_notes(description),
+            *run_warnings.foreseen(loaded, description, "cpu"),
+        ]
+        totals, data = estimate(visits), data_source(loaded, description, source)
+        costs = _machine_costs(visits, totals, out, memory)
+        reasons = list(refusals(loaded, totals, data, costs))
+        return Check(resolved, blocks(description), alphas(visits), notes, totals, data, costs, reasons)
+
+
+def data_source(loaded: Loaded, description: ModelProfile, source: str | None) -> DataSource:
+    """The place of the data set as a worker describes it, which has read it; ``source``: where it was found."""
+    if source is not None:
+        return DataSource(description.data_source or source, description.data_sha256 or None, None, None)
+    places = search_paths(loaded.scenario.data.root, cache_folder())
+    searched = ", ".join(f"{place.label} ({place.folder})" for place in places)
+    get = to_have(loaded.dataset)
+    if why_no_download(loaded.dataset, loaded.scenario.data) is None:
+        get = f"the first run downloads it with torchvision (data.download = true); if you have it, {get}"
+    warning = f"data set {loaded.dataset.name} was not found; searched {searched}"
+    return DataSource(None, description.data_sha256 or None, warning, get)
+
+
+def blocks(description: ModelProfile) -> list[Row]:
+    """Per block: parameters, bytes and share of the model, FLOPs per example of each pass."""
+    layout = description.layout
+    return [
+        {
+            "name": block.name,
+            "params": block.params,
+            "buffers": block.buffers,
+            "nbytes": layout.nbytes(layout.keys([block.name])),
+            "share": layout.nbytes(layout.keys([block.name])) / layout.nbytes(),
+            "flops_forward": float(flops[FORWARD]),
+            "flops_weight_gradient": float(flops[WEIGHT_GRADIENT]),
+            "flops_input_gradient": float(flops[INNER_GRADIENT] + flops[INPUT_GRADIENT]),
+        }
+        for block, flops in zip(layout.blocks, description.flops, strict=True)
+    ]
+
+
+def alphas(visits: TypicalVisits) -> list[Row]:
+    """The bytes of the last alpha blocks, and the FLOPs of a step with alpha pathways, for alpha = 1..M-1.
+
+    ``flops_ratio`` is that of executed FLOPs to a plain step (which computes no gradient for the images); ``ratio_3f``
+    is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
+    """
+    layout, flops = visits.description.layout, visits.description.flops
+    choice, whole_step = visits.loaded.method.objective.choices or ("alpha", "full"), step_flops(flops)
+    rows = []
+    for alpha in range(1, len(layout)):
+        keys = layout.last(alpha)
+        pathways = range(len(layout) - alpha, len(layout))
+        extra = sum(float(flops[m:, [FORWARD, INNER_GRADIENT, INPUT_GRADIENT]].sum()) for m in pathways)
+        forward_only = sum(float(flops[m:, FORWARD].sum()) for m in pathways)
+        rows.append(
+            {
+                "alpha": alpha,
+                "payload_nbytes": layout.nbytes(keys),
+                "message_nbytes": codec.train_nbytes(visits.job.run_id, choice, {MODEL: layout.shapes(keys)}),
+                "share": layout.nbytes(keys) / layout.nbytes(),
+                "nominal_share": alpha / len(layout),
+                "flops_ratio": (whole_step + extra) / whole_step,
+                "ratio_3f": 1 + 2 * forward_only / (3 * float(flops[:, FORWARD].sum())),
+                "eq2": 1 + alpha * (alpha + 1) / (2 * len(layout)),
+            }
+        )
+    return rows
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+
+def _resident_nbytes() -> tuple[int, int]:
+    """Of this process, and of the largest that it has started: a worker, with its data set if that is there."""
+    own, children = psutil.Process(), [0]
+    for child in own.children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            children.append(int(child.memory_info().rss))
+    return own.memory_info().rss, max(children)
+
+
+def _machine_costs(visits: TypicalVisits, totals: Estimate, out: Path, memory: tuple[int, int]) -> MachineCosts:
+    """Wall times are those of an earlier run in ``out``, or None; ``memory``: of coordinator and worker by now."""
+    loaded, device, server = visits.loaded, choose_device("auto"), visits.server
+    earlier, (_, rounds) = earlier_run(loaded, out, device), totals.rounds
+    seconds = None if earlier is None else earlier.seconds_per_round
+    vectors = [vector.data for model in server.models.values() for vector in model.values()]
+    models = sum(array.nbytes for array in [*vectors, *server.state().values()])
+    kept = checkpoints_kept(loaded.scenario.checkpoints.keep, loaded.scenario.rounds.max) * models
+    ledger = LEDGER_NBYTES + LEDGER_VISIT_NBYTES * visits.per_round * loaded.scenario.rounds.max
+    return MachineCosts(
+        rounds,
+        totals.per_round[SECONDS][1] if SECONDS in totals.per_round else None,
+        totals.per_round["bytes"],
+        seconds,
+        None if seconds is None else seconds * rounds,
+        None if earlier is None else str(earlier.folder),
+        default_workers() if earlier is None else earlier.workers,
+        device,
+        disk_nbytes=kept + totals.state_disk_nbytes + totals.vectors_disk_nbytes + ledger + REPORT_NBYTES,
+        coordinator_nbytes=memory[0] + COORDINATOR_MODELS * models,
+        worker_nbytes=memory[1] + builder.training_nbytes(loaded, visits.description),
+    )
+
+
+def checkpoints_kept(keep: str | tuple[int, ...], rounds: int) -> int:
+    """The number of checkpoints at the end of a run; all but the newest two are kept by a rule."""
+    if not isinstance(keep, str):
+        return NEWEST_CHECKPOINTS + len([each for each in keep if each <= rounds])
+    match = EVERY.fullmatch(keep)
+    return NEWEST_CHECKPOINTS + {NEWEST: 0, BEST: 1}.get(keep, rounds // int(match[1]) if match else 0)
+
+
+def free_nbytes(out: Path) -> int:
+    """Free bytes of the disk on which ``out`` is or will be."""
+    place = out.absolute()
+    while not os.path.exists(place):  # noqa: PTH110 - Path.exists raises an error for a path that is too long
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def check_disk(visits: TypicalVisits, out: Path) -> None:
+    """ScenarioError if client states, and the server's vectors per client, need more disk than ``out`` has."""
+    free, loaded = free_nbytes(out), visits.loaded
+    needs = ("client states need", "the server's vectors per client need")
+    for need, (copies, nbytes) in zip(needs, disk_files(visits), strict=True):
+        if copies * nbytes > free:
+            raise ScenarioError(
+                f"{loaded.name}: data.clients = {loaded.scenario.data.clients}: {need} "
+                f"{copies:,} x {format_bytes(nbytes)} = {format_bytes(copies * nbytes)}, but --out {out} has "
+                f"{format_bytes(free)} free"
+            )
+        free -= copies * nbytes
+
+
+def refusals(loaded: Loaded, totals: Estimate, data: DataSource, costs: MachineCosts) -> Iterator[str]:
+    """The reasons why the run cannot work."""
+    scenario, refused = loaded.scenario, totals.refused_clients
+    why = why_no_download(loaded.dataset, scenario.data)
+    if data.found is None and why is not None:
+        yield f"data.name = {scenario.data.name!r}: {data.warning}; it is not downloaded: {why}"
+    if sum(each.clients for each in refused) >= scenario.data.clients:
+        yield f"fleet.devices: none of {scenario.data.clients} clients can take part: {refused[0].why}"
+    need, here = costs.coordinator_nbytes + costs.worker_nbytes, psutil.virtual_memory().total
+    if need > here:
+        yield (
+            f"train.batch = {scenario.train.batch}: the coordinator and one worker need {format_bytes(need)} of "
+            f"memory, and this machine has {format_bytes(here)}; choose a smaller batch or model"
+        )

@@ -1,0 +1,199 @@
+"""``fedbr diff``: the difference of two runs, or of two scenarios: keys, environment, results, and the first round.
+
+Two runs of the same scenario are the same if their rounds are, to the bit: their hash chains then agree. Of runs with
+other scenarios, whose chains begin with other hashes, the rows of their rounds are compared: models, times, amounts.
+No module of the user's is imported to read a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.records.schema import RoundRow
+from scenarios.config.errors import ReportError
+from scenarios.config.load import load
+from scenarios.config.toml_source import leaves
+from scenarios.report import labels, terminal
+from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Quantity, cells
+from scenarios.report.pages import PageTable
+from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.run import builder
+from scenarios.run.metadata import SUMMED
+from scenarios.run.run_folder import RunFolder, resolved_keys
+from scenarios.run.run_records import read_json
+from scenarios.studies.run_list import entry
+
+ENVIRONMENT = ("python", "versions", "platform", "processor", "cores", "device", "workers", "computes")
+"""Keys of a run's environment that are compared"""
+RESULTS: Mapping[str, tuple[str, Quantity | None]] = {
+    "accuracy": ("accuracy, final", PERCENT),
+    "best_accuracy": ("accuracy, best", PERCENT),
+    "rounds": ("rounds", COUNT),
+    "virtual_seconds": ("virtual time", SECONDS),
+    "time_to_target_s": ("virtual time to the target", SECONDS),
+    "bytes_down": ("bytes down", BYTES),
+    "bytes_up": ("bytes up", BYTES),
+    "flops": ("FLOPs", FLOPS),
+    "joules": ("energy", JOULES),
+    "wall_seconds": ("wall time", SECONDS),
+    "stopped_by": ("stopped by", None),
+}
+"""Key of a summary -> its name in tables, and what it holds"""
+PAIRS = ("keys", "environment", "results")
+Pairs = Mapping[str, tuple[Any, Any]]
+"""Name -> the values of A and B; None where one has none"""
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """The difference of A and B."""
+
+    a: str
+    b: str
+    keys: Pairs
+    """Keys of the scenario whose values differ"""
+    environment: Pairs
+    """Versions, machine, device and numerics that differ; empty if not both are runs"""
+    results: Pairs
+    """Key of a summary -> its values; empty if not both are runs"""
+    rounds: tuple[int, int] | None
+    """Committed rounds, for two runs"""
+    first_round: int | None
+    """The first round, from 1, whose rows differ, or that only one run has; None: the same result to the bit"""
+    columns: tuple[str, ...]
+    """Columns of the ledger's table ``rounds`` that differ there; empty where visits alone do, or a round is missing"""
+    first_model: int | None
+    """The first round, from 1, after which the models differ, or that only one run has"""
+
+    @property
+    def same(self) -> bool:
+        """Whether the scenarios have the same keys and, for two runs, all rounds are the same."""
+        return not self.keys and self.first_round is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``diff --json`` prints."""
+        pairs = {name: {key: list(pair) for key, pair in getattr(self, name).items()} for name in PAIRS}
+        return asdict(self) | pairs | {"same": self.same}
+
+
+def difference(a: str, b: str) -> RunDifference:
+    """The difference of two run folders, of two scenarios (a name, or a TOML file), or of a run and a scenario.
+
+    ScenarioError, and ReportError for a folder that is not a run.
+    """
+    runs = [_run(name) if Path(name).is_dir() else None for name in (a, b)]
+    device = next((RunFolder(run.folder).environment.device for run in runs if run is not None), None)
+    before, after = (
+        _keys(name, device) if run is None else run.settings for name, run in zip((a, b), runs, strict=True)
+    )
+    keys = _differing(before, after)
+    first, second = runs
+    if first is None or second is None:
+        return RunDifference(a, b, keys, {}, {}, None, None, (), None)
+    where, columns = _first_round(first, second)
+    return RunDifference(
+        *(a, b, keys),
+        _differing(*(_environment(run) for run in (first, second))),
+        {key: tuple(_result(run, key) for run in (first, second)) for key in RESULTS},
+        (first.completed, second.completed),
+        where,
+        columns,
+        _first_index([row.model_sha256 for row in first.rounds], [row.model_sha256 for row in second.rounds]),
+    )
+
+
+def _run(name: str) -> RecordedRun:
+    found = entry(Path(name))
+    if found is not None and found.is_set:
+        inside = f": name one of its runs, such as {found.runs[0].folder}" if found.runs else ", without a run"
+        raise ReportError(f"{name} is the folder of a {found.kind_text}{inside}")
+    return open_runs([Path(name)])[0]
+
+
+def _keys(scenario: str, device: str | None) -> Mapping[str, Any]:
+    """The keys of a scenario; beside a run's, with the defaults of the device that this run was on."""
+    loaded = load(scenario)
+    return resolved_keys((loaded if device is None else builder.on_device(loaded, device)).scenario)
+
+
+def _environment(run: RecordedRun) -> dict[str, Any]:
+    recorded = read_json(run.folder / "environment.json")
+    known = {key: recorded[key] for key in ENVIRONMENT if key in recorded}
+    return dict(leaves(known)) | {"data": recorded.get("data", {}).get("sha256")}
+
+
+def _result(run: RecordedRun, key: str) -> Any:
+    if run.summary is not None:
+        return run.summary.get(key)
+    unfinished = {"accuracy": run.final(), "best_accuracy": run.best(), "rounds": run.completed}
+    unfinished |= {"virtual_seconds": run.rounds[-1].end_s if run.rounds else 0.0}
+    return run.total(key) if key in SUMMED else unfinished.get(key)
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The keys whose values differ: method, server and policy first, then the fleet's."""
+    return {key: (a.get(key), b.get(key)) for key in labels.differing([a, b])}
+
+
+def _first_round(a: RecordedRun, b: RecordedRun) -> tuple[int | None, tuple[str, ...]]:
+    """(the first round, from 1, that differs, its columns)."""
+    index = _first_index(a.rounds, b.rounds)
+    if index is not None:
+        pair = [run.rounds[index - 1] if index <= len(run.rounds) else None for run in (a, b)]
+        return index, _columns(*pair)
+    begins = [run.query("SELECT value FROM meta WHERE key = 'genesis'")[0]["value"] for run in (a, b)]
+    if begins[0] != begins[1]:
+        return None, ()
+    chains = ([row["chain"] for row in run.query("SELECT chain FROM rounds ORDER BY round")] for run in (a, b))
+    return _first_index(*chains), ()
+
+
+def _columns(a: RoundRow | None, b: RoundRow | None) -> tuple[str, ...]:
+    return () if a is None or b is None else tuple(name for name in a._fields if getattr(a, name) != getattr(b, name))
+
+
+def _first_index(a: Sequence[Any], b: Sequence[Any]) -> int | None:
+    """The first place, from 1, at which the lists differ, or one has ended; None if they are equal."""
+    places = (index for index in range(max(len(a), len(b))) if a[index : index + 1] != b[index : index + 1])
+    first = next(places, None)
+    return None if first is None else first + 1
+
+
+def show(result: RunDifference) -> None:
+    """Print what differs."""
+    terminal.print_facts([("A", result.a), ("B", result.b)])
+    for title, pairs in (("scenario", result.keys), ("environment", result.environment)):
+        rows = [[key, *(labels.value_text(value) for value in pair)] for key, pair in pairs.items()]
+        if rows:
+            terminal.print_table(PageTable(title, [title, "A", "B"], rows))
+    if result.results:
+        terminal.print_table(PageTable("results", ["result", "A", "B"], [*_result_rows(result)]))
+    print(f"\n{verdict(result)}")
+
+
+def _result_rows(result: RunDifference) -> list[list[str]]:
+    rows = []
+    for key, (name, quantity) in RESULTS.items():
+        pair = result.results[key]
+        if any(value is not None for value in pair):
+            rows.append([name, *(map(str, pair) if quantity is None else cells(quantity, pair, missing="-"))])
+    return rows
+
+
+def verdict(result: RunDifference) -> str:
+    """In a sentence or two, whether they differ, and from which round on."""
+    scenario = "the scenarios are the same" if not result.keys else f"the scenarios differ in {len(result.keys)} keys"
+    if len(result.keys) == 1:
+        scenario = f"the scenarios differ in {next(iter(result.keys))}"
+    if result.rounds is None:
+        return scenario
+    if result.first_round is None:
+        return f"{scenario}; the same result to the bit in all {result.rounds[0]} rounds"
+    if result.first_round > min(result.rounds):
+        return f"{scenario}; the first {min(result.rounds)} rounds are the same to the bit, and then one run has ended"
+    models = "" if result.first_model is None else f", the models from round {result.first_model} on"
+    what = f" ({', '.join(result.columns)})" if result.columns else " (their visits)"
+    return f"{scenario}; the rounds differ from round {result.first_round} on{what}{models}"

@@ -1,0 +1,374 @@
+"""``fedbr ls``: the runs and run sets below folders, as they are found. Nothing is written or imported.
+
+A folder may come from anyone, and may hold anything: each file is looked at within limits of size and time, and what is
+wrong with a folder is its entry's ``problem``. Finished runs are known by their ledgers' summaries alone, so that a
+thousand of them are listed in seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from coordinator.records import foreign
+from coordinator.records.store import read
+from coordinator.rounds.budget import EARLY
+from costmodel.files import read_bytes
+from costmodel.units import format_bytes
+from edge.protocol.files import is_locked
+from scenarios.config.errors import ScenarioError, one_paragraph
+from scenarios.report import terminal
+from scenarios.report.columns import PERCENT, cells
+from scenarios.report.narrow import fitting, widths
+from scenarios.report.run_reader import stop_text
+from scenarios.run import folder_files, run_records
+from scenarios.run.run_folder import LEDGER, SCENARIO
+
+RUN = "run"
+MARKS = ("study.json", "compare.json")
+"""Files that mark the folder of a run set"""
+State = Literal["finished", "stopped", "unfinished", "running", "damaged"]
+STATES: tuple[State, ...] = ("finished", "stopped", "unfinished", "running", "damaged")
+HALF_MADE = re.compile(r"\..+\.new-[a-z0-9_]{8}")
+"""Folders that `edge.protocol.files.write_folder` fills"""
+MOST_FOLDERS = 10_000
+"""Folders that are searched, runs not counted"""
+MOST_SECONDS = 2.0
+"""For a query of one ledger"""
+MOST_SCENARIO_NBYTES, MOST_RECORD_NBYTES, MOST_LOG_NBYTES = 1 << 20, 1 << 24, 1 << 30
+"""Of a scenario, of a summary or a run set's result, and of a ledger's write-ahead log, that are read here"""
+MOST_METHODS = 3
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """A run folder, or that of a run set, with what is known of it."""
+
+    folder: Path
+    kind: str
+    """``run``; or what made the run set: ``sweep``, ``compare``, ``budget``, .."""
+    scenario: str
+    """Its name, that of the folder above"""
+    state: State
+    """``stopped``: by its user or a time limit, so that it can go on; ``unfinished``: killed, or a run set without all
+    of its runs; ``running``: a process has locked it"""
+    nbytes: int
+    """Of all files in it, links not followed"""
+    modified: datetime
+    method: str | None = None
+    seed: int | None = None
+    stopped_by: str | None = None
+    """The rule that ended the run, as its summary names it"""
+    rounds: int | None = None
+    """Committed rounds"""
+    accuracy: float | None = None
+    """The last that was evaluated, in [0, 1]"""
+    problem: str = ""
+    """What is wrong with its files"""
+    runs: tuple[RunEntry, ...] = ()
+    """Of a run set, the last one newest"""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it is the folder of several runs."""
+        return self.kind != RUN
+
+    @property
+    def kind_text(self) -> str:
+        """The kind as people say it."""
+        return "comparison" if self.kind == "compare" else self.kind
+
+    @property
+    def methods(self) -> str:
+        """The method, or those of the run set's runs."""
+        names = list(dict.fromkeys(run.method for run in self.runs if run.method)) or [self.method or "?"]
+        return ", ".join(names[:MOST_METHODS]) + (
+            f" and {len(names) - MOST_METHODS} more" * (len(names) > MOST_METHODS)
+        )
+
+    @property
+    def state_text(self) -> str:
+        """The state with what ended the run, what is wrong, or how many runs of a run set are in which state."""
+        if self.problem:
+            return f"{self.state}: {self.problem}"
+        if self.is_set:
+            counts = Counter(run.state for run in self.runs)
+            parts = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+            return f"{self.kind_text}, {len(self.runs)} runs: {parts}" if parts else f"{self.kind_text} without runs"
+        if self.stopped_by is None or self.state == "running":
+            return self.state
+        return stop_text(self.stopped_by) if self.state == "stopped" else f"finished, {stop_text(self.stopped_by)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON has it, with ``bytes`` and ``modified_utc``."""
+        rest = {"folder": str(self.folder), "runs": [run.to_dict() for run in self.runs]}
+        values = {each.name: getattr(self, each.name) for each in fields(self)} | rest
+        del values["nbytes"], values["modified"]
+        return values | {"bytes": self.nbytes, "modified_utc": self.modified.isoformat(timespec="seconds")}
+
+
+def entries(folders: Sequence[Path]) -> list[RunEntry]:
+    """The runs and run sets that these folders are, or that are below them, each once, the newest last.
+
+    ScenarioError for a folder that is not there, and for more than `MOST_FOLDERS` below it.
+    """
+    known: dict[Path, RunEntry] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            why = "is a file" if folder.is_file() else "no such folder"
+            raise ScenarioError(one_paragraph(f"{folder}: {why}"))
+        for entry in _below(folder):
+            known.setdefault(entry.folder.resolve(), entry)
+    return _in_order(known.values())
+
+
+def entry(folder: Path) -> RunEntry | None:
+    """The run or run set of this folder; None for any other folder."""
+    names, files = _content(folder)
+    return _entry(folder, names, files)
+
+
+def half_made(folders: Sequence[Path]) -> list[Path]:
+    """Folders below these that processes have left half filled, or fill now."""
+    return [Path(place, name) for top in folders for place, name in _hidden(top) if HALF_MADE.fullmatch(name)]
+
+
+def _hidden(top: Path) -> Iterator[tuple[str, str]]:
+    for place, names, _ in os.walk(top):
+        yield from ((place, name) for name in names if name.startswith(".") and not Path(place, name).is_symlink())
+        names[:] = [name for name in names if not name.startswith(".") and name not in folder_files.FOLDERS]
+
+
+def _in_order(several: Iterable[RunEntry]) -> list[RunEntry]:
+    return sorted(several, key=lambda each: (each.modified, str(each.folder)))
+
+
+def _below(top: Path) -> Iterator[RunEntry]:
+    searched = 0
+    for place, names, files in os.walk(top):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        found = _entry(Path(place), names, files)
+        if found is not None:
+            names.clear()
+            yield found
+            continue
+        searched += 1
+        if searched > MOST_FOLDERS:
+            raise ScenarioError(
+                one_paragraph(f"{top}: more than {MOST_FOLDERS:,} folders are below it; name one nearer to the runs")
+            )
+
+
+def _content(folder: Path) -> tuple[list[str], list[str]]:
+    """(folders, other files) in a folder, as os.walk tells them apart; nothing where it cannot be read."""
+    return next(((names, files) for _, names, files in os.walk(folder)), ([], []))
+
+
+def _entry(folder: Path, names: Sequence[str], files: Sequence[str]) -> RunEntry | None:
+    mark = next((name for name in MARKS if name in files), None)
+    if LEDGER in files or (SCENARIO in files and folder_files.LOGS in names):
+        return _run(folder, in_set=False)
+    return None if mark is None else _run_set(folder, names, folder / mark)
+
+
+def _run_set(folder: Path, names: Sequence[str], mark: Path) -> RunEntry | None:
+    """None for a file of the mark's name that no run set writes, beside which there are no runs either."""
+    kind, problem = "study", ""
+    try:
+        kind = str(run_records.parsed(read_bytes(mark, MOST_RECORD_NBYTES), run_records.AnyRecord)["study"])
+    except (OSError, ValueError, KeyError) as error:
+        why = "names no study" if isinstance(error, KeyError) else str(error).removeprefix(f"{mark}: ")
+        problem = one_paragraph(f"{mark.name}: {why}")
+    inside = [folder / name for name in sorted(names) if not (folder / name).is_symlink()]
+    contents = ((each, *_content(each)) for each in inside)
+    runs = _in_order(
+        _run(each, in_set=True)
+        for each, below, files in contents
+        if LEDGER in files or (SCENARIO in files and folder_files.LOGS in below)
+    )
+    if problem and not runs:
+        return None
+    own = sum(_nbytes(folder / name) for name in _content(folder)[1])
+    nbytes = (
+        own
+        + sum(run.nbytes for run in runs)
+        + sum(_size(each) for each in inside if each not in {run.folder for run in runs})
+    )
+    states = {run.state for run in runs}
+    state: State = "finished" if states == {"finished"} else "unfinished"
+    if "running" in states or _is_locked(folder):
+        state = "running"
+    state = "damaged" if problem else state
+    changed = max([_changed([folder / mark.name]), *(run.modified for run in runs)])
+    return RunEntry(
+        folder, kind, folder.resolve().parent.name, state, nbytes, changed, problem=problem, runs=tuple(runs)
+    )
+
+
+def _run(folder: Path, in_set: bool) -> RunEntry:
+    name = folder.resolve().parents[1 if in_set else 0].name
+    values: dict[str, Any] = {}
+    problem = ""
+    try:
+        values = _of_ledger(folder / LEDGER)
+    except (OSError, ValueError, sqlite3.Error) as error:
+        why = str(error).removeprefix(f"{folder / LEDGER}: ")
+        why = f"takes longer than {MOST_SECONDS:g} s to read" if why == "interrupted" else why
+        problem = f"{LEDGER}: {why}"
+    try:
+        values = _of_scenario(folder / SCENARIO) | values
+    except (OSError, ValueError) as error:
+        problem = problem or f"{SCENARIO}: {str(error).removeprefix(f'{folder / SCENARIO}: ')}"
+    is_early = values.get("stopped_by") in (None, *EARLY)
+    state: State = "finished" if not is_early else "stopped" if values.get("stopped_by") else "unfinished"
+    if problem:
+        state = "damaged"
+    elif is_early and _is_locked(folder):
+        state = "running"
+    changed = _changed(folder / name for name in (*folder_files.LEDGER, SCENARIO))
+    return RunEntry(folder, RUN, name, state, _size(folder), changed, problem=one_paragraph(problem), **values)
+
+
+def _of_ledger(ledger: Path) -> dict[str, Any]:
+    """Method, seed, rounds, accuracy and how a run ended; what is not there yet is left out."""
+    try:
+        foreign.check_files(ledger)
+        if ledger.with_name(f"{ledger.name}-wal").stat().st_size > MOST_LOG_NBYTES:
+            raise ValueError("its write-ahead log is too large to be read for a list")
+    except FileNotFoundError:
+        pass
+    if not ledger.exists():
+        return {"rounds": 0}
+    try:
+        return _of_summary(ledger) or _of_rounds(ledger)
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):  # killed while it was created
+            return {"rounds": 0}
+        raise
+
+
+def _of_summary(ledger: Path) -> dict[str, Any]:
+    rows = _query(ledger, "SELECT length(value) AS nbytes, value FROM meta WHERE key = 'summary' LIMIT 1")
+    if not rows:
+        return {}
+    if not isinstance(rows[0]["value"], str) or rows[0]["nbytes"] > MOST_RECORD_NBYTES:
+        raise ValueError("its summary is none, or too long")
+    summary = run_records.parsed(rows[0]["value"], run_records.SummaryRecord)
+    keys = ("method", "seed", "rounds", "accuracy", "stopped_by")
+    return {key: summary[key] for key in keys if key in summary}
+
+
+def _of_rounds(ledger: Path) -> dict[str, Any]:
+    last = _query(ledger, "SELECT MAX(round) AS last FROM rounds")[0]["last"]
+    scores = _query(ledger, "SELECT accuracy FROM rounds WHERE accuracy IS NOT NULL ORDER BY round DESC LIMIT 1")
+    accuracy = scores[0]["accuracy"] if scores else None
+    if not isinstance(last, int | None) or not isinstance(accuracy, float | None):
+        raise ValueError("table rounds: holds a value that no run writes")
+    return {"rounds": 0 if last is None else last + 1, "accuracy": accuracy}
+
+
+def _query(ledger: Path, sql: str) -> list[sqlite3.Row]:
+    return read(ledger, sql, limit_seconds=MOST_SECONDS)
+
+
+def _of_scenario(file: Path) -> dict[str, Any]:
+    """Method and seed; nothing of a file that is too long to be read for a list, as one with a name per client."""
+    with suppress(FileNotFoundError):
+        if MOST_SCENARIO_NBYTES < file.stat().st_size <= run_records.MOST_NBYTES:
+            return {}
+    tables = run_records.read_scenario(file)[1]
+    return {key: tables[key] for key in ("method", "seed") if key in tables}
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        return is_locked(folder)
+    except OSError:
+        return False
+
+
+def _nbytes(file: Path) -> int:
+    with suppress(OSError):
+        status = file.lstat()
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return 0
+
+
+def _size(folder: Path) -> int:
+    return sum(_nbytes(Path(place, name)) for place, _, files in os.walk(folder) for name in files)
+
+
+def _changed(files: Iterable[Path]) -> datetime:
+    """When the newest of these files was written."""
+    times = [0.0]
+    for file in files:
+        with suppress(OSError):
+            times.append(file.lstat().st_mtime)
+    return datetime.fromtimestamp(max(times), UTC)
+
+
+# --- as a table -------------------------------------------------------------------------------------------------------
+
+HEADER = ("folder", "method", "rounds", "accuracy", "size", "age", "state")
+DISPENSABLE = ("age", "size", "rounds", "method")
+"""Columns that a narrow terminal leaves out, the first one first"""
+LEFT = ("folder", "method", "state")
+"""Columns of words"""
+
+
+def rows(listed: Sequence[RunEntry]) -> list[list[str]]:
+    """A row of texts per entry, as `HEADER` names them."""
+    accuracies = cells(PERCENT, [each.accuracy for each in listed], missing="")
+    return [
+        [
+            one_paragraph(str(each.folder)),
+            one_paragraph(each.methods),
+            "" if each.rounds is None else str(each.rounds),
+            accuracy,
+            format_bytes(each.nbytes),
+            age_text(time.time() - each.modified.timestamp()),
+            each.state_text,
+        ]
+        for each, accuracy in zip(listed, accuracies, strict=True)
+    ]
+
+
+def age_text(seconds: float) -> str:
+    """``3 h``: whole numbers of the largest unit."""
+    for unit, scale in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= scale:
+            return f"{seconds // scale:.0f} {unit}"
+    return f"{max(0.0, seconds // 1):.0f} s"
+
+
+def show(listed: Sequence[RunEntry]) -> None:
+    """Print the table, of which nothing is cut; on a narrow terminal some columns are left out."""
+    console = terminal.console_on(None)
+    table = [list(HEADER), *rows(listed)]
+    stay = list(range(len(HEADER)))
+    if console.is_terminal:
+        words = [*([*row[:-1], each.state] for row, each in zip(table[1:], listed, strict=True)), table[0]]
+        stay = fitting(widths(words), console.width, terminal.GAP, list(map(HEADER.index, DISPENSABLE)))
+    needed = widths(table)
+    for number, row in enumerate(table):
+        texts = [
+            row[index].ljust(needed[index]) if HEADER[index] in LEFT else row[index].rjust(needed[index])
+            for index in stay
+        ]
+        line = (" " * terminal.GAP).join(texts).rstrip()
+        console.print(line, style=None if number else "bold", markup=False, highlight=False, soft_wrap=True)
+
+
+def as_json(listed: Sequence[RunEntry]) -> Mapping[str, Any]:
+    """What ``ls --json`` prints."""
+    return {"entries": [each.to_dict() for each in listed]}

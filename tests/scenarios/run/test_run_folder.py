@@ -1,0 +1,90 @@
+"""A recorded run is read as it was written, up to its last round; a folder that is no run says why."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from scenarios.config.errors import ReportError, ScenarioError
+from scenarios.run.environment import DataSetRecord, Environment, PartitionRecord
+from scenarios.run.run_folder import RunFolder
+from tests.ledgers import made_run
+
+SCENARIO = 'extends = "digits"\nmethod = "fedavg"\nseed = 3\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return made_run(tmp_path / "run", (0.25, 0.5), SCENARIO)
+
+
+def test_a_run_that_has_not_ended_is_read_up_to_its_last_round(folder: Path) -> None:
+    assert RunFolder(folder).summary == {"stopped_by": "rounds", "rounds": 2}
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        db.execute("DELETE FROM meta WHERE key = 'summary'")
+        db.commit()
+    run = RunFolder(folder)
+    assert (run.method, run.is_begun, run.summary, run.completed) == ("fedavg", True, None, 2)
+    assert ([point.accuracy for point in run.trail], run.final(), run.best()) == ([0.25, 0.5], 0.5, 0.5)
+    assert (run.evaluations, run.logged) == ([], [])
+
+
+def test_settings_are_those_of_this_version_or_as_they_are_written_where_a_module_would_be_imported(
+    folder: Path, tmp_path: Path
+) -> None:
+    assert RunFolder(folder).settings["rounds.policy"] == "sync"
+    own = made_run(tmp_path / "own", (0.5,), 'method = "my_method:SPEC"\n[train]\nlr = 0.5\n')
+    assert RunFolder(own).keys() == {"method": "my_method:SPEC", "train.lr": 0.5}
+
+
+def test_a_scenario_that_cannot_be_resolved_any_more_has_the_settings_of_its_file(tmp_path: Path) -> None:
+    run = RunFolder(made_run(tmp_path / "gone", (0.5,), 'method = "fedgone"\n'))
+    with pytest.raises(ReportError, match=r"scenario\.toml cannot be read: .*fedgone"):
+        run.keys()
+    assert run.settings == {"method": "fedgone"}
+
+
+def test_an_environment_is_read_as_it_was_written_also_with_keys_that_nobody_knows(tmp_path: Path) -> None:
+    began = Environment(
+        device="cpu", workers=2, data=DataSetRecord(name="digits", sha256="ab"), own_method={"table": None}
+    )
+    began.write(tmp_path)
+    tables = json.loads((tmp_path / "environment.json").read_text())
+    assert tables == {
+        "workers": 2,
+        "device": "cpu",
+        "data": {"name": "digits", "sha256": "ab"},
+        "own_method": {"table": None},
+    }
+    (tmp_path / "environment.json").write_text(json.dumps(tables | {"room": "B 17"}))
+    assert RunFolder(tmp_path).environment.tables() == tables | {"room": "B 17"}
+
+
+def test_limits_that_a_run_began_with_are_written_until_it_has_them_again() -> None:
+    before = Environment(device="cpu")
+    longer = before.with_limits({"rounds": {"max": 2}})
+    assert longer.tables() == {"device": "cpu", "began_with": {"rounds": {"max": 2}}}
+    assert longer.with_limits({}).tables() == {"device": "cpu"}
+
+
+def test_an_environment_without_a_model_describes_none() -> None:
+    with pytest.raises(KeyError, match="blocks"):
+        Environment(device="cpu", data=DataSetRecord(), partition=PartitionRecord()).profile("conv")
+
+
+def test_a_run_that_has_described_nothing_yet_goes_on_on_any_device(tmp_path: Path) -> None:
+    RunFolder(tmp_path).check_device("cuda:1")
+    Environment(device="cpu").write(tmp_path)
+    with pytest.raises(ScenarioError, match="--device cuda:1: the run began on cpu, and would not be bit-identical"):
+        RunFolder(tmp_path).check_device("cuda:1")
+
+
+def test_a_ledger_whose_creation_was_interrupted_has_no_summary(tmp_path: Path) -> None:
+    assert RunFolder(tmp_path).meta == {}
+    (tmp_path / "ledger.sqlite").touch()
+    run = RunFolder(tmp_path)
+    assert (run.meta, run.summary, run.is_begun) == ({}, None, False)

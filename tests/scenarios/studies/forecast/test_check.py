@@ -1,0 +1,256 @@
+"""``fedbr check``: what a scenario weighs and will cost, and whether it can run here at all, without training."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError, load
+from scenarios.report import check_output, terminal
+from scenarios.studies.forecast import check
+from scenarios.studies.forecast.check import Check, DataSource, MachineCosts
+from scenarios.studies.forecast.estimate import RefusedClients, estimate
+from scenarios.studies.forecast.typical_visits import TypicalVisits
+from tests.scenarios.studies.forecast.profiles import profile
+
+COSTS = MachineCosts(
+    rounds=40,
+    virtual_seconds_per_round=1.5,
+    bytes_per_round=(1000.0, 2000.0),
+    wall_seconds_per_round=None,
+    wall_seconds=None,
+    wall_from=None,
+    workers=2,
+    device="cpu",
+    disk_nbytes=1_390_000,
+    coordinator_nbytes=74_000_000,
+    worker_nbytes=569_000_000,
+)
+HERE = DataSource("here", None, None, None)
+
+
+def checked(*overrides: str, **changes: Any) -> Check:
+    """A check of the digits as it would be, with these costs in place of those of this machine."""
+    loaded = load("digits", ["method=fedavg", "method_options={}", *overrides])
+    found = estimate(TypicalVisits(loaded, replace(profile(samples=32), test_samples=np.full(10, 8))))
+    return Check({}, [], [], [], replace(found, **changes), HERE, COSTS, [])
+
+
+def texts(found: Check) -> tuple[dict[str, Any], list[str], dict[str, str]]:
+    """(rows of costs, notes below them, rows of the estimate), as they are printed."""
+    result = found.plain()
+    rows = {name: (each, total) for name, each, total in check_output.cost_rows(result["costs"], result["estimate"])}
+    notes = list(check_output.cost_notes(result["costs"], result["estimate"]))
+    return rows, notes, dict(check_output.estimate_rows(result["estimate"]))
+
+
+@pytest.fixture(scope="module")
+def cifar100(tmp_path_factory: pytest.TempPathFactory) -> Check:
+    """The check of the FedBR paper's CIFAR-100 setting, on a machine without the data."""
+    root = tmp_path_factory.mktemp("no-data")
+    return check.run_check(load("fedbr-cifar100", [f"data.root={root}", "model.norm=group"]), root)
+
+
+def column(rows: list[dict[str, Any]], name: str, digits: int = 4) -> list[float]:
+    return [round(row[name], digits) for row in rows]
+
+
+# --- blocks and alphas ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_the_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say_and_a_message_a_header_more(cifar100: Check) -> None:
+    rows, blocks = cifar100.alphas, cifar100.blocks
+    assert column(rows, "payload_nbytes") == [205_200, 33_780_112, 42_178_960, 44_281_232, 44_873_104]
+    assert column(rows, "flops_ratio", 3) == [1.000, 1.161, 1.484, 1.968, 2.633]
+    assert column(rows, "ratio_3f") == [1.0001, 1.1612, 1.4834, 1.9668, 2.6313]
+    assert column(rows, "eq2") == [1.1667, 1.5, 2.0, 2.6667, 3.5]
+    assert column(rows, "nominal_share") == [0.1667, 0.3333, 0.5, 0.6667, 0.8333]
+    assert column(rows, "share") == [0.0046, 0.7527, 0.9398, 0.9866, 0.9998]
+    for row in rows:
+        assert 0 < row["message_nbytes"] - row["payload_nbytes"] < 1000
+    assert [block["name"] for block in blocks] == ["stem", "stage1", "stage2", "stage3", "stage4", "head"]
+    assert sum(block["params"] for block in blocks) == 11_220_132
+    assert sum(block["nbytes"] for block in blocks) == 4 * 11_220_132
+    assert sum(block["flops_forward"] for block in blocks) == 2 * 555_468_800
+
+
+def test_two_blocks_by_hand() -> None:
+    (row,) = check.alphas(TypicalVisits(load("digits", ["model.blocks=balanced:2"]), profile()))
+
+    # A plain step: 3 x 1200 less the first block's input gradient; the pathway adds 200 forward and 200 back.
+    assert row["flops_ratio"] == (2600 + 400) / 2600
+    assert row["ratio_3f"] == 1 + 2 * 200 / (3 * 1200)
+    assert row["payload_nbytes"] == 4 * 300
+    assert (row["share"], row["nominal_share"], row["eq2"]) == (0.75, 0.5, 1.5)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_data_set_is_a_warning_and_leaves_out_what_depends_on_it(cifar100: Check) -> None:
+    found, data = cifar100.estimate, cifar100.plain()["estimate"]["data"]
+
+    assert data["found"] is None
+    assert data["warning"].startswith("data set cifar100 was not found; searched data.root (")
+    assert data["get"].startswith("put cifar100/train.parquet and cifar100/test.parquet, or torchvision's")
+    assert (found.flops, found.virtual_seconds, found.joules) == (None, None, None)
+    assert found.bytes[0] > 0
+
+
+def test_missing_data_that_can_be_downloaded_are_said_to_be() -> None:
+    get = check.data_source(load("cifar10-cnn"), profile(), None).get or ""
+    assert get.startswith("the first run downloads it with torchvision (data.download = true); if you have it, put ")
+    assert check.data_source(load("digits"), profile(), "scikit-learn") == DataSource("scikit-learn", None, None, None)
+
+
+def test_a_data_set_of_ones_own_is_looked_for_by_its_place_and_not_by_the_name_in_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(name: str, root: str | None, cache: Path | None) -> None:
+        raise LookupError(name)
+
+    monkeypatch.setattr(check, "find_data", asked)
+    place = "benchmarks.engine_parts.images:images_200"
+    with pytest.raises(LookupError, match=place):
+        check.run_check(load("digits", [f"data.name={place}", "model.name=cnn"]), tmp_path)
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that_are_too_small(cifar100: Check) -> None:
+    refused = replace(cifar100.estimate, refused_clients=[RefusedClients(3, "board: 4 B x ...")])
+    result, stream = replace(cifar100, estimate=refused).plain(), io.StringIO()
+    check_output.print_check(result, stream)
+    lines = stream.getvalue().splitlines()
+
+    assert lines[1].startswith("costs, at most"), "before all details"
+    assert 'name = "cifar100"' not in lines
+    assert "…" not in stream.getvalue()
+    unbroken = ("warning: data set", "to get it:", "wall time:")
+    assert max(len(line) for line in lines if not line.startswith(unbroken)) <= 80
+    row = "1 205,200 205,377 0.46 % 16.67 % 1.000 1.0001 1.1667"
+    assert row in [" ".join(line.split()) for line in lines]
+    assert any(line.startswith("warning: data set cifar100 was not found") for line in lines)
+    assert "warning: 3 clients cannot take part: board: 4 B x ..." in lines[:20]
+    check_output.print_check(result, stream, keys=True)
+    assert 'name = "cifar100"' in stream.getvalue().splitlines()
+
+
+def test_wall_time_is_that_of_measured_rounds_and_otherwise_unknown() -> None:
+    found = checked(bytes=(40_000, 80_000), virtual_seconds=60.0, joules=None)
+    rows, notes, _ = texts(found)
+    assert rows == {
+        "virtual time": ("1.5 s", "1 min"),
+        "bytes": ("1 kB to 2 kB", "40 kB to 80 kB"),
+        "wall time here": ("unknown", "unknown"),
+    }
+    assert notes[0] == "wall time: unknown, since no run of this kind is in --out; --measure finds it in a few rounds"
+    assert notes[2] == "memory: about 74 MB for the coordinator, and 569 MB for each of 2 workers"
+    rows, notes, _ = texts(found.with_pace(0.5, 1))
+    assert rows["wall time here"] == ("500 ms", "20 s")
+    assert notes[0] == "wall time: measured just now, with 1 worker on cpu"
+
+
+def test_budgets_evaluations_and_rounds_that_cannot_be_timed_are_in_words() -> None:
+    _, notes, _ = texts(checked("rounds.participants=5", "budget.bytes=40 kB"))
+    assert notes[0] == "budget: budget.bytes ends the run after about 2 rounds"
+    evaluated = checked("rounds.max=5", "eval.on=both", "eval.charged=true")
+    found = evaluated.plain()["estimate"]["evaluation_visits"]
+    nbytes = 50 * (found["message_down_nbytes"] + found["message_up_nbytes"])
+    assert (found["evaluations"], found["clients"], found["bytes"]) == (5, 10, nbytes)
+    assert texts(evaluated)[2]["of these, evaluations"].endswith(", 5 x 10 visits")
+    assert "evaluation_visits" not in checked().plain()["estimate"]
+    untimed = checked(virtual_seconds=None, joules=None, untimed="not computed within 5 s")
+    assert texts(untimed)[2]["virtual time"] == f"{terminal.UNKNOWN} not computed within 5 s"
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_check_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(["check", "digits", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+
+    assert set(result) == {"scenario", "blocks", "alphas", "notes", "estimate", "costs", "refusals"}
+    assert result["refusals"] == []
+    assert result["estimate"]["data"]["found"] is not None
+    assert result["estimate"]["flops"] > 0
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keep", "copies"), [("newest", 2), ("best", 3), ("every:10", 6), pytest.param((1, 10, 99), 4, id="list")]
+)
+def test_disk_counts_the_checkpoints_that_are_kept(keep: str | tuple[int, ...], copies: int) -> None:
+    assert check.checkpoints_kept(keep, 40) == copies
+
+
+def test_what_clients_of_fedbr_keep_is_refused_with_the_sum_where_the_disk_cannot_hold_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(check, "free_nbytes", lambda out: 5999)
+    visits = TypicalVisits(load("digits", ["model.blocks=balanced:2"]), profile())
+    with pytest.raises(ScenarioError) as caught:
+        check.check_disk(visits, tmp_path)
+
+    # 100 parameters of each of ten clients, and a second copy of five while a round is under way.
+    assert estimate(visits).state_disk_nbytes == 15 * 400
+    assert str(caught.value) == (
+        f"digits: data.clients = 10: client states need 15 x 400 B = 6 kB, but --out {tmp_path} has 6 kB free"
+    )
+
+
+ABSENT = DataSource(None, None, "data set mnist was not found", None)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "overrides", "refused", "data", "refusal"),
+    [
+        ("digits", (), 0, HERE, None),
+        ("digits", (), 9, HERE, None),
+        ("digits", (), 10, HERE, "fleet.devices: none of 10 clients can take part: board: too small"),
+        ("mnist-cnn", (), 0, ABSENT, None),  # it is downloaded
+        (
+            *("mnist-cnn", ("data.download=false",), 0, ABSENT),
+            "data.name = 'mnist': data set mnist was not found; it is not downloaded: data.download is false",
+        ),
+    ],
+)
+def test_a_run_that_cannot_work_is_refused_by_key(
+    scenario: str, overrides: tuple[str, ...], refused: int, data: DataSource, refusal: str | None
+) -> None:
+    found = checked(refused_clients=[RefusedClients(refused, "board: too small")]).estimate
+    reasons = list(check.refusals(load(scenario, overrides), found, data, COSTS))
+    assert reasons == ([] if refusal is None else [refusal])
+
+
+def test_a_model_that_needs_more_memory_than_this_machine_has_is_refused() -> None:
+    costs = replace(COSTS, worker_nbytes=10**18)
+    (reason,) = check.refusals(load("digits"), checked().estimate, HERE, costs)
+    assert reason.startswith(
+        "train.batch = 16: the coordinator and one worker need 1000 PB of memory, and this machine"
+    )
+
+
+def test_check_ends_with_2_where_data_cannot_be_had_after_it_has_said_all_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDBR_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    words = ["check", "mnist-cnn", "data.download=false", "--out", str(tmp_path)]
+    assert main.run_command([*words, "--json"]) == 2
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert result["costs"]["bytes_per_round"][0] > 0
+    assert result["costs"]["wall_seconds"] is None
+    (reason,) = result["refusals"]
+    assert captured.err.splitlines()[-1] == f"fedbr: mnist-cnn: {reason}"

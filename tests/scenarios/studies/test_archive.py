@@ -1,0 +1,200 @@
+"""An archive of a run or run set: what is in it, what is not, and that a reader can work with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import tarfile
+import time
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from coordinator.records.schema import HostEvent
+from coordinator.records.store import Ledger
+from edge.protocol.files import folder_lock
+from scenarios.cli.main import run_command
+from scenarios.config.errors import ScenarioError
+from scenarios.studies.archive import pack
+from scenarios.studies.run_list import entries
+from tests.ledgers import made_run
+from tests.scenarios.in_this_process import pool_in_this_process, run
+from tests.scenarios.runs import refused
+
+__all__ = ["pool_in_this_process"]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two rounds, whose ledger has an event that names the home folder."""
+    folder = run(tmp_path_factory.mktemp("out"), "rounds.max=2")
+    with closing(Ledger(folder / "ledger.sqlite", None)) as ledger:
+        ledger.event(HostEvent("worker_died", "1", "a", time.time()))
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        db.execute("UPDATE host_events SET detail = ?", (f"File {Path.home()}/fed/mine.py",))
+        db.commit()
+    (folder / "report.html").write_text(f"<td>{Path.home()}/fed</td>")
+    (folder / "measure.json").write_text(json.dumps({"folder": f"{Path.home()}/fed"}))
+    return folder
+
+
+def unpacked(archive: Path, place: Path) -> Path:
+    """The one folder in an archive."""
+    with tarfile.open(archive) as file:
+        file.extractall(place, filter="data")
+    ((folder,),) = (list(scenario.iterdir()) for scenario in place.iterdir())
+    return folder
+
+
+def test_an_archive_has_what_a_reader_needs_and_no_checkpoints_unless_they_are_asked_for(
+    recorded: Path, tmp_path: Path
+) -> None:
+    packed = pack(recorded, tmp_path / "a.tar.gz")
+    names = {"README.md", "environment.json", "ledger.sqlite", "measure.json", "report.html", "scenario.toml"}
+    assert {Path(name).name for name in packed.files} == {*names, "summary.json"}
+    assert {Path(name).parent for name in packed.files} == {Path("digits", recorded.name)}
+    assert (packed.notes, packed.nbytes) == ((), (tmp_path / "a.tar.gz").stat().st_size)
+    whole = pack(recorded, tmp_path / "b.tar.gz", checkpoints=True)
+    assert {Path(name).parent.name for name in set(whole.files) - set(packed.files)} == {"checkpoints"}
+
+
+def test_the_same_run_gives_the_same_bytes_on_another_day(recorded: Path, tmp_path: Path) -> None:
+    first, second = (pack(recorded, tmp_path / name).path for name in ("a.tar.gz", "b.tar.gz"))
+    assert first.read_bytes() == second.read_bytes()
+    with tarfile.open(first) as file:
+        started = json.loads((recorded / "environment.json").read_text())["started_utc"]
+        assert {member.mtime for member in file} == {datetime.fromisoformat(started).timestamp()}
+    os.utime(recorded / "scenario.toml", (0, 0))
+    assert pack(recorded, second).path.read_bytes() == first.read_bytes()
+    assert sorted(tmp_path.iterdir()) == [first, second]  # and nothing half written
+
+
+def test_no_file_names_a_home_folder(recorded: Path, tmp_path: Path) -> None:
+    assert str(Path.home()).encode() in (recorded / "ledger.sqlite").read_bytes()
+    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz").path, tmp_path / "elsewhere")
+    for file in folder.rglob("*"):
+        assert f"{Path.home()}/fed".encode() not in file.read_bytes(), file
+    assert (folder / "report.html").read_text() == "<td>~/fed</td>"
+    assert json.loads((folder / "measure.json").read_text()) == {"folder": "~/fed"}
+
+
+def test_a_reader_can_list_report_replay_verify_and_resume_it(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = hashlib.sha256((recorded / "ledger.sqlite").read_bytes()).digest()
+    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz", checkpoints=True).path, tmp_path / "elsewhere")
+    assert hashlib.sha256((recorded / "ledger.sqlite").read_bytes()).digest() == before
+    (listed,) = entries([folder])
+    assert (listed.state, listed.rounds, listed.scenario) == ("finished", 2, "digits")
+    assert run_command(["diff", str(recorded), str(folder)]) == 0
+    (folder / "report.html").unlink()
+    (folder / "measure.json").unlink()
+    assert run_command(["report", str(folder)]) == 0
+    assert run_command(["replay", str(folder), "fleet.server.up=1 Mbit/s"]) == 0
+    assert run_command(["verify", str(folder), "--workers", "1", "-q"]) == 0
+    assert "all 2 rounds of" in capsys.readouterr().out
+    assert run_command(["resume", str(folder), "rounds.max=3", "--workers", "1", "-q", "--no-report"]) == 0
+
+
+def test_an_archive_without_checkpoints_can_be_verified(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz").path, tmp_path / "elsewhere")
+    assert run_command(["verify", str(folder), "--workers", "1", "-q"]) == 0
+    assert "all 2 rounds of" in capsys.readouterr().out
+
+
+def test_modules_of_the_users_own_are_packed_as_they_are_and_paths_in_them_are_said(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "digits" / "a", (0.5,), 'method = "mine:SPEC"\n')
+    content = f"DATA = '{Path.home()}/data'\n"
+    (folder / "sources").mkdir()
+    (folder / "sources" / "mine.py").write_text(content)
+    (folder / "sources" / "secrets.py").write_text("")  # no record names it
+    sources = {"mine": {"file": "~/mine.py", "sha256": "0"}}
+    method = {"name": "mine", "columns": [], "nominal": False}
+    (folder / "environment.json").write_text(
+        json.dumps({"blocks": [], "partition": {}, "sources": sources, "method": method})
+    )
+    (folder / "report.html").write_text("")
+    packed = pack(folder, tmp_path / "a.tar.gz")
+    assert packed.notes == ("sources/mine.py has the path of your home folder",)
+    place = unpacked(packed.path, tmp_path / "elsewhere")
+    assert (place / "sources" / "mine.py").read_text() == content
+    assert not (place / "sources" / "secrets.py").exists()
+    assert "Modules of its author are in `sources`." in (place / "README.md").read_text()
+
+
+def test_the_readme_says_what_it_is_what_it_gave_and_how_to_repeat_it(recorded: Path, tmp_path: Path) -> None:
+    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz").path, tmp_path / "elsewhere")
+    text = (folder / "README.md").read_text()
+    assert text.startswith("# digits: fedavg\n\nThis folder holds a run, made by FedBR Edge ")
+    for line in (
+        "| rounds | 2 |",
+        "    fedbr report .",
+        "    fedbr run scenario.toml",
+        "    fedbr verify .",
+        "`report.html`: to be opened in a browser, without a network.",
+        "| accuracy, final | ",
+        "| torch | ",
+    ):
+        assert line in text
+    assert "icence" not in text
+
+
+def test_a_run_set_is_packed_with_its_runs_and_tables(tmp_path: Path) -> None:
+    folder = tmp_path / "digits" / "compared"
+    runs = [made_run(folder / name, (0.5,), 'method = "fedavg"\n') for name in ("a", "b")]
+    result = {"study": "compare", "runs": [{"name": run.name, "run_dir": str(run)} for run in runs]}
+    (folder / "compare.json").write_text(json.dumps(result))
+    (folder / "report.html").write_text("")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "killed" / "logs").mkdir(parents=True)
+    (folder / "killed" / "scenario.toml").write_text('method = "fedavg"\n')
+    packed = pack(folder, tmp_path / "a.tar.gz")
+    assert packed.notes == ("killed has not committed a round, and is left out",)
+    place = unpacked(packed.path, tmp_path / "elsewhere")
+    assert sorted(path.name for path in place.iterdir()) == ["README.md", "a", "b", "compare.json", "report.html"]
+    assert [run["run_dir"] for run in json.loads((place / "compare.json").read_text())["runs"]] == ["a", "b"]
+    assert (
+        "This folder holds a comparison of 2 runs, each in a folder of its own, made by"
+        in (place / "README.md").read_text()
+    )
+    (listed,) = entries([tmp_path / "elsewhere"])
+    assert (listed.kind, [run.folder.name for run in listed.runs]) == ("compare", ["a", "b"])
+
+
+def test_a_run_that_was_killed_is_packed_as_far_as_it_is(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "digits" / "a", (0.5, 0.25), 'method = "fedavg"\n')
+    (folder / "report.html").write_text("")
+    ledger = Ledger(folder / "ledger.sqlite", None)  # its log stays beside it
+    try:
+        ledger._db.execute("DELETE FROM meta WHERE key = 'summary'")
+        packed = pack(folder, tmp_path / "a.tar.gz")
+    finally:
+        ledger.close()
+    assert packed.notes == ("a has not ended",)
+    place = unpacked(packed.path, tmp_path / "elsewhere")
+    assert not (place / "summary.json").exists() and not (place / "ledger.sqlite-wal").exists()
+    (listed,) = entries([place])
+    assert (listed.state, listed.rounds, listed.accuracy) == ("unfinished", 2, 0.25)
+
+
+def test_what_cannot_be_packed_is_refused(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "pack", str(tmp_path)) == f"{tmp_path}: is no run, and no folder of a run set"
+    (tmp_path / "new" / "logs").mkdir(parents=True)
+    (tmp_path / "new" / "scenario.toml").write_text("")
+    why = "no round has been committed, so there is nothing to pack"
+    assert refused(capsys, "pack", str(tmp_path / "new")) == f"{tmp_path / 'new'}: {why}"
+    with folder_lock(recorded), pytest.raises(ScenarioError, match="another process has locked this run"):
+        pack(recorded, tmp_path / "a.tar.gz")
+    with pytest.raises(ScenarioError, match=f"{tmp_path}: is a folder; name the archive, such as "):
+        pack(recorded, tmp_path)
+    (recorded / "uncertainty.json").symlink_to("/etc/passwd")
+    with pytest.raises(OSError, match="is a link"):
+        pack(recorded, tmp_path / "a.tar.gz")
+    (recorded / "uncertainty.json").unlink()
+    assert not (tmp_path / "a.tar.gz").exists()
