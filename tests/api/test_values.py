@@ -80,8 +80,7 @@ def test_arrays_are_refused_without_a_look_at_their_numbers() -> None:
         ({"n_workers": 5}, "unknown key n_workers: no key of a scenario; use workers"),
         (
             {"method": ["fedavg", "fedprox"]},
-            "method = ['fedavg', 'fedprox']: a run takes one; compare takes several, as methods fedavg,fedprox, and "
-            "sweep, as method=fedavg,fedprox",
+            "method = ['fedavg', 'fedprox']: a run takes one; compare and sweep take several, as method=fedavg,fedprox",
         ),
         ({"train": {"lr": 1}, "train.lr": 2}, "train.lr: is given twice; a key has one value"),
         ({"stop.target_accuracy": 90}, "stop.target_accuracy = 90: is above 1; say 0.9 or '90 %'"),
