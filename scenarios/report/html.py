@@ -1,7 +1,7 @@
 """The report of runs: tables, figures and one HTML file that opens offline.
 
-An unfinished run is reported up to its last committed round, and marked. matplotlib is imported by the function that
-uses it, so that the command line starts fast.
+An unfinished run is reported up to its last committed round, and marked. matplotlib and jinja2 are imported by the
+functions that use them, so that the command line starts fast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from scenarios.config.toml_source import leaves
 from scenarios.report import drawn_times, groups, labels, method_style
 from scenarios.report import result_tables as tables
 from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
-from scenarios.report.pages import PageTable, as_table, render, write_study
 from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
 from scenarios.report.tables import Table
@@ -41,6 +40,8 @@ MOST_DRAWN = 12
 """Number of an experiment's rows in figures."""
 MOST_IN_TITLE, MOST_FACTS = 4, 4
 """Number of groups named in the title, and of different values of a fact."""
+NO_BREAK = "\u00a0"
+"""A space at which no line is broken"""
 ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "started_utc")
 """Parts of the environment that have their own sections."""
 
@@ -129,7 +130,7 @@ class ExperimentAnswer:
     """Of the setting, before those of the runs"""
     figures: Sequence[tuple[str, str, str]] = ()
     """(name, HTML of `plot_style.svg`, caption)"""
-    tables: Sequence[Table | PageTable] = ()
+    tables: Sequence[Table] = ()
     warnings: Sequence[str] = ()
 
 
@@ -146,8 +147,7 @@ def write_experiment(
     ``drawn``: labels of the groups in figures and in tables of single runs; by default the first `MOST_DRAWN`.
     """
     if not by_group:
-        facts, shown = dict(answer.facts), answer.tables
-        return write_study(output, title, answer.sentence, facts, answer.figures, shown, answer.warnings)
+        return _write(render("study.html.j2", title=title, answer=answer), output, follow=False)
     kept = set(drawn) or {group.label for group in by_group[:MOST_DRAWN]}
     left = len(by_group) - len(kept)
     note = [f"Figures and tables of single runs show {len(kept)} of {len(by_group)} rows."] if left > 0 else []
@@ -155,7 +155,7 @@ def write_experiment(
     named = {*answer.facts, *(name.removesuffix("s") for name in answer.facts)}
     values = {
         **sections,
-        "answer": replace(answer, tables=list(map(as_table, answer.tables))),
+        "answer": answer,
         "facts": [*answer.facts.items(), *(fact for fact in sections["facts"] if fact[0] not in named)],
         "notices": [*groups.notices(by_group, with_unnamed=False), *note],
         "all_runs": sections["runs"],
@@ -168,6 +168,23 @@ def _page(title: str, runs: FoundRuns) -> str:
     target = _target(opened[0], comparison)
     values = _sections(groups.grouped(opened), target, comparison, runs.left_out)
     return render("report.html.j2", FILTERS, title=title, answer=None, **values)
+
+
+def render(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
+    """A template of this package with these values; everything but figures is escaped."""
+    import jinja2
+
+    loader = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
+    templates = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    templates.filters |= {"breakable": _breakable, **(filters or {})}
+    return templates.get_template(template).render(**values)
+
+
+def _breakable(text: str) -> str:
+    """The text of a cell, which may be broken between a mean and its interval alone."""
+    return text.replace(" ", NO_BREAK).replace(f"{NO_BREAK}±", " ±")
 
 
 def _write(page: str, output: Path, follow: bool) -> Path:
