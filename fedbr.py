@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
     from scenarios.api.calls import check, replay, resume, run, verify
-    from scenarios.api.drawn import DrawnFigure
+    from scenarios.api.figures import DrawnFigure
     from scenarios.api.folders import RunList, diff, ls
     from scenarios.api.mlflow import MLflow
     from scenarios.api.run import Run
@@ -112,7 +112,7 @@ _HOMES = {
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",
     "dataset": "scenarios.api.arrays",
-    "DrawnFigure": "scenarios.api.drawn",
+    "DrawnFigure": "scenarios.api.figures",
     "MLflow": "scenarios.api.mlflow",
     "ReportError": "scenarios.config.errors",
     "Run": "scenarios.api.run",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.units import format_bytes, format_joules, format_seconds
 from edge.protocol.plugins import display_name
 from scenarios.api import tables
+from scenarios.api.figures import RunFigures
 from scenarios.api.values import place
 from scenarios.report.run_reader import RecordedRun, open_runs
 
@@ -17,13 +18,12 @@ if TYPE_CHECKING:
     import pyarrow
 
     from edge.training.trained_model import Examples, TrainedModel
-    from scenarios.api.drawn import DrawnFigure
 
 TOTALS = ("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules")
 """Amounts of the summary that are sums over rounds"""
 
 
-class Run:
+class Run(RunFigures):
     """One run. `fedbr.run` and `fedbr.resume` return one, and `fedbr.open` opens its folder later.
 
     ReportError for a folder that is not a run, or cannot be read.
@@ -129,14 +129,9 @@ class Run:
 
     # --- figures, report, model ---------------------------------------------------------------------------------------
 
-    def plot(self, figure: str = "curves") -> DrawnFigure:
-        """A figure of the report, by its name: ``curves``, ``timing``, ``bottlenecks``, ``blocks``, ``partition``, ..
-
-        ReportError, with the names that there are, for one that this run has no data for.
-        """
-        from scenarios.api import drawn
-
-        return drawn.figure([self.folder], figure)
+    def run_folders(self) -> list[Path]:
+        """The folders that figures are drawn of."""
+        return [self.folder]
 
     def report(self, path: str | PathLike[str] | None = None) -> Path:
         """Write the report, by default ``report.html`` in the run's folder, and return its path."""

@@ -14,6 +14,7 @@ from coordinator.workers.task import Stopped
 from scenarios.api import values
 from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.calls import Folder, calling, path_of, session
+from scenarios.api.figures import RunFigures
 from scenarios.api.notebook import parallel_display, progress_display
 from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.run import Run
@@ -33,11 +34,10 @@ from scenarios.run.run_records import read_json
 if TYPE_CHECKING:
     import pandas
 
-    from scenarios.api.drawn import DrawnFigure
     from scenarios.cluster.ray_engine import RayRuns
 
 
-class RunCollection(Sequence[Run]):
+class RunCollection(RunFigures, Sequence[Run]):
     """The runs of a comparison or a sweep, in the order in which they were planned."""
 
     def __init__(self, folder: Path, runs: Sequence[Run], result: dict[str, Any]) -> None:
@@ -63,11 +63,9 @@ class RunCollection(Sequence[Run]):
         """
         return report(self, path)
 
-    def plot(self, figure: str = "curves") -> DrawnFigure:
-        """A figure of the report of all runs, as `fedbr.Run.plot`."""
-        from scenarios.api import drawn
-
-        return drawn.figure([run.folder for run in self], figure)
+    def run_folders(self) -> list[Path]:
+        """The folders that figures are drawn of."""
+        return [run.folder for run in self]
 
     def to_pandas(self, by: Literal["run", "cell"] = "run") -> pandas.DataFrame:
         """A row per run: ``run``, the keys of the grid, ``seed``, and its readings; or ``by="cell"`` a row per cell.
@@ -120,6 +118,7 @@ def compare(
     methods: Sequence[str] = ("fedavg", "fedprox", "fedmlb", "fedbr"),
     *,
     seeds: int = 1,
+    baseline: str | None = None,
     parallel: int | None = None,
     out: Folder = "runs",
     run_id: str | None = None,
@@ -134,7 +133,8 @@ def compare(
     """Run each of the methods on the same data, fleet and seeds, each to its limit, in one folder.
 
     ``methods``: their names, also as one text with commas between them. ``seeds``: how many, counted up from ``seed``
-    or the scenario's own. ``result`` has the accuracies at the smallest bytes and virtual time that all runs reached,
+    or the scenario's own; ``baseline``: the method that the report of several seeds compares others with. ``result``
+    has the accuracies at the smallest bytes and virtual time that all runs reached,
     or with several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
     finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
@@ -146,7 +146,7 @@ def compare(
         axis = axis_of(METHOD, [str(as_names({METHOD: method})[METHOD]).strip() for method in names])
         common = values.overrides(as_names(overrides, scenario))
         grid = Grid(values.named(with_names(scenario)), (axis,), common)
-        experiment = plan(grid, at_least_1("seeds", seeds), seed, run_id)
+        experiment = plan(grid, at_least_1("seeds", seeds), seed, run_id).with_baseline(baseline)
         return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 
 
@@ -155,6 +155,7 @@ def sweep(
     grid: Mapping[str, Sequence[Any]],
     *,
     seeds: int = 3,
+    baseline: str | None = None,
     parallel: int | None = None,
     zipped: bool = False,
     targets: Sequence[float] = (),
@@ -171,7 +172,8 @@ def sweep(
     """Run a scenario over a grid of values and several seeds, each run to its limit, in one folder.
 
     ``grid``: dotted key -> its values, all combinations of which are run, or with ``zipped`` the lists side by side;
-    ``seeds``: how many, counted up from ``seed`` or the scenario's own; ``parallel``: runs at a time, by default one,
+    ``seeds``: how many, counted up from ``seed`` or the scenario's own; ``baseline``: number or name of the row that
+    the report compares others with; ``parallel``: runs at a time, by default one,
     which share the ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
     ``on``: a Ray cluster, named as in `fedbr.run`, on whose nodes the runs are made as wholes, each with so many
     ``workers``: by default all that there is room for at the same time, or at most ``parallel``.
@@ -196,7 +198,7 @@ def sweep(
         count = None if SEED in grid else at_least_1("seeds", seeds)
         common = values.overrides(as_names(overrides, scenario))
         asked = Grid(values.named(with_names(scenario)), axes, common, zipped)
-        experiment = plan(asked, count, seed, goals, run_id)
+        experiment = plan(asked, count, seed, goals, run_id).with_baseline(baseline)
         return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 
 

@@ -98,14 +98,14 @@ def gc(
     from costmodel.units import format_bytes
     from scenarios.config.errors import ScenarioError
     from scenarios.report import terminal
-    from scenarios.report.pages import PageTable
+    from scenarios.report.tables import of_texts
     from scenarios.studies import removal
 
     found = removal.waste(folders or ([RUNS] if RUNS.exists() else []), checkpoints)
     nbytes = sum(each.nbytes for each in found)
     if found and not as_json:
         rows = [[str(each.path), format_bytes(each.nbytes), each.why] for each in found]
-        terminal.print_table(PageTable("what no result needs", ["folder", "size", "why"], rows), columns=3)
+        terminal.print_table(of_texts("what no result needs", ["folder", "size", "why"], rows), columns=3)
     is_wanted = yes or (not as_json and sys.stdin.isatty() and bool(found) and _asked(f"Free {_size(nbytes)}?"))
     for each in found if is_wanted else ():
         try:

@@ -84,13 +84,37 @@ def report(
     parquet: Annotated[
         Path | None, typer.Option("--parquet", metavar="[PATH]", help="the same as Parquet; rounds.parquet by default")
     ] = None,
+    figure: Annotated[
+        str | None, typer.Option("--figure", metavar="NAME", help="write one figure of the report instead: curves, ..")
+    ] = None,
+    pdf: Annotated[
+        Path | None, typer.Option("--pdf", help="file of the figure, also .svg or .png; NAME.pdf by default")
+    ] = None,
+    width: Annotated[str | None, typer.Option("--width", help="of the figure: 3.3in (by default), 84mm, 252pt")] = None,
+    panel: Annotated[
+        int | None, typer.Option("--panel", min=1, help="one panel of the figure alone; 1 is the first")
+    ] = None,
 ) -> None:
     """Write the report of any runs as one HTML file, grouped by what differs in their scenarios."""
-    from scenarios.config.errors import ReportError
+    from scenarios.config.errors import ReportError, ScenarioError
+    from scenarios.report import figure_files
     from scenarios.report import html as reports
+    from scenarios.run.run_finder import found
 
+    alone = {"--pdf": pdf, "--width": width, "--panel": panel}
+    beside = {"--output": output, "--csv": csv, "--parquet": parquet}
+    for option, value in (alone if figure is None else beside).items():
+        if value is not None:
+            why = "of one figure: name it with --figure" if figure is None else "of a whole report: leave out --figure"
+            raise ScenarioError(f"{option} {value}: is {why}")
     try:
-        print(reports.from_folders(folders, output, csv, parquet))
+        if figure is None:
+            print(reports.from_folders(folders, output, csv, parquet))
+            return
+        inches = figure_files.WIDTH_INCHES if width is None else figure_files.inches(width)
+        path = pdf or Path(f"{figure}.pdf")
+        figure_files.write(found(folders).folders, figure, path, inches, panel)
+        print(path)
     except OSError as error:
         raise ReportError(f"cannot write {error.filename}: {error.strerror}") from None
 

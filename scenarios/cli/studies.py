@@ -64,12 +64,18 @@ Targets = Annotated[
     typer.Option("--target", metavar="A", help="an accuracy, by default the scenario's; may be repeated"),
 ]
 
+Baseline = Annotated[
+    str | None,
+    typer.Option("--baseline", metavar="ROW", help="number or name of the row that others are compared with"),
+]
+
 
 @with_options(SpreadOptions)
 def compare(
     scenario: ScenarioName,
     words: Words = None,
     seeds: Seeds = 1,
+    baseline: Baseline = None,
     *,
     options: SpreadOptions,
 ) -> None:
@@ -80,7 +86,7 @@ def compare(
     from scenarios.experiment.compare import plan
     from scenarios.experiment.grid import grid_of
 
-    experiment = plan(grid_of(scenario, words or []), seeds, options.seed, options.run_id)
+    experiment = plan(grid_of(scenario, words or []), seeds, options.seed, options.run_id).with_baseline(baseline)
     parallel = options.parallel or (1 if seeds > 1 and not options.on else None)
     run_experiment(experiment, options, parallel=parallel, on=options.on)
 
@@ -96,6 +102,7 @@ def sweep(
     ] = None,
     zipped: Annotated[bool, typer.Option("--zip", help="lists side by side instead of all combinations")] = False,
     targets: Targets = None,
+    baseline: Baseline = None,
     *,
     options: SpreadOptions,
 ) -> None:
@@ -109,6 +116,7 @@ def sweep(
 
     asked = requested(scenario, words or [], zipped)
     experiment = plan(asked.grid, seeds or asked.seeds, options.seed, targets or asked.targets, options.run_id)
+    experiment = experiment.with_baseline(baseline)
     parallel = options.parallel or asked.parallel or (None if options.on else 1)
     run_experiment(experiment, options, parallel=parallel, on=options.on)
 

@@ -17,8 +17,8 @@ from edge.protocol.files import write_text
 from edge.protocol.home import shared
 from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, folder_of, warning_lines
-from scenarios.report import plot_style, terminal
-from scenarios.report.pages import write_study
+from scenarios.report import html, terminal
+from scenarios.report.groups import RunGroup
 from scenarios.report.tables import Table
 from scenarios.run.host import Host
 from scenarios.run.progress import Trail, trail
@@ -47,12 +47,17 @@ class ExperimentPage:
 
     title: str
     lead: str
+    """The answer first"""
     facts: Mapping[str, str]
     figures: Sequence[tuple[str, str, str]]
     """(name, inline SVG, caption)"""
     tables: Sequence[Table]
     figure_folder: str = ""
     """The folder of the figures as files of their own; empty: they are in the report alone"""
+    groups: Sequence[RunGroup] = ()
+    """The runs of each row, whose report is below; without any there is none"""
+    drawn: Sequence[str] = ()
+    """Labels of the groups in figures of that report"""
 
 
 @dataclass(frozen=True)
@@ -103,19 +108,15 @@ class Experiment:
 
     def write_page(self, result: Result, folder: Path) -> Path:
         """Write the report and return it."""
+        from scenarios.report import plot_style  # matplotlib takes half a second
+
         page = self.page(result)
         for name, svg, _ in page.figures if page.figure_folder else ():
             (folder / page.figure_folder).mkdir(exist_ok=True)
             write_text(folder / page.figure_folder / f"{name}.svg", plot_style.standalone(svg))
-        return write_study(
-            folder / self.page_file,
-            page.title,
-            page.lead,
-            page.facts,
-            page.figures,
-            page.tables,
-            warning_lines(result),
-        )
+        answer = html.ExperimentAnswer(page.lead, page.facts, page.figures, page.tables, warning_lines(result))
+        target = self.targets[0] if self.targets else None
+        return html.write_experiment(folder / self.page_file, page.title, answer, page.groups, target, page.drawn)
 
     def show(self, result: Result, page: Path) -> None:
         """Print what a terminal has room for, and where the report is; ``page`` is the folder where there is none."""

@@ -72,6 +72,26 @@ def compared(values: Mapping[str, Mapping[int, float | None]]) -> list[dict[str,
     return pairs
 
 
+def against(pairs: Sequence[Mapping[str, Any]], baseline: str) -> dict[str, dict[str, Any]]:
+    """Name of each other row -> its values minus those of ``baseline``, of `compared` pairs.
+
+    ``p_holm`` is corrected for these tests alone, which are fewer than all pairs.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for pair in pairs:
+        if pair["b"] == baseline:
+            found[pair["a"]] = dict(pair)
+        elif pair["a"] == baseline:
+            turned = {
+                "mean": None if pair["mean"] is None else -pair["mean"],
+                "values": [-each for each in pair["values"]],
+            }
+            found[pair["b"]] = {**pair, **turned, "higher": pair["lower"], "lower": pair["higher"]}
+    for each, corrected in zip(found.values(), holm([each["p"] for each in found.values()]), strict=True):
+        each["p_holm"] = corrected
+    return found
+
+
 def _pair(
     name: str, values: Mapping[int, float | None], other: str, others: Mapping[int, float | None]
 ) -> dict[str, Any]:

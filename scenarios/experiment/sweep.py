@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import shown, words
@@ -34,14 +35,14 @@ from scenarios.experiment.grid import (
     last_part,
 )
 from scenarios.experiment.run_set import RunSet
-from scenarios.report import bands, tables, terminal
+from scenarios.report import groups, readings, result_tables, tables, terminal
+from scenarios.report.columns import PERCENT, POINTS
 from scenarios.report.csv_files import csv_text
+from scenarios.report.html import MOST_DRAWN
 from scenarios.run.run_folder import resolved_keys
 
 KIND = "sweep"
 SEEDS = 3
-MOST_BANDS = 12
-"""Rows of the figure; of more, those with the best mean accuracy are drawn."""
 LEAD = (
     "Each cell ran once per seed, to its limit; no target stopped it. Bytes are counted on the messages, down and up, "
     "of all clients; time and energy are the simulated fleet's."
@@ -53,6 +54,20 @@ class Sweep(Experiment):
     """Statistics over seeds per row, and tests of all pairs of rows."""
 
     axes: tuple[Axis, ...] = ()
+    baseline: str | None = None
+    """Name of the row that others are compared with; by default all pairs on the terminal, the first in the report"""
+
+    def with_baseline(self, text: str | None) -> Self:
+        """The sweep with the row of this number, name or labels as baseline; ScenarioError if there is none."""
+        settings = [{key: shown(value) for key, value in row.settings.items()} for row in self.rows]
+        planned = [{"settings": own, "method": row.method} for own, row in zip(settings, self.rows, strict=True)]
+        labels = [label.partition(" ")[2] for label in sweep_tables.labels(planned)]
+        for number, (row, own) in enumerate(zip(self.rows, labels, strict=True), start=1):
+            if text in (str(number), own, row.name):
+                return replace(self, baseline=row.name)
+        if text is None:
+            return self
+        raise ScenarioError(f"baseline {text!r}: no row of this sweep is called so, {nearest(text, labels)}")
 
     def result(self, done: Result) -> dict[str, Any]:
         """``rows``, one each with its statistics over seeds, and ``tests`` of all pairs."""
@@ -78,37 +93,64 @@ class Sweep(Experiment):
         }
 
     def page(self, result: Result) -> ExperimentPage:
-        """Bands of accuracy over seeds, and all tables."""
+        """Which row is best, its differences from the baseline, all tables, and the report of the runs."""
         common = {"all runs": " ".join(result["overrides"])} if result.get("overrides") else {}
+        title = f"{self.run_set.name}: {', '.join(result['axes']) or 'seeds'}"
+        facts = {"scenario": result["scenario"], **common, "seeds": ", ".join(map(str, result["seeds"]))}
+        rows = result["rows"]
+        if not rows:
+            return ExperimentPage(title, LEAD, facts, [], sweep_tables.tables(result))
+        folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
+        labels = dict(zip(sweep_tables.labels(rows), rows, strict=True))
+        by_row = groups.of_rows({label: [folders[name] for name in row["runs"]] for label, row in labels.items()})
+        best = sorted(labels, key=lambda label: labels[label]["accuracy"]["mean"] or 0.0, reverse=True)
+        means = {label: row["accuracy"] for label, row in labels.items()}
+        baseline = next((row["name"] for row in rows if row["name"] == self.baseline), rows[0]["name"])
         return ExperimentPage(
-            f"{self.run_set.name}: {', '.join(result['axes']) or 'seeds'}",
-            LEAD,
-            {"scenario": result["scenario"], **common, "seeds": ", ".join(map(str, result["seeds"]))},
-            [self._bands(result)] if result["rows"] else [],
-            sweep_tables.tables(result),
+            title,
+            f"{result_tables.best_row(readings.ACCURACY, means)} {LEAD}",
+            facts,
+            list(self._figures(result, labels, baseline, by_row)),
+            sweep_tables.against(result, baseline),
+            groups=by_row,
+            drawn=best[:MOST_DRAWN],
         )
 
-    def _bands(self, result: Result) -> tuple[str, str, str]:
-        """Accuracy against bytes and time, of the rows with the best means."""
-        rows, labels = result["rows"], sweep_tables.labels(result["rows"])
-        best = sorted(range(len(rows)), key=lambda index: rows[index]["accuracy"]["mean"] or 0.0, reverse=True)
-        trails, shown = self.trails(result["runs"]), sorted(best[:MOST_BANDS])
-        drawn = [
-            bands.band(rows[index]["method"], kind, list(trails[rows[index]["name"]].values()), label=labels[index])
-            for kind in ("bytes", "time")
-            for index in shown
-        ]
-        caption = (
-            "Test accuracy when last evaluated, mean over seeds; the band is one sample deviation to either side. A "
-            "curve ends where the first of its runs ends."
-        )
-        if len(rows) > MOST_BANDS:
-            caption += f" The {MOST_BANDS} most accurate of {len(rows)} cells."
-        return "bands", bands.draw(drawn, {}), caption
+    def _figures(
+        self, result: Result, labels: Mapping[str, Result], baseline: str, by_row: Sequence[groups.RunGroup]
+    ) -> Iterator[tuple[str, str, str]]:
+        """Dots of all rows; over a grid of two axes also a map."""
+        from scenarios.report.figures import inline  # matplotlib takes half a second
+        from scenarios.report.plot_style import ShownRuns
+        from scenarios.report.result_figures import DotPanel, GridMap, dots, grid_maps
 
-    def shown(self, result: Result, page: Path) -> None:
+        shown = ShownRuns(by_row)
+        names = {row["name"]: label for label, row in labels.items()}
+        means = {label: row["accuracy"] for label, row in labels.items()}
+        panels = [DotPanel("Final accuracy", "test accuracy", PERCENT, means)]
+        if any(pair["mean"] is not None for pair in result["tests"][0]["pairs"]):
+            found = results.against(result["tests"][0]["pairs"], baseline)
+            differences = {names[name]: each for name, each in found.items()}
+            panels.append(DotPanel(f"Difference from {names[baseline]}", "difference", POINTS, differences, True))
+        yield (
+            "rows",
+            inline("rows", lambda: dots(shown, list(labels), panels)),
+            "Final accuracy of each row: the mean over seeds with its 95 % interval, and a tick per seed. On the right "
+            "the differences from the baseline, paired over seeds: an interval that does not touch the dashed line "
+            "tells two rows apart.",
+        )
+        axes = [(key, values) for key, values in result["axes"].items() if len(values) > 1]
+        if len(axes) == 2 and len(axes[0][1]) * len(axes[1][1]) == len(labels):
+            down, across = axes
+            by_place = {
+                (row["settings"][across[0]], row["settings"][down[0]]): row["accuracy"] for row in labels.values()
+            }
+            grid = GridMap("Final accuracy", across, down, PERCENT, by_place)
+            yield "grid", inline("grid", lambda: grid_maps(shown, [grid])), "The same means over both axes of the grid."
+
+    def show(self, result: Result, page: Path) -> None:
         """Print the tables that a terminal has room for."""
-        for table in sweep_tables.short(result):
+        for table in sweep_tables.short(result, self.baseline):
             terminal.print_table(table)
         terminal.print_location(page)
 

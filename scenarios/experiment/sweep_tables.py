@@ -8,10 +8,11 @@ from typing import Any
 
 from coordinator.rounds.budget import EARLY
 from edge.protocol.plugins import display_name
+from scenarios.experiment import results
 from scenarios.experiment.results import SPENT
 from scenarios.experiment.run_set import missing_note
 from scenarios.experiment.statistics import MOST_SEEDS
-from scenarios.report import readings
+from scenarios.report import readings, result_tables
 from scenarios.report.columns import COUNT, PERCENT, POINTS
 from scenarios.report.tables import Cell, Number, Table, TableColumn
 
@@ -26,6 +27,11 @@ PAIRED = (
     "and below b; p: paired t-test, two-sided; "
     "Holm: p corrected for all pairs of the table; seeds needed: to find this difference with power 0.8 at 5 %"
 )
+AGAINST = (
+    "over the seeds that both rows have, of accuracies in percentage points (pp); + and -: seeds in which a row is "
+    "above and below the baseline; p: paired t-test, two-sided; Holm: p corrected for all rows of the table; seeds "
+    "needed: to find this difference with power 0.8 at 5 %; all pairs are in pairs.csv"
+)
 ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
 AMOUNTS = [readings.AMOUNTS[key] for key in SPENT]
 OF_RUN = ("accuracy", "best_accuracy", "rounds", "virtual_seconds", "bytes_down", "bytes_up", "joules", "model_sha256")
@@ -34,18 +40,33 @@ OF_RUN = ("accuracy", "best_accuracy", "rounds", "virtual_seconds", "bytes_down"
 
 def tables(result: Result) -> list[Table]:
     """All tables: accuracies, costs to each target, totals, and the pairs of each measure that was tested."""
+    return [*_of_rows(result), *(_pairs(result, group) for group in _tested(result))]
+
+
+def against(result: Result, baseline: str) -> list[Table]:
+    """The tables of the report: those of `tables`, but each row against one of them in place of all pairs."""
+    return [*_of_rows(result), *(_differences(result, group, baseline) for group in _tested(result))]
+
+
+def _of_rows(result: Result) -> list[Table]:
     return [
         _accuracies(result),
         *(_to_target(result, index) for index in range(len(result["targets"]))),
         Table("whole runs", [TableColumn(""), *_spent()], _rows(result["rows"], _totals), _notes(result, INTERVAL)),
-        *(_pairs(result, group) for group in _tested(result)),
     ]
 
 
-def short(result: Result) -> list[Table]:
-    """The tables of the terminal: of the tests that of the last accuracy alone, and every note once."""
+def short(result: Result, baseline: str | None = None) -> list[Table]:
+    """The tables of the terminal: of the tests that of the last accuracy alone, and every note once.
+
+    ``baseline``: the row that all others are compared with, in place of all pairs.
+    """
     shown = [_accuracies(result), *(_to_target(result, index) for index in range(len(result["targets"])))]
-    shown += [_pairs(result, group) for group in _tested(result) if group is result["tests"][0]]
+    shown += [
+        _pairs(result, group) if baseline is None else _differences(result, group, baseline)
+        for group in _tested(result)
+        if group is result["tests"][0]
+    ]
     said: set[str] = set()
     for index, table in enumerate(shown):
         shown[index] = replace(table, notes=[note for note in table.notes if note not in said])
@@ -165,12 +186,29 @@ def _pairs(result: Result, group: Result) -> Table:
     without = len(group["pairs"]) - len(known)
     untested = [f"{without} pairs are not tested: a run has no value, or all differences are the same"]
     notes = [PAIRED, *(left if len(shown) < len(known) else []), *(untested if without else [])]
-    name = (
-        ACCURACIES[measure]
-        if group["target"] is None
-        else f"{readings.AMOUNTS[measure].heading} until accuracy {100 * group['target']:g} %"
+    return Table(f"differences of {_measure_name(group)}, paired over seeds", columns, rows, notes)
+
+
+def _measure_name(group: Result) -> str:
+    """``accuracy, last``, or ``bytes until accuracy 90 %``."""
+    if group["target"] is None:
+        return ACCURACIES[group["measure"]]
+    return f"{readings.AMOUNTS[group['measure']].heading} until accuracy {100 * group['target']:g} %"
+
+
+def _differences(result: Result, group: Result, baseline: str) -> Table:
+    """Each row minus the baseline."""
+    names = {row["name"]: label for row, label in zip(result["rows"], labels(result["rows"]), strict=True)}
+    quantity = POINTS if group["measure"] in ACCURACIES else readings.AMOUNTS[group["measure"]].quantity
+    found = results.against(group["pairs"], baseline)
+    table = result_tables.differences(
+        _measure_name(group),
+        quantity,
+        names[baseline],
+        {label: found.get(name) for name, label in names.items()},
+        MOST_SEEDS,
     )
-    return Table(f"differences of {name}, paired over seeds", columns, rows, notes)
+    return replace(table, notes=[AGAINST])
 
 
 # --- numbers for files --------------------------------------------------------------------------------------------

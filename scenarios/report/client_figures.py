@@ -220,7 +220,7 @@ COLOURS: dict[EvalSplit, tuple[str, str]] = {
 
 def partition(shown: ShownRuns) -> Figure | None:
     """Above: examples of each client by split. Below: its training examples of each class. The first `MOST_COLUMNS`."""
-    run = next((group.first for group in shown.groups if group.first.histogram), None)
+    run = next((group.first for group in shown.chosen if group.first.histogram), None)
     if run is None:
         return None
     counts = np.array(run.histogram[:MOST_COLUMNS], float).T  # (classes, clients)

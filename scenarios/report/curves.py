@@ -156,7 +156,7 @@ def accuracy_panels(
         if target is not None:
             axes.axhline(100 * target, color=plot_style.MUTED, linestyle=(0, (4, 3)), linewidth=1.2, label="target")
         scale, _ = _unit(lines, amount)
-        furthest = max(float(x) for line in lines for x in line.curves[amount.key].x[-1:])
+        furthest = max((float(x) for line in lines for x in line.curves[amount.key].x[-1:]), default=0.0)
         for limit in (limit for limit in (budgets or {}).get(amount.key, ()) if limit <= furthest):
             axes.axvline(limit / scale, color=plot_style.MUTED, linestyle=(0, (4, 3)), linewidth=1)
     panels[0].set_ylabel("test accuracy (%)")

@@ -6,8 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
 
+from edge.protocol.spelling import nearest
+from scenarios.config.errors import ReportError
 from scenarios.report import bar_figures, client_figures, curves, method_figures, plot_style, round_figures
 from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import ShownRuns
@@ -58,6 +62,40 @@ def draw(shown: ShownRuns, names: Collection[str] | None = None) -> dict[str, st
             if figure is not None:
                 found[name] = plot_style.svg(figure, name, log_x=name in LOG_AXES)
     return found
+
+
+def one(shown: ShownRuns, name: str) -> Figure:
+    """The figure of this name; ReportError for a name that no figure has, or for runs without data for it."""
+    known = drawings(shown)
+    figure = known[name](shown) if name in known else None
+    if figure is not None:
+        return figure
+    whole = ShownRuns(shown.groups, shown.target)
+    having = ", ".join(each for each, drawing in known.items() if drawing(whole) is not None)
+    why = ": these runs have no data for it" if name in known else f", {nearest(name, sorted(known))}"
+    raise ReportError(f"figure {name!r}{why}; they have data for: {having or 'none'}")
+
+
+def draw_panels(axes: Sequence[Axes], groups: Sequence[RunGroup], target: float | None, name: str, panel: int) -> None:
+    """Draw panels of a figure, from number ``panel`` on (1 is the first), onto axes of the caller's.
+
+    Each has its own legend, labels and ticks. ReportError as `one` raises it, and for a panel that there is not.
+    """
+    figure = one(ShownRuns(groups, target, axes, panel - 1), name)
+    first = figure.axes[0]
+    axes[0].set_ylabel(axes[0].get_ylabel() or first.get_ylabel())
+    for each in axes:
+        if isinstance(first.yaxis.get_major_locator(), FixedLocator):
+            each.set_yticks(first.get_yticks(), [text.get_text() for text in first.get_yticklabels()])
+            each.set_ylim(first.get_ylim())
+        if len(each.get_legend_handles_labels()[1]) > 1:
+            each.legend()
+
+
+def inline(name: str, drawing: Callable[[], Figure]) -> str:
+    """A figure that is none of the report's own, as HTML of `plot_style.svg`."""
+    with matplotlib.rc_context(plot_style.STYLE):
+        return plot_style.svg(drawing(), name)
 
 
 def of_methods(runs: Sequence[RecordedRun], prefix: str = "") -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from scenarios.report import labels
-from scenarios.report.run_reader import RecordedRun
+from scenarios.report.run_reader import RecordedRun, open_runs
 
 MOST_UNNAMED = 6
 """Keys of a notice"""
@@ -39,6 +40,21 @@ def grouped(runs: Sequence[RecordedRun]) -> list[RunGroup]:
     return [group for label, own in members.items() for group in _groups(label, own)]
 
 
+def of_rows(rows: Mapping[str, Sequence[Path]]) -> list[RunGroup]:
+    """A group per row of an experiment: its name -> the folders of its runs, one per seed. ReportError.
+
+    Rows without a run are left out.
+    """
+    runs = iter(open_runs([folder for folders in rows.values() for folder in folders]))
+    groups = []
+    for name, folders in rows.items():
+        own = [next(runs) for _ in folders]
+        for run in own:
+            run.group, run.label = name, name if len(own) == 1 else f"{name}, seed {run.scenario.get('seed')}"
+        groups += [RunGroup(name, own)] if own else []
+    return groups
+
+
 def _groups(label: str, runs: Sequence[RecordedRun]) -> list[RunGroup]:
     by_seed: dict[int, RecordedRun] = {}
     for run in runs:
@@ -69,14 +85,17 @@ def _identities(groups: Sequence[RunGroup]) -> list[labels.Settings]:
     return [every[start] for start in starts]
 
 
-def notices(groups: Sequence[RunGroup]) -> list[str]:
-    """What a reader must know before comparing these groups: other data, models or targets, and repeated runs."""
+def notices(groups: Sequence[RunGroup], with_unnamed: bool = True) -> list[str]:
+    """What a reader must know before comparing these groups: other data, models or targets, and repeated runs.
+
+    ``with_unnamed``: and differences that the names of groups do not say.
+    """
     found = []
     for key, name, why in _COMMON:
         values = {group.first.settings.get(key): None for group in groups}
         if len(values) > 1:
             found.append(f"{name} differ: {', '.join(map(labels.value_text, values))}. {why}")
-    found += _unnamed(groups)
+    found += _unnamed(groups) if with_unnamed else []
     repeats = [run for group in groups for run in group.repeats]
     if repeats:
         ids = ", ".join(run.folder.name for run in repeats)

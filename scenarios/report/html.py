@@ -1,7 +1,7 @@
 """The report of runs: tables, figures and one HTML file that opens offline.
 
-An unfinished run is reported up to its last committed round, and marked. matplotlib is imported by the function that
-uses it, so that the command line starts fast.
+An unfinished run is reported up to its last committed round, and marked. matplotlib and jinja2 are imported by the
+functions that use them, so that the command line starts fast.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge.protocol.files import write_text
 from edge.protocol.plugins import display_name
@@ -22,19 +23,26 @@ from scenarios.config.tables import leaves
 from scenarios.report import drawn_times, groups, labels, method_style
 from scenarios.report import result_tables as tables
 from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
-from scenarios.report.pages import render
 from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
+from scenarios.report.tables import Table
 from scenarios.run import client_values, visits
 from scenarios.run.plugin_sources import not_imported
 from scenarios.run.progress import percent
 from scenarios.run.run_finder import FoundRuns, found
 
+if TYPE_CHECKING:
+    from scenarios.report.plot_style import ShownRuns
+
 MAX_EVENTS = 200
 MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
 """Number of critical clients shown of a single run, or of each of several."""
+MOST_DRAWN = 12
+"""Number of an experiment's rows in figures."""
 MOST_IN_TITLE, MOST_FACTS = 4, 4
 """Number of groups named in the title, and of different values of a fact."""
+NO_BREAK = "\u00a0"
+"""A space at which no line is broken"""
 ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "started_utc")
 """Parts of the environment that have their own sections."""
 
@@ -113,9 +121,71 @@ def build(
     return _write(_page(title, FoundRuns(runs, comparison)), output, follow)
 
 
+@dataclass(frozen=True)
+class ExperimentAnswer:
+    """What stands on the page of an experiment above the report of its runs."""
+
+    sentence: str
+    """The result in words"""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Of the setting, before those of the runs"""
+    figures: Sequence[tuple[str, str, str]] = ()
+    """(name, HTML of `plot_style.svg`, caption)"""
+    tables: Sequence[Table] = ()
+    warnings: Sequence[str] = ()
+
+
+def write_experiment(
+    output: Path,
+    title: str,
+    answer: ExperimentAnswer,
+    by_group: Sequence[groups.RunGroup],
+    target: float | None = None,
+    drawn: Collection[str] = (),
+) -> Path:
+    """Write the page of an experiment to ``output`` and return it: the answer, and the report of its runs.
+
+    ``drawn``: labels of the groups in figures and in tables of single runs; by default the first `MOST_DRAWN`.
+    """
+    if not by_group:
+        return _write(render("study.html.j2", title=title, answer=answer), output, follow=False)
+    kept = set(drawn) or {group.label for group in by_group[:MOST_DRAWN]}
+    left = len(by_group) - len(kept)
+    note = [f"Figures and tables of single runs show {len(kept)} of {len(by_group)} rows."] if left > 0 else []
+    sections = _sections(by_group, target, {}, (), kept)
+    named = {*answer.facts, *(name.removesuffix("s") for name in answer.facts)}
+    values = {
+        **sections,
+        "answer": answer,
+        "facts": [*answer.facts.items(), *(fact for fact in sections["facts"] if fact[0] not in named)],
+        "notices": [*groups.notices(by_group, with_unnamed=False), *note],
+        "all_runs": sections["runs"],
+    }
+    return _write(render("report.html.j2", FILTERS, title=title, **values), output, follow=False)
+
+
 def _page(title: str, runs: FoundRuns) -> str:
-    opened = open_runs(runs.folders)
-    return render("report.html.j2", FILTERS, title=title, **_sections(opened, runs.comparison or {}, runs.left_out))
+    opened, comparison = open_runs(runs.folders), runs.comparison or {}
+    target = _target(opened[0], comparison)
+    values = _sections(groups.grouped(opened), target, comparison, runs.left_out)
+    return render("report.html.j2", FILTERS, title=title, answer=None, **values)
+
+
+def render(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
+    """A template of this package with these values; everything but figures is escaped."""
+    import jinja2
+
+    loader = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
+    templates = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    templates.filters |= {"breakable": _breakable, **(filters or {})}
+    return templates.get_template(template).render(**values)
+
+
+def _breakable(text: str) -> str:
+    """The text of a cell, which may be broken between a mean and its interval alone."""
+    return text.replace(" ", NO_BREAK).replace(f"{NO_BREAK}±", " ±")
 
 
 def _write(page: str, output: Path, follow: bool) -> Path:
@@ -135,14 +205,22 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
+def _sections(
+    by_group: Sequence[groups.RunGroup],
+    target: float | None,
+    comparison: Mapping[str, Any],
+    left_out: Sequence[str],
+    drawn: Collection[str] | None = None,
+) -> dict[str, Any]:
     """The values of the template ``report.html.j2``.
 
-    Of groups with several seeds, figures and tables of single runs show the first.
+    Of groups with several seeds, figures and tables of single runs show the first. ``drawn``: labels of the groups in
+    figures and tables of single runs; by default all.
     """
-    target = _target(opened[0], comparison)
-    by_group = groups.grouped(opened)
-    shown = [group.first for group in by_group]
+    from scenarios.report.plot_style import ShownRuns
+
+    opened = [run for group in by_group for run in (*group.runs, *group.repeats)]
+    shown = [group.first for group in by_group if drawn is None or group.label in drawn]
     nominal = any(run.shows_nominal for run in opened)
     on_clients = [run for run in shown if client_values.last(run.evaluations)]
     has_seeds = groups.has_seeds(by_group)
@@ -168,7 +246,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
         "energy_clients": [(run.label, tables.energy_of_clients(run)) for run in shown],
         "most_energy_clients": visits.MOST_CLIENTS,
         **_origins(opened, shown),
-        **_drawings(by_group, target),
+        **_drawings(ShownRuns(by_group, target, drawn=drawn)),
     }
 
 
@@ -201,12 +279,10 @@ def _origins(opened: Sequence[RecordedRun], shown: Sequence[RecordedRun]) -> dic
     }
 
 
-def _drawings(by_group: Sequence[groups.RunGroup], target: float | None) -> dict[str, Any]:
+def _drawings(shown: ShownRuns) -> dict[str, Any]:
     """The figures, and the lines that labels have in them: label -> (colour, stroke-dasharray)."""
     from scenarios.report import figures, method_figures, theme
-    from scenarios.report.plot_style import ShownRuns
 
-    shown = ShownRuns(by_group, target)
     return {
         "figures": figures.draw(shown),
         "method_figures": method_figures.figures_of(shown.runs),
@@ -214,7 +290,7 @@ def _drawings(by_group: Sequence[groups.RunGroup], target: float | None) -> dict
             label: (theme.themed(style["color"]), method_style.dash_array(style["linestyle"]))
             for label, style in shown.styles.items()
         },
-        "drawn": _drawn([group.first for group in by_group]),
+        "drawn": _drawn([group.first for group in shown.chosen]),
     }
 
 

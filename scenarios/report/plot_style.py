@@ -10,7 +10,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
+from scenarios.config.errors import ReportError
 from scenarios.report import chart_data, method_style, reflow, theme
 from scenarios.report.groups import RunGroup
 from scenarios.report.run_reader import RecordedRun
@@ -177,16 +178,23 @@ class ShownRuns:
     axes: Sequence[Axes] = ()
     """Axes of the caller's for the panels from ``first_panel`` on; panels without are drawn on axes of their own"""
     first_panel: int = 0
+    drawn: Collection[str] | None = None
+    """Labels of the groups that are drawn; by default all. The others have their styles, in tables."""
+
+    @cached_property
+    def chosen(self) -> list[RunGroup]:
+        """The groups that are drawn."""
+        return [group for group in self.groups if self.drawn is None or group.label in self.drawn]
 
     @cached_property
     def started(self) -> list[RunGroup]:
         """The groups whose runs all have a round."""
-        return [group for group in self.groups if all(run.rounds for run in group.runs)]
+        return [group for group in self.chosen if all(run.rounds for run in group.runs)]
 
     @cached_property
     def runs(self) -> list[RecordedRun]:
         """The first run of each group that has a round; it stands for its group in figures of single runs."""
-        return [group.first for group in self.groups if group.first.rounds]
+        return [group.first for group in self.chosen if group.first.rounds]
 
     @cached_property
     def styles(self) -> dict[str, dict[str, Any]]:
@@ -198,10 +206,12 @@ class ShownRuns:
     def panels(
         self, count: int, columns: int, height_pixels: float, sharex: bool = False, sharey: bool = False
     ) -> tuple[Figure, list[Axes]]:
-        """`panels`, with the caller's axes in place of some."""
+        """`panels`, with the caller's axes in place of some. ReportError if there are fewer panels than axes."""
         figure, own = panels(count, columns, height_pixels, sharex, sharey)
         last = self.first_panel + len(self.axes)
-        return figure, [*own[: self.first_panel], *self.axes, *own[last:]][:count] if self.axes else own
+        if last > count:
+            raise ReportError(f"there is no panel {last}: the figure has {count} panel{'s' if count > 1 else ''}")
+        return figure, [*own[: self.first_panel], *self.axes, *own[last:]]
 
 
 def unit(amounts: Iterable[Doubles], units: Mapping[str, Any]) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""The narrow layout of a figure, for phones: the same panels under each other, as wide as a small screen."""
+"""Layouts of a figure that are narrower than the page: for phones, panels under each other, and for print."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from matplotlib.ticker import FixedLocator
 NARROW_PIXELS = 372
 TITLE_LETTERS, WIDE_TITLE_LETTERS = 46, 140
 """A title of more is broken into lines, in narrow figures and in all panels of a row together in wide ones"""
+LEAST_PANEL_PIXELS, PRINT_RATIO, PRINT_FRAME_PIXELS = 220, 0.62, 60
+"""Of a figure for print: width of a panel, height over width inside it, and height around it"""
 LEGEND_LETTERS = 20
 """Labels of a legend with at most so many stand in two columns"""
 LEGEND_LINE_LETTERS = 46
@@ -28,16 +30,44 @@ def make_narrow(figure: Figure, pixels_per_inch: float) -> None:
     """Lay a wide figure out anew, one panel to a row of the same height as before; the figure is changed."""
     grids = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
     height = figure.get_size_inches()[1] * pixels_per_inch
-    rows, columns = grids[0].get_gridspec().get_geometry()  # type: ignore[union-attr]
+    rows, columns = _geometry(grids)
     for axes in grids:
         axes.set_title(textwrap.fill(axes.get_title(loc="left"), TITLE_LETTERS), loc="left")
     if columns > 1:
-        _stack(figure, grids)
+        _stack(figure, grids, 1)
         height *= len(grids) / rows
     # All panels are as high as the one with the highest labels needs to be.
     height += len(grids) * max(_narrow_ticks(axes, height / (len(grids) if columns > 1 else rows)) for axes in grids)
     height += _narrow_legends(figure)
     figure.set_size_inches(NARROW_PIXELS / pixels_per_inch, height / pixels_per_inch)
+
+
+def make_compact(figure: Figure, pixels: float, pixels_per_inch: float) -> None:
+    """Lay a wide figure out anew for a page of print, ``pixels`` wide; the figure is changed.
+
+    As many panels of `LEAST_PANEL_PIXELS` stand in a row as there is room for, and none is higher than it is wide.
+    """
+    grids = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
+    rows, columns = _geometry(grids)
+    row_height = figure.get_size_inches()[1] * pixels_per_inch / rows
+    fitting = max(1, min(columns, int(pixels // LEAST_PANEL_PIXELS)))
+    if fitting < columns:
+        _stack(figure, grids, fitting)
+    panel = pixels / fitting
+    letters = max(12, int(TITLE_LETTERS * panel / NARROW_PIXELS))
+    for axes in grids:
+        axes.set_title(textwrap.fill(axes.get_title(loc="left").replace("\n", " "), letters), loc="left")
+    if any(isinstance(axes.yaxis.get_major_locator(), FixedLocator) for axes in grids):
+        row_height += max(_narrow_ticks(axes, row_height) for axes in grids)  # a row of text per bar
+    else:
+        row_height = min(row_height, PRINT_RATIO * panel + PRINT_FRAME_PIXELS)
+    height = row_height * -(-len(grids) // fitting) + _narrow_legends(figure)
+    figure.set_size_inches(pixels / pixels_per_inch, height / pixels_per_inch)
+
+
+def _geometry(grids: Sequence[Axes]) -> tuple[int, int]:
+    rows, columns = grids[0].get_gridspec().get_geometry()  # type: ignore[union-attr]
+    return rows, columns
 
 
 def wide_ticks(labels: Sequence[str]) -> list[str]:
@@ -66,14 +96,14 @@ def _narrow_ticks(axes: Axes, height: float) -> float:
     return max(0.0, (lines + 1) * TICK_LINE_PIXELS * len(broken) + TICK_FRAME_PIXELS - height)
 
 
-def _stack(figure: Figure, grids: list[Axes]) -> None:
-    """Each panel in a row of its own, with the labels that it shared with others."""
+def _stack(figure: Figure, grids: list[Axes], columns: int) -> None:
+    """So many panels in a row, the first of which has the label that they share."""
     labels = {axes: _shared_label(axes) for axes in grids}
-    grid = GridSpec(len(grids), 1, figure=figure)
+    grid = GridSpec(-(-len(grids) // columns), columns, figure=figure)
     for place, axes in enumerate(grids):
-        axes.set_subplotspec(grid[place])
+        axes.set_subplotspec(grid[divmod(place, columns)])
         axes.tick_params(labelleft=True, labelbottom=True)
-        axes.set_ylabel(labels[axes])
+        axes.set_ylabel("" if place % columns else labels[axes])
 
 
 def _shared_label(axes: Axes) -> str:

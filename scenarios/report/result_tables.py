@@ -108,6 +108,73 @@ def _mean(reading: Reading[RecordedRun], runs: Runs) -> Number:
     return Number.mean(found, f"{known} of {len(runs)}" if known else reading.missing)
 
 
+def best_row(reading: Reading[Any], means: Mapping[str, Mapping[str, Any]]) -> str:
+    """The row with the best mean in a sentence, and how many others cannot be told from it by their intervals.
+
+    ``means``: row -> `Reading.over_seeds`. Rows without a mean are none.
+    """
+    name = " ".join(reversed(reading.heading.split(", ")))  # "accuracy, final" in a sentence
+    known = {row: found for row, found in means.items() if found["mean"] is not None}
+    if not known:
+        return f"No row has a {name} for all of its seeds."
+    choose = min if reading.better == "min" else max
+    best = choose(known, key=lambda row: float(known[row]["mean"]))
+    column = Column.of(
+        reading.quantity, (each["mean"] for each in known.values()), (each["half_width"] for each in known.values())
+    )
+    text = column.text(known[best]["mean"], known[best]["half_width"])
+    lowest = "lowest" if reading.better == "min" else "highest"
+    sentence = f"{best} has the {lowest} {name}: {text}."
+    own = known[best]
+    if len(known) < 2 or own["half_width"] is None:
+        return sentence
+    near = [
+        row
+        for row, found in known.items()
+        if row != best
+        and found["half_width"] is not None
+        and abs(found["mean"] - own["mean"]) <= found["half_width"] + own["half_width"]
+    ]
+    if not near:
+        return f"{sentence} No other row's 95 % interval overlaps with it."
+    return f"{sentence} The 95 % intervals of {len(near)} of {len(known) - 1} others overlap with it."
+
+
+def differences(
+    heading: str, quantity: Quantity, baseline: str, found: Mapping[str, Mapping[str, Any] | None], most_seeds: int
+) -> Table:
+    """Each row minus the ``baseline``, paired over seeds, with its test.
+
+    ``found``: row -> `experiment.statistics.tested` with ``p_holm``, or None for a row that cannot be compared.
+    ``quantity``: of the difference; ``most_seeds``: above it the seeds needed are not given.
+    """
+    columns = [
+        TableColumn(""),
+        TableColumn(f"from {baseline}", quantity, missing="not tested", sign="+", key="difference"),
+        TableColumn("seeds", COUNT),
+        TableColumn("+ / -", dispensable=1),
+        TableColumn("p"),
+        TableColumn("Holm"),
+        TableColumn("seeds needed", dispensable=2),
+    ]
+    rows: list[list[Cell]] = []
+    for row, each in found.items():
+        if row == baseline:
+            continue
+        if each is None or each["mean"] is None:
+            rows.append([row, None, *([""] * 5)])
+            continue
+        needed = f"{each['seeds_needed']:,}" if each["seeds_needed"] is not None else f"> {most_seeds:,}"
+        tests = [_probability(each[key]) for key in ("p", "p_holm")]
+        shown = f"{each['higher']} / {each['lower']}", *tests, needed if each["p"] is not None else MISSING
+        rows.append([row, Number.mean(each), len(each["seeds"]), *shown])
+    return Table(f"differences of {heading}, paired over seeds", columns, rows)
+
+
+def _probability(value: float | None) -> str:
+    return MISSING if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
 # --- visits, bytes and energy -------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,6 @@ from scenarios.report import drawn_times, labels
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Column, Quantity, cells
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.narrow import column_groups, fitting, widths
-from scenarios.report.pages import PageTable
 from scenarios.report.tables import Table
 from scenarios.run import nominal_cost, time_basis
 from scenarios.run.progress import percent, to_target, trail
@@ -74,11 +73,10 @@ def print_facts(rows: Iterable[tuple[str, str]], stream: IO[str] | None = None, 
     console.print(table, width=console.width if width is None else min(console.width, width))
 
 
-def print_table(table: Table | PageTable, columns: int = 5, stream: IO[str] | None = None) -> None:
+def print_table(table: Table, columns: int = 5, stream: IO[str] | None = None) -> None:
     """Print a table to stdout, or to ``stream``: the first column and ``columns`` - 1 others at a time, to fit a
     terminal of 80; a table with dispensable columns is printed whole, without those that there is no room for."""
     console = console_on(stream)
-    table = table.table if isinstance(table, PageTable) else table
     order = sorted((column.dispensable, index) for index, column in enumerate(table.columns) if column.dispensable)
     if order:
         kept = fitting(widths([table.header, *table.texts]), console.width, GAP, [index for _, index in order])

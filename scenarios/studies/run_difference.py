@@ -19,8 +19,8 @@ from scenarios.config.tables import leaves
 from scenarios.config.toml_source import UNNAMED
 from scenarios.report import labels, terminal
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Quantity, cells
-from scenarios.report.pages import PageTable
 from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.report.tables import of_texts
 from scenarios.run import builder
 from scenarios.run.metadata import SUMMED
 from scenarios.run.run_folder import RunFolder, resolved_keys
@@ -170,9 +170,9 @@ def show(result: RunDifference) -> None:
     for title, pairs in (("scenario", result.keys), ("environment", result.environment)):
         rows = [[key, *(labels.value_text(value) for value in pair)] for key, pair in pairs.items()]
         if rows:
-            terminal.print_table(PageTable(title, [title, "A", "B"], rows))
+            terminal.print_table(of_texts(title, [title, "A", "B"], rows))
     if result.results:
-        terminal.print_table(PageTable("results", ["result", "A", "B"], [*_result_rows(result)]))
+        terminal.print_table(of_texts("results", ["result", "A", "B"], [*_result_rows(result)]))
     print(f"\n{verdict(result)}")
 
 

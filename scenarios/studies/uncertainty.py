@@ -26,8 +26,8 @@ from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.config.overrides import words
 from scenarios.report import drawn_times, terminal
 from scenarios.report.drawn_times import MOST_DRAWS, DrawnTimes, Interval, with_intervals
-from scenarios.report.pages import PageTable
 from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.report.tables import of_texts
 from scenarios.studies.plain import plain
 from scenarios.studies.replay import prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay
@@ -262,13 +262,13 @@ def show(found: DrawnRuns, kept: Sequence[Path]) -> None:
     ]
     changed = f", with {' '.join(found.overrides)}" if found.overrides else ""
     title = f"median of {draws} draws (5 to 95 % of them){changed}"
-    terminal.print_table(PageTable(title, ["", *(run.label for run in runs)], rows, notes))
+    terminal.print_table(of_texts(title, ["", *(run.label for run in runs)], rows, notes))
     pairs = [
         [f"{runs[i].label} before {runs[j].label}", f"{100 * pair.probability:.1f} %", str(pair.draws)]
         for (i, j), pair in drawn_times.chances(times).items()
     ]
     if pairs and found.target is not None:
         title = f"which reaches {100 * found.target:g} % first"
-        terminal.print_table(PageTable(title, ["", "probability", "draws"], pairs))
+        terminal.print_table(of_texts(title, ["", "probability", "draws"], pairs))
     for path in kept:
         terminal.print_path("kept", path)

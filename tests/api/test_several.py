@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 import fedbr
-from coordinator.records.schema import RoundRow
 from scenarios.api import several
-from scenarios.api.drawn import state
 from scenarios.api.weights import round_of
 from scenarios.report import html
-from scenarios.report.run_reader import RecordedRun
 from scenarios.run.run_finder import found
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.in_this_process import run
@@ -93,28 +90,6 @@ def test_a_comparison_alone_is_reported_as_one(tmp_path: Path) -> None:
 def test_a_row_after_the_last_round_has_that_rounds_model() -> None:
     # Of 2 rounds and a row that was cut, whose model replaces that of the second.
     assert [round_of(row, completed=2) for row in (0, 1, 2)] == [1, 2, 2]
-
-
-def unfinished(rounds: list[RoundRow]) -> RecordedRun:
-    run = RecordedRun(Path("a"))
-    run.rounds, run.summary = rounds, None
-    return run
-
-
-def test_a_figure_is_drawn_anew_if_another_run_takes_a_folder() -> None:
-    def recorded(**changes: Any) -> RecordedRun:
-        row = RoundRow(0, 0.0, 1.5, 2, 0.25, None, 2.0, 300, 200, 5e2, 1e6, 1e6, 4.0, 3.0, 0.0, 0, 0.0, 1, "", "ab")
-        return unfinished([row._replace(**changes)])
-
-    assert state(recorded()) == state(recorded())
-    assert state(recorded(model_sha256="cd")) != state(recorded())
-
-
-def test_a_relative_folder_is_another_one_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = unfinished([])
-    before = state(here)
-    monkeypatch.chdir(tmp_path)
-    assert state(here) != before
 
 
 def test_a_call_writes_a_note_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

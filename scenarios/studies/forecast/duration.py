@@ -33,7 +33,7 @@ from edge.runtime.numerics import fingerprint
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, known_folder, pending
-from scenarios.report.pages import PageTable
+from scenarios.report.tables import Table, of_texts
 from scenarios.run import builder, evaluated_clients, runner
 from scenarios.run.host import Host, StopFlag, choose_device, logging_to
 from scenarios.run.observer import InnerRun, RunObserver
@@ -335,7 +335,7 @@ def durations(found: Mapping[str, Any]) -> list[RunDuration]:
     return [RunDuration(row["name"], row["rounds"], row["seconds_per_round"]) for row in rows]
 
 
-def table(found: Mapping[str, Any]) -> PageTable:
+def table(found: Mapping[str, Any]) -> Table:
     """`result` for people."""
     estimate = found["estimate"]
     rows = [
@@ -343,7 +343,7 @@ def table(found: Mapping[str, Any]) -> PageTable:
         for run in estimate["runs"]
     ]
     workers = f"{estimate['workers']} worker{'s' if estimate['workers'] > 1 else ''} ({estimate['device']})"
-    return PageTable(
+    return of_texts(
         f"about {about(found['estimated_seconds'])} left on {workers}",
         ["run", "rounds", "a round", "in all"],
         rows,

@@ -1,4 +1,4 @@
-"""The figure of a sweep: which lines it has, and how they look."""
+"""The page of a sweep: which row is best, each against a baseline, and the report of the runs of all rows."""
 
 from __future__ import annotations
 
@@ -6,28 +6,70 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from scenarios.config.errors import ScenarioError
+from scenarios.experiment import sweep_tables
 from scenarios.experiment.grid import grid_of
-from scenarios.experiment.sweep import plan
+from scenarios.experiment.sweep import Sweep, plan
 from tests.ledgers import made_run
 
-METHODS = {"fedbr": 2, "fedavg": 0}
+METHODS = {"fedprox": 4, "fedavg": 0}
 """Method -> the place of its colour"""
+GRID = ["method=fedprox,fedavg", "train.lr=0.05,0.1"]
+ACCURACIES = {("fedprox", "0.05"): 0.2, ("fedprox", "0.1"): 0.8, ("fedavg", "0.05"): 0.3, ("fedavg", "0.1"): 0.6}
 
 
-def test_cells_of_a_sweep_have_the_colours_of_their_methods_and_their_labels(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = []
-    for method in METHODS:
-        for lr in ("0.05", "0.1"):
-            name = f"{method}-lr-{lr}-seed0"
-            made_run(tmp_path / name, (0.3, 0.5), f'method = "{method}"\n')
-            settings = {"method": method, "train.lr": lr}
-            label = f"method={method} train.lr={lr}"
-            row = {"name": label, "method": method, "settings": settings, "runs": [name], "accuracy": {"mean": 0.5}}
-            rows.append(row)
-    names = [row["runs"][0] for row in rows]
-    runs = [{"name": name, "run_dir": str(tmp_path / name), "rounds": 2} for name in names]
-    result = {"axes": {}, "scenario": "digits", "seeds": [0], "targets": [], "rows": rows, "runs": runs}
-    swept = plan(grid_of("digits", ["method=fedbr,fedavg", "train.lr=0.05,0.1"]), seeds=1)
-    _, drawn, _ = swept._bands(result)
-    assert set(re.findall(r"var\(--series-(\d)", drawn)) == {str(place) for place in METHODS.values()}
-    assert all(f">{label}<" in drawn for label in ("1 fedbr lr=0.05", "2 fedbr lr=0.1", "3 fedavg lr=0.05"))
+def swept(folder: Path) -> tuple[Sweep, dict[str, Any]]:
+    """A sweep of two seeds, whose accuracies are 2 % apart with FedProx and 1 % with FedAvg, and its result."""
+    experiment = plan(grid_of("digits", GRID), seeds=2)
+    runs = []
+    for row in experiment.rows:
+        for seed in experiment.seeds:
+            name, (method, lr) = experiment.run_name(row, seed), (row.method, str(row.settings["train.lr"]))
+            scenario = f'method = "{method}"\nseed = {seed}\n[train]\nlr = {lr}\n'
+            made_run(
+                folder / name, (0.1, ACCURACIES[method, lr] + (0.02 if method == "fedprox" else 0.01) * seed), scenario
+            )
+            runs.append({"name": name, "run_dir": str(folder / name), "rounds": 2, "stopped_by": "rounds"})
+    return experiment, experiment.result({"runs": runs})
+
+
+def test_a_sweep_answers_first_and_reports_its_runs_by_row(tmp_path: Path) -> None:
+    experiment, result = swept(tmp_path)
+    page = experiment.write_page(result, tmp_path).read_text()
+    assert '<p class="answer">2 fedprox lr=0.1 has the highest final accuracy: 81.0 ± 12.7 %. No other' in page
+    assert re.findall(r'<a href="#(\w+)">', page)[:3] == ["answer", "results", "accuracy"]
+    labels = ["1 fedprox lr=0.05", "2 fedprox lr=0.1", "3 fedavg lr=0.05", "4 fedavg lr=0.1"]
+    assert re.findall(r"</svg>(\d [^<]*)</th><td>2</td>", page) == labels
+    answer = page.partition('id="answer"')[2].partition('id="results"')[0]
+    assert set(re.findall(r"var\(--series-(\d)", answer)) == {str(place) for place in METHODS.values()}
+    assert [name in answer for name in ("rows-caption", "grid-caption", "a - b")] == [True, True, False]
+    assert "from 1 fedprox lr=0.05" in answer
+
+
+@pytest.mark.parametrize("name", ["4", "fedavg lr=0.1", "method=fedavg train.lr=0.1"])
+def test_rows_are_compared_with_the_one_that_is_named(name: str, tmp_path: Path) -> None:
+    experiment, result = swept(tmp_path)
+    chosen = experiment.with_baseline(name)
+    assert chosen.baseline is not None
+    table = next(each for each in chosen.page(result).tables if "accuracy, last" in each.title)
+    assert table.header[1] == "from 4 fedavg lr=0.1"
+    # -0.40 and -0.39: mean -0.395, half width 12.706 x 0.00707 / sqrt(2) = 0.0635; -0.30 in both seeds of the last.
+    assert [row[:2] for row in table.texts] == [
+        ["1 fedprox lr=0.05", "-39.5 ± 6.4 pp"],
+        ["2 fedprox lr=0.1", "+20.5 ± 6.4 pp"],
+        ["3 fedavg lr=0.05", "-30.0 ± 0.0 pp"],
+    ]
+    assert [table.header[0] for table in sweep_tables.short(result, chosen.baseline)][-1] == ""
+
+
+def test_a_baseline_that_is_no_row_is_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"^baseline 'fedavg lr=0\.2': no row of this sweep is called so, did you"):
+        plan(grid_of("digits", GRID), seeds=2).with_baseline("fedavg lr=0.2")
+
+
+def test_a_sweep_without_a_run_has_its_words_alone(tmp_path: Path) -> None:
+    experiment = plan(grid_of("digits", GRID), seeds=2)
+    page = experiment.write_page(experiment.result({"runs": []}), tmp_path).read_text()
+    assert 'id="results"' not in page

@@ -15,7 +15,7 @@ from scenarios.config.overrides import parsed
 from scenarios.report import terminal
 from scenarios.report.live import LiveTable
 from scenarios.report.narrow import column_groups, fitting, widths
-from scenarios.report.pages import PageTable
+from scenarios.report.tables import of_texts
 
 
 def test_columns_that_do_not_fit_stand_in_a_table_below_with_the_first_again() -> None:
@@ -64,7 +64,7 @@ def test_a_table_of_runs_is_printed_in_parts_that_fit(monkeypatch: pytest.Monkey
     monkeypatch.setenv("COLUMNS", "40")
     stream = io.StringIO()
     rows = [["fedavg", "123.4 MB", "12.5 min", "450 kJ"], ["fedbr", "23.4 MB", "2.5 min", "45 kJ"]]
-    terminal.print_table(PageTable("costs", ["method", "bytes, real", "virtual time", "energy"], rows), stream=stream)
+    terminal.print_table(of_texts("costs", ["method", "bytes, real", "virtual time", "energy"], rows), stream=stream)
     lines = [line.split("  ") for line in stream.getvalue().splitlines()]
     assert [line[0].strip() for line in lines if line[0].strip()] == ["costs", "method", "fedavg", "fedbr"] * 2
     assert "450 kJ" in stream.getvalue()

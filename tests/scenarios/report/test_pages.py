@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scenarios.report.pages import PageTable, render, write_study
+from scenarios.report.html import ExperimentAnswer, render, write_experiment
+from scenarios.report.tables import of_texts
 
 
 def page(tmp_path: Path, *lengths: int) -> str:
-    """A study whose tables have these numbers of rows."""
-    tables = [PageTable(f"table {index}", ["method", "x"], [["fedavg", "1"]] * n) for index, n in enumerate(lengths)]
-    return write_study(tmp_path / "study.html", "Study", "Lead.", {"seeds": "0"}, [], tables).read_text()
+    """An experiment without runs whose tables have these numbers of rows."""
+    tables = [of_texts(f"table {index}", ["method", "x"], [["fedavg", "1"]] * n) for index, n in enumerate(lengths)]
+    answer = ExperimentAnswer("Lead.", {"seeds": "0"}, tables=tables)
+    return write_experiment(tmp_path / "study.html", "Study", answer, []).read_text()
 
 
 def test_a_table_of_more_than_twelve_rows_is_folded_unless_it_is_the_first(tmp_path: Path) -> None:

@@ -117,3 +117,14 @@ def test_a_front_is_drawn_of_two_runs_and_not_of_one(run: RecordedRun, tmp_path:
     assert np.asarray(stale.axes[0].collections[0].get_offsets()).tolist() == [
         [8.0, 0.5]
     ]  # visits of 3 and 13 s, 0 and 1 steps
+
+
+def test_seeds_of_which_one_ended_before_another_was_evaluated_have_no_line(tmp_path: Path) -> None:
+    late, short = (None, None, 0.5), (0.4,)
+    folders = [
+        made_run(tmp_path / str(seed), accuracies, SCENARIO.format(method="fedavg", seed=seed))
+        for seed, accuracies in enumerate((late, short))
+    ]
+    drawn = curves.accuracy(ShownRuns(grouped(open_runs(folders))))
+    assert drawn is not None
+    assert [np.size(line.get_xdata()) for axes in drawn.axes for line in axes.get_lines()] == [0, 0, 0]

@@ -10,7 +10,7 @@ import pytest
 
 from scenarios.report import readings, tables, terminal
 from scenarios.report.columns import BYTES, PERCENT, POINTS, SECONDS
-from scenarios.report.pages import write_study
+from scenarios.report.html import ExperimentAnswer, write_experiment
 from scenarios.report.tables import Number, Table, TableColumn
 
 COSTS = Table(
@@ -92,7 +92,7 @@ def test_markdown_latex_and_pages_have_the_same_texts(tmp_path: Path) -> None:
         r"\end{tabular}",
         r"\end{table}",
     ]
-    text = write_study(tmp_path / "study.html", "Study", "Lead.", {}, [], [COSTS]).read_text()
+    text = write_experiment(tmp_path / "study.html", "Study", ExperimentAnswer("Lead.", tables=[COSTS]), []).read_text()
     assert '<th colspan="2" class="span">bytes</th>' in text
     assert '<td>a|b</td><td class="best">77.2 ±\u00a01.3\u00a0%</td><td>1.5\u00a0MB</td><td>–</td>' in text
     assert '<td class="best">1.0\u00a0MB</td>' in text

@@ -1,0 +1,120 @@
+"""Figures of an experiment's result: a dot with its interval per row, and a map over two axes of a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scenarios.report import plot_style, reflow
+from scenarios.report.columns import MISSING, Column, Quantity
+from scenarios.report.plot_style import INK, MUTED, ShownRuns
+from scenarios.report.theme import EMPTY, ON_DARK_CELL, ON_PALE_CELL
+
+ROW_PIXELS, FRAME_PIXELS = 26, 100
+CELL_PIXELS = 44
+DARK_CELL = 0.55
+"""Share of the range of a map above which its cells are dark"""
+Mean = Mapping[str, Any]
+"""Of `progress.with_interval`"""
+
+
+@dataclass(frozen=True)
+class DotPanel:
+    """A column of dots."""
+
+    title: str
+    label: str
+    """Of the axis, without its unit"""
+    quantity: Quantity
+    means: Mapping[str, Mean | None]
+    """Row -> its mean over seeds; None for a row without"""
+    is_difference: bool = False
+    """Whether 0 is marked"""
+
+
+def dots(shown: ShownRuns, rows: Sequence[str], panels: Sequence[DotPanel]) -> Figure:
+    """A row each: the mean as a dot, its 95 % interval as a line, and its seeds as ticks, in the style of the row."""
+    names = reflow.wide_ticks(rows)
+    figure, grid = shown.panels(
+        len(panels), len(panels), FRAME_PIXELS + reflow.row_pixels(names, ROW_PIXELS) * len(rows), sharey=True
+    )
+    for axes, panel in zip(grid, panels, strict=True):
+        found = [panel.means.get(row) for row in rows]
+        column = Column.of(panel.quantity, (each["mean"] for each in found if each is not None))
+        for place, (row, each) in enumerate(zip(rows, found, strict=True)):
+            _dot(axes, place, each, column.scale, shown.styles.get(row, {}).get("color", INK))
+        if panel.is_difference:
+            axes.axvline(0, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
+        unit = f" ({column.unit})" if column.unit else ""
+        axes.set(title=reflow.wide_title(panel.title, len(panels)), xlabel=f"{panel.label}{unit}")
+        plot_style.bars(axes)
+    grid[0].set_yticks(range(len(rows)), names)
+    grid[0].set_ylim(len(rows) - 0.5, -0.5)
+    return figure
+
+
+def _dot(axes: Axes, place: int, found: Mean | None, scale: float, colour: Any) -> None:
+    values = [] if found is None else [value / scale for value in found["values"] if value is not None]
+    axes.plot(values, [place] * len(values), "|", color=colour, alpha=0.5, markersize=8, label="_seeds")
+    if found is None or found["mean"] is None:
+        axes.text(0.015, place, MISSING, transform=axes.get_yaxis_transform(), va="center", color=MUTED)
+        return
+    mean = found["mean"] / scale
+    if found["half_width"]:
+        half = found["half_width"] / scale
+        axes.hlines(place, mean - half, mean + half, color=colour, linewidth=1.9)
+    axes.plot([mean], [place], "o", color=colour, markersize=6, label="mean")
+
+
+@dataclass(frozen=True)
+class GridMap:
+    """The means of a grid of two axes."""
+
+    title: str
+    across: tuple[str, Sequence[str]]
+    """(key, its values) along x"""
+    down: tuple[str, Sequence[str]]
+    quantity: Quantity
+    means: Mapping[tuple[str, str], Mean | None]
+    """(value across, value down) -> its mean over seeds"""
+
+
+def grid_maps(shown: ShownRuns, maps: Sequence[GridMap]) -> Figure:
+    """A map each, whose cells have the mean and half of its interval in words."""
+    most = max(len(each.down[1]) for each in maps)
+    columns = min(2, len(maps))
+    figure, panels = shown.panels(len(maps), columns, FRAME_PIXELS + CELL_PIXELS * most)
+    for axes, each in zip(panels, maps, strict=True):
+        _draw_map(axes, each, columns)
+    return figure
+
+
+def _draw_map(axes: Axes, each: GridMap, columns: int) -> None:
+    (x_key, xs), (y_key, ys) = each.across, each.down
+    cells = [[each.means.get((x, y)) for x in xs] for y in ys]
+    known = [found for row in cells for found in row if found is not None]
+    column = Column.of(each.quantity, (found["mean"] for found in known), (found["half_width"] for found in known))
+    means = np.array(
+        [[np.nan if found is None or found["mean"] is None else found["mean"] for found in row] for row in cells]
+    )
+    shades = matplotlib.colormaps["YlGnBu"].with_extremes(bad=EMPTY)
+    low, high = (float(np.nanmin(means)), float(np.nanmax(means))) if np.isfinite(means).any() else (0.0, 1.0)
+    axes.imshow(means, cmap=shades, aspect="auto", interpolation="none", vmin=low, vmax=high if high > low else low + 1)
+    for y, row in enumerate(cells):
+        for x, found in enumerate(row):
+            has_mean = found is not None and found["mean"] is not None
+            text = column.text(found["mean"], found["half_width"]) if found is not None else MISSING
+            is_dark = has_mean and high > low and (means[y, x] - low) / (high - low) > DARK_CELL
+            colour = ON_DARK_CELL if is_dark else ON_PALE_CELL if has_mean else MUTED
+            axes.text(x, y, text.replace(" ± ", "\n± "), ha="center", va="center", color=colour, fontsize=10)
+    axes.set(title=reflow.wide_title(each.title, columns), xlabel=x_key, ylabel=y_key)
+    axes.set_xticks(range(len(xs)), xs)
+    axes.set_yticks(range(len(ys)), ys)
+    axes.tick_params(length=0)
+    axes.grid(False)

@@ -1,0 +1,153 @@
+"""The page of an experiment: its answer in a sentence, figures and tables of rows, and the report of their runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+from scenarios.report import columns, groups, html, readings, result_figures, result_tables, terminal
+from scenarios.report.html import ExperimentAnswer, write_experiment
+from scenarios.report.plot_style import ShownRuns
+from scenarios.report.readings import Reading
+from scenarios.report.result_figures import DotPanel, GridMap
+from scenarios.report.run_reader import RecordedRun
+from scenarios.run.progress import with_interval
+from tests.ledgers import made_run
+
+SCENARIO = 'method = "{}"\nseed = {}\n[train]\nlr = {}\n[data]\nname = "digits"\n'
+ACCURACIES = {"slow": (0.50, 0.52), "fast": (0.80, 0.81), "other": (0.81, 0.79)}
+MEANS = {row: with_interval(values) for row, values in ACCURACIES.items()}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> dict[str, list[Path]]:
+    """Rows of two seeds, which differ in their learning rate or method."""
+    return {
+        row: [
+            made_run(tmp_path / f"{row}-{seed}", (0.1, accuracy), SCENARIO.format(method, seed, lr))
+            for seed, accuracy in enumerate(ACCURACIES[row])
+        ]
+        for row, method, lr in (("slow", "fedavg", 0.01), ("fast", "fedavg", 0.1), ("other", "fedprox", 0.1))
+    }
+
+
+def test_a_page_answers_first_and_then_reports_the_runs_of_each_row(
+    rows: dict[str, list[Path]], tmp_path: Path
+) -> None:
+    accuracy: Reading[RecordedRun] = readings.ACCURACY.of(lambda run: run.trail)
+    by_group = groups.of_rows(rows | {"never made": []})
+    assert [(group.label, [run.label for run in group.runs]) for group in by_group] == [
+        (row, [f"{row}, seed 0", f"{row}, seed 1"]) for row in rows
+    ]
+    means = {group.label: accuracy.over_seeds(group.runs) for group in by_group}
+    table = result_tables.differences("accuracy", columns.POINTS, "slow", {"slow": None, "fast": None}, 1000)
+    answer = ExperimentAnswer(
+        result_tables.best_row(accuracy, means), {"scenario": "digits", "seeds": "0, 1"}, (), [table]
+    )
+    page = write_experiment(tmp_path / "report.html", "digits: lr", answer, by_group, 0.7).read_text()
+    assert '<p class="answer">fast has the highest final accuracy: 80 ± 6 %.' in page
+    assert page.index('id="answer"') < page.index('id="results"') < page.index('id="accuracy"')
+    assert re.findall(r'<a href="#(\w+)">', page)[:3] == ["answer", "results", "accuracy"]
+    assert "<h3>Differences of accuracy, paired over seeds</h3>" in page
+    assert re.findall(r"<dt>(seeds?|scenario)</dt><dd>(.*?)</dd>", page) == [("scenario", "digits"), ("seeds", "0, 1")]
+    assert re.findall(r"</svg>(\w+)</th><td>2</td>", page) == list(rows)  # the table of groups, each with its line
+    assert "<summary>Visits of each run; none was wasted</summary>" in page
+
+
+def test_of_many_rows_some_are_drawn_and_all_are_in_tables(
+    rows: dict[str, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(html, "MOST_DRAWN", 2)
+    by_group = groups.of_rows(rows)
+    page = write_experiment(tmp_path / "report.html", "lr", ExperimentAnswer("Done."), by_group).read_text()
+    assert "Figures and tables of single runs show 2 of 3 rows." in page
+    assert re.findall(r"</svg>(\w+)</th><td>2</td>", page) == list(rows)
+    assert re.findall(r"<summary>Scenario: (.*?)</summary>", page) == ["slow, seed 0", "fast, seed 0"]
+    page = write_experiment(
+        tmp_path / "report.html", "lr", ExperimentAnswer("Done."), by_group, drawn=["other"]
+    ).read_text()
+    assert re.findall(r"<summary>Scenario: (.*?)</summary>", page) == ["other, seed 0"]
+
+
+def test_an_experiment_without_a_run_has_a_page_of_its_words_alone(tmp_path: Path) -> None:
+    answer = ExperimentAnswer("No run has ended.", warnings=["two runs failed"])
+    page = write_experiment(tmp_path / "report.html", "digits: lr", answer, []).read_text()
+    assert "No run has ended." in page
+    assert "two runs failed" in page
+    assert 'id="results"' not in page
+
+
+@pytest.mark.parametrize(
+    ("means", "sentence"),
+    [
+        (
+            MEANS,
+            "fast has the highest final accuracy: 80 ± 6 %. The 95 % intervals of 1 of 2 others overlap with it.",
+        ),
+        (
+            {"a": with_interval([0.5, 0.5]), "b": with_interval([0.75, 0.75])},
+            "b has the highest final accuracy: 75.00 ± 0.00 %. No other row's 95 % interval overlaps with it.",
+        ),
+        ({"a": with_interval([0.5]), "b": with_interval([0.25])}, "a has the highest final accuracy: 50.00 %."),
+        ({"a": with_interval([0.5, None])}, "No row has a final accuracy for all of its seeds."),
+    ],
+)
+def test_the_answer_says_which_row_is_best_and_what_cannot_be_told_from_it(
+    means: dict[str, dict[str, object]], sentence: str
+) -> None:
+    assert result_tables.best_row(readings.ACCURACY, means) == sentence
+
+
+def test_rows_are_compared_with_one_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    tested = {"seeds": [0, 1, 2], "higher": 3, "lower": 0, "p": 0.0004, "p_holm": 0.0312, "seeds_needed": None}
+    found = {"slow": None, "fast": {**with_interval([0.25, 0.25, 0.25]), **tested}, "other": None}
+    table = result_tables.differences("accuracy", columns.POINTS, "slow", found, 1000)
+    assert table.texts == [
+        ["fast", "+25.00 ± 0.00 pp", "3", "3 / 0", "< 0.001", "0.031", "> 1,000"],
+        ["other", "not tested", "", "", "", "", ""],
+    ]
+    terminal.print_table(table)
+    assert "from slow" in capsys.readouterr().out
+
+
+def points(axes: Axes, marker: str) -> list[float]:
+    """x of all marks of a kind."""
+    return [float(x) for line in axes.get_lines() if line.get_marker() == marker for x in np.asarray(line.get_xdata())]
+
+
+def test_dots_have_intervals_and_seeds_and_zero_is_marked_in_differences() -> None:
+    differences = {"fast": with_interval([0.30, 0.29]), "other": None}
+    figure = result_figures.dots(
+        ShownRuns([]),
+        list(MEANS),
+        [
+            DotPanel("Final", "test accuracy", columns.PERCENT, MEANS),
+            DotPanel("From slow", "difference", columns.POINTS, differences, is_difference=True),
+        ],
+    )
+    left, right = figure.axes
+    assert points(left, "o") == pytest.approx([51.0, 80.5, 80.0])
+    assert points(left, "|") == pytest.approx([50, 52, 80, 81, 81, 79])
+    assert len(left.collections) == 3  # the intervals
+    assert [text.get_text() for text in left.get_yticklabels()] == list(MEANS)
+    assert (left.get_xlabel(), right.get_xlabel()) == ("test accuracy (%)", "difference (pp)")
+    assert points(right, "o") == pytest.approx([29.5])
+    assert [text.get_text() for text in right.texts] == ["–", "–"]  # the row itself, and one that cannot be compared
+
+
+def test_a_map_has_a_cell_per_pair_of_values_with_its_interval_in_words() -> None:
+    means = {("0.01", "fedavg"): MEANS["slow"], ("0.1", "fedavg"): MEANS["fast"], ("0.1", "fedprox"): MEANS["other"]}
+    grid = GridMap(
+        "Final accuracy", ("train.lr", ["0.01", "0.1"]), ("method", ["fedavg", "fedprox"]), columns.PERCENT, means
+    )
+    (axes,) = result_figures.grid_maps(ShownRuns([]), [grid]).axes
+    assert [text.get_text() for text in axes.texts] == ["51\n± 13 %", "80\n± 6 %", "–", "80\n± 13 %"]
+    (image,) = axes.get_images()
+    assert np.ma.getmaskarray(np.ma.masked_invalid(np.ma.asarray(image.get_array()))).tolist() == [
+        [False, False],
+        [True, False],
+    ]
