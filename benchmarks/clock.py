@@ -33,10 +33,11 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from costmodel.clock import Clock  # noqa: E402
+from costmodel.config import FleetConfig, Transport  # noqa: E402
 from costmodel.fleet.availability import Always, Renewal  # noqa: E402
 from costmodel.fleet.conditions import Conditions  # noqa: E402
 from costmodel.fleet.dynamics import ClientDynamics  # noqa: E402
-from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation  # noqa: E402
+from costmodel.fleet.fleet import Fleet  # noqa: E402
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck  # noqa: E402
 from costmodel.network.links import Links  # noqa: E402
 from costmodel.network.transfers import transfer_batch  # noqa: E402
@@ -220,23 +221,25 @@ def _scene(scene: int, clients: int) -> Fleet:
     """A fleet of few, whose options all occur together with each other somewhere in the scenes."""
     keyed = partial(keyed_generator, scene)
     sites = (8e6, 3e6, 1e9) if scene // 8 % 2 else ()
-    return Fleet.build(
-        clients,
-        {"raspberry-pi-4": 1, "phone-mid": 1},
-        {"lte": 1, "wifi-4": 1},
-        streams=keyed,
-        links=Links((20e6, math.inf, 5e6)[scene % 3], (10e6, 3e6, math.inf)[scene % 3], sites, sites),
+    config = FleetConfig(
+        devices={"raspberry-pi-4": 1, "phone-mid": 1},
+        networks={"lte": 1, "wifi-4": 1},
+        compute_spread=4,
+        bandwidth_spread=4,
+        jitter=0.1,
+        crashes_per_hour=72.0 if scene % 7 == 0 else 0.0,
+        battery=30.0 if scene % 6 == 0 else None,
+        radio_energy="rate" if scene % 2 else "power",
+    )
+    down, up = (20e6, math.inf, 5e6)[scene % 3], (10e6, 3e6, math.inf)[scene % 3]
+    return dataclasses.replace(
+        Fleet.build(clients, config, streams=keyed),
+        links=Links(down, up, sites, sites, transport=Transport(noise=0.1 if scene % 5 == 0 else 0.0)),
         behaviour=ClientDynamics(
             Renewal(20.0, 5.0, 0.5, keyed) if scene % 2 else Always(),
             ("abort", "pause")[scene // 2 % 2],
             OrnsteinUhlenbeck(0.36, 5.0, 1.0, keyed) if scene // 4 % 2 else Constant(),
         ),
-        spread=ClientVariation(4, 4),
-        change=RoundVariation(
-            jitter=0.1, noise=0.1 if scene % 5 == 0 else 0.0, crashes_per_second=0.02 if scene % 7 == 0 else 0.0
-        ),
-        battery_joules=30.0 if scene % 6 == 0 else math.inf,
-        radio_energy=("power", "rate")[scene % 2],
     )
 
 

@@ -40,6 +40,7 @@ from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Workers
 from costmodel.clock import Clock
+from costmodel.config import FleetConfig
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import Fleet
@@ -368,7 +369,7 @@ def clockwork(
 ) -> Fleet:
     """A fleet in which the first visit of client k, left to itself, takes ``seconds[k]``: down, computing, up.
 
-    Nobody's messages have a round trip. Times are exact if they are powers of 2; ``more`` goes to `Fleet`.
+    Nobody's messages have a round trip. Times are exact if they are powers of 2; ``more`` goes to `FleetConfig`.
     """
     works = [run.prepare(client, 0).work for client in range(len(seconds))]
     down, compute, up = np.array(seconds, np.float64).T
@@ -387,9 +388,9 @@ def clockwork(
         up=wire_bits(np.array([work.bytes_up for work in works], np.float64)) / up,
         rtt=np.zeros(len(seconds)),
         streams=streams,
+        config=FleetConfig(**({"jitter": 0.0} | more)),
         links=links,
         behaviour=behaviour,
-        **more,
     )
 
 

@@ -19,15 +19,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from costmodel import units
+from costmodel.config import Joules, Seconds
 from edge.protocol.config import Also, Section
 
 LARGEST_INTEGER = 2**53
 """Largest integer up to which float64 is exact"""
 
 NBytes = Annotated[int, BeforeValidator(units.nbytes), Field(gt=0, le=LARGEST_INTEGER)]
-Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
 Flops = Annotated[float, BeforeValidator(units.flops), Field(gt=0)]
-Joules = Annotated[float, BeforeValidator(units.joules), Field(gt=0)]
 
 
 TARGET, CONVERGED, ROUNDS, SECONDS, BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES, CLIENTS, USER, TIME_LIMIT = (

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from coordinator.rounds.budget import Seconds
 from coordinator.rounds.visit import PlannedVisit
+from costmodel.config import Seconds
 from edge.protocol.config import Also, Section
 from edge.protocol.plugins import OptionsRow, PluginOptions, find, is_own
 from edge.protocol.spelling import closest

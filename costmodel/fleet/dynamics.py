@@ -12,10 +12,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.arrays import Doubles
-from costmodel.fleet.availability import Always, Availability, available_seconds_end
+from costmodel.config import FleetConfig
+from costmodel.fleet.availability import Always, Availability, Diurnal, Renewal, available_seconds_end
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.speed import ComputeSpeed, Presence
-from costmodel.network.bandwidth import Constant, Variation
+from costmodel.fleet.devices import networks
+from costmodel.fleet.inputs import FleetInputs
+from costmodel.fleet.recorded_clients import (
+    LinkRecording,
+    TraceAssignment,
+    bandwidth_link,
+    days_presence,
+    days_speed,
+    presence,
+    trace_link,
+)
+from costmodel.fleet.recordings import RecordedDays
+from costmodel.fleet.speed import PURPOSE as FOREGROUND_LOAD
+from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad, Presence, SpeedFactor
+from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation, sigma_of_cv
+from costmodel.network.outages import WithOutages
 
 ABORT, PAUSE = "abort", "pause"
 
@@ -155,3 +170,91 @@ class ClientDynamics:
             seconds += min(change, end) - t if available else 0.0
             t = change
         return seconds
+
+
+# --- the dynamics of a fleet ------------------------------------------------------------------------------------------
+
+
+def recorded_link(config: FleetConfig, inputs: FleetInputs, assignment: TraceAssignment) -> LinkRecording | None:
+    """Recorded links: of ``fleet.trace`` or of ``fleet.bandwidth``; None if there are none."""
+    link, key, kind = trace_link(inputs.trace, assignment), "fleet.trace", config.bandwidth.kind
+    if link is not None and kind != "constant":
+        raise ValueError(f'fleet.bandwidth.kind = {kind}: fleet.trace has rates over time; choose "constant"')
+    if inputs.link is not None:
+        try:
+            link, key = bandwidth_link(*inputs.link, assignment), "fleet.bandwidth.file"
+        except ValueError as error:
+            raise ValueError(f"fleet.bandwidth.up_file = {config.bandwidth.up_file!r}: {error}") from None
+    has_rates = link is not None and (key == "fleet.trace" or any(rates is not None for rates in link.rates))
+    if has_rates and config.rates is not None:
+        raise ValueError(f"fleet.rates = {list(config.rates)}: {key} has rates; leave one of them out")
+    return link
+
+
+def client_dynamics(
+    config: FleetConfig,
+    inputs: FleetInputs,
+    assignment: TraceAssignment,
+    link: LinkRecording | None,
+    bandwidth_cv: Doubles | None,
+    outages: tuple[Doubles, Doubles],
+) -> ClientDynamics:
+    """The dynamics of a fleet's clients.
+
+    ``link``: of `recorded_link`; ``bandwidth_cv``: of `Fleet`; ``outages``: (per hour, median seconds) of each client's
+    network.
+    """
+    variation: Variation = Constant()
+    if link is not None:
+        variation = link.variation
+    elif config.bandwidth.kind == "ou":
+        cv = np.float64(config.bandwidth.cv) if bandwidth_cv is None else bandwidth_cv
+        sigma = np.vectorize(sigma_of_cv)(cv)
+        variation = OrnsteinUhlenbeck(sigma, config.bandwidth.tau, config.bandwidth.step, assignment.streams)
+    if config.bandwidth.outages:
+        per_hour, seconds = outages
+        if not (per_hour * seconds).any():
+            rows = ", ".join(sorted(row.name for row in networks().values() if row.outages_per_hour))
+            raise ValueError(
+                "fleet.bandwidth.outages = true: no network of the fleet has outages_per_hour and outage_seconds; of "
+                f"those that ship, {rows} has"
+            )
+        variation = WithOutages(variation, per_hour, seconds, assignment.streams)
+    availability = _availability(config, inputs, assignment)
+    return ClientDynamics(availability, config.availability.on_loss, variation, _speed(config, inputs, assignment))
+
+
+def _availability(config: FleetConfig, inputs: FleetInputs, assignment: TraceAssignment) -> Availability:
+    """When clients are available: as their recorded days say, or as ``fleet.availability`` does."""
+    table, streams = config.availability, assignment.streams
+    recorded = days_presence(inputs.trace, assignment) if isinstance(inputs.trace, RecordedDays) else None
+    if recorded is not None:
+        if table.kind != "always":
+            raise ValueError(
+                f'fleet.availability.kind = {table.kind}: fleet.trace says who is available; choose "always"'
+            )
+        return recorded
+    if table.kind == "renewal":
+        return Renewal(table.on, table.off, table.sigma, streams)
+    if table.kind == "diurnal":
+        return Diurnal(
+            table.hour,
+            table.hours,
+            streams,
+            spread_hours=table.spread_hours,
+            jitter_hours=table.jitter_hours,
+            length_sigma=table.sigma,
+            start_hour=table.start_hour,
+        )
+    return Always() if inputs.windows is None else presence(inputs.windows, assignment)
+
+
+def _speed(config: FleetConfig, inputs: FleetInputs, assignment: TraceAssignment) -> ComputeSpeed:
+    table = config.speed
+    recorded = days_speed(inputs.trace, assignment) if isinstance(inputs.trace, RecordedDays) else None
+    factors: list[SpeedFactor] = [] if recorded is None else [recorded]
+    if table.kind == "load":
+        use = Renewal(table.on, table.off, table.sigma, assignment.streams, FOREGROUND_LOAD)
+        factors.append(ForegroundLoad(use, table.load_factor))
+    after = math.inf if table.throttle_after is None else table.throttle_after
+    return ComputeSpeed(tuple(factors), after, table.throttle_to)

@@ -10,7 +10,7 @@ Clients' rates are bit/s on the wire, headers included, so that all flows of a l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 
@@ -18,19 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles, Streams, everywhere
+from costmodel.config import FleetConfig
 from costmodel.fleet import powers
-from costmodel.fleet.client_variation import ClientDraws, throughputs, wire_rates
-from costmodel.fleet.client_variation import ClientVariation as ClientVariation
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.devices import devices as device_table
 from costmodel.fleet.devices import networks as network_table
-from costmodel.fleet.dynamics import ClientDynamics
+from costmodel.fleet.dynamics import ClientDynamics, client_dynamics, recorded_link
+from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.model_speed import Operations, speed
-from costmodel.fleet.traces import ClientTrace, TraceColumns
+from costmodel.fleet.recorded_clients import TraceAssignment
+from costmodel.fleet.traces import TraceColumns
 from costmodel.fleet.variation import (
-    Choice,
-    Noise,
     ProfileColumns,
     VisitVariation,
     assign,
@@ -42,26 +41,11 @@ from costmodel.fleet.variation import (
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
 from costmodel.network.tcp import WIRE_FACTOR
+from costmodel.units import HOUR_SECONDS
 
 VISITS_PER_DRAW = 1024
 _Profiles = tuple[ProfileColumns, ProfileColumns, dict[str, Doubles]]
 """(devices' figures, networks' figures, the radio's columns of `Conditions`)"""
-
-
-@dataclass(frozen=True)
-class RoundVariation:
-    """How the conditions of visits differ from round to round and from visit to visit."""
-
-    jitter: float = 0.0
-    """Sigma of the lognormal factor, of median 1, on the computing time of each visit"""
-    redraw: float = 0.0
-    """r: in each round a client's throughput and its rates are each times a factor from U(1-r, 1+r)"""
-    noise: Noise = 0.0
-    """Factors on the bits of each message, for effects of TCP beyond fair sharing, see `noise_factors`"""
-    mode_rounds: int = 0
-    """Rounds after which each client draws a new power mode of its device, and new `ClientVariation.rates`; 0: never"""
-    crashes_per_second: float = 0.0
-    """Hazard of a crash per second of work"""
 
 
 @dataclass(frozen=True)
@@ -84,17 +68,10 @@ class Fleet:
     rtt: Doubles
     """(clients,) seconds"""
     streams: Streams
+    config: FleetConfig = field(default_factory=FleetConfig)
+    """What else the clients' visits depend on: variation from round to round and visit to visit, batteries, energy"""
     links: Links = field(default_factory=Links)
     behaviour: ClientDynamics = field(default_factory=ClientDynamics)
-    spread: ClientVariation = field(default_factory=ClientVariation)
-    change: RoundVariation = field(default_factory=RoundVariation)
-    battery_joules: float = math.inf
-    """Each client's energy for the whole run (`costmodel.visits.timeline` says which parts it limits); inf: mains"""
-    compute_energy: str = "power"
-    """``power``: the device's watts; ``kappa``: those above its baseline times the cube of its mode's clock, E = kappa
-    cycles f^2"""
-    radio_energy: str = "power"
-    """``power``: the network's watts; ``rate``: alpha r + beta, with the tail after each transfer"""
     normal_streams: Streams | None = None
     """Streams of the normal numbers of visits (jitter, noise) where they are not those of ``streams``"""
     traced: frozenset[str] = frozenset()
@@ -106,70 +83,83 @@ class Fleet:
     def build(
         cls,
         clients: int,
-        devices: Choice,
-        networks: Choice,
+        config: FleetConfig,
         *,
         streams: Streams,
         families: Sequence[str] = ("conv",),
-        links: Links | None = None,
-        behaviour: ClientDynamics | None = None,
-        spread: ClientVariation | None = None,
-        change: RoundVariation | None = None,
-        battery_joules: float = math.inf,
-        compute_energy: str = "power",
-        radio_energy: str = "power",
-        trace: ClientTrace | None = None,
-        case: int = 1,
-        shuffle_trace: bool = True,
-        own_devices: Mapping[str, Device] | None = None,
-        own_networks: Mapping[str, Network] | None = None,
+        inputs: FleetInputs | None = None,
     ) -> Fleet:
         """Draw a fleet for a model of the first of these ``families`` that a device has a throughput for.
 
-        With a ``trace``, each client gets a row of it (each row once before any comes twice, in a random order or in
-        that of the file): rates are taken as they are, and seconds per sample as speeds relative to the median row,
-        which computes like ``devices``. Of figures over time it has the mean.
-        ValueError for an unknown name, fractions that are not positive, or a number out of its range.
+        With ``inputs.trace``, each client gets a row of it (each row once before any comes twice, in a random order or
+        in that of the file): rates are taken as they are, and seconds per sample as speeds relative to the median row,
+        which computes like the clients' devices. Of figures over time it has the mean.
+        ValueError for an unknown name, shares that are not positive, figures with which virtual times are so large that
+        float64 has no digits for seconds, and tables that contradict the inputs.
         """
-        spread, change = spread or ClientVariation(), change or RoundVariation()
-        _check(clients, spread, change, battery_joules)
-        draws = ClientDraws(streams("fleet", 0, 0), clients)
-        device_rows, device_of = assign("device", devices, {**device_table(), **(own_devices or {})}, draws.devices)
-        network_rows, network_of = assign(
-            "network", networks, {**network_table(), **(own_networks or {})}, draws.networks
+        inputs = inputs or FleetInputs()
+        rng = streams("fleet", 0, 0)
+        device_places, network_places = rng.permutation(clients), rng.permutation(clients)
+        # All numbers are always drawn, so that changing one key leaves the draws of the others as they were.
+        uniform_compute, uniform_bandwidth = rng.random(clients), rng.random(clients)
+        normals = rng.standard_normal((clients, 3))
+        devices, device_of = assign("device", config.devices, {**device_table(), **inputs.devices}, device_places)
+        networks, network_of = assign(
+            "network", config.networks, {**network_table(), **inputs.networks}, network_places
         )
-        network = ProfileColumns(columns(network_rows), network_of)
-        down, up = wire_rates(network, spread, draws)
-        drawn = cls(
-            device_rows,
-            network_rows,
+        try:
+            throughputs = np.array([device.throughput(*families) for device in devices], np.float64)
+        except ValueError as error:
+            raise ValueError(f"fleet: {error}") from None
+        computes = throughputs[device_of] / np.exp(uniform_compute * math.log(config.compute_spread))
+        computes = computes * np.exp(config.compute_sigma * normals[:, 0])
+        network = ProfileColumns(columns(networks), network_of)
+        slower = np.exp(uniform_bandwidth * math.log(config.bandwidth_spread))
+        to_wire = np.where(network["goodput"] > 0, WIRE_FACTOR, 1.0)
+        down_sigma = network["sigma_down"] if config.down_sigma == "network" else config.down_sigma
+        up_sigma = network["sigma_up"] if config.up_sigma == "network" else config.up_sigma
+        down = network["down_bits_per_second"] * to_wire / slower * np.exp(down_sigma * normals[:, 1])
+        up = network["up_bits_per_second"] * to_wire / slower * np.exp(up_sigma * normals[:, 2])
+        assignment = TraceAssignment(clients, config, streams)
+        shuffle = streams("trace", 0, 0) if assignment.is_shuffled else None
+        traced = TraceColumns(inputs.trace, config.trace_case, clients, shuffle)
+        link = recorded_link(config, inputs, assignment)
+        bandwidth_cv = traced.cv()
+        outages = network["outages_per_hour"], network["outage_seconds"]
+        fleet = cls(
+            devices,
+            networks,
             device_of,
             network_of,
-            flops_per_second=throughputs(device_rows, device_of, families, spread, draws),
-            down=down,
-            up=up,
-            rtt=network["rtt_seconds"],
+            flops_per_second=traced.speed(computes),
+            down=traced.rate(DOWN, down),
+            up=traced.rate(UP, up),
+            rtt=traced.rtt(network["rtt_seconds"]),
             streams=streams,
-            links=links or Links(),
-            behaviour=behaviour or ClientDynamics(),
-            spread=spread,
-            change=change,
-            battery_joules=battery_joules,
-            compute_energy=compute_energy,
-            radio_energy=radio_energy,
-        )
-        return drawn._with_trace(TraceColumns(trace, case, clients, streams("trace", 0, 0) if shuffle_trace else None))
-
-    def _with_trace(self, traced: TraceColumns) -> Fleet:
-        return replace(
-            self,
-            flops_per_second=traced.speed(self.flops_per_second),
-            down=traced.rate(DOWN, self.down),
-            up=traced.rate(UP, self.up),
-            rtt=traced.rtt(self.rtt),
-            bandwidth_cv=traced.cv(),
+            config=config,
+            links=Links.of(config),
+            behaviour=client_dynamics(config, inputs, assignment, link, bandwidth_cv, outages),
             traced=traced.figures,
+            bandwidth_cv=bandwidth_cv,
         )
+        fleet.check("fleet" if inputs.trace is None else "fleet.trace")
+        if link is None:
+            return fleet
+        of_down, of_up = link.rates
+        fleet = replace(fleet, down=fleet.down if of_down is None else of_down, up=fleet.up if of_up is None else of_up)
+        fleet.check("fleet.bandwidth.file")
+        return fleet
+
+    def check(self, key: str) -> None:
+        """ValueError of ``key`` for a device or link so slow that float64 has no digits for seconds of virtual time."""
+        for text, values, wrong in (
+            ("computes at {:g} FLOP/s; the least is 1", self.flops_per_second, self.flops_per_second < 1),
+            ("downloads at {:g} bit/s; the least is 1", self.down, self.down < 1),
+            ("uploads at {:g} bit/s; the least is 1", self.up, self.up < 1),
+            ("has round trips of {:g} s; the most is 3600", self.rtt, self.rtt > HOUR_SECONDS),
+        ):
+            for client in np.flatnonzero(wrong)[:1].tolist():
+                raise ValueError(f"{key}: client {client} {text.format(values[client])}")
 
     def for_model(self, families: Sequence[str], step: Operations) -> Fleet:
         """The same clients with the throughput and overhead that their devices have for a model by its operations.
@@ -184,10 +174,17 @@ class Fleet:
             replace(device, step_seconds=overhead) for device, (_, overhead) in zip(self.devices, speeds, strict=True)
         )
         ratio = np.array([throughput for throughput, _ in speeds]) / before
-        return replace(self, devices=rows, flops_per_second=self.flops_per_second * ratio[self.device_of])
+        fleet = replace(self, devices=rows, flops_per_second=self.flops_per_second * ratio[self.device_of])
+        fleet.check("fleet.devices")
+        return fleet
 
     def __len__(self) -> int:
         return self.device_of.size
+
+    @property
+    def battery_joules(self) -> float:
+        """Each client's energy for the whole run, of which `costmodel.visits.timeline` limits parts; inf: mains."""
+        return math.inf if self.config.battery is None else self.config.battery
 
     @cached_property
     def _device_columns(self) -> dict[str, Doubles]:
@@ -220,10 +217,6 @@ class Fleet:
         """The names of these clients' networks."""
         return [self.networks[row].name for row in self.network_of[clients].tolist()]
 
-    def network_figure(self, name: str) -> Doubles:
-        """(clients,) One figure of the rows of the clients' networks."""
-        return self._network_columns[name][self.network_of]
-
     def memory_bytes(self, client: int) -> int:
         """The memory of a client's device."""
         return self.devices[int(self.device_of[client])].memory_bytes
@@ -250,23 +243,24 @@ class Fleet:
         ``is_second``: for a second visit of each client in the round, with the round's ``redraw``.
         """
         chosen = np.asarray(clients, np.intp)
+        config = self.config
         device, network, radio = self._profiles(chosen)
         draws = self._draws(chosen, round, visit, is_second)
         mode, down, up = self._modes(chosen, round)
         flops_per_second = self.flops_per_second[chosen] * mode
-        if self.change.redraw:
-            vary = 1 + 2 * self.change.redraw * (draws.uniform - 0.5)
+        if config.redraw:
+            vary = 1 + 2 * config.redraw * (draws.uniform - 0.5)
             flops_per_second, down, up = flops_per_second * vary[:, 0], down * vary[:, 1], up * vary[:, 1]
-        hazard = self.change.crashes_per_second
+        hazard = config.crashes_per_hour / HOUR_SECONDS
         return Conditions(
             clients=chosen,
             access_link=self.access_link_of(chosen),
             flops_per_second=flops_per_second,
             step_seconds=device["step_seconds"],
-            slowdown=np.exp(self.change.jitter * draws.normal[:, 0]) if self.change.jitter else np.ones(chosen.size),
+            slowdown=np.exp(config.jitter * draws.normal[:, 0]) if config.jitter else np.ones(chosen.size),
             down=down,
             up=up,
-            noise=noise_factors(self.change.noise, draws.normal[:, 1:3]),
+            noise=noise_factors(self.links.transport.noise, draws.normal[:, 1:3]),
             rtt=self.rtt[chosen],
             last_down=np.full(chosen.size, -math.inf) if last_down is None else last_down,
             last_up=np.full(chosen.size, -math.inf) if last_up is None else last_up,
@@ -275,7 +269,7 @@ class Fleet:
             threshold=everywhere(np.float64(math.inf), chosen.size, 2) if threshold is None else threshold,
             crash_after=draws.exponential / hazard if hazard > 0 else np.full(chosen.size, math.inf),
             charge=np.full(chosen.size, self.battery_joules) if charge is None else charge,
-            train_watts=powers.train_watts(self.compute_energy, device, mode),
+            train_watts=powers.train_watts(config.compute_energy, device, mode),
             idle_watts=device["idle_watts"],
             **radio,
         )
@@ -290,7 +284,7 @@ class Fleet:
         device = ProfileColumns(self._device_columns, device_of)
         network = ProfileColumns(self._network_columns, network_of)
         idle = device["idle_watts"]
-        radio = powers.radio(self.radio_energy, network, idle)
+        radio = powers.radio(self.config.radio_energy, network, idle)
         return device, network, radio | powers.promotion(self.links.transport.promotion, network, idle)
 
     @cached_property
@@ -299,8 +293,9 @@ class Fleet:
         return lru_cache(lambda device, network: self._profiles_of(np.array([device]), np.array([network])))
 
     def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None, is_second: bool) -> VisitVariation:
-        change = self.change
-        if not (change.jitter or change.redraw or change.noise or change.crashes_per_second or self.loses_segments):
+        config = self.config
+        varies = config.jitter or config.redraw or self.links.transport.noise or config.crashes_per_hour
+        if not (varies or self.loses_segments):
             return VisitVariation.none(chosen.size)
         if visit is None:
             first = self._drawn("visits of a round", round, len(self)).of(chosen)
@@ -312,7 +307,7 @@ class Fleet:
 
     def _modes(self, chosen: NDArray[np.intp], round: int) -> tuple[Doubles, Doubles, Doubles]:
         """(factor on throughput, rate down, rate up) in this round."""
-        every, rates = self.change.mode_rounds, self.spread.rates
+        every, rates = self.config.mode_rounds, self.config.rates
         if not every and rates is None:
             return np.ones(chosen.size), self.down[chosen], self.up[chosen]
         drawn = self._uniforms(round // every if every else 0, len(self))[chosen]
@@ -327,17 +322,3 @@ class Fleet:
         low, high = rates
         down, up = (WIRE_FACTOR * (low + (high - low) * drawn[:, column]) for column in (1, 2))
         return mode, down, up
-
-
-def _check(clients: int, spread: ClientVariation, change: RoundVariation, battery_joules: float) -> None:
-    if clients < 1:
-        raise ValueError(f"a fleet needs at least one client, not {clients}")
-    for name, value in (("compute spread", spread.compute), ("bandwidth spread", spread.bandwidth)):
-        if not (math.isfinite(value) and value >= 1):
-            raise ValueError(f"{name} must be at least 1, not {value!r}")
-    if spread.rates is not None and not 0 < spread.rates[0] <= spread.rates[1] < math.inf:
-        raise ValueError(f"rates must be a low and a high number of bit/s, not {spread.rates!r}")
-    if not 0 <= change.redraw < 1:
-        raise ValueError(f"redraw must be at least 0 and less than 1, not {change.redraw!r}")
-    if not battery_joules > 0:
-        raise ValueError(f"battery_joules must be positive, not {battery_joules!r}")

@@ -13,7 +13,7 @@ from costmodel.network.tcp import WIRE_FACTOR
 
 
 def train_watts(energy: str, device: ProfileColumns, mode: Doubles) -> Doubles:
-    """(visits,) The power of computing; ``energy``: `Fleet.compute_energy`.
+    """(visits,) The power of computing; ``energy``: `FleetConfig.compute_energy`.
 
     ``mode``: (visits,) factor on the clock. With kappa, power above the baseline grows with its cube.
     """
@@ -24,7 +24,7 @@ def train_watts(energy: str, device: ProfileColumns, mode: Doubles) -> Doubles:
 
 
 def radio(energy: str, network: ProfileColumns, idle: Doubles) -> dict[str, Doubles]:
-    """The columns of transfers and of the radio's tail, (visits,) each; ``energy``: `Fleet.radio_energy`."""
+    """The columns of transfers and of the radio's tail, (visits,) each; ``energy``: `FleetConfig.radio_energy`."""
     return _radio_by_rate(network, idle) if energy == "rate" else _radio_by_power(network, idle)
 
 

@@ -1,7 +1,7 @@
 """A fleet whose rows of devices and networks have other figures than their tables say, by factors.
 
 A factor belongs to a row and applies to all clients that have it: the row's figure is uncertain, not the client.
-Figures that come from a trace, and ``ClientVariation.rates``, are no row's and stay as they are; so do memory, watts
+Figures that come from a trace, and ``fleet.rates``, are no row's and stay as they are; so do memory, watts
 and links that clients share.
 """
 

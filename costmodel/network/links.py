@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from costmodel.config import FleetConfig, Transport
 from costmodel.network.bandwidth import UP
-from costmodel.network.tcp import Transport
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,22 @@ class Links:
         if self.airtime is not None:
             assert self.site_down, "air without access points"
             assert {*self.site_down, *self.site_up} == {math.inf}, (self.site_down, self.site_up)
+
+    @classmethod
+    def of(cls, config: FleetConfig) -> Links:
+        """The links of a fleet."""
+        server, gateways = config.server, config.gateways
+        shares_air = gateways.kind == "airtime"
+        down, up = (math.inf, math.inf) if shares_air else (gateways.down, gateways.up)
+        return cls(
+            server.down,
+            server.up,
+            (down,) * gateways.count,
+            (up,) * gateways.count,
+            gateways.fair if shares_air else None,
+            aggregate_bytes_per_second=server.aggregate / 8,
+            transport=config.transport,
+        )
 
     def capacity(self, direction: int) -> float:
         """Of the server's link."""

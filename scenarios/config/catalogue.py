@@ -20,12 +20,12 @@ from pydantic_core import PydanticUndefined
 
 from costmodel.fleet.devices import devices, networks
 from edge.data.partition_registry import PARTITIONS
-from edge.protocol.config import Also, Section
+from edge.protocol.config import Also
 from scenarios.config import toml_source, value_types
 from scenarios.config.field_docs import field_docs
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS
 from scenarios.config.quantities import quantity
-from scenarios.config.schema import Scenario, fields
+from scenarios.config.schema import Scenario, fields, is_table
 from scenarios.config.tables import value_at
 from scenarios.config.toml_writer import toml_value
 
@@ -145,7 +145,7 @@ def _keys(table: type, at: str = "") -> Iterator[ScenarioKey]:
 def _table_of(info: FieldInfo) -> type | None:
     """The table that a field is; None for a key."""
     kind: Any = info.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+    return kind if is_table(kind) else None
 
 
 def _tables(table: type, at: str = "") -> Iterator[KeyTable]:

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 from pydantic_core import ErrorDetails
 
-from edge.protocol.config import Also, Section
+from edge.protocol.config import Also
 from edge.protocol.spelling import closest
 from scenarios.config.errors import Argument
 from scenarios.config.quantities import beyond_limit
-from scenarios.config.schema import fields
+from scenarios.config.schema import fields, is_table
 
 Parts = tuple[str | Argument, ...]
 """Of a message"""
@@ -22,7 +22,7 @@ def known_keys(table: type, at: str = "") -> dict[str, str]:
     keys: dict[str, str] = {}
     for name, field in fields(table).items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
+        if is_table(kind):
             keys |= known_keys(kind, f"{at}{name}.")
             keys[f"{at}{name}"] = f"{at}{name}"
         else:

@@ -1,23 +1,27 @@
-"""Finds and reads the files that a scenario's fleet names.
+"""Finds and reads the files that a scenario's fleet names, into one record (`costmodel.fleet.inputs`).
 
 Files are searched under their names, then below the data roots (``data.root``, ``$FEDBR_DATA``, the user cache).
-Of what they say, only the rows of the user's own devices and networks are known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
+from costmodel.files import read_bytes
+from costmodel.fleet import traces
+from costmodel.fleet.csv_table import LARGEST_NBYTES
 from costmodel.fleet.devices import Device, Network, devices, own_devices, own_networks
+from costmodel.fleet.inputs import FleetInputs, InputFile, read_recordings
 from edge.data.locate import is_file, search_paths
 from edge.protocol.home import expanded
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
 from scenarios.config.schema import Scenario
 
-T = TypeVar("T")
 CALIBRATED = "devices"
 """Folder of the user cache for the profiles of ``fedbr doctor --calibrate``."""
 
@@ -37,41 +41,57 @@ def find(scenario: Scenario, key: str, name: str) -> Path:
     raise ScenarioError(f"{key} = {name!r}: no such file; searched {', '.join(map(str, {as_named: '', **below}))}")
 
 
-def read(scenario: Scenario, key: str, name: str | None, reader: Callable[[Path], T]) -> T | None:
-    """The content of a file that the scenario names under ``key``, if it does; ScenarioError that names the key."""
-    if name is None:
-        return None
-    path = find(scenario, key, name)
-    return valid(key, lambda: reader(path))
-
-
-def valid(key: str, result: Callable[[], T]) -> T:
-    """The result; ScenarioError that names the key for a ValueError."""
+def read_inputs(scenario: Scenario) -> FleetInputs:
+    """The content of all files of the scenario's fleet; ScenarioError that names the key of an unusable one."""
+    fleet = scenario.fleet
+    user_devices, user_networks = own_rows(scenario)
+    files = [_file(key, name, find(scenario, key, name)) for key, name in fleet.file_names.items()]
+    for file in [each for each in files if each.key in ("fleet.trace", "fleet.availability.file")]:
+        with _errors_of(file.key):
+            beside = traces.files_beside(file.path)
+        files += [_file(f"{file.key}, {path.name}", path.name, path) for path in beside]
     try:
-        return result()
+        recordings = read_recordings(tuple(files), fleet.trace_case, fleet.bandwidth, fleet.availability)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    return replace(recordings, devices=user_devices, networks=user_networks)
+
+
+def _file(key: str, name: str, path: Path) -> InputFile:
+    with _errors_of(key):
+        return InputFile(key, name, path, hashlib.sha256(read_bytes(path, LARGEST_NBYTES)).hexdigest())
+
+
+@contextmanager
+def _errors_of(key: str) -> Iterator[None]:
+    """Turn a ValueError into a ScenarioError that names the key."""
+    try:
+        yield
     except ValueError as error:
         raise ScenarioError(f"{key}: {error}") from None
 
 
-def needed(table: str, file: str | None) -> str:
-    """The file of a table of kind trace; ScenarioError if it names none."""
-    if file is None:
-        raise ScenarioError(f'{table}.kind = "trace" needs {table}.file')
-    return file
-
-
 def own_rows(scenario: Scenario) -> tuple[dict[str, Device], dict[str, Network]]:
     """The user's devices and networks: those of files that the scenario names, and calibrated devices."""
-    section = scenario.fleet
-    user_devices = read(scenario, "fleet.device_file", section.device_file, own_devices) or {}
-    user_networks = read(scenario, "fleet.network_file", section.network_file, own_networks) or {}
-    for name in dict.fromkeys(section.devices):  # a million names can stand for few devices
+    fleet = scenario.fleet
+    user_devices: dict[str, Device] = {}
+    user_networks: dict[str, Network] = {}
+    if fleet.device_file is not None:
+        path = find(scenario, "fleet.device_file", fleet.device_file)
+        with _errors_of("fleet.device_file"):
+            user_devices = own_devices(path)
+    if fleet.network_file is not None:
+        path = find(scenario, "fleet.network_file", fleet.network_file)
+        with _errors_of("fleet.network_file"):
+            user_networks = own_networks(path)
+    for name in dict.fromkeys(fleet.devices):  # a million names can stand for few devices
         if name in devices() or name in user_devices:
             continue
-        path = calibrated(name)
-        if path is None:
+        file = calibrated(name)
+        if file is None:
             break  # an unknown device: the check of names stops here, too
-        user_devices |= read(scenario, "fleet.devices", str(path), own_devices) or {}
+        with _errors_of("fleet.devices"):
+            user_devices |= own_devices(file)
     return user_devices, user_networks
 
 

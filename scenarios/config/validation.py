@@ -12,6 +12,7 @@ from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
+from costmodel.config import AccessLinks
 from costmodel.fleet.devices import devices, networks
 from costmodel.units import format_rate, format_seconds
 from edge.data.registry import DataSet
@@ -24,7 +25,7 @@ from edge.protocol.portable import PORTABLE
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import metric_rows
 from scenarios.config import fleet_files
-from scenarios.config.schema import AccessLinksSection, EvalSection, Scenario
+from scenarios.config.schema import EvalSection, Scenario
 
 KINDS_OF_EXAMPLES = {"image": "images", "features": "features", "tokens": "tokens"}
 """Kinds of examples, in messages."""
@@ -331,10 +332,10 @@ def check_fleet(scenario: Scenario) -> None:
         )
 
 
-def _check_gateways(gateways: AccessLinksSection) -> None:
+def _check_gateways(gateways: AccessLinks) -> None:
     """Check that the keys of the other kind of access links keep their defaults."""
     kind, other = ("rate", "airtime") if gateways.kind == "rate" else ("airtime", "rate")
-    default = AccessLinksSection()
+    default = AccessLinks()
     for key in ("fair",) if kind == "rate" else ("down", "up"):
         value = getattr(gateways, key)
         if value != getattr(default, key):

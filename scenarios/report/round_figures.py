@@ -23,11 +23,12 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP, Replay, Samples
 from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.units import SECONDS
+from scenarios.config.fleet_files import read_inputs
 from scenarios.config.schema import Scenario
 from scenarios.report import plot_style, reflow, theme
 from scenarios.report.plot_style import INK, ShownRuns
 from scenarios.report.run_reader import RecordedRun
-from scenarios.run import builder, fleet_builder, visits
+from scenarios.run import builder, visits
 from scenarios.run.visits import Participation
 
 MAX_STALENESS_BARS, MOST_BARS = 40, 40
@@ -324,9 +325,9 @@ def _fleet(run: RecordedRun) -> Fleet | None:
     kept = {key: data[key] for key in ("clients", "root") if key in data}
     try:
         scenario = Scenario.model_validate({"seed": run.scenario.get("seed", 0), "data": kept, "fleet": fleet})
-        if builder.file_hashes(scenario) != run.environment.files:
+        if read_inputs(scenario).sha256 != run.environment.files:
             return None
-        built = fleet_builder.fleet(scenario, ("conv",))
+        built = builder.fleet_of(scenario, ("conv",))
     except (ValueError, OSError):  # whatever is wrong with the scenario or its files
         return None
     return built if isinstance(built.behaviour.variation, Replay | Samples) else None

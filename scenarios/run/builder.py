@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +29,26 @@ from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.selection import ClientSelection
 from coordinator.rounds.selectors.registry import selector
 from coordinator.workers.task import Workers
+from costmodel.arrays import Streams
 from costmodel.clock import Clock
+from costmodel.config import SpeedConfig
 from costmodel.files import read_bytes
 from costmodel.fleet import memory
-from costmodel.fleet.csv_table import LARGEST_NBYTES
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.model_speed import Operations
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
 from edge.protocol.config import CPU, ComponentConfig, Job, ModelProfile
 from edge.protocol.home import expanded
-from edge.protocol.payload import BUFFERS, Layout, Payload
+from edge.protocol.operations import KINDS
+from edge.protocol.payload import BUFFERS, Layout, Payload, step_flops
 from edge.protocol.portable import PORTABLE
-from scenarios.config import fleet_files
+from edge.protocol.rng import keyed_generator
+from scenarios.config.fleet_files import read_inputs
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.config.schema import EVALUATION_KEYS, EvalSection, Scenario, SpeedSection
+from scenarios.config.schema import EVALUATION_KEYS, EvalSection, Scenario
 from scenarios.config.validation import evaluated, named_blocks
-from scenarios.run import fleet_builder
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
 from scenarios.run.observer import Observers
 
@@ -61,7 +64,7 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
     },
     "data": {"validation": 0.0, "validation_by": "client"},
     "data.partition": {"options": {}, "classes_per_client": 2},
-    "fleet": {"trace_assign": "shuffled", "speed": asdict(SpeedSection())},
+    "fleet": {"trace_assign": "shuffled", "speed": asdict(SpeedConfig())},
     "fleet.transport": {"congestion": "cubic", "reconnect": math.inf, "promotion": False},
     "fleet.bandwidth": {"up_file": None, "outages": False},
     "fleet.gateways": {"kind": "rate", "fair": "time"},
@@ -124,11 +127,15 @@ def identity(loaded: Loaded) -> dict[str, Any]:
     data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
     file = data["partition"]["file"]
     if file is not None and (path := expanded(file)).is_file():
-        data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", path, MOST_NBYTES)}
-    files = file_hashes(loaded.scenario)
+        try:
+            sha256 = hashlib.sha256(read_bytes(path, MOST_NBYTES)).hexdigest()
+        except ValueError as error:
+            raise ScenarioError(f"data.partition.file: {error}") from None
+        data["partition"] = {**data["partition"], "file": sha256}
+    inputs = read_inputs(loaded.scenario)
     scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
-    user_rows = [_own_row(row) for rows in fleet_files.own_rows(loaded.scenario) for row in rows.values()]
-    return {**scenario, "data": data, "files": files, "own": user_rows}
+    user_rows = [_own_row(row) for rows in (inputs.devices, inputs.networks) for row in rows.values()]
+    return {**scenario, "data": data, "files": inputs.sha256, "own": user_rows}
 
 
 def _overlaid(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,11 +147,6 @@ def _overlaid(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def file_hashes(scenario: Scenario) -> dict[str, str]:
-    """Key -> SHA-256 of each file that the fleet reads; ScenarioError for one that cannot be read."""
-    return {key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleet_builder.named_files(scenario).items()}
-
-
 def _own_row(row: Device | Network) -> dict[str, Any]:
     """The user's row without the figures and lists that it leaves to their defaults: they were added later."""
     values = asdict(row)
@@ -153,14 +155,6 @@ def _own_row(row: Device | Network) -> dict[str, Any]:
             del values[field.name]
             values["assumed"] = tuple(key for key in values["assumed"] if key != field.name)
     return values
-
-
-def _sha256(key: str, path: Path, most_nbytes: int) -> str:
-    """The SHA-256 of a file of at most ``most_nbytes`` bytes; ScenarioError naming the key and the file."""
-    try:
-        return hashlib.sha256(read_bytes(path, most_nbytes)).hexdigest()
-    except ValueError as error:
-        raise ScenarioError(f"{key}: {error}") from None
 
 
 def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) -> Job:
@@ -246,17 +240,29 @@ def _check_statistics(loaded: Loaded, layout: Layout, up: tuple[str, ...]) -> No
 
 
 def fleet(loaded: Loaded) -> Fleet:
-    """The clients' devices and links, drawn with the fleet's seed."""
+    """The clients' devices and links, drawn with the fleet's seed. ScenarioError names the key."""
     try:
-        return fleet_builder.fleet(loaded.scenario, (loaded.model.name, loaded.model.family))
-    except ScenarioError as error:
+        return fleet_of(loaded.scenario, (loaded.model.name, loaded.model.family))
+    except ValueError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def fleet_of(scenario: Scenario, families: tuple[str, ...]) -> Fleet:
+    """`fleet` for a model of these names; a device's throughput is that of the first name that it has."""
+    section = scenario.fleet
+    streams = _keyed(scenario.seed if section.seed is None else section.seed)
+    return Fleet.build(scenario.data.clients, section, streams=streams, families=families, inputs=read_inputs(scenario))
+
+
+@cache
+def _keyed(seed: int) -> Streams:
+    return lambda purpose, index, client: keyed_generator(seed, purpose, index, client)
 
 
 def fleet_notes(loaded: Loaded) -> list[str]:
     """How shares that look like counts, and rows of recordings, meet clients, where there are not as many of both."""
     try:
-        return fleet_builder.fleet_notes(loaded.scenario)
+        return read_inputs(loaded.scenario).notes(loaded.scenario.fleet, loaded.scenario.data.clients)
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 
@@ -268,27 +274,52 @@ def method_notes(loaded: Loaded, description: ModelProfile) -> list[str]:
 
 
 def with_operations(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fleet:
-    """The fleet with the speed of its devices for the described model, for devices calibrated by kind of operation."""
-    return fleet_builder.with_operations(drawn, (loaded.model.name, loaded.model.family), description)
+    """The fleet with the speed of its devices for the described model, for devices calibrated by kind of operation.
+
+    A plain step computes no gradient for the examples. ScenarioError for a speed out of range.
+    """
+    if not len(description.operations):
+        return drawn
+    flops = step_flops(description.flops)
+    per_example, per_step = (dict(zip(KINDS, counts, strict=True)) for counts in description.operations.T.tolist())
+    try:
+        return drawn.for_model((loaded.model.name, loaded.model.family), Operations(flops, per_example, per_step))
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
 
 
 def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int, str]:
-    """client -> why the model does not fit its device, with the largest number of pathways that the method trains."""
+    """client -> why its device has too little memory for training, with the largest number of pathways of the method.
+
+    ScenarioError if no client is left.
+    """
     try:
-        return fleet_builder.refused(loaded.scenario, drawn, description, _stored_forwards(loaded, description))
+        parameters, activations = _training_memory(loaded, description)
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
+    batch = loaded.scenario.train.batch
+    needed = memory.training_nbytes(parameters, activations, batch)
+    reasons = {
+        index: f"{device.name}: {memory.sum_text(parameters, activations, batch, device.memory_bytes)}"
+        for index, device in enumerate(drawn.devices)
+        if not memory.fits(needed, device.memory_bytes)
+    }
+    if len(reasons) == len(drawn.devices):
+        fits_none = "; ".join(reasons.values())
+        raise ScenarioError(f"{loaded.name}: fleet.devices: the model fits no device; {fits_none}")
+    return {client: reasons[index] for client, index in enumerate(drawn.device_of.tolist()) if index in reasons}
 
 
 def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
     """Bytes that a training visit takes by the count of `costmodel.fleet.memory`, with the largest choice."""
-    parameters = sum(block.params for block in description.layout.blocks)
-    activations = float((description.activations * _stored_forwards(loaded, description)).sum())
-    return memory.training_nbytes(parameters, activations, loaded.scenario.train.batch)
+    return memory.training_nbytes(*_training_memory(loaded, description), loaded.scenario.train.batch)
 
 
-def _stored_forwards(loaded: Loaded, description: ModelProfile) -> NDArray[np.float64]:
-    """(blocks,): forward passes of one example that store activations, for the largest choice; ScenarioError."""
+def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float]:
+    """(parameters, activations of one example that are stored for a backward pass), for the largest choice.
+
+    A teacher's pass stores none. ScenarioError for a method whose ``compute`` is wrong.
+    """
     spec, blocks, train = loaded.method.objective, len(description.layout), loaded.scenario.train
     context = ComputeContext(
         layout=description.layout,
@@ -308,7 +339,8 @@ def _stored_forwards(loaded: Loaded, description: ModelProfile) -> NDArray[np.fl
         compute.check(description.flops)
     except ValueError as error:
         raise ScenarioError(f"method = {loaded.method.name!r}: its spec's compute: {error}") from None
-    return compute.stored_forwards
+    parameters = sum(block.params for block in description.layout.blocks)
+    return parameters, float((description.activations * compute.stored_forwards).sum())
 
 
 def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: Path | None = None) -> ServerStrategy:

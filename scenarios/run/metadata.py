@@ -61,7 +61,7 @@ def calibration_of(path: Path) -> list[list[str]]:
 
 def calibrations(scenario: Scenario) -> dict[str, list[list[str]]]:
     """Device -> `calibration_of` its file, for the fleet's devices that ``fedbr doctor --calibrate`` made."""
-    own, tables = fleet_files.own_rows(scenario)[0], {}
+    own, tables = fleet_files.read_inputs(scenario).devices, {}
     for name in sorted(own.keys() & set(scenario.fleet.devices)):
         path = fleet_files.calibrated(name)
         # A file that the scenario names may have a device of the same name, which then is the fleet's.
@@ -81,7 +81,7 @@ def environment(
     """The environment of a run that begins here. ``refused``: client -> why it cannot take part."""
     counts = profile.operations.tolist()
     concerns = {
-        "files": builder.file_hashes(loaded.scenario),
+        "files": fleet_files.read_inputs(loaded.scenario).sha256,
         "variants": profile.variants.tolist(),
         "outputs": profile.outputs.tolist(),
         "operations": dict(zip(KINDS, counts, strict=True)) if counts else {},

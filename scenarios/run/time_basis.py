@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
+from costmodel.fleet.recordings import RecordedDays
+from costmodel.fleet.traces import ClientTrace, Machines
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
-from scenarios.run import fleet_builder
 
 Query = Callable[[str], list[sqlite3.Row]]
 READ = "read"
@@ -26,9 +27,9 @@ BASES = ("assumed", "derived", "inference", READ)
 def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
     """What ``environment.json`` keeps: ``devices`` and ``networks``, name -> part of a visit -> basis."""
     scenario = loaded.scenario
-    given = _given(scenario)
-    own_devices, own_networks = fleet_files.own_rows(scenario)
-    all_devices, all_networks = devices() | own_devices, networks() | own_networks
+    inputs = fleet_files.read_inputs(scenario)
+    given = _given(scenario, inputs.trace)
+    all_devices, all_networks = {**devices(), **inputs.devices}, {**networks(), **inputs.networks}
     return {
         "devices": {
             name: {"compute": _compute(all_devices[name], (loaded.model.name, loaded.model.family), given)}
@@ -68,14 +69,12 @@ def shares(seconds: Mapping[str, float] | None) -> dict[str, float] | None:
     return {name: each / total for name, each in seconds.items()} if seconds and total else None
 
 
-def _given(scenario: Scenario) -> set[str]:
+def _given(scenario: Scenario, trace: ClientTrace | None) -> set[str]:
     """What the scenario gives in place of its rows' figures: ``rates``, ``flops_per_second``."""
     section = scenario.fleet
     given = {"rates"} if section.rates is not None or section.trace is not None else set()
-    if section.trace is not None:
-        with fleet_builder.named_files(scenario)["fleet.trace"].open(encoding="utf-8") as file:
-            given |= {"flops_per_second"} & {name.strip() for name in file.readline().split(",")}
-    return given
+    has_speeds = isinstance(trace, Machines) or (isinstance(trace, RecordedDays) and trace.flops_per_second is not None)
+    return given | {"flops_per_second"} if has_speeds else given
 
 
 def _compute(row: Device, names: tuple[str, ...], given: set[str]) -> str:

@@ -27,8 +27,9 @@ from coordinator.records.round_record import bottleneck
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from coordinator.rounds.selection import sample_cohort
 from costmodel.clock import Clock
+from costmodel.config import FleetConfig, ServerLink
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
+from costmodel.fleet.fleet import Fleet
 from costmodel.garbage import without_garbage_collection
 from costmodel.network.links import Links
 from costmodel.units import format_bytes, format_flops, format_rate, format_seconds, seconds
@@ -51,10 +52,17 @@ DEVICES = {
     "raspberry-pi-4": 0.1,
     "jetson-nano": 0.05,
 }
-"""Shares of the fleet. They, those of the networks, and both variations below are made up for heterogeneity."""
+"""Shares of the fleet. They, those of the networks, and the variations below are made up for heterogeneity."""
 NETWORKS = {"wifi-4": 0.4, "mobile-world": 0.2, "lte": 0.15, "broadband": 0.15, "5g": 0.1}
-SPREAD = ClientVariation(compute_sigma=0.3, down_sigma=None, up_sigma=None)
-CHANGE = RoundVariation(jitter=0.1)
+FLEET = FleetConfig(
+    devices=DEVICES,
+    networks=NETWORKS,
+    compute_sigma=0.3,
+    down_sigma="network",
+    up_sigma="network",
+    jitter=0.1,
+    server=ServerLink(math.inf, math.inf, math.inf),
+)
 CONTENDED = 0.05
 """Capacity of a contended link, as a fraction of the demand of a cohort of average clients."""
 PART = 1 << 13
@@ -164,7 +172,7 @@ def _check(clients: int, cohort: int, policy: str, rounds: int, visits: int | No
 
 def _fleet(clients: int, cohort: int, contended: bool, seed: int) -> Fleet:
     streams = partial(keyed_generator, seed)
-    fleet = Fleet.build(clients, DEVICES, NETWORKS, streams=streams, spread=SPREAD, change=CHANGE)
+    fleet = Fleet.build(clients, FLEET, streams=streams)
     if not contended:
         return fleet
     down, up = (CONTENDED * cohort * float(rates.mean()) for rates in (fleet.down, fleet.up))

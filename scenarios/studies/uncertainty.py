@@ -188,7 +188,7 @@ def drawn(ready: PreparedReplay, draws: Draws, folder: Path) -> DrawnTimes:
     return DrawnTimes(
         seed=draws.seed,
         sigmas=dict(draws.sigmas),
-        noise=ready.fleet.change.noise or MEASURED,
+        noise=ready.fleet.links.transport.noise or MEASURED,
         target_accuracy=target,
         model_sha256=ready.record.rounds[-1].model_sha256,
         virtual_seconds=ends,
@@ -207,9 +207,10 @@ def uncertain(ready: PreparedReplay, draws: Draws, draw: int) -> Fleet:
         return keyed_generator(draws.seed, f"uncertainty: {purpose}, {client}", index, draw)
 
     fleet, model = ready.fleet, ready.loaded.model
-    change = replace(fleet.change, noise=fleet.change.noise or MEASURED)
+    transport = replace(fleet.links.transport, noise=fleet.links.transport.noise or MEASURED)
     factors = row_factors(fleet.devices, fleet.networks, (model.name, model.family), draws, draw)
-    return scaled(replace(fleet, change=change, normal_streams=normal_stream), factors)
+    links = replace(fleet.links, transport=transport)
+    return scaled(replace(fleet, links=links, normal_streams=normal_stream), factors)
 
 
 def row_factors(

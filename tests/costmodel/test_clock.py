@@ -13,17 +13,19 @@ from costmodel.clock import Clock, VisitEnded
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.dynamics import ClientDynamics
-from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.inputs import FleetInputs
 from costmodel.network.links import Links
 from costmodel.visits.work import Work
-from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, connected, ends, random_world, streams
+from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, connected, ends, fleet_of, random_world
 
 
 def _clock(clients: int = 2, **options: Any) -> Clock:
-    return Clock(Fleet.build(clients, ["phone-low"] * clients, ["lte"] * clients, streams=streams, **options))
+    return Clock(fleet_of(clients, devices=["phone-low"] * clients, networks=["lte"] * clients, **options))
 
 
-def _by_hand(links: Links | None = None, battery_joules: float = INF, behaviour: ClientDynamics | None = None) -> Clock:
+def _by_hand(
+    links: Links | None = None, battery: float | None = None, behaviour: ClientDynamics | None = None
+) -> Clock:
     """Clients with the figures of `worlds.BY_HAND`."""
     device = dataclasses.replace(
         devices()["phone-low"], flops_per_second={"conv": 2.0}, step_seconds=0.02, train_watts=10.0, idle_watts=1.0
@@ -36,18 +38,8 @@ def _by_hand(links: Links | None = None, battery_joules: float = INF, behaviour:
         transmit_watts=2.0,  # beside the baseline of 1 W
         receive_watts=1.0,
     )
-    fleet = Fleet.build(
-        3,
-        ["hand"] * 3,
-        ["hand"] * 3,
-        streams=streams,
-        links=links,
-        behaviour=behaviour,
-        battery_joules=battery_joules,
-        own_devices={"hand": device},
-        own_networks={"hand": network},
-    )
-    return Clock(fleet)
+    inputs, hand = FleetInputs({"hand": device}, {"hand": network}), ["hand"] * 3
+    return Clock(fleet_of(3, inputs, devices=hand, networks=hand, links=links, behaviour=behaviour, battery=battery))
 
 
 def _begin(clock: Clock, client: int, work: Work = VISIT) -> None:
@@ -316,7 +308,7 @@ def test_a_visit_that_was_cut_while_computing_leaves_its_download_in_memory() ->
 
 
 def test_batteries_drain_from_visit_to_visit_and_while_waiting() -> None:
-    clock = _by_hand(battery_joules=50.0)
+    clock = _by_hand(battery=50.0)
     chosen = clock.conditions([0, 1], 0)
     assert chosen.charge.tolist() == [50.0, 50.0]
     timeline = clock.solve([0.0, 0.0], [VISIT, VISIT], chosen)
@@ -338,18 +330,18 @@ def test_a_client_that_went_flat_never_has_power_again() -> None:
     """Neither what rounding leaves in its battery counts, nor what is too little for the bits of a message."""
     rng = np.random.default_rng(8)
     for start, joules in zip(rng.uniform(0, 1e6, 50).tolist(), rng.uniform(1, 38, 50).tolist(), strict=True):
-        clock = _by_hand(battery_joules=joules)
+        clock = _by_hand(battery=joules)
         chosen = clock.conditions([0], 0)
         clock.passed(chosen, clock.solve([start], [VISIT], chosen))
         assert not clock.has_power(0)
-    clock = _by_hand(battery_joules=10.0)
+    clock = _by_hand(battery=10.0)
     chosen = dataclasses.replace(clock.conditions([0], 0), receive_joules_per_bit=np.array([1e-3]))
     clock.passed(chosen, clock.solve([0.0], [VISIT], chosen))
     assert not clock.has_power(0)
 
 
 def test_who_is_lost_for_another_reason_keeps_its_charge() -> None:
-    clock = _by_hand(battery_joules=10.0)
+    clock = _by_hand(battery=10.0)
     chosen = dataclasses.replace(clock.conditions([0], 0), crash_after=np.array([2.3]))
     clock.passed(chosen, clock.solve([0.0], [VISIT], chosen))
     # 2 W x 1.8 s and 10 W x 0.5 s.
@@ -365,7 +357,7 @@ def test_on_mains_power_never_ends() -> None:
 
 
 def test_a_clock_that_is_restored_goes_on_as_the_one_whose_state_it_has() -> None:
-    one, other = _by_hand(battery_joules=500.0), _by_hand(battery_joules=500.0)
+    one, other = _by_hand(battery=500.0), _by_hand(battery=500.0)
     _visit(one, 0.0)
     state = {name: column.copy() for name, column in one.state().items()}
     other.restore(one.now, state)

@@ -11,17 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.arrays import Streams
+from costmodel.config import FleetConfig, ServerLink, Transport
 from costmodel.fleet.availability import Always, Availability, Renewal
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import networks
 from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
-from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
+from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.speed import PURPOSE as LOAD
 from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation
 from costmodel.network.links import Links
 from costmodel.network.outages import WithOutages
-from costmodel.network.tcp import Transport
 from costmodel.step_series import StepSeries
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work
@@ -67,6 +69,22 @@ def streams(purpose: str, index: int, client: int) -> np.random.Generator:
     """The same key always gives the same draws, another key others."""
     digest = hashlib.blake2b(f"{purpose}|{index}|{client}".encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+
+def fleet_of(
+    clients: int,
+    inputs: FleetInputs | None = None,
+    *,
+    streams: Streams = streams,
+    families: Sequence[str] = ("conv",),
+    links: Links | None = None,
+    behaviour: ClientDynamics | None = None,
+    **keys: Any,
+) -> Fleet:
+    """A fleet with these keys of `FleetConfig`, by default without jitter and without limits of the server's link."""
+    still: dict[str, Any] = {"jitter": 0.0, "server": ServerLink(INF, INF, INF)}
+    fleet = Fleet.build(clients, FleetConfig(**(still | keys)), streams=streams, families=families, inputs=inputs)
+    return dataclasses.replace(fleet, links=links or fleet.links, behaviour=behaviour or fleet.behaviour)
 
 
 def conditions(clients: int = 1, /, **columns: Any) -> Conditions:
@@ -131,26 +149,25 @@ def random_world(seed: int, airtime: str | None = None) -> World:
         name: dataclasses.replace(row, loss=loss, promotion_seconds=0.26, promotion_watts=1.21)
         for name, row in networks().items()
     }
-    transport = Transport(reconnect=8.0, promotion=True) if sleeps else Transport()
     down, up = rng.choice([3e6, 10e6, 20e6, INF], 2).tolist()
     behind = (INF,) * 3 if airtime else (8e6, 3e6, 1e9) if sites else ()
-    fleet = Fleet.build(
+    jitter, redraw, noise = (float(rng.choice([0.0, most])) for most in (0.1, 0.2, 0.1))
+    mode_rounds = int(rng.integers(2))
+    transport = Transport(noise=noise, reconnect=8.0 if sleeps else INF, promotion=sleeps)
+    fleet = fleet_of(
         clients,
-        {"raspberry-pi-4": 1, "phone-mid": 1, "jetson-agx-xavier": 1},
-        {"lte": 1, "wifi-4": 1},
-        streams=streams,
-        own_networks=rows,
+        FleetInputs(networks=rows),
         links=Links(down, up, behind, behind, airtime, transport=transport),
         behaviour=ClientDynamics(availability, PAUSE if pauses else ABORT, variation, _speed(seed // SEEDS)),
-        spread=ClientVariation(4, 4),
-        change=RoundVariation(
-            jitter=float(rng.choice([0.0, 0.1])),
-            redraw=float(rng.choice([0.0, 0.2])),
-            noise=float(rng.choice([0.0, 0.1])),
-            mode_rounds=int(rng.integers(2)),
-            crashes_per_second=0.02 if crashes else 0.0,
-        ),
-        battery_joules=30.0 if battery else INF,
+        devices={"raspberry-pi-4": 1, "phone-mid": 1, "jetson-agx-xavier": 1},
+        networks={"lte": 1, "wifi-4": 1},
+        compute_spread=4,
+        bandwidth_spread=4,
+        jitter=jitter,
+        redraw=redraw,
+        mode_rounds=mode_rounds,
+        crashes_per_hour=72.0 if crashes else 0.0,
+        battery=30.0 if battery else None,
         compute_energy=str(rng.choice(["power", "kappa"])),
         radio_energy=str(rng.choice(["power", "rate"])),
     )

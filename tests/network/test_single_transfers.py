@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from costmodel.network import tcp
+from costmodel.config import Transport
 from tests.network.lab import Lab
 from tests.network.measure import Doubles, Sent, download, error_percent, upload
 from tests.network.peer import SERVER
@@ -96,7 +96,7 @@ def test_a_new_connection_adds_three_and_a_half_round_trips(labs: list[Lab], sho
     show("\nThe first message over a new connection of 20 Mbit/s: connect() to greeting, to message")
     for lab in labs:
         asked, greeted, arrived, nbytes = _first_message(lab, client=1)
-        set_up = tcp.CONNECT_ROUND_TRIPS["none"] * lab.rtt
+        set_up = Transport().connect_round_trips * lab.rtt
         predicted = set_up + Model().single(nbytes, RATES[1], lab.rtt)
         errors = error_percent(set_up, greeted - asked), error_percent(predicted, arrived - asked)
         show(

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from costmodel.config import ServerLink
 from edge.protocol.config import PartitionConfig
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
-from scenarios.config.schema import ServerLinkSection
 from scenarios.experiment.experiment import ExperimentRow
 from scenarios.experiment.grid import row_of, row_of_words
 from scenarios.papers.trial.scaling import check_scalable
@@ -106,7 +106,7 @@ def mapped(base: Loaded) -> tuple[ExperimentRow, ...]:
     return (*retimed, *map(calibrated_form, retimed), of("fedbr"), *trained)
 
 
-def server_link_of(server: ServerLinkSection, factor: float) -> tuple[str, str]:
+def server_link_of(server: ServerLink, factor: float) -> tuple[str, str]:
     """Overrides: the server's link with both rates times a factor."""
     down, up = (
         f"{factor * rate / 1e6:g} Mbit/s" if math.isfinite(rate) else "inf" for rate in (server.down, server.up)

@@ -12,6 +12,7 @@ from coordinator.records.schema import payload_name
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.visit import PlannedVisit, VisitPrice
 from costmodel.clock import Clock
+from costmodel.config import FleetConfig
 from costmodel.fleet.fleet import Fleet
 from costmodel.visits.work import Work
 from edge.protocol.config import TrainingPlan
@@ -31,7 +32,8 @@ def planned(number: int) -> PlannedVisit:
 
 
 def test_a_batch_gives_the_rows_of_its_visits_one_by_one() -> None:
-    fleet = Fleet.build(4, {"raspberry-pi-4": 1, "phone-mid": 1}, {"lte": 1, "wifi-4": 1}, streams=streams)
+    config = FleetConfig(devices={"raspberry-pi-4": 1, "phone-mid": 1}, networks={"lte": 1, "wifi-4": 1}, jitter=0.0)
+    fleet = Fleet.build(4, config, streams=streams)
     clock, visits = Clock(fleet), [planned(number) for number in (2, 3, 4, 5)]
     losses = [None, None, 0.5, 0.25]
     timeline = clock.solve([0.0] * 4, [visit.work for visit in visits], clock.conditions(range(4), 0))

@@ -32,7 +32,6 @@ from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolTask, ReplyHandler, Stopped, TaskGroup, Workers
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.dynamics import ClientDynamics
-from costmodel.fleet.fleet import ClientVariation, RoundVariation
 from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
 from edge.protocol import client_state
@@ -339,8 +338,7 @@ def test_what_is_reserved_is_what_a_visit_spends_if_nobody_else_uses_the_links(
 
     monkeypatch.setattr(FederatedRun, "uncontended_cost", noted)
     # What a client can do changes with every round of the ledger and with every visit.
-    change = RoundVariation(mode_rounds=1, jitter=0.5, redraw=0.5)
-    anew = {"spread": ClientVariation(rates=(1e4, 1e5)), "change": change}
+    anew = {"rates": (1e4, 1e5), "mode_rounds": 1, "jitter": 0.5, "redraw": 0.5}
     run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=4, fleet=anew)
     visits = run.rows(f"SELECT visit, bytes_down, bytes_up, flops, joules, up_end_s, start_s {ARRIVED}")
     assert len({joules for _, _, _, _, joules, _, _ in visits}) == len(visits) >= 8
@@ -579,7 +577,7 @@ def test_what_was_trained_in_vain_is_not_held_any_more(
 @both
 def test_the_last_client_to_end_does_not_stop_the_others(policy: PolicyName, tmp_path: Path) -> None:
     # One client's battery ends after two visits; the other goes on until its own does.
-    run = ran(tmp_path, RoundPolicy(policy, buffer=1), FOUR[:2], rounds=99, fleet={"battery_joules": 40.0})
+    run = ran(tmp_path, RoundPolicy(policy, buffer=1), FOUR[:2], rounds=99, fleet={"battery": 40.0})
     assert run.stopped_by == CLIENTS
     kinds = run.rows("SELECT client, kind, up_end_s FROM visits ORDER BY client, up_end_s")
     # 18 J a visit: 4 J are left, 2 J for receiving and 0.25 s of computing. 22 J a visit: 18 J, 2 s of computing.
@@ -597,7 +595,7 @@ def test_rounds_end_it_in_the_middle_of_everything(tmp_path: Path) -> None:
 @both
 def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: PolicyName, tmp_path: Path) -> None:
     rules = RoundPolicy(policy=policy, buffer=2)
-    how: dict[str, Any] = {"change": RoundVariation(crashes_per_second=1e9)}
+    how: dict[str, Any] = {"crashes_per_hour": 3.6e12}
     run = play(tmp_path, rounds=3, participants=2, rules=rules, fleet=how, seconds=FOUR)
     assert (run.stopped_by, run.federation.rounds, run.workers.trained) == ("rounds", 3, [])
     # A round is given up when as many visits were lost as ten rounds need; two are under way at the end.
@@ -607,7 +605,7 @@ def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: PolicyN
 
 
 def test_the_user_is_heard_where_no_worker_is_ever_asked(tmp_path: Path) -> None:
-    rules, how = RoundPolicy(policy="fedbuff"), {"change": RoundVariation(crashes_per_second=1e9)}
+    rules, how = RoundPolicy(policy="fedbuff"), {"crashes_per_hour": 3.6e12}
     run = federation(tmp_path, rounds=10**6, rules=rules, fleet=how, seconds=FOUR)
     asked = iter(range(50))
     run.is_stopped = lambda: next(asked) == 49

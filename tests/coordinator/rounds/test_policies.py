@@ -36,7 +36,6 @@ from coordinator.workers.task import PoolError
 from costmodel.clock import Clock
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.dynamics import PAUSE, ClientDynamics
-from costmodel.fleet.fleet import RoundVariation
 from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
 from edge.protocol.config import PartitionConfig, TrainConfig
@@ -294,7 +293,7 @@ def test_a_client_that_is_lost_at_the_very_end_of_the_round_is_lost(tmp_path: Pa
 
 def test_clients_crash_when_their_streams_say_so(tmp_path: Path) -> None:
     hazard = 0.1
-    run = ran(tmp_path, rounds=4, fleet={"change": RoundVariation(crashes_per_second=hazard)})
+    run = ran(tmp_path, rounds=4, fleet={"crashes_per_hour": 3600 * hazard})
     found = run.rows("SELECT round, client, kind, up_end_s - start_s FROM visits ORDER BY round, client")
     for round in range(4):
         rng = keyed_generator(0, "visits of a round", round, 0)
@@ -310,13 +309,13 @@ def test_clients_crash_when_their_streams_say_so(tmp_path: Path) -> None:
 
 def test_batteries_run_out_for_waiting_too_and_then_the_run_is_over(tmp_path: Path) -> None:
     # A visit takes 18 J. Of 40 J, 4 J are left for the third: 1 s of receiving, then 8 W for 0.25 s.
-    run = ran(tmp_path / "out", seconds=[(1.0, 1.0, 2.0)] * 2, rounds=99, fleet={"battery_joules": 40.0})
+    run = ran(tmp_path / "out", seconds=[(1.0, 1.0, 2.0)] * 2, rounds=99, fleet={"battery": 40.0})
     assert run.stopped_by == CLIENTS
     assert run.rows("SELECT end_s, participants, joules FROM rounds") == [(4, 2, 36), (8, 2, 36), (9.25, 0, 8)]
     assert kinds(run, 2) == "0 lost, 1 lost"
     # Client 0 spends 18 J on a visit and 12 J on waiting for client 1, who spends 72 J. Its other 28 J last for 6.5 s,
     # so that client 0 then waits for 2.5 s.
-    run = ran(tmp_path / "waits", seconds=[FOUR[0], FOUR[3]], rounds=2, fleet={"battery_joules": 100.0})
+    run = ran(tmp_path / "waits", seconds=[FOUR[0], FOUR[3]], rounds=2, fleet={"battery": 100.0})
     assert run.federation.clock.state()["spent_joules"].tolist() == [18 + 12 + 18 + 2.5, 100]
     assert kinds(run, 1) == "0 train, 1 lost"
 
@@ -340,7 +339,7 @@ def test_a_crumb_in_a_battery_is_as_good_as_nothing(
     (joules,) = ran(tmp_path / "mains", **(how | {"rounds": 1}), fleet={"radio_energy": "rate"}).rows(
         "SELECT MAX(joules) FROM visits"
     )[0]
-    how["fleet"] = {"radio_energy": "rate", "battery_joules": joules + 0.001}
+    how["fleet"] = {"radio_energy": "rate", "battery": joules + 0.001}
     visits = iter(range(50))
     monkeypatch.setattr(FederatedRun, "uncontended_cost", counted(visits, FederatedRun.uncontended_cost))
     monkeypatch.setattr(_SynchronousRound, "_costs", counted(visits, _SynchronousRound._costs))

@@ -10,14 +10,13 @@ import pytest
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
-from costmodel.fleet.fleet import Fleet, RoundVariation
 from costmodel.fleet.speed import ComputeSpeed
 from costmodel.network.bandwidth import DOWN, UP, Samples
 from costmodel.network.links import Links
 from costmodel.step_series import StepSeries
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
-from tests.costmodel.worlds import INF, LATER_ENDS, VISIT, conditions, connected, ends, random_world, streams
+from tests.costmodel.worlds import INF, LATER_ENDS, VISIT, conditions, connected, ends, fleet_of, random_world
 
 # A visit over an open connection: download until 1.1 s, computing for 3.2 s until 4.3 s, upload until 5.4 s.
 
@@ -161,8 +160,7 @@ def test_a_crash_counts_seconds_at_work_and_not_those_away() -> None:
 
 
 def test_clients_crash_after_the_mean_time_that_was_asked_for() -> None:
-    change = RoundVariation(crashes_per_second=1 / 250)
-    fleet = Fleet.build(4000, {"phone-mid": 1}, {"lte": 1}, streams=streams, change=change)
+    fleet = fleet_of(4000, devices={"phone-mid": 1}, networks={"lte": 1}, crashes_per_hour=3600 / 250)
     work = Work(0, 0, 1e6 * fleet.flops_per_second[0])
     lost = solve(np.zeros(4000), Works.of([work] * 4000), fleet.conditions(range(4000), 0), fleet.links).lost
     # Exponential: the standard error of the mean of 4000 is 250 / sqrt(4000) = 4 s.

@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from costmodel.config import Transport
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
+from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.row_factors import RowFactors, scaled
 from costmodel.fleet.traces import Capacities, Cases, Machines, Users
 from costmodel.fleet.variation import counts, noise_factors
 from costmodel.network.links import Links
 from costmodel.network.tcp import WIRE_FACTOR
-from tests.costmodel.worlds import INF, streams
+from tests.costmodel.worlds import INF, fleet_of, streams
 
 Doubles = NDArray[np.float64]
 HEADERS = 1514 / 1448
@@ -32,8 +34,10 @@ def _build(clients: int = 10, seed: int = 0, **options: Any) -> Fleet:
     def of_seed(purpose: str, index: int, client: int) -> np.random.Generator:
         return streams(f"{seed} {purpose}", index, client)
 
+    trace, own_devices, own_networks = (options.pop(name, None) for name in ("trace", "own_devices", "own_networks"))
+    inputs = FleetInputs(own_devices or {}, own_networks or {}, trace)
     chosen: dict[str, Any] = {"devices": {"raspberry-pi-5": 1}, "networks": {"lte": 1}, "streams": of_seed}
-    return Fleet.build(clients, **(chosen | options))
+    return fleet_of(clients, inputs, **(chosen | options))
 
 
 def _distance(draws: Doubles, cdf: Doubles) -> float:
@@ -131,7 +135,7 @@ def test_clients_take_turns_at_the_sites() -> None:
 
 
 def test_a_spread_of_4_slows_log_uniformly_by_1_to_4() -> None:
-    fleet = _build(2000, spread=ClientVariation(compute=4, bandwidth=4))
+    fleet = _build(2000, compute_spread=4, bandwidth_spread=4)
     slower, narrower = 29.6e9 / fleet.flops_per_second, 35e6 * HEADERS / fleet.down
     assert _is_uniform(np.log(slower), 0.0, math.log(4))
     assert _is_uniform(np.log(narrower), 0.0, math.log(4))
@@ -141,7 +145,7 @@ def test_a_spread_of_4_slows_log_uniformly_by_1_to_4() -> None:
 
 
 def test_lognormal_spreads_have_the_median_and_the_sigma_that_were_asked_for() -> None:
-    fleet = _build(3000, spread=ClientVariation(compute_sigma=0.6, down_sigma=0.5, up_sigma=0.8))
+    fleet = _build(3000, compute_sigma=0.6, down_sigma=0.5, up_sigma=0.8)
     assert _is_lognormal(fleet.flops_per_second, 29.6e9, 0.6)
     assert _is_lognormal(fleet.down, 35e6 * HEADERS, 0.5)
     assert _is_lognormal(fleet.up, 10e6 * HEADERS, 0.8)
@@ -152,7 +156,7 @@ def test_lognormal_spreads_have_the_median_and_the_sigma_that_were_asked_for() -
 
 
 def test_the_sigma_may_be_that_of_each_clients_network() -> None:
-    fleet = _build(4000, networks={"lte": 1, "office-lan": 1}, spread=ClientVariation(down_sigma=None, up_sigma=None))
+    fleet = _build(4000, networks={"lte": 1, "office-lan": 1}, down_sigma="network", up_sigma="network")
     is_lte = np.array(fleet.network_names(range(4000))) == "lte"
     assert _is_lognormal(fleet.down[is_lte], 35e6 * HEADERS, 0.7)
     assert _is_lognormal(fleet.up[~is_lte], 940e6 * HEADERS, 0.2)
@@ -160,15 +164,15 @@ def test_the_sigma_may_be_that_of_each_clients_network() -> None:
 
 def test_a_spread_changes_neither_devices_nor_the_other_spreads() -> None:
     shares = {"raspberry-pi-4": 1, "jetson-nano": 1}
-    plain, spread = _build(50, devices=shares), _build(50, devices=shares, spread=ClientVariation(compute=4))
-    both = _build(50, devices=shares, spread=ClientVariation(compute=4, bandwidth=4, down_sigma=0.5))
+    plain, spread = _build(50, devices=shares), _build(50, devices=shares, compute_spread=4)
+    both = _build(50, devices=shares, compute_spread=4, bandwidth_spread=4, down_sigma=0.5)
     assert plain.device_of.tolist() == spread.device_of.tolist() == both.device_of.tolist()
     assert plain.down.tolist() == spread.down.tolist() != both.down.tolist()
     assert spread.flops_per_second.tolist() == both.flops_per_second.tolist()
 
 
 def test_the_seed_alone_decides_the_fleet() -> None:
-    options: dict[str, Any] = {"devices": {"raspberry-pi-4": 1, "jetson-nano": 1}, "spread": ClientVariation(compute=4)}
+    options: dict[str, Any] = {"devices": {"raspberry-pi-4": 1, "jetson-nano": 1}, "compute_spread": 4}
     one, same, other = _build(seed=1, **options), _build(seed=1, **options), _build(seed=2, **options)
     assert one.flops_per_second.tolist() == same.flops_per_second.tolist() != other.flops_per_second.tolist()
     assert one.device_of.tolist() == same.device_of.tolist()
@@ -178,7 +182,7 @@ def test_the_seed_alone_decides_the_fleet() -> None:
 
 
 def test_a_redraw_varies_speed_and_rates_by_up_to_r_in_each_round() -> None:
-    fleet = _build(2000, change=RoundVariation(redraw=0.2))
+    fleet = _build(2000, redraw=0.2)
     now, later = fleet.conditions(range(2000), 3), fleet.conditions(range(2000), 4)
     assert _is_uniform(now.flops_per_second / 29.6e9, 0.8, 1.2)
     assert _is_uniform(now.down / (35e6 * HEADERS), 0.8, 1.2)
@@ -188,7 +192,7 @@ def test_a_redraw_varies_speed_and_rates_by_up_to_r_in_each_round() -> None:
 
 
 def test_jitter_has_median_1_and_noise_has_mean_1() -> None:
-    found = _build(3000, change=RoundVariation(jitter=0.1, noise=0.2)).conditions(range(3000), 0)
+    found = _build(3000, jitter=0.1, transport=Transport(noise=0.2)).conditions(range(3000), 0)
     assert _is_lognormal(found.slowdown, 1.0, 0.1)
     for noise in (found.noise.T[0], found.noise.T[1]):
         assert _is_lognormal(noise, math.exp(-(0.2**2) / 2), 0.2)
@@ -203,7 +207,7 @@ def test_measured_noise_has_the_spread_of_repeated_transfers_and_the_median_1() 
     # A quarter of the normals is above the 75 % quantile and a quarter below that of 25 %: half deviate by more.
     expected = [-0.09, -0.018, 0.0, 0.018, 0.09]
     assert np.log(noise_factors("measured", quantiles)) == pytest.approx(expected)
-    found = _build(3000, change=RoundVariation(noise="measured")).conditions(range(3000), 0)
+    found = _build(3000, transport=Transport(noise="measured")).conditions(range(3000), 0)
     deviations = np.abs(np.log(found.noise))
     assert np.median(deviations) == pytest.approx(0.018, abs=0.002)
     assert np.quantile(deviations, 0.9) == pytest.approx(0.09, abs=0.006)
@@ -212,8 +216,7 @@ def test_measured_noise_has_the_spread_of_repeated_transfers_and_the_median_1() 
 
 
 def test_normal_numbers_may_have_streams_of_their_own_while_all_other_draws_stay() -> None:
-    change = RoundVariation(jitter=0.1, redraw=0.2, noise="measured", crashes_per_second=0.01)
-    fleet = _build(20, change=change)
+    fleet = _build(20, jitter=0.1, redraw=0.2, transport=Transport(noise="measured"), crashes_per_hour=36)
     other = dataclasses.replace(fleet, normal_streams=lambda *key: np.random.default_rng(1))
     before, after = fleet.conditions(range(20), 3), other.conditions(range(20), 3)
     assert (before.noise != after.noise).all() and (before.slowdown != after.slowdown).all()
@@ -227,7 +230,7 @@ def test_factors_of_rows_apply_to_all_clients_of_a_row_but_not_to_what_a_trace_g
     networks = {figure: {"wifi-4": factor} for figure, factor in (("down", 2.0), ("up", 0.5), ("rtt", 4.0))}
     names = ["raspberry-pi-4", "phone-mid", "raspberry-pi-4"]
     rows: dict[str, Any] = {"devices": names, "networks": {"wifi-4": 1.0}}
-    fleet = _build(3, **rows, spread=ClientVariation(bandwidth=3.0))
+    fleet = _build(3, **rows, bandwidth_spread=3.0)
     new = scaled(fleet, RowFactors(devices, networks))
     before, after = fleet.conditions(range(3), 0), new.conditions(range(3), 0)
     assert (after.flops_per_second / before.flops_per_second).tolist() == [2, 4, 2]
@@ -240,7 +243,7 @@ def test_factors_of_rows_apply_to_all_clients_of_a_row_but_not_to_what_a_trace_g
 
 
 def test_modes_switch_every_so_many_rounds_and_are_as_frequent_as_in_the_devices_row() -> None:
-    fleet = _build(4000, devices={"jetson-xavier-nx": 1}, change=RoundVariation(mode_rounds=20))
+    fleet = _build(4000, devices={"jetson-xavier-nx": 1}, mode_rounds=20)
     speeds = [fleet.conditions(range(4000), round).flops_per_second / 430e9 for round in (0, 19, 20, 39, 40)]
     assert (speeds[0] == speeds[1]).all() and (speeds[2] == speeds[3]).all()
     assert np.mean(speeds[0] != speeds[2]) > 0.3 < np.mean(speeds[2] != speeds[4])
@@ -250,7 +253,7 @@ def test_modes_switch_every_so_many_rounds_and_are_as_frequent_as_in_the_devices
 
 
 def test_each_kind_of_device_has_modes_of_its_own() -> None:
-    fleet = _build(400, devices={"jetson-tx2": 1, "raspberry-pi-5": 1}, change=RoundVariation(mode_rounds=1))
+    fleet = _build(400, devices={"jetson-tx2": 1, "raspberry-pi-5": 1}, mode_rounds=1)
     speeds = fleet.conditions(range(400), 0).flops_per_second
     is_tx2 = np.array(fleet.device_names(range(400))) == "jetson-tx2"
     assert set(speeds[~is_tx2].tolist()) == {29.6e9}
@@ -258,19 +261,19 @@ def test_each_kind_of_device_has_modes_of_its_own() -> None:
 
 
 def test_rates_between_1_and_30_mbit_are_drawn_anew_with_the_modes() -> None:
-    fleet = _build(2000, spread=ClientVariation(rates=(1e6, 30e6)), change=RoundVariation(mode_rounds=20))
+    fleet = _build(2000, rates=(1e6, 30e6), mode_rounds=20)
     first, same, other = (fleet.conditions(range(2000), round) for round in (0, 19, 20))
     for rates in (first.down, first.up, other.down):
         assert _is_uniform(rates / WIRE_FACTOR, 1e6, 30e6)
     assert first.down.tolist() == same.down.tolist() != other.down.tolist()
     assert abs(np.corrcoef(first.down, first.up)[0, 1]) < 0.08 > abs(np.corrcoef(first.down, other.down)[0, 1])
     # Without modes each client keeps its own.
-    kept = _build(20, spread=ClientVariation(rates=(1e6, 30e6)))
+    kept = _build(20, rates=(1e6, 30e6))
     assert kept.conditions(range(20), 0).down.tolist() == kept.conditions(range(20), 99).down.tolist()
 
 
 def test_kappa_makes_slow_modes_cheaper_and_full_clock_what_it_is() -> None:
-    options: dict[str, Any] = {"devices": {"jetson-xavier-nx": 1}, "change": RoundVariation(mode_rounds=1)}
+    options: dict[str, Any] = {"devices": {"jetson-xavier-nx": 1}, "mode_rounds": 1}
     watts, kappa = (_build(100, compute_energy=energy, **options).conditions(range(100), 0) for energy in _ENERGIES)
     assert (watts.train_watts == 15.0).all()
     # E = kappa cycles f^2: the same cycles at 0.46 of the clock take 0.46^2 of the joules, in 1 / 0.46 of the time,
@@ -312,8 +315,14 @@ RADIOS = ("power", "rate")
 VARYING: dict[str, Any] = {
     "devices": {"jetson-tx2": 1, "phone-mid": 1},
     "networks": {"lte": 1, "wifi-4": 1},
-    "spread": ClientVariation(4, 4, rates=(1e6, 30e6)),
-    "change": RoundVariation(0.1, 0.2, 0.1, 5, 0.01),
+    "compute_spread": 4,
+    "bandwidth_spread": 4,
+    "rates": (1e6, 30e6),
+    "jitter": 0.1,
+    "redraw": 0.2,
+    "transport": Transport(noise=0.1),
+    "mode_rounds": 5,
+    "crashes_per_hour": 36.0,
 }
 
 
@@ -339,22 +348,21 @@ def test_a_visit_depends_on_its_number_and_not_on_those_before_it() -> None:
 
 
 def test_visits_one_by_one_vary_as_those_of_rounds_do() -> None:
-    fleet = _build(30, change=RoundVariation(jitter=0.1))
+    fleet = _build(30, jitter=0.1)
     slowdowns = [float(fleet.conditions([visit % 30], 0, visit).slowdown[0]) for visit in range(2000)]
     assert _is_lognormal(np.array(slowdowns), 1.0, 0.1)
 
 
 def test_what_varies_in_one_way_does_not_change_another() -> None:
     plain, more = (
-        _build(20, change=RoundVariation(jitter=0.1)),
-        _build(20, change=RoundVariation(jitter=0.1, redraw=0.2, noise=0.1)),
+        _build(20, jitter=0.1),
+        _build(20, jitter=0.1, redraw=0.2, transport=Transport(noise=0.1)),
     )
     assert plain.conditions(range(20), 2).slowdown.tolist() == more.conditions(range(20), 2).slowdown.tolist()
 
 
 def test_losses_have_seeds_where_segments_are_lost_and_change_no_other_draw() -> None:
-    jitter = RoundVariation(jitter=0.1)
-    lossless, lossy = _build(20, change=jitter), _build(20, change=jitter, networks={"lte-2012": 1})
+    lossless, lossy = _build(20, jitter=0.1), _build(20, jitter=0.1, networks={"lte-2012": 1})
     without, seeded = lossless.conditions(range(20), 2), lossy.conditions(range(20), 2)
     assert np.unique(seeded.loss_seed).size == 40
     assert not without.loss_seed.any()
@@ -387,13 +395,13 @@ def test_users_have_rates_of_their_own_and_a_cv_each_way() -> None:
 
 def test_a_case_says_how_links_are_down_and_networks_how_they_are_up() -> None:
     cases = Cases({1: (np.array([5e6]), np.array([0.1])), 3: (np.array([7e6]), np.array([0.9]))})
-    fleet = _build(2, trace=cases, case=3)
+    fleet = _build(2, trace=cases, trace_case=3)
     assert fleet.down.tolist() == pytest.approx([7e6 * HEADERS] * 2)
     assert fleet.up.tolist() == pytest.approx([10e6 * HEADERS] * 2)
     assert fleet.bandwidth_cv is not None
     assert fleet.bandwidth_cv.tolist() == [[0.9, 0.9]] * 2
     with pytest.raises(ValueError, match="there is no case 2 in the trace: choose from 1, 3"):
-        _build(2, trace=cases, case=2)
+        _build(2, trace=cases, trace_case=2)
 
 
 @pytest.mark.parametrize(("rtt", "expected"), [(np.array([0.1, 0.2, 0.3]), [0.1, 0.2, 0.3]), (None, [0.04] * 3)])
@@ -409,7 +417,7 @@ def test_machines_say_it_all_but_perhaps_the_round_trip(rtt: Doubles | None, exp
 
 def test_rates_of_a_trace_are_taken_as_they_are_whatever_the_spread() -> None:
     trace = Users(np.array([4e6]), np.array([1e6]), np.array([0.3]), np.array([0.5]))
-    fleet = _build(3, trace=trace, spread=ClientVariation(bandwidth=4, down_sigma=None, up_sigma=0.5))
+    fleet = _build(3, trace=trace, bandwidth_spread=4, down_sigma="network", up_sigma=0.5)
     assert fleet.down.tolist() == pytest.approx([4e6 * HEADERS] * 3)
     assert fleet.up.tolist() == pytest.approx([1e6 * HEADERS] * 3)
 
@@ -422,12 +430,6 @@ def test_rates_of_a_trace_are_taken_as_they_are_whatever_the_spread() -> None:
         ({"networks": ["lte"] * 9}, "9 network names for 10 clients: give one per client, or shares"),
         ({"devices": {"jetson-nano": 0}}, "the share of device 'jetson-nano' must be a positive number, not 0"),
         ({"devices": {}}, "no device is named: choose from raspberry-pi-4, "),
-        ({"clients": 0}, "a fleet needs at least one client, not 0"),
-        ({"spread": ClientVariation(compute=0.5)}, "compute spread must be at least 1, not 0.5"),
-        ({"spread": ClientVariation(bandwidth=INF)}, "bandwidth spread must be at least 1, not inf"),
-        ({"spread": ClientVariation(rates=(30e6, 1e6))}, "rates must be a low and a high number of bit/s"),
-        ({"change": RoundVariation(redraw=1.0)}, "redraw must be at least 0 and less than 1, not 1.0"),
-        ({"battery_joules": 0.0}, "battery_joules must be positive, not 0.0"),
         ({"families": ("attention",), "devices": {"jetson-nano": 1}}, "no throughput for models of family 'attention'"),
     ],
 )
@@ -441,7 +443,7 @@ def test_what_was_drawn_goes_with_the_fleet() -> None:
     def own(purpose: str, index: int, client: int) -> np.random.Generator:
         return streams(purpose, index, client)
 
-    fleet = Fleet.build(3, {"phone-mid": 1}, {"lte": 1}, streams=own, change=RoundVariation(jitter=0.1, mode_rounds=1))
+    fleet = fleet_of(3, streams=own, jitter=0.1, mode_rounds=1)
     kept = fleet.conditions([0], 0).slowdown.tolist()
     assert fleet.conditions([0], 0).slowdown.tolist() == kept
     still_there = weakref.ref(own)

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.config import FleetConfig
 from costmodel.fleet.devices import Device, devices
 from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.model_speed import Operations, rate, speed
 from edge.protocol.operations import FLOP_KINDS, classes
 from edge.protocol.rng import keyed_generator
@@ -73,7 +75,8 @@ def _drawn(own: dict[str, Device]) -> Fleet:
     def streams(purpose: str, index: int, client: int) -> np.random.Generator:
         return keyed_generator(0, purpose, index, client)
 
-    return Fleet.build(4, ["board", "phone-mid"] * 2, {"lte": 1}, streams=streams, own_devices=own)
+    config = FleetConfig(devices=["board", "phone-mid"] * 2, networks={"lte": 1})
+    return Fleet.build(4, config, streams=streams, inputs=FleetInputs(own))
 
 
 def test_a_fleet_takes_a_models_speed_on_the_devices_that_know_it() -> None:

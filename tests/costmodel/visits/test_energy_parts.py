@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from costmodel.clock import Clock
+from costmodel.config import Transport
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import PAUSE, ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
-from costmodel.network.tcp import Transport
 from costmodel.visits.leftovers import Leftover, Leftovers
 from costmodel.visits.timeline import Timeline, solve, solve_beside
 from costmodel.visits.work import Works

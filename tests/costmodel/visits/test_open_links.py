@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from costmodel.clock import Clock
-from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
+from costmodel.config import Transport
 from costmodel.network.links import Links
 from costmodel.visits.open_links import OpenLinks
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work
-from tests.costmodel.worlds import streams
+from tests.costmodel.worlds import fleet_of
 
 CLIENTS = 12
 VISIT = Work(bytes_down=700_000, bytes_up=300_000, flops=3e9, steps=5)
@@ -23,15 +23,16 @@ WIDE = Links(1e30, 1e30)
 
 def _clock(links: Links) -> Clock:
     """Some clients crash, and some batteries become empty in the middle of a message."""
-    fleet = Fleet.build(
+    fleet = fleet_of(
         CLIENTS,
-        {"phone-mid": 1},
-        {"lte": 1, "wifi-4": 1},
-        streams=streams,
-        links=links,
-        spread=ClientVariation(2, 8),
-        change=RoundVariation(jitter=0.1, noise=0.1, crashes_per_second=0.1),
-        battery_joules=4.0,
+        links=dataclasses.replace(links, transport=Transport(noise=0.1)),
+        devices={"phone-mid": 1},
+        networks={"lte": 1, "wifi-4": 1},
+        compute_spread=2,
+        bandwidth_spread=8,
+        jitter=0.1,
+        crashes_per_hour=360.0,
+        battery=4.0,
     )
     clock = Clock(fleet)
     for client in range(CLIENTS):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.config import Transport
 from costmodel.fleet.conditions import Conditions
 from costmodel.network.links import Links
-from costmodel.network.tcp import Transport
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
 from tests.costmodel.worlds import (

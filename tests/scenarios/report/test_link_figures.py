@@ -11,12 +11,12 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.patches import StepPatch
 
+from scenarios.config.fleet_files import read_inputs
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
 from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.round_figures import recorded_link
-from scenarios.run import builder
 from scenarios.run.environment import Environment
 
 # Of 40 s: down 4 Mbit/s, but for an outage from 10 s to 20 s; up 1 Mbit/s.
@@ -33,7 +33,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ShownRuns:
     scenario = load("digits", parsed(["fleet.trace=days.csv"])).scenario
     run: Any = SimpleNamespace(
         scenario=scenario.model_dump(exclude_none=True),
-        environment=Environment(files=builder.file_hashes(scenario)),
+        environment=Environment(files=read_inputs(scenario).sha256),
         rounds=[SimpleNamespace(end_s=25.0)],
         query=lambda sql, arguments=(): [VISIT, LOST] if arguments == [3] else [{"client": 3}],
     )

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.inputs import note
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.tcp import WIRE_FACTOR
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import builder
-from scenarios.run.recorded_clients import note
 
 HOUR, DAY = 3600.0, 86400.0
 # Of 40 s. The first client is away from 20 s to 30 s; the other's link has an outage down from 10 s to 20 s.

@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.workers.task import Stopped
 from costmodel.clock import Clock
+from costmodel.config import FleetConfig
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.rng import keyed_generator
 from scenarios.run.host import StopFlag, interruptible
@@ -40,7 +41,7 @@ def told_to_end(then: Callable[[], None]) -> Callable[..., None]:
 def test_a_signal_ends_a_long_computation_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     went_on: list[str] = []
     monkeypatch.setattr(Clock, name, told_to_end(lambda: went_on.append(name)))
-    fleet = Fleet.build(1, {"phone-mid": 1}, {"lte": 1}, streams=partial(keyed_generator, 0))
+    fleet = Fleet.build(1, FleetConfig(), streams=partial(keyed_generator, 0))
     flag = StopFlag()
     with flag.watching(), pytest.raises(Stopped):
         getattr(StoppableClock(fleet), name)(*CALLS[name])

@@ -15,7 +15,7 @@ import pytest
 from costmodel.clock import Clock
 from costmodel.fleet.availability import Always, Diurnal, RecordedIntervals, Renewal
 from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
+from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, sigma_of_cv
 from costmodel.visits.work import Work, Works
 from edge.protocol.config import ModelProfile
@@ -24,7 +24,7 @@ from scenarios.config import fleet_files
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
-from scenarios.run import builder, fleet_builder
+from scenarios.run import builder
 
 HOUR, DAY = 3600.0, 86400.0
 CAPACITIES = "client_id,computation_ms_per_sample,communication_kbps\n1,100,1000\n2,200,2000\n3,400,4000\n"
@@ -316,24 +316,12 @@ def kind_of(name: str) -> Callable[[Fleet], Any]:
 
 
 REACHES: list[tuple[str, Callable[[Fleet], Any], Any]] = [
-    ("fleet.compute_spread=3", lambda f: f.spread, ClientVariation(compute=3.0)),
-    ("fleet.bandwidth_spread=3", lambda f: f.spread, ClientVariation(bandwidth=3.0)),
-    ("fleet.compute_sigma=0.6", lambda f: f.spread, ClientVariation(compute_sigma=0.6)),
-    ("fleet.down_sigma=0.6", lambda f: f.spread, ClientVariation(down_sigma=0.6)),
-    ("fleet.down_sigma=network", lambda f: f.spread, ClientVariation(down_sigma=None)),
-    ("fleet.up_sigma=0.6", lambda f: f.spread, ClientVariation(up_sigma=0.6)),
-    ("fleet.up_sigma=network", lambda f: f.spread, ClientVariation(up_sigma=None)),
-    ('fleet.rates=["1 Mbit/s", "10 Mbit/s"]', lambda f: f.spread, ClientVariation(rates=(1e6, 10e6))),
-    ("fleet.jitter=0.25", lambda f: f.change, RoundVariation(jitter=0.25)),
-    ("fleet.redraw=0.2", lambda f: f.change, RoundVariation(jitter=0.1, redraw=0.2)),
-    ("fleet.transport.noise=0.1", lambda f: f.change, RoundVariation(jitter=0.1, noise=0.1)),
-    ("fleet.transport.noise=measured", lambda f: f.change, RoundVariation(jitter=0.1, noise="measured")),
-    ("fleet.mode_rounds=20", lambda f: f.change, RoundVariation(jitter=0.1, mode_rounds=20)),
-    ("fleet.crashes_per_hour=7200", lambda f: f.change, RoundVariation(jitter=0.1, crashes_per_second=2.0)),
+    ("fleet.compute_spread=3", lambda f: f.config.compute_spread, 3.0),
+    ("fleet.down_sigma=network", lambda f: f.config.down_sigma, "network"),
+    ('fleet.rates=["1 Mbit/s", "10 Mbit/s"]', lambda f: f.config.rates, (1e6, 10e6)),
+    ("fleet.transport.noise=measured", lambda f: f.links.transport.noise, "measured"),
     ('fleet.battery="2 Wh"', lambda f: f.battery_joules, 7200.0),
     ("seed=0", lambda f: f.battery_joules, math.inf),
-    ("fleet.compute_energy=kappa", lambda f: f.compute_energy, "kappa"),
-    ("fleet.radio_energy=rate", lambda f: f.radio_energy, "rate"),
     ("fleet.server.down=20 Mbit/s", lambda f: (f.links.down, f.links.up), (20e6, 1e9)),
     ("fleet.server.up=20 Mbit/s", lambda f: (f.links.down, f.links.up), (1e9, 20e6)),
     ("fleet.server.down=inf", lambda f: f.links.down, math.inf),
@@ -445,15 +433,13 @@ SUM = "board: 4 B x (2 x 60 parameters + 60 gradients + 2 x 5 activations) = 760
 
 def test_a_device_that_is_too_small_is_refused_with_the_sum_and_the_others_take_part(home: Path) -> None:
     write(home / "d.toml", DEVICE.format(name="board"))
-    scenario = load("digits", parse_all(HALF_SMALL)).scenario
-    fleet = drawn(*HALF_SMALL)
-    out = fleet_builder.refused(scenario, fleet, described(60, 5.0), np.ones(1))
+    loaded = load("digits", parse_all(HALF_SMALL))
+    fleet = builder.fleet(loaded)
+    out = builder.refused(loaded, fleet, described(60, 5.0))
     assert out == {k: SUM for k, device in enumerate(fleet.device_names(range(10))) if device == "board"}
     assert len(out) == 5
     # 55 parameters take 4 (165 + 10) = 700 bytes, which is just the limit.
-    assert fleet_builder.refused(scenario, fleet, described(55, 5.0), np.ones(1)) == {}
-    # Pathways keep what they need for their way back: so many passes, so many activations.
-    assert len(fleet_builder.refused(scenario, fleet, described(55, 5.0), np.array([2.0]))) == 5
+    assert builder.refused(loaded, fleet, described(55, 5.0)) == {}
 
 
 @pytest.mark.parametrize(("method", "count"), [("fedavg", 0), ("fedavg-kd", 0), ("fedmlb", 5)])
@@ -468,9 +454,10 @@ def test_a_pathway_keeps_its_activations_and_a_teacher_does_not(home: Path, meth
 def test_a_model_that_no_device_holds_is_refused(home: Path) -> None:
     write(home / "d.toml", DEVICE.format(name="board"))
     alone = [HALF_SMALL[0], "fleet.devices={board=1}", HALF_SMALL[2]]
+    loaded = load("digits", parse_all(alone))
     with pytest.raises(ScenarioError) as caught:
-        fleet_builder.refused(load("digits", parse_all(alone)).scenario, drawn(*alone), described(60, 5.0), np.ones(1))
-    assert str(caught.value) == f"fleet.devices: the model fits no device; {SUM}"
+        builder.refused(loaded, builder.fleet(loaded), described(60, 5.0))
+    assert str(caught.value) == f"digits: fleet.devices: the model fits no device; {SUM}"
 
 
 # --- the identity of a run --------------------------------------------------------------------------------------------
@@ -493,6 +480,7 @@ def test_a_run_is_another_one_when_a_file_that_it_names_says_something_else(
     loaded = load("digits", parse_all([kind, f"{key}=file"]))
     known = builder.identity(loaded)
     assert list(known["files"]) == [key]
+    assert fleet_files.read_inputs(loaded.scenario).sha256 == known["files"]
     assert builder.identity(load("digits", parse_all([kind, f"{key}=file"]))) == known
     write(home / "file", after)
     assert builder.identity(load("digits", parse_all([kind, f"{key}=file"])))["files"] != known["files"]
@@ -553,7 +541,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_shipped_scenario_finds_its_traces_below_the_data_folder(recorded: Path) -> None:
     loaded = load("fedscale-trace")
     fleet = builder.fleet(loaded)
-    assert list(fleet_builder.named_files(loaded.scenario).values()) == [
+    assert [file.path for file in fleet_files.read_inputs(loaded.scenario).files] == [
         recorded / "devices" / "fedscale_client_capacity_595.csv",
         recorded / "devices" / "availability_windows.csv",
         recorded / "devices" / "availability_devices.csv",

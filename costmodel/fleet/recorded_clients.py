@@ -1,4 +1,4 @@
-"""Recordings as the presence, links and speeds of a scenario's clients: which row is whose, and from what time on.
+"""Recordings as the presence, links and speeds of clients: which row is whose, and from what time on.
 
 ValueError for recordings that no client can follow. Nothing here reads a file.
 """
@@ -12,19 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles, Streams
+from costmodel.config import FleetConfig
 from costmodel.fleet.availability import RecordedIntervals
-from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.recordings import RateSeries, RecordedDays
 from costmodel.fleet.speed import RecordedSpeed
 from costmodel.fleet.traces import ClientTrace, Machines, Series, WindowTrace, assigned, nominal
 from costmodel.network.bandwidth import DOWN, UP, Replay, Samples
 from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.step_series import StepSeries
-
-LEAST_SECONDS, FACTORS = 1e-3, 1e6
-"""Limits of recorded series: the least distance of two samples, and the largest factor and inverse factor."""
-MOST_SECONDS = 1e9
-"""Length of a recording, 30 years; float64 has digits for the microseconds of a time within it."""
+from costmodel.units import HOUR_SECONDS
 
 
 @dataclass(frozen=True)
@@ -32,13 +28,23 @@ class TraceAssignment:
     """How the rows of recordings meet clients."""
 
     clients: int
-    is_shuffled: bool
-    """Whether rows are permuted; otherwise row k is client k's"""
-    start: float
-    """Seconds of the recording that are over when the run begins"""
-    repeats: bool
-    """Whether windows and recorded days are repeated"""
+    config: FleetConfig
     streams: Streams
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether rows are permuted; otherwise row k is client k's."""
+        return self.config.trace_assign == "shuffled"
+
+    @property
+    def start(self) -> float:
+        """Seconds of the recording that are over when the run begins."""
+        return self.config.availability.start_hour * HOUR_SECONDS
+
+    @property
+    def repeats(self) -> bool:
+        """Whether windows and recorded days are repeated."""
+        return self.config.availability.repeat
 
     def rows(self, purpose: str, count: int) -> NDArray[np.intp]:
         """(clients,) Each client's row of ``count``."""
@@ -52,11 +58,6 @@ class LinkRecording:
     variation: Samples | Replay
     rates: tuple[Doubles | None, Doubles | None] = (None, None)
     """(down, up) Rates of all clients that the factors refer to, bit/s on the wire; None: as drawn"""
-
-    def applied(self, drawn: Fleet) -> Fleet:
-        """The fleet with these rates."""
-        down, up = self.rates
-        return replace(drawn, down=drawn.down if down is None else down, up=drawn.up if up is None else up)
 
 
 def presence(trace: WindowTrace, assignment: TraceAssignment) -> RecordedIntervals:
@@ -138,83 +139,3 @@ def _factor_series(series: Series | RateSeries) -> list[StepSeries]:
 
 def _wire_rates(series: Series | RateSeries, rows: NDArray[np.intp]) -> Doubles | None:
     return WIRE_FACTOR * nominal(series.bits_per_second)[rows] if isinstance(series, RateSeries) else None
-
-
-# --- recordings that nothing can follow -------------------------------------------------------------------------------
-
-
-def check_series(series: Series | RateSeries) -> None:
-    """Check that samples are not too close, and that each link works at some time, within limits."""
-    if isinstance(series, RateSeries):
-        for client, rates in zip(series.client, series.bits_per_second, strict=True):
-            _check_rates(client, rates)
-        return
-    for client, seconds, factor in zip(series.client, series.seconds, series.factor, strict=True):
-        _check_length(client, float(seconds[-1]))
-        some = factor[factor > 0]
-        if (np.diff(seconds) < LEAST_SECONDS).any() or some.max() > FACTORS or some.min() < 1 / FACTORS:
-            raise ValueError(
-                f"client {client}: seconds must be {LEAST_SECONDS:g} or more apart, and factors 0 or within "
-                f"{1 / FACTORS:g} and {FACTORS:g}"
-            )
-
-
-def check_days(days: RecordedDays) -> None:
-    """Check that samples are not too close, that a client comes, and that each that comes has a link at some time."""
-    if not any(days.windows(row) for row in range(len(days.client))):
-        raise ValueError("available is 0 in all rows: no client ever comes")
-    for row, client in enumerate(days.client):
-        for direction, series in ((DOWN, days.down[row]), (UP, days.up[row])):
-            if not days.windows(row):
-                continue
-            if days.rate_while_available(direction, row) == 0:
-                name = ("down", "up")[direction]
-                raise ValueError(f"client {client}: its {name}_bits_per_second is 0 whenever the client is available")
-            _check_rates(client, series)
-        _check_steps(client, days.available[row] if days.available else None)
-        speed = days.flops_per_second[row] if days.flops_per_second else None
-        _check_steps(client, speed)
-        if speed is not None and min(speed.values) < 1:
-            raise ValueError(f"client {client}: computes at {min(speed.values):g} FLOP/s; the least is 1")
-
-
-def check_links(machines: Machines) -> None:
-    """Check the series of rates beside a table of clients as `check_series` does."""
-    for rates in machines.series or ():
-        for client, series in zip(machines.client, rates, strict=True):
-            if series is not None:
-                _check_rates(client, series)
-
-
-def _check_rates(client: str, series: StepSeries) -> None:
-    _check_steps(client, series)
-    rates = np.array(series.values)
-    if not rates.any():
-        raise ValueError(f"client {client}: every rate is 0")
-    if (least := rates[rates > 0].min()) < 1:
-        raise ValueError(f"client {client}: has a rate of {least:g} bit/s; the least is 1, or 0 for an outage")
-
-
-def _check_steps(client: str, series: StepSeries | None) -> None:
-    if series is None:
-        return
-    _check_length(client, series.seconds[-1])
-    if (np.diff(series.seconds) < LEAST_SECONDS).any():
-        raise ValueError(f"client {client}: seconds must be {LEAST_SECONDS:g} or more apart")
-
-
-def _check_length(client: str, seconds: float) -> None:
-    if seconds > MOST_SECONDS:
-        raise ValueError(f"client {client}: its samples span {seconds:g} s, the most is {MOST_SECONDS:g} (30 years)")
-
-
-def note(key: str, rows: int, clients: int, names: tuple[str, str] = ("row", "rows")) -> str:
-    """How so many rows meet so many clients; '' if there are as many. ``names``: of one row, and of several."""
-    if rows == clients:
-        return ""
-    counts = f"{key}: {rows} {names[rows > 1]} for {clients} clients"
-    if rows > clients:
-        unused = rows - clients
-        return f"{counts}: {unused} {names[unused > 1]} unused"
-    least, more = divmod(clients, rows)
-    return f"{counts}: each {names[0]} serves {f'{least} or {least + 1}' if more else least} clients"

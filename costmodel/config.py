@@ -1,0 +1,248 @@
+"""The configuration of the cost model: the table ``fleet`` of a scenario, with its tables.
+
+`scenarios.config.schema` validates it, with the bounds that stand here, and the cost model trusts it. Files are named
+here and read elsewhere (`costmodel.fleet.inputs`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AllowInfNan, BeforeValidator, ConfigDict, Field
+
+from costmodel import units
+
+Rate = Annotated[float, AllowInfNan(True), BeforeValidator(units.bits_per_second), Field(ge=1)]
+"""Bit/s; inf is a link that is never a bottleneck."""
+Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
+LongSeconds = Annotated[float, AllowInfNan(True), BeforeValidator(units.seconds), Field(ge=1)]
+"""Seconds; inf is never."""
+Joules = Annotated[float, BeforeValidator(units.joules), Field(gt=0)]
+Share = Annotated[float, Field(gt=0)]
+Sigma = Annotated[float, Field(ge=0, le=5)]
+Names = Annotated[list[str], Field(fail_fast=True)]
+"""There may be a million names, so validation stops at the first error: a list of all would fill gigabytes."""
+CONNECT_ROUND_TRIPS = {"none": 3.5, "tls": 4.5, "curve": 5.5}
+"""connect() to the first message: TCP, then the greeting of ZeroMQ without and with CURVE, measured at 30, 60, 100 ms.
+TLS 1.3 takes one round trip more between TCP and the greeting: its full handshake ends with a message of the client,
+and what the client sends next goes with it (RFC 8446, section 2). Its 22 bytes per record of 16 kB are not counted."""
+
+FILE_NAMES = ("trace", "device_file", "network_file", "file", "up_file")
+"""The fields of all tables that name files of the user's."""
+
+
+class FleetTable:
+    """Base of the tables: frozen records that are validated where they are read, and trusted where code makes them."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class ServerLink(FleetTable):
+    """The server's link, shared by all visits under way; directions as clients see them."""
+
+    down: Rate = 1e9
+    """From the server to clients, bit/s."""
+    up: Rate = 1e9
+    """From clients to the server, bit/s."""
+    aggregate: Rate = 24e9
+    """Rate at which the server adds updates up, bit/s (assumed: 3 GB/s)."""
+
+
+@dataclass(frozen=True)
+class AccessLinks(FleetTable):
+    """Access links, such as a building's: each connects some of the clients to the server's link."""
+
+    count: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Number of access links; clients are assigned to them in turn. 0: clients reach the server's link directly."""
+    down: Rate = 1e9
+    """Rate of each to its clients, bit/s; not with airtime."""
+    up: Rate = 1e9
+    """Rate of each from its clients, bit/s; not with airtime."""
+    kind: Literal["rate", "airtime"] = "rate"
+    """``rate``: clients share ``down`` and ``up``; ``airtime``: they share the time of one radio channel, on which each
+    sends at the rate of its own link, in both directions."""
+    fair: Literal["time", "packets"] = "time"
+    """airtime: equal shares of the time (Linux access points, cells), or of the packets (plain 802.11, where a slow
+    station slows all others)."""
+
+
+@dataclass(frozen=True)
+class Transport(FleetTable):
+    """Delays of transfers beyond their share of the links."""
+
+    security: Literal["none", "tls", "curve"] = "none"
+    """Handshake of a new connection: 3.5 (none), 4.5 (tls: TLS 1.3, RFC 8446) or 5.5 (curve) round trips."""
+    slow_start: bool = True
+    """Whether an idle connection returns to slow start, as Linux does by default."""
+    congestion: Literal["cubic", "bbr"] = "cubic"
+    """Congestion control of all senders. The random loss of a network narrows cubic's window (Mathis et al., 1997; RFC
+    9438), and not that of bbr."""
+    noise: Annotated[float, Field(ge=0, le=2)] | Literal["measured"] = 0.0
+    """Sigma of a lognormal factor of mean 1 on each transfer, for TCP's deviations from fair shares; or ``measured``:
+    the spread of repetitions of real transfers (median 1.8 %, 90th percentile 9 %)."""
+    reconnect: LongSeconds = math.inf
+    """Disuse after which a connection is closed, and takes its handshake again with the next message; by default never.
+    RFC 5382 asks NATs to keep connections for at least 2 h 4 min; those of many access networks keep them for minutes
+    (assumed, no figure)."""
+    promotion: bool = False
+    """Whether an idle radio takes its network's ``promotion_seconds`` before a message, if the message before it ended
+    longer than the network's ``tail_seconds`` ago."""
+
+    @property
+    def connect_round_trips(self) -> float:
+        """Round trips of a new connection before its first message."""
+        return CONNECT_ROUND_TRIPS[self.security]
+
+    @property
+    def depends_on_disuse(self) -> bool:
+        """Whether a message may take longer for the time since the one before it, beside slow start."""
+        return self.promotion or self.reconnect < math.inf
+
+
+@dataclass(frozen=True)
+class BandwidthConfig(FleetTable):
+    """Variation of clients' own links in time."""
+
+    kind: Literal["constant", "ou", "trace"] = "constant"
+    """``ou``: the logarithm is an Ornstein-Uhlenbeck process; ``trace``: recorded factors or rates, repeated."""
+    cv: Annotated[float, Field(ge=0, le=3)] = 0.37
+    """Coefficient of variation of each client's rate, where ``fleet.trace`` gives none (0.37: FLASH's users, WWW
+    2021)."""
+    tau: Annotated[Seconds, Field(le=1e6)] = 30.0
+    """Time in which a deviation decays to 1/e (assumed: 30 s on Wi-Fi, 10 s in cellular networks)."""
+    step: Annotated[Seconds, Field(ge=1e-3)] = 10.0
+    """Time between changes of the rate; at least a thousandth of tau."""
+    file: str | None = None
+    """trace: CSV with columns seconds, factor or bits_per_second, and optionally client; or a packet series in
+    Mahimahi's format. A factor or rate of 0 is an outage. Rates replace those of the networks."""
+    up_file: str | None = None
+    """trace: the same for uploads, with the same clients; by default uploads follow ``file``."""
+    outages: bool = False
+    """Whether clients' links fail for a time, as often and for as long as their networks' rows say."""
+
+
+@dataclass(frozen=True)
+class AvailabilityConfig(FleetTable):
+    """When clients are available."""
+
+    kind: Literal["always", "renewal", "diurnal", "trace"] = "always"
+    """``renewal``: lognormal availability intervals and absences; ``diurnal``: one interval a day; ``trace``: recorded
+    intervals."""
+    on_loss: Literal["abort", "pause"] = "abort"
+    """Whether a visit is lost or paused when its client leaves."""
+    on: Annotated[Seconds, Field(ge=1e-3, le=1e9)] = 3600.0
+    """renewal: median length of an availability interval."""
+    off: Annotated[Seconds, Field(ge=1e-3, le=1e9)] = 3600.0
+    """renewal: median length of an absence."""
+    sigma: Annotated[float, Field(ge=0, le=5)] = 1.0
+    """renewal: sigma of both lognormal distributions; diurnal: sigma of the length of an interval."""
+    hour: Annotated[float, Field(ge=0, lt=24)] = 23.0
+    """diurnal: mean hour at which an interval begins."""
+    hours: Annotated[float, Field(ge=0.01, le=23)] = 7.0
+    """diurnal: median length of an interval."""
+    spread_hours: Annotated[float, Field(ge=0, le=12)] = 2.0
+    """diurnal: standard deviation of the hour over clients."""
+    jitter_hours: Annotated[float, Field(ge=0, le=12)] = 0.5
+    """diurnal: standard deviation of the hour over the days of one client."""
+    start_hour: Annotated[float, Field(ge=0, lt=24)] = 0.0
+    """diurnal, trace: time of day at which the run begins; recordings of clients begin so many hours later."""
+    file: str | None = None
+    """trace: CSV with columns device, start_s, end_s."""
+    repeat: bool = True
+    """trace, recorded days: whether the recording is repeated after its end, or its clients are gone for good."""
+
+
+@dataclass(frozen=True)
+class SpeedConfig(FleetTable):
+    """Variation of devices' speeds in time, beyond that of recorded days (``fleet.trace``)."""
+
+    kind: Literal["constant", "load"] = "constant"
+    """``load``: the device's user is active in lognormal intervals, and leaves training a part of the speed."""
+    load_factor: Annotated[float, Field(ge=1e-3, le=1)] = 0.5
+    """load: factor on the speed while the user is active (assumed)."""
+    on: Annotated[Seconds, Field(ge=1e-3, le=1e9)] = 300.0
+    """load: median time for which the user is active (assumed)."""
+    off: Annotated[Seconds, Field(ge=1e-3, le=1e9)] = 1800.0
+    """load: median time for which the user is not (assumed)."""
+    sigma: Annotated[float, Field(ge=0, le=5)] = 1.0
+    """load: sigma of both lognormal distributions."""
+    throttle_after: Annotated[Seconds, Field(ge=1e-3, le=1e9)] | None = None
+    """Seconds of computing without a break after which a device gets too hot for its full speed; by default never."""
+    throttle_to: Annotated[float, Field(ge=1e-3, le=1)] = 0.5
+    """Factor on the speed of a device that is too hot (assumed)."""
+
+
+@dataclass(frozen=True)
+class FleetConfig(FleetTable):
+    """Devices and networks of the clients (``fedbr list devices``, ``fedbr list networks``)."""
+
+    devices: dict[str, Share] | Names = field(default_factory=lambda: {"raspberry-pi-4": 1.0})
+    """Shares by name of device, or one name per client."""
+    networks: dict[str, Share] | Names = field(default_factory=lambda: {"wifi-4": 1.0})
+    """Shares by name of network, or one name per client."""
+    seed: Annotated[int, Field(ge=0)] | None = None
+    """Seed of the fleet alone: devices, links, availability, and all that varies over clients, visits and time. By
+    default the run's ``seed``. A number gives runs of different seeds one fleet."""
+    compute_spread: Annotated[float, Field(ge=1, le=1e6)] = 1.0
+    """A fixed factor slows down each client's device, log-uniform in 1 .. compute_spread."""
+    bandwidth_spread: Annotated[float, Field(ge=1, le=1e6)] = 1.0
+    """A fixed factor slows down both directions of each client's link, log-uniform in 1 .. bandwidth_spread."""
+    compute_sigma: Annotated[float, Field(ge=0, le=5)] = 0.0
+    """Sigma of a fixed lognormal factor of median 1 on each client's speed (0.89: the 595 capacities of
+    fedscale_client_capacity_595.csv; 0.6: FedScale's synthetic generator)."""
+    down_sigma: Sigma | Literal["network"] = 0.0
+    """Sigma of such a factor on its downlink rate; ``network``: that of its network's row."""
+    up_sigma: Sigma | Literal["network"] = 0.0
+    """Sigma of such a factor on its uplink rate; ``network``: that of its network's row."""
+    rates: tuple[Rate, Rate] | None = None
+    """Lowest and highest rate that a speed test would measure: both directions are uniform in between."""
+    trace: str | None = None
+    """CSV of devices or links: FedScale's capacities, FLASH's users, FLHetBench's cases, or columns client,
+    flops_per_second, down_bits_per_second, up_bits_per_second. Seconds per sample are read as relative speeds: the
+    median row computes like ``devices``. With a column seconds, the rows are recorded days: each is the state of its
+    client from then on, optionally with available (0 or 1)."""
+    trace_assign: Literal["shuffled", "by_client"] = "shuffled"
+    """How the rows of ``trace``, ``bandwidth.file`` and ``availability.file`` meet clients: ``shuffled``, each file on
+    its own, series from random times on; ``by_client``: row k is client k's, all from the recording's beginning on."""
+    trace_case: int = 1
+    """Number of the case, for a file with several."""
+    device_file: str | None = None
+    """TOML with devices of your own, in the format of those that ship."""
+    network_file: str | None = None
+    """TOML with networks of your own."""
+    redraw: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """A factor for each round on speed and rates, uniform in 1 - redraw .. 1 + redraw."""
+    jitter: Annotated[float, Field(ge=0, le=2)] = 0.1
+    """Sigma of a lognormal factor of median 1 on the computing time of each visit."""
+    mode_rounds: Annotated[int, Field(ge=0)] = 0
+    """Rounds after which clients redraw their device's power mode, and ``rates`` (20: the USTC testbeds); 0: never."""
+    crashes_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """Expected crashes of a client per hour of visits."""
+    battery: Joules | None = None
+    """Energy that each client can spend, including that of waiting, before it is lost for good; by default mains."""
+    compute_energy: Literal["power", "kappa"] = "power"
+    """The device's watts; or kappa f^2 per cycle, which makes slower power modes cheaper."""
+    radio_energy: Literal["power", "rate"] = "power"
+    """The network's watts; or a part that grows with the rate, and a tail after each transfer."""
+    server: ServerLink = ServerLink()
+    gateways: AccessLinks = AccessLinks()
+    transport: Transport = Transport()
+    bandwidth: BandwidthConfig = BandwidthConfig()
+    speed: SpeedConfig = SpeedConfig()
+    availability: AvailabilityConfig = AvailabilityConfig()
+
+    @property
+    def file_names(self) -> dict[str, str]:
+        """Key -> the file that it names, in the order in which a run's identity has them."""
+        names = {
+            "fleet.trace": self.trace,
+            "fleet.device_file": self.device_file,
+            "fleet.network_file": self.network_file,
+            "fleet.bandwidth.file": self.bandwidth.file,
+            "fleet.bandwidth.up_file": self.bandwidth.up_file,
+            "fleet.availability.file": self.availability.file,
+        }
+        return {key: name for key, name in names.items() if name is not None}

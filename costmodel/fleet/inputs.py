@@ -1,0 +1,239 @@
+"""The content of the files that a fleet names: the user's rows, and recordings, with the notes on them.
+
+Everything that depends on these files takes one record of them: the fleet, the identity of a run, notes and reports.
+`scenarios.config.fleet_files` finds the files. ValueError names the key of an unusable one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodel.config import AvailabilityConfig, BandwidthConfig, FleetConfig
+from costmodel.fleet import traces
+from costmodel.fleet.devices import Device, Network
+from costmodel.fleet.recordings import RateSeries, RecordedDays
+from costmodel.fleet.traces import ClientTrace, Machines, Series, WindowTrace
+from costmodel.fleet.variation import counts
+from costmodel.network.bandwidth import DOWN, UP
+from costmodel.step_series import StepSeries
+
+LEAST_SECONDS, FACTORS = 1e-3, 1e6
+"""Limits of recorded series: the least distance of two samples, and the largest factor and inverse factor."""
+MOST_SECONDS = 1e9
+"""Length of a recording, 30 years; float64 has digits for the microseconds of a time within it."""
+RECORDS = 4
+"""Records that are kept, so that a file is parsed once for all that depends on it."""
+
+
+class InputFile(NamedTuple):
+    """A file that a fleet reads."""
+
+    key: str
+    """The scenario's key, and for a file beside another one its name"""
+    name: str
+    """As the scenario has it"""
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True)
+class FleetInputs:
+    """The content of all files of one fleet."""
+
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    """The user's, by name"""
+    networks: Mapping[str, Network] = field(default_factory=dict)
+    """The user's, by name"""
+    trace: ClientTrace | None = None
+    """Clients' speeds and links"""
+    link: tuple[Series | RateSeries, Series | RateSeries | None] | None = None
+    """Rates over time, down and up; up None: as down"""
+    windows: WindowTrace | None = None
+    """Availability"""
+    files: tuple[InputFile, ...] = ()
+    """All files, also of recordings that the fleet does not follow"""
+
+    @property
+    def sha256(self) -> dict[str, str]:
+        """Key -> SHA-256 of each file."""
+        return {file.key: file.sha256 for file in self.files}
+
+    def notes(self, config: FleetConfig, clients: int) -> list[str]:
+        """How shares that look like counts, and rows of recordings, meet clients, where their numbers differ."""
+        notes = [_share_note("fleet.devices", config.devices, clients)]
+        notes.append(_share_note("fleet.networks", config.networks, clients))
+        if self.trace is not None:
+            notes.append(note("fleet.trace", traces.row_count(self.trace, config.trace_case), clients))
+        if self.link is not None:
+            key, series = "fleet.bandwidth.file", len(self.link[0].client)
+            if config.trace_assign == "by_client" or series == 1:
+                notes.append(note(key, series, clients, ("series", "series")))
+            else:
+                notes.append(f"{key}: {series} series for {clients} clients: each client draws one of them")
+        if self.windows is not None:
+            notes.append(note("fleet.availability.file", len(self.windows.devices), clients))
+        return [text for text in notes if text]
+
+
+def _share_note(key: str, chosen: Mapping[str, float] | Sequence[str], clients: int) -> str:
+    if not isinstance(chosen, Mapping) or max(chosen.values()) <= 1 or sum(chosen.values()) in (clients, 100):
+        return ""
+    numbers = ", ".join(f"{name} {number}" for name, number in zip(chosen, counts(chosen, clients), strict=True))
+    return f"{key}: shares are normalised, and data.clients = {clients}: {numbers}"
+
+
+def note(key: str, rows: int, clients: int, names: tuple[str, str] = ("row", "rows")) -> str:
+    """How so many rows meet so many clients; '' if there are as many. ``names``: of one row, and of several."""
+    if rows == clients:
+        return ""
+    counts = f"{key}: {rows} {names[rows > 1]} for {clients} clients"
+    if rows > clients:
+        unused = rows - clients
+        return f"{counts}: {unused} {names[unused > 1]} unused"
+    least, more = divmod(clients, rows)
+    return f"{counts}: each {names[0]} serves {f'{least} or {least + 1}' if more else least} clients"
+
+
+@lru_cache(RECORDS)
+def read_recordings(
+    files: tuple[InputFile, ...], trace_case: int, bandwidth: BandwidthConfig, availability: AvailabilityConfig
+) -> FleetInputs:
+    """The recordings in these files that a fleet with these tables follows, without rows of the user's.
+
+    The same content is one record.
+    """
+    by_key = {file.key: file for file in files}
+    link = windows = None
+    trace = _client_trace(by_key["fleet.trace"], trace_case) if "fleet.trace" in by_key else None
+    if bandwidth.kind == "trace":
+        up_key = "fleet.bandwidth.up_file"
+        down = _link_series(_needed(by_key, "fleet.bandwidth"))
+        link = down, _link_series(by_key[up_key]) if up_key in by_key else None
+    if availability.kind == "trace":
+        file = _needed(by_key, "fleet.availability")
+        content = _trace(file)
+        if not isinstance(content, WindowTrace):
+            raise ValueError(f"{file.key} = {file.name!r}: has no windows of availability")
+        windows = content
+    return FleetInputs(trace=trace, link=link, windows=windows, files=files)
+
+
+def _needed(files: Mapping[str, InputFile], table: str) -> InputFile:
+    if f"{table}.file" not in files:
+        raise ValueError(f'{table}.kind = "trace" needs {table}.file')
+    return files[f"{table}.file"]
+
+
+def _trace(file: InputFile) -> traces.Trace:
+    with _errors_of(file.key):
+        return traces.read(file.path)
+
+
+@contextmanager
+def _errors_of(key: str) -> Iterator[None]:
+    """Put the key before the text of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
+def _client_trace(file: InputFile, case: int) -> ClientTrace:
+    """The trace of ``fleet.trace``; ValueError for a file that belongs to another key, or has no such case."""
+    trace = _trace(file)
+    if isinstance(trace, WindowTrace | Series | RateSeries):
+        key = "availability.file" if isinstance(trace, WindowTrace) else "bandwidth.file"
+        raise ValueError(f"fleet.trace = {file.name!r}: has no columns of devices or links; it belongs to fleet.{key}")
+    if isinstance(trace, traces.Cases) and case not in trace.cases:
+        cases = ", ".join(map(str, trace.cases))
+        raise ValueError(f"fleet.trace_case = {case}: {file.name} has the cases {cases}")
+    with _errors_of(file.key):
+        if isinstance(trace, RecordedDays):
+            check_days(trace)
+        if isinstance(trace, Machines):
+            check_links(trace)
+    return trace
+
+
+def _link_series(file: InputFile) -> Series | RateSeries:
+    series = _trace(file)
+    if not isinstance(series, Series | RateSeries):
+        raise ValueError(f"{file.key} = {file.name!r}: has no columns seconds and factor or bits_per_second")
+    with _errors_of(f"{file.key} = {file.name!r}"):
+        check_series(series)
+    return series
+
+
+# --- recordings that no client can follow -----------------------------------------------------------------------------
+
+
+def check_series(series: Series | RateSeries) -> None:
+    """Check that samples are not too close, and that each link works at some time, within limits."""
+    if isinstance(series, RateSeries):
+        for client, rates in zip(series.client, series.bits_per_second, strict=True):
+            _check_rates(client, rates)
+        return
+    for client, seconds, factor in zip(series.client, series.seconds, series.factor, strict=True):
+        _check_length(client, float(seconds[-1]))
+        some = factor[factor > 0]
+        if (np.diff(seconds) < LEAST_SECONDS).any() or some.max() > FACTORS or some.min() < 1 / FACTORS:
+            raise ValueError(
+                f"client {client}: seconds must be {LEAST_SECONDS:g} or more apart, and factors 0 or within "
+                f"{1 / FACTORS:g} and {FACTORS:g}"
+            )
+
+
+def check_days(days: RecordedDays) -> None:
+    """Check that samples are not too close, that a client comes, and that each that comes has a link at some time."""
+    if not any(days.windows(row) for row in range(len(days.client))):
+        raise ValueError("available is 0 in all rows: no client ever comes")
+    for row, client in enumerate(days.client):
+        for direction, series in ((DOWN, days.down[row]), (UP, days.up[row])):
+            if not days.windows(row):
+                continue
+            if days.rate_while_available(direction, row) == 0:
+                name = ("down", "up")[direction]
+                raise ValueError(f"client {client}: its {name}_bits_per_second is 0 whenever the client is available")
+            _check_rates(client, series)
+        _check_steps(client, days.available[row] if days.available else None)
+        speed = days.flops_per_second[row] if days.flops_per_second else None
+        _check_steps(client, speed)
+        if speed is not None and min(speed.values) < 1:
+            raise ValueError(f"client {client}: computes at {min(speed.values):g} FLOP/s; the least is 1")
+
+
+def check_links(machines: Machines) -> None:
+    """Check the series of rates beside a table of clients as `check_series` does."""
+    for rates in machines.series or ():
+        for client, series in zip(machines.client, rates, strict=True):
+            if series is not None:
+                _check_rates(client, series)
+
+
+def _check_rates(client: str, series: StepSeries) -> None:
+    _check_steps(client, series)
+    rates = np.array(series.values)
+    if not rates.any():
+        raise ValueError(f"client {client}: every rate is 0")
+    if (least := rates[rates > 0].min()) < 1:
+        raise ValueError(f"client {client}: has a rate of {least:g} bit/s; the least is 1, or 0 for an outage")
+
+
+def _check_steps(client: str, series: StepSeries | None) -> None:
+    if series is None:
+        return
+    _check_length(client, series.seconds[-1])
+    if (np.diff(series.seconds) < LEAST_SECONDS).any():
+        raise ValueError(f"client {client}: seconds must be {LEAST_SECONDS:g} or more apart")
+
+
+def _check_length(client: str, seconds: float) -> None:
+    if seconds > MOST_SECONDS:
+        raise ValueError(f"client {client}: its samples span {seconds:g} s, the most is {MOST_SECONDS:g} (30 years)")
