@@ -1,6 +1,6 @@
 """One visit under way, part by part: download, computing, upload. Events in, the next time out; never SimPy.
 
-The arithmetic is that of `costmodel.visits.timeline`, in the same order on the same numbers, so both agree to the bit.
+The arithmetic is that of `costmodel.visits.timeline`, as a batch of one visit, so both agree to the bit.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import math
 
 import numpy as np
 
+from costmodel.arrays import Doubles
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.fair_link import Served
 from costmodel.network.links import Links
 from costmodel.network.senders import Path, Sender, sender
-from costmodel.network.tcp import is_idle, wire_bits
-from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits
+from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
+from costmodel.visits.messages import battery_cut, flows, is_closed
 from costmodel.visits.work import Work, Works
 
 DOWNLOAD, COMPUTE, UPLOAD, FINISHED = range(4)
@@ -31,8 +32,8 @@ class LiveVisit:
         assert len(conditions) == 1, len(conditions)
         self._links, self._behaviour = links, behaviour
         self._used = float(conditions.last_message[0])
-        if self._is_closed(start):
-            conditions = conditions.disconnected(np.ones(1, bool))
+        if links.transport.reconnect < math.inf:
+            conditions = conditions.disconnected(is_closed(_one(start), conditions.last_message, links))
         self.work, self.conditions = work, conditions
         self.start, self.part = start, DOWNLOAD
         self.client, self.access_link = int(conditions.clients[0]), int(conditions.access_link[0])
@@ -90,7 +91,9 @@ class LiveVisit:
         """End this part and begin the next, as `begin`; after the last: (now, inf), and `is_over`."""
         self._ends[self.part] = now
         if self.part == DOWNLOAD:
-            self._drain_radio(DOWN, now)
+            if self._charge < math.inf:
+                transfer = self._transfer(DOWN, math.inf)
+                self._charge = self._charge - float(radio_joules(DOWN, transfer, self.conditions)[0])
             if self.work.bytes_down:
                 self._used = now
             return self._compute(now)
@@ -119,112 +122,61 @@ class LiveVisit:
     def _message(self, now: float) -> tuple[float, float]:
         part, direction = self.part, self.direction
         nbytes = self.work.bytes_up if direction == UP else self.work.bytes_down
-        watts, joules_per_bit = self._radio(direction)
-        self._begins[part] = now
-        self._bits[direction] = bits = wire_bits(float(nbytes)) * float(self.conditions.noise[0, direction])
-        promotion, handshake, path = self._opening(now)
-        self._promotions[direction] = promotion
-        self._cuts[part] = min(self._lost, self._flat(now, self._charge - joules_per_bit * bits, watts, promotion))
+        begin, used, lost, charge, length = _each(now, self._used, self._lost, self._charge, nbytes)
+        message = flows(direction, begin, used, length, lost, charge, self.conditions, self._links, self._behaviour)
+        self._begins[part], self._cuts[part] = now, float(message.cut[0])
+        self._bits[direction], self._promotions[direction] = float(message.bits[0]), float(message.promotion[0])
         if nbytes == 0:
             return self.go_on(now) if now <= self._cuts[part] else (math.inf, self._cuts[part])
-        self._sends = bits, path
+        self._sends = self._bits[direction], message.paths(direction)[0]
         self.restart_message()
-        self._is_renewed = direction == UP and self._is_closed(now)
-        return now + (promotion + handshake), self._cuts[part]
+        closes = self._links.transport.reconnect < math.inf
+        self._is_renewed = closes and direction == UP and bool(is_closed(begin, used, self._links)[0])
+        return float(message.begin[0]), self._cuts[part]
 
     def restart_message(self) -> None:
         """Begin the message under way again, as if nothing of it had been sent."""
         self._messages[self.direction] = sender(*self._sends)
 
-    def _radio(self, direction: int) -> tuple[float, float]:
-        watts, joules_per_bit = self.conditions.radio(direction)
-        return float(watts[0]), float(joules_per_bit[0])
-
     def _compute(self, now: float) -> tuple[float, float]:
         self.part = COMPUTE
         self._begins[COMPUTE] = now
-        self._cuts[COMPUTE] = min(self._lost, self._flat(now, self._charge, float(self.conditions.train_watts[0])))
+        begin, lost, charge = _each(now, self._lost, self._charge)
+        watts = self.conditions.train_watts
+        self._cuts[COMPUTE] = float(battery_cut(lost, begin, charge, watts, self.conditions, self._behaviour)[0])
         end, self._computed = self._behaviour.computing_of(self.client, now, self._seconds)
         return end, self._cuts[COMPUTE]
-
-    def _is_closed(self, now: float) -> bool:
-        """Whether the connection has been closed since its last message."""
-        return self._used > -math.inf and now - self._used > self._links.transport.reconnect
-
-    def _opening(self, now: float) -> tuple[float, float, Path]:
-        """(seconds of the radio's promotion, seconds of the handshake, the path of the message)."""
-        direction, conditions, transport = self.direction, self.conditions, self._links.transport
-        since = float(self._behaviour.since(conditions, np.array([now]))[0])
-        closed = self._is_closed(now)
-        is_new = float(conditions.last_down[0]) <= since or closed
-        connects = is_new if direction == DOWN else closed
-        handshake = transport.connect_round_trips * self._rtt if connects else 0.0
-        slowly = is_new or is_idle(now, float(conditions.last_used(direction)[0]), self._rtt)
-        slept = now - self._used > float(conditions.awake_seconds[0])
-        promotion = float(conditions.promotion_seconds[0]) if slept else 0.0
-        return (
-            promotion,
-            handshake,
-            Path(
-                self._rtt,
-                starts_slowly=bool(slowly and transport.slow_start),
-                loss=float(conditions.loss[0]),
-                threshold=math.inf if is_new else float(conditions.threshold[0, direction]),
-                seed=int(conditions.loss_seed[0, direction]),
-            ),
-        )
-
-    def _flat(self, begin: float, charge: float, watts: float, promotion: float = 0.0) -> float:
-        """The time at which the battery is empty, if so much is drawn from ``begin`` on, after so many seconds of the
-        radio's promotion; inf on mains."""
-        if charge == math.inf:
-            return math.inf
-        promotion_watts = float(self.conditions.promotion_watts[0])
-        first = promotion_watts * promotion
-        seconds = _lasts(charge, promotion_watts) if charge < first else promotion + _lasts(charge - first, watts)
-        return self._behaviour.end(self.client, begin, seconds)
-
-    def _drain_radio(self, direction: int, end: float) -> None:
-        message = self._messages[direction]
-        watts, joules_per_bit = self._radio(direction)
-        interval = end - self._begins[self.part]
-        promoted = min(self._promotions[direction], interval)
-        at_work = max(interval - message.paused - promoted, 0.0)
-        connecting = float(self.conditions.promotion_watts[0]) * promoted
-        self._charge = self._charge - (watts * at_work + joules_per_bit * message.sent + connecting)
 
     def timeline(self, until: float = math.inf) -> Timeline:
         """The timeline of this visit; of one under way, until ``until``, when its flow was cut."""
         down, up = (self._transfer(direction, until) for direction in (DOWN, UP))
-        computing = ComputePhase(
-            _one(self._begins[COMPUTE]),
-            _one(min(self._cuts[COMPUTE], until)),
-            _one(self._ends[COMPUTE]),
-            _one(self._seconds),
-            _one(self._computed),
-        )
+        begin, cut = self._begins[COMPUTE], min(self._cuts[COMPUTE], until)
+        computing = ComputePhase(*_each(begin, cut, self._ends[COMPUTE], self._seconds, self._computed))
         works = Works.of([self.work])
         return account_visits(_one(self.start), down, computing, up, works, self.conditions, self._behaviour, until)
 
     def _transfer(self, direction: int, until: float) -> Transfer:
         part, message = (DOWNLOAD, UPLOAD)[direction], self._messages[direction]
+        threshold = math.inf if direction == DOWN and self._is_renewed else message.threshold
         return Transfer(
-            _one(self._begins[part]),
-            _one(min(self._cuts[part], until)),
-            _one(self._ends[part]),
-            _one(self._bits[direction]),
-            _one(message.sent),
-            _one(message.contention_seconds),
-            _one(message.paused),
-            _one(math.inf if direction == DOWN and self._is_renewed else message.threshold),
-            _one(self._promotions[direction]),
+            *_each(
+                self._begins[part],
+                min(self._cuts[part], until),
+                self._ends[part],
+                self._bits[direction],
+                message.sent,
+                message.contention_seconds,
+                message.paused,
+                threshold,
+                self._promotions[direction],
+            )
         )
 
 
-def _lasts(charge: float, watts: float) -> float:
-    """Seconds for which a charge, in joules, lasts."""
-    return max(charge, 0.0) / watts if watts > 0 else (0.0 if charge < 0 else math.inf)
+def _each(*values: float) -> Doubles:
+    """(values, 1)"""
+    return np.array(values, np.float64)[:, None]
 
 
-def _one(value: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _one(value: float) -> Doubles:
     return np.array([value], np.float64)
