@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge.data.registry import DataSet
 from edge.models.registry import model
@@ -22,11 +21,10 @@ from edge.protocol.config import ModelConfig
 from edge.protocol.payload import Layout
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
+from edge.training.count_operations import OperationCounter
 from edge.training.describe import EXAMPLES, flops_per_example, unit_flops_per_example
 from edge.training.slimmable import output_shapes, subnetwork_flops
 
-POOLS = {"mean", "avg_pool2d", "_adaptive_avg_pool2d"}
-"""Operators of an average pool: torch computes a global one as a mean."""
 META = torch.device("meta")
 
 
@@ -54,20 +52,6 @@ class CountedModel:
     """(units, ..): of the bodies of residual units, as part of ``costs``"""
     outputs: NDArray[np.float64]
     """(blocks, 3): channels, height and width of each block's output, where there are variants"""
-
-
-class _PoolCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Counts the numbers that average pools take of everything that runs under it."""
-
-    pooled = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Run one operator, and count it."""
-        if func.overloadpacket.__name__ in POOLS:
-            self.pooled += args[0].numel()
-        return func(*args, **(kwargs or {}))
 
 
 def count_model(
@@ -123,7 +107,7 @@ def _costs(make: Callable[[], list[Block]], shape: Sequence[int]) -> PassCosts:
     with META:
         x = torch.empty((EXAMPLES, *shape))
         for _, module in make():
-            with _PoolCounter() as counter:  # type: ignore[no-untyped-call]
+            with OperationCounter() as counter:
                 x = module(x)
             pooled.append(counter.pooled / EXAMPLES)
     return PassCosts(flops_per_example(make, shape), np.array(pooled))

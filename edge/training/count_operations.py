@@ -28,6 +28,8 @@ VIEWS = {
     *("reshape", "alias", "select", "split", "empty_like"),
 }
 """Operators that move no numbers."""
+POOLS = {"mean", "avg_pool2d", "_adaptive_avg_pool2d"}
+"""Operators of an average pool: torch computes a global one as a mean."""
 VECTOR = 16
 """Output channels that a processor works on at a time: numbers of 32 bits in 512. A convolution with fewer in its last
 vector takes as long as one that fills it; convolutions in groups are computed otherwise."""
@@ -42,6 +44,8 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.counts = defaultdict[str, float](float)
+        self.pooled = 0
+        """Numbers that average pools take"""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -51,6 +55,8 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if name in VIEWS:
             return result
         self.counts[operations.CALLS] += 1
+        if name in POOLS:
+            self.pooled += args[0].numel()
         if name == "convolution":
             self._convolution(args[1], args[0] if args[6] else result, groups=args[8], gradients=1)
             self.counts[operations.CONVOLUTIONS] += 1
