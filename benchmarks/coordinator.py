@@ -32,6 +32,7 @@ from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
@@ -85,7 +86,7 @@ def measure(workload: Workload, workers: int, rounds: int) -> Rounds:
             mock.patch.object(runner, "Pool", partial(Pool, site=f"{site}:EchoSite")),
             WorkerLauncher(("edge.training.trainer", site)) as launcher,
         ):
-            runner.run(load("digits", overrides), host, launcher, lambda: False, stop_at_target=False)
+            runner.run(load("digits", parse_all(overrides)), host, launcher, lambda: False, stop_at_target=False)
     return seen
 
 

@@ -78,6 +78,22 @@ def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
+LAYERS = ("config", "run", "report", "experiment", "cluster", "studies", "papers", "api", "cli")
+"""Packages of scenarios: each imports those before it."""
+
+
+def test_packages_of_scenarios_import_downward_only() -> None:
+    found: dict[str, set[str]] = {}
+    for name in names(["scenarios"]):
+        if name.count("/") < 2:
+            continue
+        _, package, _ = name.split("/", 2)
+        others = {full.split(".")[1] for full in imported_by(name) if full.startswith("scenarios.")}
+        if above := {other for other in others if LAYERS.index(other) > LAYERS.index(package)}:
+            found[name.removeprefix("scenarios/")] = above
+    assert found == {}
+
+
 def test_the_python_interface_is_imported_by_nothing_else() -> None:
     users = {name for name in names() if any(full.startswith(("scenarios.api", "fedbr")) for full in imported_by(name))}
     assert {name for name in users if not name.startswith("scenarios/api/")} == set()
@@ -144,6 +160,7 @@ def test_plain_ways_of_reading_are_no_danger() -> None:
         ("coordinator.rounds.synchronous, coordinator.rounds.run, coordinator.methods", ("torch", "simpy", "zmq")),
         ("scenarios.cli.main", ("torch", "simpy", "matplotlib")),
         ("scenarios.config.load", ("torch",)),
+        ("scenarios.config.plugin_points", ("numpy", "pydantic")),
         ("edge.protocol.messages, edge.protocol.codec", ("torch", "zmq")),
         ("costmodel.clock", ("torch", "zmq")),
     ],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.records.store import read
-from scenarios.config.plugin_keys import PLUGIN_KEYS
+from scenarios.config.plugin_points import BY_KEY
 from tests import warm
 
 ROOT = Path(__file__).parent.parent
@@ -97,7 +97,7 @@ def test_the_methods_that_are_shown_run_in_one_comparison(tmp_path: Path) -> Non
 
 def test_every_plug_in_key_and_row_of_the_list_is_there() -> None:
     table = (ROOT / "docs" / "plug-ins.md").read_text().partition("For each of them")[0]
-    keys = {key for key in PLUGIN_KEYS if f"`{key}`" in table}
+    keys = {key for key in BY_KEY if f"`{key}`" in table}
     assert {"method", "server", "rounds.selection", "rounds.policy", "train.lr_schedule", "model.name"} <= keys
     for row, module in re.findall(r"`(\w+)` \(`([\w.]+)`\)", table):
         assert hasattr(import_module(module), row), row

@@ -10,6 +10,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.experiment.grid import grid_of, over_methods
 from scenarios.experiment.sweep import plan
 from scenarios.experiment.sweep_file import requested
@@ -53,7 +54,7 @@ def resolve(command: Documented) -> None:
     elif command.words[0] == "reproduce" and values["name"] and not values["listed"]:
         reproduce.plan(values["name"], values["scale"], grid_of(values["name"], values["words"] or []), 1)
     elif "scenario" in values:
-        load(values["scenario"], values["overrides"] or [])
+        load(values["scenario"], parse_all(values["overrides"] or []))
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in documented.pages()])

@@ -28,6 +28,7 @@ from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from scenarios.config.load import Loaded, load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
@@ -92,7 +93,7 @@ def main(text: str) -> None:
         preload = ("edge.training.trainer", SITE) if request.sample else ("edge.training.trainer",)
         pool = partial(Pool, site=f"{SITE}:SampledSite") if request.sample else Pool
         host = Host(folder / "runs", request.workers, "cpu", None, [watch])
-        loaded = load(request.toml, request.overrides)
+        loaded = load(request.toml, parse_all(request.overrides))
         with mock.patch.object(runner, "Pool", pool), WorkerLauncher(preload) as launcher:
             if sampler is not None:
                 sampler.start()

@@ -32,6 +32,7 @@ from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import load as load_scenario
+from scenarios.config.overrides import parse_all
 from scenarios.run.builder import job
 
 WARM_UP = 1
@@ -57,7 +58,7 @@ class Product:
         self, toml: str, overrides: tuple[str, ...], steps: int = 1, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._clock = clock
-        self.loaded = load_scenario(toml, [*overrides, f"train.local_steps={steps}"])
+        self.loaded = load_scenario(toml, parse_all([*overrides, f"train.local_steps={steps}"]))
         first = LocalTrainer(job(self.loaded, None, "cpu", cache_folder()))
         self.description, self.payload = first.describe(False)
         self.site = LocalTrainer(job(self.loaded, self.description, "cpu", cache_folder()))

@@ -173,9 +173,10 @@ class Helper:
 def why_no_bf16(toml: Path) -> str | None:
     """Why bf16 is not measured, or None."""
     from scenarios.config.load import ScenarioError, load
+    from scenarios.config.overrides import parse_all
 
     try:
-        load(str(toml), [BF16])
+        load(str(toml), parse_all([BF16]))
     except ScenarioError as error:
         return str(error)
     flags = next((line for line in _cpuinfo() if line.startswith("flags")), "").split()

@@ -24,6 +24,7 @@ from edge.protocol.payload import MODEL, Floats, Payload
 from edge.training.trainer import LocalTrainer
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run.builder import job
 
 WARM_UP = 2
@@ -61,7 +62,7 @@ class Client:
     """One client on one device."""
 
     def __init__(self, toml: str, overrides: list[str], device: str) -> None:
-        loaded = load(toml, overrides)
+        loaded = load(toml, parse_all(overrides))
         first = LocalTrainer(job(loaded, None, device, cache_folder()))
         description, self.start = first.describe(False)
         self.trainer = LocalTrainer(job(loaded, description, device, cache_folder()))

@@ -25,6 +25,7 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
 from edge.runtime.keys import read_pair, read_public
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
@@ -117,7 +118,7 @@ def main(text: str) -> None:
         host = Host(Path(folder), 0, "cpu", None, [watch], access)
         pool: Callable[..., Pool] = watch.open_pool
         with mock.patch.object(runner, "Pool", pool), WorkerLauncher(()) as launcher:
-            runner.run(load("digits", overrides), host, launcher, watch.is_over, stop_at_target=False)
+            runner.run(load("digits", parse_all(overrides)), host, launcher, watch.is_over, stop_at_target=False)
     print(json.dumps({"rounds": [asdict(each) for each in watch.rounds[1:]]}))
 
 

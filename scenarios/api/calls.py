@@ -23,11 +23,9 @@ from scenarios.api.notebook import progress_display
 from scenarios.api.objects import as_names, with_names
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario, at_least_1, check_text, place
-from scenarios.api.wording import in_python
 from scenarios.cluster.ray_engine import RayEngine
-from scenarios.config.errors import ReportError, ScenarioError
+from scenarios.config.errors import PYTHON, ScenarioError
 from scenarios.config.load import Loaded, load, note_on_sums
-from scenarios.config.toml_source import COMMAND_LINE
 from scenarios.report.live import LiveTable
 from scenarios.run import builder, extension, runner
 from scenarios.run.folder_files import check_room
@@ -64,8 +62,9 @@ def run(
     ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
-    with calling() as write_note, values.named(with_names(scenario)) as name:
-        loaded = load(name, values.overrides(as_names(overrides, scenario)))
+    with calling() as write_note:
+        given = values.overrides(as_names(overrides, scenario))
+        loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
         if on is not None:
             note_on_sums(loaded, write_note)
         for note in builder.fleet_notes(loaded):
@@ -125,8 +124,9 @@ def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict
     """
     from scenarios.studies.forecast.check import run_check
 
-    with calling(), values.named(with_names(scenario)) as name:
-        loaded = load(name, values.overrides(as_names(overrides, scenario)))
+    with calling():
+        given = values.overrides(as_names(overrides, scenario))
+        loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
         return run_check(loaded, place("out", out)).plain()
 
 
@@ -225,8 +225,8 @@ def calling() -> Iterator[NotePrinter]:
     try:
         yield NotePrinter()
     except ScenarioError as error:
-        kind = ReportError if isinstance(error, ReportError) else ScenarioError
-        raise kind(in_python(str(error).removeprefix(f"{COMMAND_LINE}: "))) from error.__cause__
+        error.word_for_python()
+        raise
     except Stopped:
         raise KeyboardInterrupt from None
     except PoolError as error:

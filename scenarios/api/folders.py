@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scenarios.api import values
 from scenarios.api.calls import Folder, calling
@@ -13,6 +13,7 @@ from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, place, shown
 from scenarios.config.errors import ScenarioError
+from scenarios.config.load import Source
 from scenarios.studies import run_difference, run_list
 from scenarios.studies.run_difference import RunDifference
 from scenarios.studies.run_list import RunEntry
@@ -57,12 +58,12 @@ def diff(a: Folder | Run | Scenario, b: Folder | Run | Scenario) -> RunDifferenc
     Runs are objects or folders, scenarios names, files or mappings. ``same`` says whether their keys and, for two runs,
     all their rounds are the same to the bit. ScenarioError and ReportError for what is neither.
     """
-    with calling(), _named(a) as first, _named(b) as second:
-        return run_difference.difference(first, second)
+    with calling():
+        return run_difference.difference(_side(a), _side(b))
 
 
-def _named(side: Folder | Run | Scenario) -> Any:
-    """A context that gives the folder of a run, or the name of a scenario."""
+def _side(side: Folder | Run | Scenario) -> Source:
+    """The folder of a run, or a scenario."""
     if not isinstance(side, Run | str | PathLike | Mapping):
         raise ScenarioError(f"{shown(side)}: must be a run, its folder, or a scenario")
     if isinstance(side, str | PathLike) and side == "":

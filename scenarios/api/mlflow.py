@@ -19,7 +19,7 @@ from mlflow.tracking import MlflowClient
 
 from coordinator.rounds.budget import EARLY
 from scenarios.api.callbacks import Callback, CommittedRound
-from scenarios.config.toml_source import leaves
+from scenarios.config.tables import leaves
 
 LONGEST_VALUE = 500
 """Characters of a setting; MLflow refuses longer ones."""

@@ -20,8 +20,9 @@ from scenarios.api.arrays import Arrays, arrays
 from scenarios.api.object_modules import Closure, UnusableError, dotted, is_row, label
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
-from scenarios.config.plugin_keys import PLUGIN_KEYS
-from scenarios.config.toml_source import find, leaves, read
+from scenarios.config.plugin_points import BY_KEY
+from scenarios.config.tables import leaves
+from scenarios.config.toml_source import find, read
 
 SHORT = {"model": "model.name", "data": "data.name"}
 """Tables -> the key whose object may be given in their place"""
@@ -93,7 +94,7 @@ def _named(tables: Mapping[str, Any], at: str, name: Any) -> dict[str, Any]:
         key = SHORT.get(f"{at}{part}", f"{at}{part}")
         if isinstance(value, Mapping):
             result[part] = _named(value, f"{at}{part}.", name)
-        elif key not in PLUGIN_KEYS or _is_text(value):
+        elif key not in BY_KEY or _is_text(value):
             result[part] = value
         elif key == "eval.metrics" and isinstance(value, list | tuple):
             result[part] = [each if _is_text(each) else name(key, each) for each in value]

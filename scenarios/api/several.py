@@ -20,9 +20,8 @@ from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
-from scenarios.api.wording import in_python
-from scenarios.config.errors import ReportError, ScenarioError
-from scenarios.config.toml_source import parse
+from scenarios.config.errors import ReportError, ScenarioError, worded
+from scenarios.config.overrides import parse_value
 from scenarios.experiment import run_set
 from scenarios.experiment.experiment import Experiment, write
 from scenarios.experiment.grid import METHOD, SEED, Grid, axis_of
@@ -110,7 +109,7 @@ def _rows_of(runs: RunCollection, by: str) -> tuple[list[dict[str, Any]], list[s
     keys = {key for row in result["rows"] for key in row["settings"]}
     rows = [dict(zip(header, cells, strict=True)) for cells in table]
     for row in rows:
-        row.update({key: parse(f"{key}={row[key]}")[1] for key in keys if row[key] is not None})
+        row.update({key: parse_value(row[key]) for key in keys if row[key] is not None})
     return rows, header
 
 
@@ -143,9 +142,10 @@ def compare(
 
     check_text(run_id=run_id, device=device)
     names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
-    with calling() as write_note, values.named(with_names(scenario)) as name:
+    with calling() as write_note:
         axis = axis_of(METHOD, [str(as_names({METHOD: method})[METHOD]).strip() for method in names])
-        grid = Grid(name, (axis,), dict(map(parse, values.overrides(as_names(overrides, scenario)))))
+        common = values.overrides(as_names(overrides, scenario))
+        grid = Grid(values.named(with_names(scenario)), (axis,), common)
         experiment = plan(grid, at_least_1("seeds", seeds), seed, run_id).with_baseline(baseline)
         return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 
@@ -188,16 +188,16 @@ def sweep(
     """
     from scenarios.experiment.sweep import plan
 
-    with calling() as write_note, values.named(with_names(scenario)) as name:
+    with calling() as write_note:
         check_text(run_id=run_id, device=device)
         if not isinstance(grid, Mapping):
             raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
         named = dict(axis_names(key, each, overrides, scenario) for key, each in grid.items())
-        axes = tuple(axis_of(key, values.inlined(key, each)) for key, each in named.items())
+        axes = tuple(axis_of(key, values.several(key, each)) for key, each in named.items())
         goals = listed("targets", targets, "[0.9]")
         count = None if SEED in grid else at_least_1("seeds", seeds)
-        common = dict(map(parse, values.overrides(as_names(overrides, scenario))))
-        asked = Grid(name, axes, common, zipped)
+        common = values.overrides(as_names(overrides, scenario))
+        asked = Grid(values.named(with_names(scenario)), axes, common, zipped)
         experiment = plan(asked, count, seed, goals, run_id).with_baseline(baseline)
         return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 
@@ -275,8 +275,8 @@ def open_folder(folder: Folder) -> Run | RunCollection:
 def _opened(path: Path, write_note: Callable[[str], None]) -> Run | RunCollection:
     runs = found([path])
     not_begun = [file.parent for file in path.glob("*/scenario.toml") if not (file.parent / LEDGER).is_file()]
-    for text in runs.unfinished:
-        write_note(in_python(text))
+    for parts in runs.unfinished:
+        write_note(worded(parts, in_python=True))
     for reason in (*runs.left_out, *(f"{run} has not committed anything" for run in sorted(not_begun))):
         write_note(f"left out: {reason}")
     if runs.comparison is None and list(runs.folders) == [path]:

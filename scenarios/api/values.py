@@ -1,15 +1,12 @@
-"""Python values as a scenario's: overrides for `scenarios.config.load`, and mappings as scenario files.
+"""Python values as a scenario's: those that TOML has, so that a scenario is the same from Python and from a file.
 
-Values are those that TOML has, so that a scenario reads the same from Python and from a file: text stays text, even
-text that looks like a number.
+Text stays text, even text that looks like a number.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from reprlib import Repr
@@ -17,18 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from edge.protocol.files import write_text
-from edge.protocol.scratch import scratch
 from scenarios.config.error_messages import FOREIGN
 from scenarios.config.errors import ScenarioError
-from scenarios.config.toml_source import WHOLE, find, refuse_repeated, set_key
-from scenarios.config.toml_writer import toml_text, toml_value
+from scenarios.config.load import Source
+from scenarios.config.overrides import refuse_repeated
+from scenarios.config.plugin_points import WHOLE
+from scenarios.config.tables import leaves, set_value
 
 Scenario = str | PathLike[str] | Mapping[str, Any]
 """The name of a shipped scenario, the path of a TOML file, or the tables of a scenario as a mapping with nested or
 dotted keys, among them ``extends``"""
-UNNAMED = "scenario"
-"""Name of a scenario that is a mapping and extends none"""
 MOST_VALUES = 10_000
 """Values of one key: more are data"""
 
@@ -50,27 +45,26 @@ class _Short(Repr):
 shown = _Short().repr
 
 
-def overrides(given: Mapping[str, Any]) -> list[str]:
-    """KEY=VALUE for each key, which is dotted or the name of a nested mapping.
+def overrides(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key -> value of a mapping whose keys are dotted, or names of nested mappings.
 
     A mapping changes the keys that it names, and replaces the tables of `WHOLE`. ScenarioError for keys and values that
-    no scenario has, such as None.
+    no scenario has, such as None, and for a key that is given twice.
     """
-    flat = list(_flat(given))
+    flat = [(key, plain(key, value)) for key, value in leaves(_text_keys(given), WHOLE)]
     refuse_repeated(flat)
-    return [f"{key}={toml_value(value)}" for key, value in flat]
+    return dict(flat)
 
 
-def _flat(tables: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value as TOML has it) of all values, and of tables that are replaced as one."""
-    for name, value in tables.items():
+def _text_keys(tables: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """The tables, if all of their keys are text; ScenarioError that names one that is none."""
+    for name in tables:
         if not isinstance(name, str) or not name or "=" in name:
             raise ScenarioError(f"{at}{name!r}: a key is text such as train.lr")
-        key = f"{at}{name}"
-        if isinstance(value, Mapping) and key not in WHOLE:
-            yield from _flat(value, f"{key}.")
-        else:
-            yield key, plain(key, value)
+    return {
+        name: _text_keys(value, f"{at}{name}.") if isinstance(value, Mapping) and f"{at}{name}" not in WHOLE else value
+        for name, value in tables.items()
+    }
 
 
 def plain(key: str, value: Any) -> Any:
@@ -90,7 +84,7 @@ def plain(key: str, value: Any) -> Any:
     if value is None:
         raise ScenarioError(f"{key} = None: no scenario has such a value; leave the key out for its default")
     if key in FOREIGN:
-        raise ScenarioError(f"{key} = {shown(value)}: {FOREIGN[key]}")
+        raise ScenarioError(f"{key} = {shown(value)}: ", *FOREIGN[key], key=key)
     if getattr(value, "shape", ()):
         raise ScenarioError(f"{key} = {shown(value)}: {_NO_DATA}")
     kind = type(value).__name__
@@ -142,42 +136,25 @@ def listed(name: str, given: Any, example: str) -> list[Any]:
     return list(given)
 
 
-def inlined(key: str, given: Sequence[Any]) -> list[Any]:
-    """The values of a key as TOML has them; ScenarioError for those that no scenario has."""
+def several(key: str, given: Sequence[Any]) -> list[Any]:
+    """The values of a key of a grid; ScenarioError for those that no scenario has."""
     if not isinstance(key, str):
         raise ScenarioError(f"grid: {key!r}: a key is text such as train.lr")
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise ScenarioError(f"{key} = {shown(given)}: write a list of values, such as [{shown(given)}]")
+        raise ScenarioError(f"{key} = {shown(given)}: write a list of values, such as [{shown(given)}]", key=key)
     return [plain(key, value) for value in given]
 
 
-@contextmanager
-def named(scenario: Scenario) -> Iterator[str]:
-    """The name by which `scenarios.config.load` finds a scenario, which must be loaded within the context.
-
-    A mapping is written to a temporary file, named after the scenario that it extends. `load` adds its folder to
-    ``sys.path``; it does not stay there, as anybody may make a folder of its name in a temporary folder afterwards.
-    """
+def named(scenario: Scenario) -> Source:
+    """A scenario as `scenarios.config.load` takes it: a name, or tables without dotted keys."""
     if isinstance(scenario, str | PathLike):
-        yield str(scenario)
-        return
+        return str(scenario)
     if not isinstance(scenario, Mapping):
         raise ScenarioError(f"scenario = {shown(scenario)}: must be a name, the path of a file, or a mapping")
-    tables, name = _nested(scenario), UNNAMED
-    if isinstance(tables.get("extends"), str):
-        base = find(tables["extends"])
-        tables["extends"], name = str(base.resolve()), base.stem  # not relative to the temporary folder
-    with scratch() as folder:
-        file = folder / f"{name}.toml"
-        write_text(file, toml_text(tables))
-        try:
-            yield str(file)
-        finally:
-            sys.path[:] = [entry for entry in sys.path if entry != str(folder.resolve())]
-
-
-def _nested(scenario: Mapping[str, Any]) -> dict[str, Any]:
     tables: dict[str, Any] = {}
-    for key, value in _flat(scenario):
-        set_key(tables, key, value)
+    for key, value in overrides(scenario).items():
+        try:
+            set_value(tables, key, value)
+        except ValueError as error:
+            raise ScenarioError(str(error), key=key) from None
     return tables

@@ -18,9 +18,10 @@ from edge.protocol.plugins import is_own
 from edge.protocol.spelling import closest
 from scenarios.cli import listing, listing_text
 from scenarios.config import catalogue
-from scenarios.config.catalogue import OPTION_TABLES, ScenarioKey
+from scenarios.config.catalogue import ScenarioKey
 from scenarios.config.error_messages import known_keys
 from scenarios.config.errors import ScenarioError
+from scenarios.config.plugin_points import BY_OPTIONS, PLUGIN_POINTS
 from scenarios.config.schema import Scenario
 from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_value
@@ -55,7 +56,7 @@ def _of_key(entry: ScenarioKey) -> Explanation:
     values = {name: value for name, value in catalogue.shipped_values(entry.key).items() if value != entry.default}
     found["shipped"] = {name: toml_value(value) for name, value in values.items()}
     found["example"] = _example(entry, values)
-    if entry.key in OPTION_TABLES:
+    if entry.key in BY_OPTIONS:
         found["keys"] = [_option(option) for option in catalogue.row_options(entry.key)]
     return found
 
@@ -112,7 +113,7 @@ def _nearest(name: str) -> str:
     """The key or row of a similar name, those whose meaning has the word, or that there is none."""
     keys = known_keys(Scenario) | {table.key: table.key for table in catalogue.key_tables()}
     keys |= {entry.key: entry.key for entry in catalogue.all_options()}
-    rows = [row for rows in catalogue.PLUGIN_TABLES.values() for row in rows]
+    rows = [row for point in PLUGIN_POINTS for row in point.shipped]
     known = keys | {row: row for row in (*rows, *devices(), *networks(), *shipped())}
     by_last = {key.rpartition(".")[2]: full for key, full in reversed(keys.items())}  # the first of the schema wins
     near = by_last.get(name) or known.get(closest(name, known, cutoff=0.75) or "")
@@ -130,7 +131,7 @@ def _with_word(word: str) -> list[str]:
     """The keys, options and rows whose meaning or title has a word that begins so."""
     meanings = [(entry.key, entry.meaning) for entry in (*catalogue.scenario_keys(), *catalogue.all_options())]
     meanings += [(table.key, table.meaning) for table in catalogue.key_tables()]
-    meanings += [(name, row.title) for rows in catalogue.PLUGIN_TABLES.values() for name, row in rows.items()]
+    meanings += [(name, row.title) for point in PLUGIN_POINTS for name, row in point.shipped.items()]
     begins = re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE)
     return list(dict.fromkeys(key for key, meaning in meanings if len(word) > 2 and begins.search(meaning)))
 

@@ -13,24 +13,19 @@ from typing import Any
 from pydantic import BaseModel
 
 from coordinator.aggregation.block_exchange import EVERYTHING
-from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
-from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keys_not_downloaded
-from coordinator.rounds.policy import POLICIES
-from coordinator.rounds.selectors.registry import SELECTIONS
 from costmodel.fleet.devices import devices, networks
 from edge.data.locate import find_data
-from edge.data.partition_registry import PARTITIONS, PartitionRow
-from edge.data.registry import DATASETS, DataSet
-from edge.models.registry import MODELS
+from edge.data.partition_registry import PartitionRow
+from edge.data.registry import DataSet
 from edge.protocol import plugins
-from edge.protocol.lr_schedules import LR_SCHEDULES
 from edge.protocol.spelling import nearest
-from edge.training.metrics.registry import METRICS, MetricRow
+from edge.training.metrics.registry import MetricRow
 from scenarios.config import catalogue, plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
 from scenarios.config.field_docs import field_docs as field_docs
+from scenarios.config.plugin_points import PLUGIN_POINTS, PluginPoint
 from scenarios.config.toml_source import FILES, shipped
 
 Row = dict[str, Any]
@@ -50,18 +45,17 @@ def own_row(name: str) -> tuple[str, Row]:
 
     ScenarioError if it cannot be loaded, is no row of a plug-in point, or raises an error.
     """
-    from scenarios.studies.conformance import key_of
+    from scenarios.studies.conformance import plugin_point
 
-    key = key_of(name)
-    kind = TOPICS_OF_KEYS[key]
-    with plugin_errors.named({key: name}, ScenarioError):
-        return kind, {**ROWS[kind](plugins.load(name), name), "name": name}
+    point = plugin_point(name)
+    with plugin_errors.named({point.key: name}, ScenarioError):
+        return point.topic, {**_row(point.topic, plugins.load(name), name), "name": name}
 
 
 def topics() -> list[Row]:
     """What can be listed, and the key of a scenario that takes such names."""
-    keys = {**dict(zip(TOPICS_OF_KEYS.values(), TOPICS_OF_KEYS, strict=True)), "keys": None, "scenarios": None}
-    return [{"name": kind, "key": keys[kind]} for kind in KINDS]
+    keys = {point.topic: point.key for point in PLUGIN_POINTS} | FLEET_KEYS
+    return [{"name": kind, "key": keys.get(kind)} for kind in KINDS]
 
 
 # --- one row of each kind, by the name under which scenarios have it --------------------------------------------------
@@ -134,9 +128,6 @@ def _metric(row: MetricRow, name: str) -> Row:
 ROWS: Mapping[str, Callable[[Any, str], Row]] = {
     "methods": _method,
     "servers": _server,
-    "selections": _with_options,
-    "policies": _with_options,
-    "schedules": _with_options,
     "models": _fields,
     "datasets": _dataset,
     "partitions": _partition,
@@ -144,14 +135,22 @@ ROWS: Mapping[str, Callable[[Any, str], Row]] = {
     "devices": _fields,
     "networks": _fields,
 }
-"""Kind -> (object of a table, its name) -> its row"""
+"""Kind -> (object of a table, its name) -> its row; that of any other kind has a title, a source and options"""
+
+
+def _row(kind: str, row: Any, name: str) -> Row:
+    return ROWS.get(kind, _with_options)(row, name)
 
 
 # --- all rows of a kind -----------------------------------------------------------------------------------------------
 
 
 def _table(kind: str, table: Callable[[], Mapping[str, Any]]) -> Callable[[], list[Row]]:
-    return lambda: [ROWS[kind](row, name) for name, row in table().items()]
+    return lambda: [_row(kind, row, name) for name, row in table().items()]
+
+
+def _shipped(point: PluginPoint) -> Callable[[], list[Row]]:
+    return _table(point.topic, lambda: point.shipped)
 
 
 def _scenarios() -> list[Row]:
@@ -172,30 +171,10 @@ def _keys() -> list[Row]:
     return [entry.row() for entry in catalogue.scenario_keys()]
 
 
-TOPICS_OF_KEYS = {
-    "method": "methods",
-    "server": "servers",
-    "rounds.selection": "selections",
-    "rounds.policy": "policies",
-    "train.lr_schedule": "schedules",
-    "model.name": "models",
-    "data.name": "datasets",
-    "data.partition.kind": "partitions",
-    "eval.metrics": "metrics",
-    "fleet.devices": "devices",
-    "fleet.networks": "networks",
-}
-"""Key of a scenario -> the list of the names that it takes"""
+FLEET_KEYS = {"devices": "fleet.devices", "networks": "fleet.networks"}
+"""Kind of the rows of a fleet, which are figures rather than plug-ins -> the key that takes their names"""
 KINDS: Mapping[str, Callable[[], list[Row]]] = {
-    "methods": _table("methods", lambda: {**OBJECTIVES, **CORRECTIONS}),
-    "servers": _table("servers", lambda: SERVER_OPTIMIZERS),
-    "selections": _table("selections", lambda: SELECTIONS),
-    "policies": _table("policies", lambda: POLICIES),
-    "schedules": _table("schedules", lambda: LR_SCHEDULES),
-    "models": _table("models", lambda: MODELS),
-    "datasets": _table("datasets", lambda: DATASETS),
-    "partitions": _table("partitions", lambda: PARTITIONS),
-    "metrics": _table("metrics", lambda: METRICS),
+    **{point.topic: _shipped(point) for point in PLUGIN_POINTS},
     "devices": _table("devices", devices),
     "networks": _table("networks", networks),
     "scenarios": _scenarios,

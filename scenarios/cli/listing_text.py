@@ -31,7 +31,7 @@ def show_topics(listed: Sequence[Row]) -> None:
 
 def show(kind: str, listed: Sequence[Row], stream: IO[str] | None = None, *, assumed: bool = False) -> None:
     """Print the rows: name and title, and details below; with ``assumed``, assumed figures and their source only."""
-    details = _assumption_details if assumed else DETAILS[kind]
+    details = _assumption_details if assumed else DETAILS.get(kind, _details_with_options)
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
     legend = [] if assumed else [text for text in [LEGENDS.get(kind)] if text and listed]
     for row in listed:
@@ -233,9 +233,6 @@ def _options(row: Row) -> list[str]:
 DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
     "methods": _method_details,
     "servers": _server_details,
-    "selections": _details_with_options,
-    "policies": _details_with_options,
-    "schedules": _details_with_options,
     "models": _model_details,
     "datasets": _dataset_details,
     "partitions": _options,
@@ -245,3 +242,4 @@ DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
     "scenarios": _paragraphs,
     "keys": _key_details,
 }
+"""Kind -> its row -> the lines below its name; any other kind has a source and options"""

@@ -9,10 +9,10 @@ import typer
 
 from scenarios.cli.completion import complete_names, complete_topics
 from scenarios.cli.options import Json, emit
+from scenarios.config.plugin_points import PLUGIN_POINTS
 
-TOPICS = (
-    "methods (with corrections), servers, selections, policies, schedules, models, datasets, partitions, metrics, "
-    "devices, networks, scenarios, keys"
+TOPICS = ", ".join([*(point.topic for point in PLUGIN_POINTS), "devices", "networks", "scenarios", "keys"]).replace(
+    "methods", "methods (with corrections)", 1
 )
 
 

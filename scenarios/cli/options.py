@@ -33,9 +33,9 @@ FINISHED, DIFFERENT, USAGE, FAILED, STOPPED = 0, 1, 2, 3, 4
 def each_once(ctx: typer.Context, words: list[str] | None) -> list[str] | None:
     """KEY=VALUE words as they are; ScenarioError for a key that two of them set."""
     if words and not ctx.resilient_parsing:  # while a shell completes, they are not whole
-        from scenarios.config.toml_source import parse, refuse_repeated
+        from scenarios.config.overrides import parsed
 
-        refuse_repeated(map(parse, words))
+        parsed(words)
     return words
 
 

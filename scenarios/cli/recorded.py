@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -142,13 +142,13 @@ def replay(
     report; nothing else is written.
     """
     from scenarios.config.load import ScenarioError
-    from scenarios.config.toml_source import parse, refuse_repeated
+    from scenarios.config.overrides import parsed
     from scenarios.studies import replay as study
 
     # Keys have no slash, and a run folder's path may have "=".
-    overrides = [word for word in words or [] if "=" in word and "/" not in word.partition("=")[0]]
-    refuse_repeated(map(parse, overrides))
-    folders = [folder, *(Path(word) for word in words or [] if word not in overrides)]
+    settings = [word for word in words or [] if "=" in word and "/" not in word.partition("=")[0]]
+    overrides = parsed(settings)
+    folders = [folder, *(Path(word) for word in words or [] if word not in settings)]
     if draws is not None:
         _replay_in_draws(folders, overrides, draws, seed or 0, sigma or [], allow_code, as_json)
         return
@@ -162,7 +162,7 @@ def replay(
 
 def _replay_in_draws(
     folders: list[Path],
-    overrides: list[str],
+    overrides: Mapping[str, Any],
     draws: int,
     seed: int,
     settings: list[str],
@@ -238,6 +238,7 @@ def measure(
     for methods without a global model, those that evaluations use. Nothing is charged, and no ledger is written.
     """
     from scenarios.config.load import ScenarioError
+    from scenarios.config.overrides import parsed
     from scenarios.run import folder_files
     from scenarios.run.run_folder import RunFolder
     from scenarios.run.session import Session
@@ -248,7 +249,7 @@ def measure(
     path = output or folder / folder_files.MEASURED
     tell = study.progress_lines(progress_printer(quiet or as_json))
     with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
-        asked = study.plan(loaded, folder, metrics, overrides or [], round, clients)
+        asked = study.plan(loaded, folder, metrics, parsed(overrides or []), round, clients)
 
         def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
             return study.measure(asked, folder, host, launcher, stopped, tell)

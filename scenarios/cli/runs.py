@@ -88,6 +88,7 @@ def resume(
     The run continues after its last committed round. For a run that has ended, print the summary, and draw the report
     if that is missing; with another limit (rounds.max, stop.*, budget.*), go on with it.
     """
+    from scenarios.config.overrides import parsed
     from scenarios.run import extension, runner
     from scenarios.run.folder_files import check_room
     from scenarios.run.run_folder import RunFolder
@@ -97,7 +98,7 @@ def resume(
     with RunFolder(folder).open_scenario(options.device, allow_code) as (recorded, device):
         loaded, result = recorded, runner.ended(recorded, folder)
         if overrides:
-            loaded = extension.extend(loaded, folder, overrides)
+            loaded = extension.extend(loaded, folder, parsed(overrides))
             result = runner.ended(loaded, folder)
         if result is not None:
             _finish(loaded, result, options)
@@ -128,12 +129,10 @@ def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoRe
     raise typer.Exit(STOPPED if stopped else FINISHED)
 
 
-def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
-    from scenarios.config.toml_source import parse, refuse_repeated
+def _with_seed(overrides: list[str] | None, seed: int | None) -> dict[str, Any]:
+    from scenarios.config.overrides import parsed
 
-    both = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
-    refuse_repeated(map(parse, both))
-    return both
+    return parsed([*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
 
 
 def check(

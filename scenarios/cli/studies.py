@@ -43,13 +43,15 @@ def check_plugin(
 ) -> None:
     """Check the contract of a plug-in in short runs: bytes, FLOPs, any number of workers, resume, round policies."""
     from scenarios.config.load import load
+    from scenarios.config.overrides import parsed
     from scenarios.run.session import Session
     from scenarios.studies import conformance as study
 
-    base = load(study.BASE, study.settings(name, overrides or []))
+    given = parsed(overrides or [])
+    base = load(study.BASE, study.settings(name, given))
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        return study.check_plugin(name, overrides or [], host, launcher, stopped)
+        return study.check_plugin(name, given, host, launcher, stopped)
 
     result = call_session([base], work, Session(None, device), quiet=True)
     emit(result, as_json, lambda: study.show(result))

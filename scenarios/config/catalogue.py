@@ -18,42 +18,17 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
-from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
-from coordinator.rounds.policy import POLICIES
-from coordinator.rounds.selectors.registry import SELECTIONS
 from costmodel.fleet.devices import devices, networks
 from edge.data.partition_registry import PARTITIONS
-from edge.data.registry import DATASETS
-from edge.models.registry import MODELS
 from edge.protocol.config import Also, Section
-from edge.protocol.lr_schedules import LR_SCHEDULES
-from edge.training.metrics.registry import METRICS
 from scenarios.config import toml_source, value_types
 from scenarios.config.field_docs import field_docs
+from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS
+from scenarios.config.quantities import quantity
 from scenarios.config.schema import Scenario, fields
+from scenarios.config.tables import value_at
 from scenarios.config.toml_writer import toml_value
 
-PLUGIN_TABLES: Mapping[str, Mapping[str, Any]] = {
-    "method": {**OBJECTIVES, **CORRECTIONS},
-    "server": SERVER_OPTIMIZERS,
-    "data.name": DATASETS,
-    "data.partition.kind": PARTITIONS,
-    "model.name": MODELS,
-    "train.lr_schedule": LR_SCHEDULES,
-    "rounds.selection": SELECTIONS,
-    "rounds.policy": POLICIES,
-    "eval.metrics": METRICS,
-}
-"""Key of a plug-in point -> its shipped rows"""
-OPTION_TABLES = {
-    "method_options": "method",
-    "server_options": "server",
-    "rounds.selection_options": "rounds.selection",
-    "train.lr_schedule_options": "train.lr_schedule",
-    "eval.metric_options": "eval.metrics",
-}
-"""Key of a table of options -> the key that names the row whose options they are"""
 LEADING_NAMES = re.compile(r"([\w-]+(?:(?:, | and )[\w -]+)*): ")
 """Names before the meaning of a key, where these alone use it"""
 
@@ -85,7 +60,7 @@ class ScenarioKey:
         """As in a scenario; ``none`` for a key that is left out."""
         if self.default is None:
             return "none"
-        unit = value_types.quantity(self.annotation)
+        unit = quantity(self.annotation)
         if unit is not None and isinstance(self.default, int | float):
             return "inf" if math.isinf(self.default) else f'"{unit.show(self.default)}"'
         return toml_value(self.default)
@@ -118,19 +93,18 @@ def key_tables() -> tuple[KeyTable, ...]:
 
 def row_options(key: str) -> list[ScenarioKey]:
     """The options that the rows of a plug-in point have, for its table of options ``key``; one entry per row."""
-    named = OPTION_TABLES[key]
+    point = BY_OPTIONS[key]
     return [
         entry
-        for name, row in PLUGIN_TABLES[named].items()
-        if row.options is not None
-        for entry in options_of(row.options, f"{key}.{name}" if named == "eval.metrics" else key, f"{named} = {name}")
+        for table, name, kind in point.option_types()
+        for entry in options_of(kind, table, f"{point.key} = {name}")
     ]
 
 
 @cache
 def all_options() -> tuple[ScenarioKey, ...]:
     """The options of all shipped rows."""
-    return tuple(entry for key in OPTION_TABLES for entry in row_options(key))
+    return tuple(entry for key in BY_OPTIONS for entry in row_options(key))
 
 
 def options_of(kind: type[BaseModel], at: str, user: str = "") -> Iterator[ScenarioKey]:
@@ -143,19 +117,13 @@ def options_of(kind: type[BaseModel], at: str, user: str = "") -> Iterator[Scena
 
 def shipped_values(key: str) -> dict[str, Any]:
     """Name of a shipped scenario -> the value that it gives to the key, as written there."""
-    found = {name: _at(_shipped(name), key) for name in toml_source.shipped()}
+    found = {name: value_at(_shipped(name), key) for name in toml_source.shipped()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 @cache
 def _shipped(name: str) -> Mapping[str, Any]:
     return toml_source.read(toml_source.find(name), set())
-
-
-def _at(tables: Any, key: str) -> Any:
-    for part in key.split("."):
-        tables = tables.get(part) if isinstance(tables, Mapping) else None
-    return tables
 
 
 def _keys(table: type, at: str = "") -> Iterator[ScenarioKey]:
@@ -201,7 +169,7 @@ def _annotation(info: FieldInfo) -> Any:
 
 
 def _entry(key: str, annotation: Any, default: Any, meaning: str | None) -> ScenarioKey:
-    unit = value_types.quantity(annotation)
+    unit = quantity(annotation)
     return ScenarioKey(
         key,
         value_types.type_text(annotation),
@@ -215,8 +183,8 @@ def _entry(key: str, annotation: Any, default: Any, meaning: str | None) -> Scen
 
 
 def _choices(key: str, annotation: Any) -> dict[str, str]:
-    if key in PLUGIN_TABLES:
-        return {name: row.title for name, row in PLUGIN_TABLES[key].items()}
+    if key in BY_KEY:
+        return {name: row.title for name, row in BY_KEY[key].shipped.items()}
     if key in ("fleet.devices", "fleet.networks"):
         return dict.fromkeys(devices() if key == "fleet.devices" else networks(), "")
     return dict.fromkeys(map(str, value_types.literals(annotation)), "")

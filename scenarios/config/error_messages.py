@@ -9,8 +9,12 @@ from pydantic_core import ErrorDetails
 
 from edge.protocol.config import Also, Section
 from edge.protocol.spelling import closest
+from scenarios.config.errors import Argument
 from scenarios.config.quantities import beyond_limit
 from scenarios.config.schema import fields
+
+Parts = tuple[str | Argument, ...]
+"""Of a message"""
 
 
 def known_keys(table: type, at: str = "") -> dict[str, str]:
@@ -27,15 +31,17 @@ def known_keys(table: type, at: str = "") -> dict[str, str]:
     return keys
 
 
-FOREIGN: Mapping[str, str] = {
+FOREIGN: Mapping[str, Parts] = {
     **dict.fromkeys(
         ("optimizer", "optimiser", "optim", "client_optimizer"),
-        "local training is SGD (train.lr, train.momentum); the server's optimizer is the key server",
+        ("local training is SGD (train.lr, train.momentum); the server's optimizer is the key server",),
     ),
-    **dict.fromkeys(("workers", "n_workers", "num_workers", "n_jobs"), "no key of a scenario; use --workers"),
-    **dict.fromkeys(("device", "gpu", "num_gpus"), "no key of a scenario; use --device"),
-    **dict.fromkeys(("out", "output", "output_dir", "out_dir"), "no key of a scenario; use --out"),
-    **dict.fromkeys(("callbacks", "callback"), "callbacks are the argument on_round of fedbr.run, in Python"),
+    **dict.fromkeys(
+        ("workers", "n_workers", "num_workers", "n_jobs"), ("no key of a scenario; use ", Argument("workers"))
+    ),
+    **dict.fromkeys(("device", "gpu", "num_gpus"), ("no key of a scenario; use ", Argument("device"))),
+    **dict.fromkeys(("out", "output", "output_dir", "out_dir"), ("no key of a scenario; use ", Argument("out"))),
+    **dict.fromkeys(("callbacks", "callback"), ("callbacks are the argument on_round of fedbr.run, in Python",)),
 }
 """Name that other tools have for what no key is -> what there is instead"""
 
@@ -78,14 +84,14 @@ def foremost(errors: Sequence[ErrorDetails]) -> ErrorDetails:
 
 def error_message(
     error: ErrorDetails, key: str, keys: Mapping[str, str], elsewhere: Mapping[str, str] = MappingProxyType({})
-) -> str:
-    """The message for an error that pydantic reports for ``key``; ``keys``: those of `known_keys`.
+) -> tuple[Parts, Sequence[str]]:
+    """The message for an error that pydantic reports for ``key``, and the valid choices; ``keys``: of `known_keys`.
 
     ``elsewhere``: further keys, in the same form, of which a name must be exactly one's last part to be meant.
     """
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown key {key}{_did_you_mean(key, keys, elsewhere)}"
-    message = error["msg"].removeprefix("Value error, ")
+        return (f"unknown key {key}", *_did_you_mean(key, keys, elsewhere)), sorted(set(keys.values()))
+    message, choices = error["msg"].removeprefix("Value error, "), list[str]()
     if error["type"] == "literal_error":
         expected = str(error.get("ctx", {}).get("expected", ""))
         choices = [choice.strip("' ") for choice in expected.replace(" or ", ", ").split(", ")]
@@ -96,7 +102,7 @@ def error_message(
         message += " of shares, or a list of names, one per client"
     elif message == A_TABLE:
         message += _meant_inside(key, keys)
-    return f"{key} = {error['input']!r}: {message[0].lower()}{message[1:]}"
+    return (f"{key} = {error['input']!r}: {message[0].lower()}{message[1:]}",), choices
 
 
 def _meant_inside(table: str, keys: Mapping[str, str]) -> str:
@@ -109,16 +115,16 @@ def _inside(table: str, keys: Mapping[str, str]) -> str | None:
     return keys.get(f"{table}.{table.rpartition('.')[2]}") or keys.get(f"{table}.name")
 
 
-def _did_you_mean(key: str, keys: Mapping[str, str], elsewhere: Mapping[str, str]) -> str:
+def _did_you_mean(key: str, keys: Mapping[str, str], elsewhere: Mapping[str, str]) -> Parts:
     table, _, last = key.rpartition(".")
     near = named_like(key, keys) or named_like(key, elsewhere)
     if near is None and last in FOREIGN:
-        return f": {FOREIGN[last]}"
+        return ": ", *FOREIGN[last]
     near = near or keys.get(closest(key, keys) or "")
     if near is None:
         by_last = {name.rpartition(".")[2]: full for name, full in keys.items()}
         near = by_last.get(closest(last, by_last, cutoff=0.7) or "")
     if near is not None:
-        return f", did you mean {near!r}?"
+        return (f", did you mean {near!r}?",)
     inside = sorted({name for name in keys.values() if name.rpartition(".")[0] == table})
-    return f" (known here: {', '.join(inside) or 'none'})" if table else ""
+    return (f" (known here: {', '.join(inside) or 'none'})" if table else "",)

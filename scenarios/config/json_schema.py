@@ -17,9 +17,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from scenarios.config import catalogue, toml_source
-from scenarios.config.catalogue import OPTION_TABLES, PLUGIN_TABLES, ScenarioKey
+from scenarios.config.catalogue import ScenarioKey
+from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS
+from scenarios.config.quantities import QUANTITIES, QuantityUnits
 from scenarios.config.schema import fraction
-from scenarios.config.value_types import QUANTITIES, QuantityUnits
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,2})?"
@@ -59,10 +60,10 @@ def _place(root: dict[str, Any], key: str, schema: dict[str, Any]) -> None:
 
 
 def _of_key(entry: ScenarioKey) -> dict[str, Any]:
-    if entry.key in OPTION_TABLES:
+    if entry.key in BY_OPTIONS:
         return _options(entry)
     values = _values(entry)
-    if entry.key in PLUGIN_TABLES:
+    if entry.key in BY_KEY:
         names = {"anyOf": [{"enum": list(entry.choices)}, OWN_NAMES]}
         values = {"type": "array", "items": names} if values.get("type") == "array" else names
     return _described(entry, values)

@@ -1,43 +1,44 @@
-"""Loads and resolves scenarios: a TOML file, the files that it extends, and KEY=VALUE overrides.
+"""Loads and resolves scenarios: tables, from a TOML file or given, those that they extend, and other values.
 
-Every error is a `ScenarioError` that names the file or override, the key, and the nearest valid choice.
+Every error is a `ScenarioError` that names the source of the value, the key, and the nearest valid choice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, server_optimizer
-from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method
+from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
-from coordinator.rounds.policy import POLICIES, RoundPolicy, policy_row
-from coordinator.rounds.selectors.registry import SELECTIONS, selection
+from coordinator.rounds.policy import RoundPolicy
 from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
 from edge.protocol.config import TrainConfig
-from edge.protocol.lr_schedules import LR_SCHEDULES, lr_schedule
 from edge.protocol.plugins import PluginOptions
 from edge.training.metrics.registry import metric_rows
 from scenarios.config import number_checks, plugin_errors, quantities, search_path, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
+from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.method_names import named_method
-from scenarios.config.plugin_keys import PLUGIN_KEYS
+from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
 from scenarios.config.schema import EvalSection, Scenario, all_fields
-from scenarios.config.toml_source import COMMAND_LINE, FILES, ValueOrigin, find, leaves, parse, read, renamed, set_key
+from scenarios.config.tables import leaves, set_value
+from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, read, renamed
 from scenarios.config.value_types import type_text
 
+Source = str | Mapping[str, Any]
+"""A shipped name, the path of a TOML file, or tables as such a file has them, among them ``extends``"""
 RUN_COPY = "scenario.toml"
 """Name of a scenario's file in a run folder"""
 UPDATES_TRAVEL = (
@@ -67,30 +68,50 @@ class Loaded:
     """Whether the scenario does not say how updates are summed (aggregate.sum)."""
 
 
-def load(name: str, overrides: Sequence[str] = (), method: str | None = None) -> Loaded:
-    """The scenario of a shipped name or a TOML file, with KEY=VALUE overrides.
+def load(
+    scenario: Source,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    method: str | None = None,
+    origin: str = COMMAND_LINE,
+) -> Loaded:
+    """The scenario of a shipped name, of a TOML file or of tables as such a file has them, with other values.
 
-    Modules of the user's that it names are also searched in the folder of the file, unless it is a run's copy: a run
-    folder may come from anywhere, and nothing in it is executed. ``method`` replaces the scenario's method; the entries
-    of ``method_options`` that it does not have are then dropped.
+    ``overrides``: dotted key -> value, which may be a whole table; later ones replace what earlier ones set.
+    ``origin``: of these, and of tables, for messages. ``method`` replaces the scenario's method; the entries of
+    ``method_options`` that it does not have are then dropped.
+
+    Modules of the user's that a file names are also searched in its folder, unless it is a run's copy: a run folder may
+    come from anywhere, and nothing in it is executed.
     """
-    path = find(name)
-    if path.parent != FILES and path.name != RUN_COPY:
-        search_path.append(path.parent)
+    notes: set[str] = set()
     try:
-        return _load(path, overrides, method)
+        if isinstance(scenario, Mapping):
+            default, is_resolved = origin, False
+            name, tables = extended(scenario, notes)
+        else:
+            path = find(scenario)
+            if path.parent != FILES and path.name != RUN_COPY:
+                search_path.append(path.parent)
+            default, is_resolved = path.name, quantities.is_recorded(path)
+            name, tables = path.stem, read(path, notes)
+        sources = ValueOrigin(default, tables)
+        for given in overrides:
+            ((key, value),) = renamed({given: overrides[given]}, notes).items()
+            try:
+                set_value(tables, key, value)
+            except ValueError as error:
+                raise ScenarioError(str(error), key=key, source=origin) from None
+            sources.give(key, origin)
+        if method is not None:
+            _put_method(tables, method, origin)
+        return replace(_resolved(name, tables, sources, is_resolved), notes=tuple(sorted(notes)))
     except RecursionError:
-        raise ScenarioError(f"{path.name}: tables or lists are nested too deeply") from None
+        raise ScenarioError("tables or lists are nested too deeply", source=default) from None
 
 
 def load_resolved(name: str, tables: Mapping[str, Any]) -> Loaded:
-    """The scenario of a name from its resolved tables, as `quantities.with_units` has them; nothing of it is a default.
-
-    Modules of the user's are searched where this process finds them.
-    """
-    file = Path(f"{name}.toml")
-    with plugin_errors.named(tables, ScenarioError, name):
-        return _resolve(file, dict(tables), ValueOrigin(file.name, {}))
+    """The scenario of resolved tables, as ``Loaded.scenario.model_dump()`` has them; its numbers are in SI."""
+    return _resolved(name, tables, ValueOrigin(RUN_COPY, tables), is_resolved=True)
 
 
 def note_on_sums(loaded: Loaded, tell: Callable[[str], None]) -> None:
@@ -107,36 +128,25 @@ def note_on_sums(loaded: Loaded, tell: Callable[[str], None]) -> None:
         tell(UPDATES_TRAVEL)
 
 
-def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
-    notes: set[str] = set()
-    raw = read(path, notes)
-    origin = dict.fromkeys((key for key, _ in leaves(raw)), str(path.name))
-    for override in overrides:
-        key, value = parse(override)
-        ((key, value),) = renamed({key: value}, notes).items()
-        set_key(raw, key, value)
-        origin = {before: source for before, source in origin.items() if not before.startswith(f"{key}.")}
-        origin[key] = COMMAND_LINE
-    if method is not None:
-        _put_method(raw, method)
-    with plugin_errors.named(raw, ScenarioError, path.stem):
-        loaded = _resolve(path, raw, ValueOrigin(path.name, origin))
-        return replace(loaded, notes=tuple(sorted(notes)))
-
-
-def _put_method(raw: dict[str, Any], name: str) -> None:
+def _put_method(raw: dict[str, Any], name: str, origin: str) -> None:
     raw["method"] = name
     try:
         accepted = named_method(name).options.model_fields
     except ValueError as error:
-        raise ScenarioError(f"{COMMAND_LINE}: method: {error}") from None
+        raise ScenarioError(f"method: {error}", key="method", source=origin) from None
     options = raw.get("method_options")
     if isinstance(options, dict):
         raw["method_options"] = {key: value for key, value in options.items() if key in accepted}
 
 
-def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
-    scenario, valid = _parsed(file, raw, origin), partial(_valid, origin)
+def _resolved(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Loaded:
+    """The scenario of these tables; errors in the user's own rows name them."""
+    with plugin_errors.named(raw, ScenarioError, name):
+        return _checked(name, raw, origin, is_resolved)
+
+
+def _checked(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Loaded:
+    scenario, valid = _parsed(raw, origin, is_resolved), partial(_valid, origin)
     method, options, server_options = _method_and_server(scenario, valid)
     scenario = _with_seeds(_with_validation(scenario, raw, method))
     all_options = _all_options(scenario, options, server_options, valid)
@@ -151,11 +161,11 @@ def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     resolved = scenario.model_copy(update=chosen)
     is_default = not any(key == "aggregate.sum" for key, _ in leaves(raw))
     return Loaded(
-        file.stem, resolved, method, options, server_options, data, architecture, blocks, sum_is_default=is_default
+        name, resolved, method, options, server_options, data, architecture, blocks, sum_is_default=is_default
     )
 
 
-def _parsed(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Scenario:
+def _parsed(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Scenario:
     """The scenario as its keys and types say, before any name in it is looked up."""
     number_checks.refuse_large(raw, origin)
     _refuse_several(raw, origin)
@@ -164,8 +174,9 @@ def _parsed(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Scenario:
     except ValidationError as error:
         first = foremost(error.errors())
         key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
-        raise origin.error(key, error_message(first, key, known_keys(Scenario), _option_keys())) from None
-    quantities.refuse_bare(raw, origin, file)
+        parts, choices = error_message(first, key, known_keys(Scenario), _option_keys())
+        raise origin.error(key, *parts, choices=choices) from None
+    quantities.refuse_bare(raw, origin, is_resolved)
     return scenario
 
 
@@ -184,15 +195,14 @@ def _keys_of_one_value() -> frozenset[str]:
     """The keys of plain numbers, flags, words and names of rows: none of their values has a comma."""
     kinds = {key: type_text(field.annotation, tuple(field.metadata)) for key, field in all_fields()}
     one = {key for key, kind in kinds.items() if not re.search(r"\b(list|table|text)\b", kind)}
-    return frozenset(one | {key for key in PLUGIN_KEYS if "list" not in kinds[key]})
+    return frozenset(one | {key for key in BY_KEY if "list" not in kinds[key]})
 
 
 @cache
 def _option_keys() -> Mapping[str, str]:
     """The options of all shipped rows, in the form of `known_keys`."""
-    options = {
-        f"{key}.{name}" for key, rows in OPTIONS.items() for row in rows.values() for name in row.options.model_fields
-    }
+    types = [(table, kind) for point in PLUGIN_POINTS for table, _, kind in point.option_types()]
+    options = {f"{table}.{name}" for table, kind in types for name in kind.model_fields}
     return {name: name for name in sorted(options)}
 
 
@@ -203,12 +213,17 @@ def _method_and_server(scenario: Scenario, valid: Callable[..., Any]) -> tuple[M
         "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
     )
     valid("server", lambda: validation.check_server(scenario.server, method))
-    server_options: PluginOptions = valid(
-        "server_options",
-        lambda kind: kind.model_validate(scenario.server_options),
-        server_optimizer(scenario.server).options,
+    return method, options, _row_options("server", scenario.server, scenario.server_options, valid)
+
+
+def _row_options(key: str, name: str, given: Mapping[str, Any], valid: Callable[..., Any]) -> PluginOptions:
+    """Every option of the row that a plug-in point's key names."""
+    point = BY_KEY[key]
+    row = valid(key, _named, key, point.row, name)
+    options: PluginOptions = valid(
+        point.options_key, lambda given, kind: kind.model_validate(given), given, row.options
     )
-    return method, options, server_options
+    return options
 
 
 def _all_options(
@@ -269,30 +284,19 @@ def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
         symbols = {f"{key}.{info.title}": f"{key}.{field}" for field, info in options.items()}
         if inner in symbols:  # the paper's, such as k for models
             fields = {inner: symbols[inner]}
-        raise origin.error(
-            inner, _other_rows(key, first) or error_message(first, inner, fields, known_keys(Scenario))
-        ) from None
+        parts, choices = error_message(first, inner, fields, known_keys(Scenario))
+        if rows := _rows_with(key, first):
+            parts = (f"unknown key {inner}: it is an option of {', '.join(rows)}",)
+        raise origin.error(inner, *parts, choices=choices) from None
     except ValueError as error:
         raise origin.error(key, str(error)) from error.__cause__
 
 
-OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "method_options": {**OBJECTIVES, **CORRECTIONS},
-    "server_options": SERVER_OPTIMIZERS,
-    "rounds.selection_options": SELECTIONS,
-    "rounds.policy_options": POLICIES,
-    "train.lr_schedule_options": LR_SCHEDULES,
-}
-"""Table of options -> the shipped rows that could have them."""
-
-
-def _other_rows(key: str, error: ErrorDetails) -> str:
-    """The message for an option that other rows have than the one that the scenario names; '' for any other error."""
-    if error["type"] != "extra_forbidden" or len(error["loc"]) != 1:
-        return ""
-    option = str(error["loc"][0])
-    rows = [name for name, row in OPTIONS.get(key, {}).items() if option in row.options.model_fields]
-    return f"unknown key {key}.{option}: it is an option of {', '.join(rows)}" if rows else ""
+def _rows_with(key: str, error: ErrorDetails) -> list[str]:
+    """The rows that have an option which is unknown to the row that the scenario names; none for any other error."""
+    if error["type"] != "extra_forbidden" or len(error["loc"]) != 1 or key not in BY_OPTIONS:
+        return []
+    return [name for _, name, kind in BY_OPTIONS[key].option_types() if str(error["loc"][0]) in kind.model_fields]
 
 
 def _check_together(
@@ -354,13 +358,11 @@ def _with_seeds(scenario: Scenario) -> Scenario:
 
 def _with_row_options(rounds: RoundPolicy, valid: Callable[..., Any]) -> RoundPolicy:
     """The table ``rounds`` with every option of the rows that it names written out."""
-    filled: dict[str, Any] = {}
-    for key, find_row in (("policy", policy_row), ("selection", selection)):
-        row = valid(f"rounds.{key}", _named, f"rounds.{key}", find_row, getattr(rounds, key))
-        given = getattr(rounds, f"{key}_options")
-        options = valid(f"rounds.{key}_options", lambda given, kind: kind.model_validate(given), given, row.options)
-        filled[f"{key}_options"] = options.model_dump()
-    filled_in = replace(rounds, **filled)
+    policy_options = _row_options("rounds.policy", rounds.policy, rounds.policy_options, valid)
+    selection_options = _row_options("rounds.selection", rounds.selection, rounds.selection_options, valid)
+    filled_in = replace(
+        rounds, policy_options=policy_options.model_dump(), selection_options=selection_options.model_dump()
+    )
     valid("rounds.policy", lambda: validation.check_policy(filled_in))
     valid("rounds.on_late", lambda: validation.check_late(filled_in))
     return filled_in
@@ -371,9 +373,8 @@ def _with_schedule(scenario: Scenario, valid: Callable[..., Any]) -> TrainConfig
 
     The default schedule does not depend on the number of rounds.
     """
-    train, key = scenario.train, "train.lr_schedule"
-    row = valid(key, lambda: _named(key, lr_schedule, train.lr_schedule))
-    options = valid(f"{key}_options", lambda kind: kind.model_validate(train.lr_schedule_options), row.options)
+    train = scenario.train
+    options = _row_options("train.lr_schedule", train.lr_schedule, train.lr_schedule_options, valid)
     rounds = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or scenario.rounds.max
     return replace(train, lr_schedule_options=options.model_dump(), lr_rounds=rounds)
 

@@ -5,17 +5,13 @@ Papers call a server optimizer or a round policy a method, too (FedAdam, FedAsyn
 
 from __future__ import annotations
 
-from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method, resolve
-from coordinator.rounds.policy import POLICIES
 from edge.protocol.plugins import is_own
 from edge.protocol.spelling import closest
+from scenarios.config.plugin_points import BY_KEY
 
-ELSEWHERE = {
-    **dict.fromkeys(SERVER_OPTIMIZERS, ("server optimizer", "server")),
-    **dict.fromkeys(POLICIES, ("round policy", "rounds.policy")),
-}
-"""Name of a row that is no method -> (its kind, the key that takes it)"""
+METHODS_ELSEWHERE = ("server", "rounds.policy")
+"""Keys whose rows papers call methods"""
 
 
 def named_method(name: str) -> Method:
@@ -31,8 +27,8 @@ def named_method(name: str) -> Method:
 
 def _hint(part: str) -> str | None:
     methods = {*OBJECTIVES, *CORRECTIONS}
-    near = closest(part, [*methods, *ELSEWHERE])
-    if not part or part in methods or is_own(part) or near not in ELSEWHERE:
+    elsewhere = {name: BY_KEY[key] for key in METHODS_ELSEWHERE for name in BY_KEY[key].shipped}
+    near = closest(part, [*methods, *elsewhere])
+    if not part or part in methods or is_own(part) or near not in elsewhere:
         return None
-    kind, key = ELSEWHERE[near]
-    return f"{near} is a {kind}: {key} = {near!r}"
+    return f"{near} is a {elsewhere[near].noun}: {elsewhere[near].key} = {near!r}"

@@ -12,7 +12,8 @@ from typing import Any
 from coordinator.rounds.budget import LARGEST_INTEGER
 from costmodel.units import LARGEST
 from scenarios.config import quantities
-from scenarios.config.toml_source import ValueOrigin, leaves
+from scenarios.config.tables import leaves
+from scenarios.config.toml_source import ValueOrigin
 
 
 def refuse_large(raw: Mapping[str, Any], origin: ValueOrigin) -> None:

@@ -20,7 +20,7 @@ from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.plugins import OUR_FOLDERS, is_users
 from scenarios.config.errors import ScenarioError
-from scenarios.config.plugin_keys import own_rows
+from scenarios.config.plugin_points import own_rows
 
 OUR_ERRORS = (RunFailed, PoolError, Stopped, ScenarioError)
 

@@ -8,28 +8,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from costmodel import units
+from costmodel.units import BINARY_BYTES, BYTES, FLOPS, JOULES, RATES, SECONDS, WATT_HOURS
 from scenarios.config.schema import all_fields
-from scenarios.config.toml_source import COMMAND_LINE, ValueOrigin, leaves
+from scenarios.config.tables import leaves
+from scenarios.config.toml_source import ValueOrigin
 from scenarios.config.toml_writer import toml_text
 
 Parse = Callable[[units.Quantity], float]
-USUAL: Mapping[Parse, str] = {
-    units.nbytes: "MB",
-    units.bits_per_second: "Mbit/s",
-    units.seconds: "s",
-    units.flops: "GFLOP",
-    units.joules: "J",
+
+
+@dataclass(frozen=True)
+class QuantityUnits:
+    """A kind of quantity that is written as text with a unit."""
+
+    name: str
+    parse: Parse
+    units: tuple[str, ...]
+    """Smallest first"""
+    show: Callable[[float], str]
+    """A value in the base unit -> text with a unit"""
+    usual: str
+    """The unit that a small bare number was most likely meant in"""
+
+
+QUANTITIES: Mapping[Any, QuantityUnits] = {
+    kind.parse: kind
+    for kind in (
+        QuantityUnits("bytes", units.nbytes, (*BYTES, *BINARY_BYTES), units.format_bytes, "MB"),
+        QuantityUnits("bit/s", units.bits_per_second, tuple(RATES), units.format_rate, "Mbit/s"),
+        QuantityUnits("seconds", units.seconds, tuple(SECONDS), units.format_seconds, "s"),
+        QuantityUnits("FLOP", units.flops, tuple(FLOPS), units.format_flops, "GFLOP"),
+        QuantityUnits("joules", units.joules, (*JOULES, *WATT_HOURS), units.format_joules, "J"),
+    )
 }
-"""The unit that a small bare number was most likely meant in."""
+"""The function that reads a quantity -> its units"""
 LARGEST_MEANT = 10_000
 """A larger bare number was most likely meant in SI."""
 SCENARIO = "scenario.toml"
@@ -37,43 +59,51 @@ RECORDS = ("ledger.sqlite", "checkpoints")
 """Beside the ``scenario.toml`` of a run; the ledger is made later"""
 
 
-@cache
-def quantities() -> Mapping[str, Parse]:
-    """Dotted key -> the function of `costmodel.units` that reads its quantities."""
-    found = ((key, next(_parsers(field.annotation, field.metadata), None)) for key, field in all_fields())
-    return {key: parse for key, parse in found if parse is not None}
+def quantity(annotation: Any, metadata: tuple[Any, ...] = ()) -> QuantityUnits | None:
+    """The kind of quantity that a type is, however deep in unions and lists; None if it is none."""
+    readers = (mark.func for mark in marks_of(annotation, metadata) if isinstance(mark, BeforeValidator))
+    return next((QUANTITIES[reader] for reader in readers if reader in QUANTITIES), None)
 
 
-def _parsers(kind: Any, metadata: Any = ()) -> Iterator[Parse]:
-    """The functions that read quantities in a type, however deep in unions and lists."""
+def marks_of(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """All that is said of a type and of those within it."""
     for mark in metadata:
-        if isinstance(mark, BeforeValidator) and mark.func in units.PARSERS:
-            yield mark.func  # type: ignore[misc]  # one of the functions of costmodel.units
-        elif isinstance(mark, FieldInfo):
-            yield from _parsers(None, mark.metadata)
-    for inner in get_args(kind):
-        yield from _parsers(inner, getattr(inner, "__metadata__", ()))
+        yield mark
+        if isinstance(mark, FieldInfo):
+            yield from mark.metadata
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        yield from marks_of(inner, tuple(more))
+    else:
+        for inner in get_args(annotation):
+            yield from marks_of(inner, ())
 
 
-def refuse_bare(raw: Mapping[str, Any], origin: ValueOrigin, file: Path) -> None:
+@cache
+def quantities() -> Mapping[str, QuantityUnits]:
+    """Dotted key -> the quantity that it holds."""
+    kinds = ((key, quantity(field.annotation, tuple(field.metadata))) for key, field in all_fields())
+    return {key: kind for key, kind in kinds if kind is not None}
+
+
+def refuse_bare(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> None:
     """ScenarioError for a number without a unit at a key that holds a quantity.
 
-    ``raw``: the tables of ``file``, with overrides; its own are accepted if a run has written it.
+    ``raw``: tables with overrides; without these, numbers of a resolved scenario are in SI.
     """
-    recorded = is_recorded(file)
     for key, value in leaves(raw):
-        parse = quantities().get(key)
-        if parse is None or (recorded and origin.of(key) != COMMAND_LINE):
+        kind = quantities().get(key)
+        if kind is None or (is_resolved and origin.of(key) == origin.default):
             continue
         if bare := [number for number in (value if isinstance(value, list) else [value]) if _is_bare(number)]:
-            example = units.exact(bare[0], parse) if bare[0] >= LARGEST_MEANT else f"{bare[0]:g} {USUAL[parse]}"
+            example = units.exact(bare[0], kind.parse) if bare[0] >= LARGEST_MEANT else f"{bare[0]:g} {kind.usual}"
             raise origin.error(key, f"{key} = {value!r}: needs a unit, for example {example!r}")
 
 
 def si_unit(key: str) -> str:
     """The unit of a key's numbers in SI, with a space before it; '' for a key that holds no quantity."""
-    parse = quantities().get(key)
-    return "" if parse is None else units.exact(1, parse).removeprefix("1")
+    kind = quantities().get(key)
+    return "" if kind is None else units.exact(1, kind.parse).removeprefix("1")
 
 
 LIMITS = {
@@ -87,11 +117,11 @@ LIMITS = {
 
 def beyond_limit(error: ErrorDetails, key: str) -> str | None:
     """What a quantity must be, with its unit, if it is refused for its size; None for other errors and keys."""
-    parse = quantities().get(key)
-    if parse is None or error["type"] not in LIMITS:
+    kind = quantities().get(key)
+    if kind is None or error["type"] not in LIMITS:
         return None
     name, words = LIMITS[error["type"]]
-    return f"must be {words} {units.exact(float(error['ctx'][name]), parse)}"
+    return f"must be {words} {units.exact(float(error['ctx'][name]), kind.parse)}"
 
 
 def is_recorded(file: Path) -> bool:
@@ -117,9 +147,9 @@ def with_units(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 
 def _written(key: str, value: Any) -> Any:
-    parse = quantities().get(key)
-    if parse is None:
+    kind = quantities().get(key)
+    if kind is None:
         return value
     if isinstance(value, list | tuple):
         return [_written(key, each) for each in value]
-    return units.exact(value, parse) if _is_bare(value) else value
+    return units.exact(value, kind.parse) if _is_bare(value) else value

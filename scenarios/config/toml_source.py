@@ -1,37 +1,29 @@
-"""Reads TOML files, ``extends`` and KEY=VALUE overrides into one nested table, and remembers the source of each key.
+"""Reads TOML files and those that they extend into one nested table, and remembers the source of each key.
 
-Keys have no meaning here. Every ScenarioError names the file or override.
+Keys have no meaning here. Every ScenarioError names the file.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from costmodel.files import parse_toml, read_bytes
 from edge.data.locate import is_file
 from edge.protocol.spelling import nearest
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import Argument, ScenarioError
+from scenarios.config.plugin_points import WHOLE
+from scenarios.config.tables import leaves
 
 FILES = Path(__file__).parent / "files"
-COMMAND_LINE = "command line"
 LARGEST_NBYTES = 32_000_000
 """The largest file that is read; one that names a device for each of a million clients is smaller."""
 LONGEST_CHAIN = 32
 """The largest number of files that extend each other."""
-WHOLE = (
-    "fleet.devices",
-    "fleet.networks",
-    "method_options",
-    "server_options",
-    "rounds.selection_options",
-    "train.lr_schedule_options",
-)
-"""Tables that are replaced as one, since their keys are names rather than settings."""
-
+UNNAMED = "scenario"
+"""Name of tables that are no file's and extend none"""
 RENAMED = {"fleet.sites": "fleet.gateways"}
 """Old key -> new key; old keys are still read, in scenarios and in run folders."""
 
@@ -82,7 +74,19 @@ def read(path: Path, notes: set[str], seen: tuple[Path, ...] = ()) -> dict[str, 
         parent = beside if is_file(beside) else find(base)
     except ScenarioError as error:
         raise ScenarioError(f"{path.name}: extends: {error}") from None
-    return _merge(read(parent, notes, (*seen, path.resolve())), raw)
+    return merged(read(parent, notes, (*seen, path.resolve())), raw)
+
+
+def extended(tables: Mapping[str, Any], notes: set[str]) -> tuple[str, dict[str, Any]]:
+    """(name, tables) of tables that are no file's, merged into those of the file that they extend, which names them."""
+    raw = renamed(tables, notes)
+    base = raw.pop("extends", None)
+    if base is None:
+        return UNNAMED, raw
+    if not isinstance(base, str):
+        raise ScenarioError(f"extends = {base!r}: must be the name of a scenario or a file", key="extends")
+    path = find(base)
+    return path.stem, merged(read(path, notes), raw)
 
 
 def _tables(path: Path) -> dict[str, Any]:
@@ -117,81 +121,38 @@ def _new_name(key: str, notes: set[str]) -> str:
     return key
 
 
-def _merge(base: dict[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: Mapping[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """The tables ``base`` with the values of ``over`` in place of theirs."""
+    tables = dict(base)
     for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value, f"{at}{key}.") if both and f"{at}{key}" not in WHOLE else value
-    return merged
-
-
-def parse(override: str) -> tuple[str, Any]:
-    """Key and value of KEY=VALUE; a value that is not TOML is text."""
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise ScenarioError(
-            f"{override!r}: an override reads KEY=VALUE, for example train.lr=0.05; values of a list are separated by "
-            "commas without spaces"
-        )
-    try:
-        tables = parse_toml(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return key.strip(), text.strip()
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits; lists in lists without end
-        raise ScenarioError(f"{COMMAND_LINE}: {key.strip()}: {error}") from None
-    # Text of several lines can parse as a value and further keys, which the override does not name.
-    return key.strip(), tables["value"] if len(tables) == 1 else text.strip()
-
-
-def refuse_repeated(overrides: Iterable[tuple[str, Any]]) -> None:
-    """ScenarioError for a key that two of the overrides set, as TOML refuses it; also within tables."""
-    given: set[str] = set()
-    for key, value in overrides:
-        keys = {key, *(leaf for leaf, _ in leaves({key: value}))}
-        for repeated in sorted(keys & given):
-            raise ScenarioError(f"{COMMAND_LINE}: {repeated}: is given twice; a key has one value")
-        given |= keys
-
-
-def set_key(raw: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in place; the tables that contain it are copied."""
-    *tables, last = key.split(".")
-    for table in tables:
-        inner = raw.setdefault(table, {})
-        if not isinstance(inner, dict):
-            raise ScenarioError(f"{COMMAND_LINE}: {key}: {table} is a value, not a table")
-        raw[table] = inner = dict(inner)
-        raw = inner
-    raw[last] = value
-
-
-def leaves(raw: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of all values that are not tables."""
-    for key, value in raw.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{at}{key}.")
-        else:
-            yield f"{at}{key}", value
+        both = isinstance(value, Mapping) and isinstance(tables.get(key), Mapping)
+        tables[key] = merged(tables[key], value, f"{at}{key}.") if both and f"{at}{key}" not in WHOLE else value
+    return tables
 
 
 class ValueOrigin:
-    """The file or override that set each key."""
+    """The source of each key of a scenario: its file, or that of an override."""
 
-    def __init__(self, default: str, keys: Mapping[str, str]) -> None:
-        self.default, self.keys = default, keys
+    def __init__(self, default: str, tables: Mapping[str, Any]) -> None:
+        self.default = default
+        self._keys = {key: default for key, _ in leaves(tables)}
+
+    def give(self, key: str, source: str) -> None:
+        """Note that a source has set a key, with all that is below it."""
+        self._keys = {before: named for before, named in self._keys.items() if not before.startswith(f"{key}.")}
+        self._keys[key] = source
 
     def of(self, key: str) -> str:
         """The source of a key, or of a table that it was given with."""
-        while key not in self.keys and key:
+        while key not in self._keys and key:
             key = key.rpartition(".")[0]
-        return self.keys.get(key, self.default)
+        return self._keys.get(key, self.default)
 
-    def error(self, key: str, text: str) -> ScenarioError:
-        """An error with ``text``, after the name of the source of the key or of its table."""
-        parts = key.split(".")
-        for length in range(len(parts), 0, -1):
-            prefix = ".".join(parts[:length])
-            sources = [source for name, source in self.keys.items() if f"{name}.".startswith(f"{prefix}.")]
-            if sources:
-                return ScenarioError(f"{COMMAND_LINE if COMMAND_LINE in sources else sources[0]}: {text}")
-        return ScenarioError(f"{self.default}: {text}")
+    def error(self, key: str, *parts: str | Argument, choices: Iterable[str] = ()) -> ScenarioError:
+        """An error in a key or its table, of these parts; its source is an override, if one has set some of that."""
+        table, sources = key, list[str]()
+        while table and not sources:
+            sources = [source for given, source in self._keys.items() if f"{given}.".startswith(f"{table}.")]
+            table = table.rpartition(".")[0]
+        overriding = (source for source in sources if source != self.default)
+        return ScenarioError(*parts, key=key, choices=choices, source=next(overriding, self.default))

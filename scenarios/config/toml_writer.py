@@ -16,13 +16,12 @@ def toml_text(tables: Mapping[str, Any]) -> str:
     return "\n".join(_lines(tables, "")) + "\n"
 
 
-def toml_value(value: Any) -> str:
-    """One value as it stands behind ``KEY =``; a table on one line."""
-    return _value(value)
-
-
 def _lines(table: Mapping[str, Any], at: str) -> list[str]:
-    lines = [_line(key, value) for key, value in table.items() if not isinstance(value, Mapping)]
+    lines = [
+        f"# {_key(key)} is not set" if value is None else f"{_key(key)} = {toml_value(value)}"
+        for key, value in table.items()
+        if not isinstance(value, Mapping)
+    ]
     for key, value in table.items():
         if isinstance(value, Mapping):
             name = f"{at}{_key(key)}"
@@ -30,23 +29,20 @@ def _lines(table: Mapping[str, Any], at: str) -> list[str]:
     return lines
 
 
-def _line(key: str, value: Any) -> str:
-    return f"# {_key(key)} is not set" if value is None else f"{_key(key)} = {_value(value)}"
-
-
 def _key(key: str) -> str:
     return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _text(key)
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """One value as it stands behind ``KEY =``; a table on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_value(item) for item in value)}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_key(key)} = {_value(inner)}' for key, inner in value.items())}}}"
+        return f"{{{', '.join(f'{_key(key)} = {toml_value(inner)}' for key, inner in value.items())}}}"
     return repr(value)
 
 

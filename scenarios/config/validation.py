@@ -23,8 +23,8 @@ from edge.protocol.plugins import is_own
 from edge.protocol.portable import PORTABLE
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import metric_rows
+from scenarios.config import fleet_files
 from scenarios.config.schema import AccessLinksSection, EvalSection, Scenario
-from scenarios.run import fleet_builder
 
 KINDS_OF_EXAMPLES = {"image": "images", "features": "features", "tokens": "tokens"}
 """Kinds of examples, in messages."""
@@ -306,7 +306,7 @@ def check_kind(method: Method, data: DataSet) -> None:
 
 def check_fleet(scenario: Scenario) -> None:
     """Check that devices and networks exist, one per client where they are lists, and that rates are consistent."""
-    own_devices, own_networks = fleet_builder.own_rows(scenario)
+    own_devices, own_networks = fleet_files.own_rows(scenario)
     for key, chosen, table in (
         ("fleet.devices", scenario.fleet.devices, {**devices(), **own_devices}),
         ("fleet.networks", scenario.fleet.networks, {**networks(), **own_networks}),

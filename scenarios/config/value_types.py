@@ -7,37 +7,13 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BeforeValidator
-from pydantic.fields import FieldInfo
 
-from costmodel import units
-from costmodel.units import BINARY_BYTES, BYTES, FLOPS, JOULES, RATES, SECONDS, WATT_HOURS
+from scenarios.config.quantities import QuantityUnits, marks_of, quantity
 
-
-@dataclass(frozen=True)
-class QuantityUnits:
-    """A kind of quantity that is written as text with a unit."""
-
-    name: str
-    units: tuple[str, ...]
-    """Smallest first"""
-    show: Callable[[float], str]
-    """A value in the base unit -> text with a unit"""
-
-
-QUANTITIES: Mapping[Any, QuantityUnits] = {
-    units.nbytes: QuantityUnits("bytes", (*BYTES, *BINARY_BYTES), units.format_bytes),
-    units.bits_per_second: QuantityUnits("bit/s", tuple(RATES), units.format_rate),
-    units.seconds: QuantityUnits("seconds", tuple(SECONDS), units.format_seconds),
-    units.flops: QuantityUnits("FLOP", tuple(FLOPS), units.format_flops),
-    units.joules: QuantityUnits("joules", (*JOULES, *WATT_HOURS), units.format_joules),
-}
-"""The function that reads a quantity -> its units"""
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table"}
 LISTS = (list, tuple)
 BOUNDS: tuple[tuple[type, str, str], ...] = (
@@ -47,12 +23,6 @@ BOUNDS: tuple[tuple[type, str, str], ...] = (
     (annotated_types.Lt, "lt", "below"),
 )
 """Kind of bound -> its attribute, and how it reads"""
-
-
-def quantity(annotation: Any, metadata: tuple[Any, ...] = ()) -> QuantityUnits | None:
-    """The kind of quantity that a key takes; None if it takes none."""
-    readers = (mark.func for mark in _marks(annotation, metadata) if isinstance(mark, BeforeValidator))
-    return next((QUANTITIES[reader] for reader in readers if reader in QUANTITIES), None)
 
 
 def type_text(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
@@ -85,7 +55,7 @@ def range_text(annotation: Any, metadata: tuple[Any, ...] = ()) -> str | None:
     """``at least 0, below 1``; quantities with their unit; None without bounds."""
     unit = quantity(annotation, metadata)
     show: Callable[[float], str] = (lambda value: f"{value:,.10g}") if unit is None else unit.show
-    marks = list(_marks(annotation, metadata))
+    marks = list(marks_of(annotation, metadata))
     parts = [
         f"{word} {show(float(getattr(mark, bound)))}"
         for kind, bound, word in BOUNDS
@@ -105,17 +75,3 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 def _plain(annotation: Any) -> Any:
     return _plain(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
-
-
-def _marks(annotation: Any, metadata: tuple[Any, ...]) -> Iterator[Any]:
-    """All that is said of a type and of those within it."""
-    for mark in metadata:
-        yield mark
-        if isinstance(mark, FieldInfo):
-            yield from mark.metadata
-    if get_origin(annotation) is Annotated:
-        inner, *more = get_args(annotation)
-        yield from _marks(inner, tuple(more))
-    else:
-        for inner in get_args(annotation):
-            yield from _marks(inner, ())

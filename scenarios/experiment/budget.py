@@ -14,8 +14,9 @@ from typing import Any
 
 from costmodel import units
 from scenarios.config.errors import ScenarioError
+from scenarios.config.overrides import shown
 from scenarios.experiment.experiment import Experiment, ExperimentPage, Result
-from scenarios.experiment.grid import METHOD, Grid, over_methods, show, variant_name
+from scenarios.experiment.grid import METHOD, Grid, over_methods, variant_name
 from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import bands, terminal
 from scenarios.report.columns import PERCENT
@@ -170,7 +171,7 @@ def plan(
     grid = over_methods(grid, METHODS)
     rows, scenarios = grid.rows(first_seed, row_name, variant_name)
     study = BudgetStudy(
-        grid.scenario,
+        grid.scenario_name,
         grid.overrides,
         tuple(rows),
         grid.seeds(seeds, first_seed, scenarios[0].scenario.seed, SEEDS),
@@ -183,4 +184,4 @@ def plan(
 
 def row_name(method: str, settings: Mapping[str, Any]) -> str:
     """``fedbr``, ``fedbr train.lr=0.1``."""
-    return " ".join([method, *(f"{key}={show(value)}" for key, value in settings.items() if key != METHOD)])
+    return " ".join([method, *(f"{key}={shown(value)}" for key, value in settings.items() if key != METHOD)])

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scenarios.config.errors import ScenarioError
-from scenarios.config.toml_source import COMMAND_LINE
+from scenarios.config.errors import COMMAND_LINE, ScenarioError
 from scenarios.experiment.experiment import Experiment, ExperimentRow, Result
 from scenarios.experiment.grid import METHOD, Grid, over_methods, variant_name
 from scenarios.experiment.run_set import RunSet
@@ -96,13 +95,13 @@ def plan(grid: Grid, seeds: int = 1, first_seed: int | None = None, run_id: str 
     others = [axis.key for axis in grid.axes if axis.key != METHOD]
     if others:
         raise ScenarioError(
-            f"{COMMAND_LINE}: {others[0]}: a comparison varies the method alone; fedbr sweep takes several values of "
-            "any key"
+            f"{others[0]}: a comparison varies the method alone; fedbr sweep takes several values of any key",
+            source=COMMAND_LINE,
         )
     rows, scenarios = grid.rows(first_seed, lambda method, _: method, variant_name)
     start = scenarios[0].scenario.seed
     compared = Comparison(
-        grid.scenario,
+        grid.scenario_name,
         grid.overrides,
         tuple(rows),
         tuple(range(start, start + seeds)),

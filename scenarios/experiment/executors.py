@@ -21,7 +21,6 @@ from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher, environment, how_ended
 from coordinator.workers.task import Stopped
 from scenarios.config.errors import ScenarioError
-from scenarios.config.quantities import with_units
 from scenarios.experiment.run_set import (
     PlannedRun,
     RunSet,
@@ -294,7 +293,7 @@ def run_request(run: PlannedRun, path: Path, host: Host, workers: int) -> Messag
     return {
         "name": run.name,
         "path": str(path),
-        "scenario": with_units(run.loaded.scenario.model_dump()),
+        "scenario": run.loaded.scenario.model_dump(),
         "scenario_name": run.loaded.name,
         "needs": dict(run.needs),
         "out": str(host.out),

@@ -21,7 +21,7 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
-from scenarios.config.errors import ReportError, ScenarioError
+from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
 from scenarios.run import builder, folder_files, runner
@@ -80,7 +80,9 @@ def pending(run_set: RunSet, out: Path, device: str) -> list[PlannedRun]:
         return list(run_set.runs)
     for path in (folder / run.name for run in run_set.runs):
         if path.is_symlink():
-            raise ScenarioError(f"{path} is a link: a study writes into folders of its own; choose another --run-id")
+            raise ScenarioError(
+                f"{path} is a link: a study writes into folders of its own; choose another ", Argument("run_id")
+            )
         folder_files.check(path)
     return [run for run in run_set.runs if not _is_finished(folder / run.name, run, device)]
 
@@ -190,7 +192,7 @@ def known_folder(run_set: RunSet, out: Path) -> Path | None:
         kind = None
     if kind != run_set.kind:
         raise ScenarioError(
-            f"run folder {folder} exists already and is no {run_set.kind} study; choose another --run-id"
+            f"run folder {folder} exists already and is no {run_set.kind} study; choose another ", Argument("run_id")
         )
     return folder
 
@@ -229,7 +231,9 @@ def _clear(path: Path) -> None:
     folder_files.discard(path)
     if path.exists():
         left = next((file for file in sorted(path.rglob("*")) if file.is_symlink() or not file.is_dir()), path)
-        raise ScenarioError(f"{left} is no file of a run, so {path} cannot be made anew; choose another --run-id")
+        raise ScenarioError(
+            f"{left} is no file of a run, so {path} cannot be made anew; choose another ", Argument("run_id")
+        )
 
 
 def _ended(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,9 +271,11 @@ def _refuse_other(recorded: RunFolder, scenario: Scenario) -> None:
     try:
         before = recorded.keys()
     except ReportError as error:
-        raise ScenarioError(f"{error}; choose another --run-id") from None
+        raise ScenarioError(f"{error}; choose another ", Argument("run_id")) from None
     now = resolved_keys(scenario)
     for key in sorted({*before, *now}, key=lambda key: (key.count("."), key)):  # seed before what follows it
         if before.get(key) != now.get(key):
             was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
-            raise ScenarioError(f"{recorded.folder} was made with {key} {was}, now {wanted}; choose another --run-id")
+            raise ScenarioError(
+                f"{recorded.folder} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id")
+            )

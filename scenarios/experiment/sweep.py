@@ -15,13 +15,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
 from pathlib import Path
 from typing import Any, Self
 
-from edge.protocol.spelling import nearest
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
+from scenarios.config.overrides import shown, words
 from scenarios.experiment import results, sweep_tables
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
 from scenarios.experiment.grid import (
@@ -33,8 +32,6 @@ from scenarios.experiment.grid import (
     folder_name,
     label,
     last_part,
-    override_text,
-    show,
 )
 from scenarios.experiment.run_set import RunSet
 from scenarios.report import groups, readings, result_tables, tables, terminal
@@ -61,23 +58,24 @@ class Sweep(Experiment):
 
     def with_baseline(self, text: str | None) -> Self:
         """The sweep with the row of this number, name or words as baseline; ScenarioError if there is none."""
-        settings = [{key: show(value) for key, value in row.settings.items()} for row in self.rows]
+        settings = [{key: shown(value) for key, value in row.settings.items()} for row in self.rows]
         planned = [{"settings": own, "method": row.method} for own, row in zip(settings, self.rows, strict=True)]
-        words = [label.partition(" ")[2] for label in sweep_tables.labels(planned)]
-        for number, (row, own) in enumerate(zip(self.rows, words, strict=True), start=1):
+        names = [label.partition(" ")[2] for label in sweep_tables.labels(planned)]
+        for number, (row, own) in enumerate(zip(self.rows, names, strict=True), start=1):
             if text in (str(number), own, row.name):
                 return replace(self, baseline=row.name)
         if text is None:
             return self
-        raise ScenarioError(f"baseline {text!r}: no row of this sweep is called so, {nearest(text, words)}")
+        why = ": no row of this sweep is called so, "
+        raise ScenarioError(Argument("baseline", repr(text)), why, given=text, choices=names)
 
     def result(self, done: Result) -> dict[str, Any]:
         """``rows``, one each with its statistics over seeds, and ``tests`` of all pairs."""
         curves = self.trails(done["runs"])
         return {
             "scenario": self.scenario,
-            "overrides": list(starmap(override_text, self.overrides.items())),
-            "axes": {axis.key: [show(value) for value in axis.values] for axis in self.axes},
+            "overrides": words(self.overrides),
+            "axes": {axis.key: [shown(value) for value in axis.values] for axis in self.axes},
             "seeds": list(self.seeds),
             "targets": list(self.targets),
             "rows": [self._row(row, curves[row.name]) for row in self.rows if row.name in curves],
@@ -89,7 +87,7 @@ class Sweep(Experiment):
         return {
             "name": row.name,
             "method": row.method,
-            "settings": {key: show(value) for key, value in row.settings.items()},
+            "settings": {key: shown(value) for key, value in row.settings.items()},
             "runs": [self.run_name(row, seed) for seed in runs],
             **results.statistics(runs, self.targets),
         }
@@ -126,7 +124,7 @@ class Sweep(Experiment):
         from scenarios.report.plot_style import ShownRuns
         from scenarios.report.result_figures import DotPanel, GridMap, dots, grid_maps
 
-        shown = ShownRuns(by_row)
+        runs = ShownRuns(by_row)
         names = {row["name"]: label for label, row in labels.items()}
         means = {label: row["accuracy"] for label, row in labels.items()}
         panels = [DotPanel("Final accuracy", "test accuracy", PERCENT, means)]
@@ -136,7 +134,7 @@ class Sweep(Experiment):
             panels.append(DotPanel(f"Difference from {names[baseline]}", "difference", POINTS, differences, True))
         yield (
             "rows",
-            inline("rows", lambda: dots(shown, list(labels), panels)),
+            inline("rows", lambda: dots(runs, list(labels), panels)),
             "Final accuracy of each row: the mean over seeds with its 95 % interval, and a tick per seed. On the right "
             "the differences from the baseline, paired over seeds: an interval that does not touch the dashed line "
             "tells two rows apart.",
@@ -148,7 +146,7 @@ class Sweep(Experiment):
                 (row["settings"][across[0]], row["settings"][down[0]]): row["accuracy"] for row in labels.values()
             }
             grid = GridMap("Final accuracy", across, down, PERCENT, by_place)
-            yield "grid", inline("grid", lambda: grid_maps(shown, [grid])), "The same means over both axes of the grid."
+            yield "grid", inline("grid", lambda: grid_maps(runs, [grid])), "The same means over both axes of the grid."
 
     def show(self, result: Result, page: Path) -> None:
         """Print the tables that a terminal has room for."""
@@ -184,10 +182,12 @@ def plan(
     rows, scenarios = grid.rows(first_seed, lambda method, settings: label(settings) or method, cell_name)
     numbers = grid.seeds(seeds, first_seed, scenarios[0].scenario.seed, SEEDS)
     if not grid.varies and len(numbers) == 1:
-        raise ScenarioError("--seeds 1: nothing varies; name values of a key, such as train.lr with 0.05 and 0.1")
+        raise ScenarioError(
+            Argument("seeds", "1"), ": nothing varies; name values of a key, such as train.lr with 0.05 and 0.1"
+        )
     run_set = RunSet(KIND, scenarios[0].name, (), run_id or default_run_id(grid, scenarios))
     goals = check_targets(targets) or default_targets(scenarios[0])
-    sweep = Sweep(grid.scenario, grid.overrides, tuple(rows), numbers, run_set, goals, grid.varies)
+    sweep = Sweep(grid.scenario_name, grid.overrides, tuple(rows), numbers, run_set, goals, grid.varies)
     return sweep.with_runs(lambda row, seed: grid.load(row.settings, seed))
 
 
@@ -201,7 +201,10 @@ def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
     """The targets, each once and the smallest first; ScenarioError for one that is no accuracy."""
     for target in targets:
         if not 0 < target <= 1:
-            raise ScenarioError(f"--target {target:g}: must be an accuracy above 0 and at most 1, for example 0.9")
+            raise ScenarioError(
+                Argument("targets", f"{target:g}", option="target"),
+                ": must be an accuracy above 0 and at most 1, for example 0.9",
+            )
     return tuple(sorted(set(targets)))
 
 

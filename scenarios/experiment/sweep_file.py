@@ -22,7 +22,9 @@ from typing import Any
 
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
-from scenarios.config.toml_source import WHOLE, leaves, read
+from scenarios.config.plugin_points import WHOLE
+from scenarios.config.tables import leaves
+from scenarios.config.toml_source import read
 from scenarios.config.toml_writer import toml_value
 from scenarios.experiment.grid import Axis, Grid, axis_of, grid_of
 
@@ -83,7 +85,7 @@ def read_file(path: Path) -> SweepRequest:
     grid = Grid(
         str(beside) if beside.suffix == ".toml" and beside.is_file() else name,
         tuple(_axes(path, axes)),
-        dict(_overrides(_typed(path, raw, "overrides", dict, {}))),
+        dict(leaves(_typed(path, raw, "overrides", dict, {}), WHOLE)),
         "zip" in raw,
     )
     return SweepRequest(grid, _count(path, raw, "seeds"), _count(path, raw, "parallel"), tuple(map(float, targets)))
@@ -96,14 +98,6 @@ def _axes(path: Path, lists: Mapping[str, Any]) -> Iterator[Axis]:
                 f"{path.name}: {key} = {toml_value(values)}: must be a list; one value goes to [overrides]"
             )
         yield axis_of(key, values, path.name)
-
-
-def _overrides(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping) and f"{at}{key}" not in WHOLE:
-            yield from _overrides(value, f"{at}{key}.")
-        else:
-            yield f"{at}{key}", value
 
 
 def _count(path: Path, raw: Mapping[str, Any], key: str) -> int | None:

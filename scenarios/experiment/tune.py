@@ -10,16 +10,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 from edge.protocol.fixed_point import DIVERGED
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
-from scenarios.config.toml_source import parse
+from scenarios.config.overrides import parse, shown, words
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
-from scenarios.experiment.grid import EXAMPLE, METHOD, Axis, Grid, over_methods, override_text, show, variant_name
+from scenarios.experiment.grid import EXAMPLE, METHOD, Axis, Grid, over_methods, variant_name
 from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import terminal
 from scenarios.report.columns import PERCENT
@@ -64,7 +63,7 @@ class Tuning(Experiment):
             chosen.append({**best, "at_edge": self._at_edge(best["settings"])})
         return {
             "scenario": self.scenario,
-            "overrides": list(starmap(override_text, self.overrides.items())),
+            "overrides": words(self.overrides),
             "seeds": list(self.seeds),
             "settings": rows,
             "chosen": chosen,
@@ -83,7 +82,7 @@ class Tuning(Experiment):
             return None
         return {
             "method": row.method,
-            "settings": {key: show(value) for key, value in row.settings.items() if key != METHOD},
+            "settings": {key: shown(value) for key, value in row.settings.items() if key != METHOD},
             "seeds": sorted(best),
             "diverged": diverged,
             "validation": spread([best[seed].get("accuracy") for seed in sorted(best)]),
@@ -95,7 +94,7 @@ class Tuning(Experiment):
         edges = []
         for axis in self.axes:
             numbers = [value for value in axis.values if isinstance(value, int | float)]
-            ends = (show(min(numbers)), show(max(numbers))) if len(numbers) == len(axis.values) > 1 else ()
+            ends = (shown(min(numbers)), shown(max(numbers))) if len(numbers) == len(axis.values) > 1 else ()
             if settings.get(axis.key) in ends:
                 edges.append(axis.key)
         return edges
@@ -144,7 +143,7 @@ def plan(grid: Grid, seeds: int | None = None, first_seed: int | None = None, ru
     if not scenarios[0].scenario.data.validation:
         raise ScenarioError("data.validation = 0: settings are chosen on validation examples; set data.validation=0.2")
     study = Tuning(
-        grid.scenario,
+        grid.scenario_name,
         {key: value for key, value in given.items() if key != METHOD},
         tuple(rows),
         grid.seeds(seeds, first_seed, scenarios[0].scenario.seed, 1),

@@ -14,6 +14,7 @@ from typing import Any
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
+from scenarios.config.overrides import parse_all
 from scenarios.papers.amounts import HESSIAN_DIRECTION, HESSIAN_NORM, HESSIANS
 from scenarios.papers.cells import CellSelection
 from scenarios.run.folder_files import MEASURED
@@ -50,7 +51,7 @@ def measure_runs(
                     loaded,
                     folder,
                     ",".join(plan.figure.metrics),
-                    options.overrides,
+                    parse_all(options.overrides),
                     None,
                     None if needs_clients else "none",
                 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import starmap
 
 from edge.protocol.spelling import nearest
-from scenarios.config.errors import ScenarioError
-from scenarios.config.toml_source import COMMAND_LINE, parse
+from scenarios.config.errors import COMMAND_LINE, ScenarioError
+from scenarios.config.overrides import parse_all, words
 from scenarios.experiment.experiment import ExperimentRow
-from scenarios.experiment.grid import METHOD, Grid, axis_of, choices_of, override_text
+from scenarios.experiment.grid import METHOD, Grid, axis_of, choices_of
 from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import CellSelection, run_name
@@ -45,13 +44,13 @@ def plan(
     names = {key: _named(key, chosen[key], known) for key, known in _names(figure).items()}
     panels = [panel for panel in figure.panels if panel.name in names[PANEL] and panel.setting in names[SETTING]]
     if not panels:
-        raise ScenarioError(f"{COMMAND_LINE}: {PANEL}: none of these is of a chosen {SETTING}")
+        raise ScenarioError(f"{PANEL}: none of these is of a chosen {SETTING}", source=COMMAND_LINE)
     first: dict[tuple[str, tuple[str, ...]], str] = {}
     groups: dict[str, str] = {}
     for panel in panels:
         setting = figure.settings[panel.setting][scale]
         groups[panel.setting] = first.setdefault((setting.scenario, setting.overrides), panel.setting)
-    overrides = list(starmap(override_text, grid.overrides.items()))
+    overrides = words(grid.overrides)
     cells = CellSelection(name, figure, scale, panels, names[ROW], groups, overrides, _smoothing(name, figure, ema))
     run_set = RunSet(f"{name} {scale}", f"{name.replace(':', '-')}-{scale}", (), run_id)
     rows, runs = _runs(cells, grid, seeds, first_seed, run_set.name)
@@ -72,7 +71,7 @@ def _named(key: str, wanted: Sequence[str], known: Sequence[str]) -> list[str]:
     by_case = {name.lower(): name for name in known}
     for name in wanted:
         if name.lower() not in by_case:
-            raise ScenarioError(f"{COMMAND_LINE}: {key}: no {key} {name!r}: {nearest(name, known)}")
+            raise ScenarioError(f"{key}: no {key} {name!r}: {nearest(name, known)}", source=COMMAND_LINE)
     chosen = [by_case[name.lower()] for name in wanted]
     return [name for name in known if name in chosen or not chosen]
 
@@ -94,19 +93,19 @@ def _runs(
     paper_rows = [cells.figure.rows[row] for row in cells.rows]
     variants = {variant.name: variant for row in paper_rows for variant in row.variants(cells.scale)}
     if not variants:
-        raise ScenarioError(f"{COMMAND_LINE}: {ROW}: {cells.rows[0]}: {paper_rows[0].note}")
+        raise ScenarioError(f"{ROW}: {cells.rows[0]}: {paper_rows[0].note}", source=COMMAND_LINE)
     rows: list[ExperimentRow] = []
     runs: list[PlannedRun] = []
     for group in dict.fromkeys(cells.groups.values()):
         setting = cells.figure.settings[group][cells.scale]
-        common = Grid(setting.scenario, (), {**dict(map(parse, setting.overrides)), **grid.overrides})
+        common = Grid(setting.scenario, (), {**parse_all(setting.overrides), **grid.overrides})
         scenario = common.without_options().load({}).scenario
         needs = _needs(cells, group, scenario.rounds.max)
         start = scenario.seed if first_seed is None else first_seed
         own: list[tuple[ExperimentRow, Grid]] = []
         for variant in variants.values():
-            words = dict(map(parse, setting.of_method(variant.method)))
-            overrides = {**words, **variant.settings, **grid.overrides}
+            own_words = parse_all(setting.of_method(variant.method))
+            overrides = {**own_words, **variant.settings, **grid.overrides}
             own.append((variant, Grid(setting.scenario, (axis_of(METHOD, [variant.method]),), overrides)))
             rows.append(replace(variant, name=f"{group}-{variant.name}", folder=f"{group}-{variant.name}"))
         for seed in range(start, start + seeds):

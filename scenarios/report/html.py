@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from edge.protocol.files import write_text
 from edge.protocol.plugins import display_name
-from scenarios.config.toml_source import leaves
+from scenarios.config.errors import worded
+from scenarios.config.tables import leaves
 from scenarios.report import drawn_times, groups, labels, method_style
 from scenarios.report import result_tables as tables
 from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
@@ -74,8 +75,8 @@ def from_folders(
     runs = found(folders)
     for reason in runs.left_out:
         print(f"fedbr: warning: left out: {reason}", file=sys.stderr)
-    for text in runs.unfinished:
-        print(f"fedbr: note: {text}", file=sys.stderr)
+    for parts in runs.unfinished:
+        print(f"fedbr: note: {worded(parts)}", file=sys.stderr)
     place = _place(folders, runs)
     beside = output.parent if output is not None and not _is_special(output) else place.parent
     if csv_path is not None:

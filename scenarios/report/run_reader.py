@@ -17,7 +17,7 @@ from edge.protocol.payload import BUFFERS
 from edge.protocol.plugins import is_own
 from edge.protocol.portable import PORTABLE
 from scenarios.config.errors import ReportError
-from scenarios.config.toml_source import leaves
+from scenarios.config.tables import leaves
 from scenarios.report import labels
 from scenarios.run import nominal_cost, own_method
 from scenarios.run.progress import is_cut_step

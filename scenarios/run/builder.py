@@ -41,6 +41,7 @@ from edge.protocol.config import CPU, ComponentConfig, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.payload import BUFFERS, Layout, Payload
 from edge.protocol.portable import PORTABLE
+from scenarios.config import fleet_files
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EVALUATION_KEYS, EvalSection, Scenario, SpeedSection
 from scenarios.config.validation import evaluated, named_blocks
@@ -126,7 +127,7 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", path, MOST_NBYTES)}
     files = file_hashes(loaded.scenario)
     scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
-    user_rows = [_own_row(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
+    user_rows = [_own_row(row) for rows in fleet_files.own_rows(loaded.scenario) for row in rows.values()]
     return {**scenario, "data": data, "files": files, "own": user_rows}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -24,9 +24,10 @@ from edge.protocol.config import TrainConfig
 from edge.protocol.files import write_text
 from edge.protocol.messages import VALIDATION_ACCURACY
 from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.overrides import words
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
-from scenarios.config.toml_source import leaves, parse
+from scenarios.config.tables import leaves
 from scenarios.config.validation import CHECKED_ROUNDS
 from scenarios.run import folder_files, run_errors
 from scenarios.run.folder_files import run_lock
@@ -43,15 +44,14 @@ def limits(scenario: Scenario) -> dict[str, Any]:
     return {"rounds": {"max": scenario.rounds.max}, "stop": asdict(scenario.stop), "budget": asdict(scenario.budget)}
 
 
-def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
+def extend(loaded: Loaded, folder: Path, overrides: Mapping[str, Any]) -> Loaded:
     """Give a run other limits: ``rounds.max``, ``stop.*`` and ``budget.*``; returns its new scenario.
 
     ``loaded``: its scenario until now. A run that has ended can then be resumed. ScenarioError for other keys, for
     limits that rounds of the run would have been affected by, and for a run that another process works on.
     """
-    fresh = f"another run: {shlex.join(['fedbr', 'run', str(folder / SCENARIO), *overrides])}"
-    for override in overrides:
-        key, _ = parse(override)
+    fresh = f"another run: {shlex.join(['fedbr', 'run', str(folder / SCENARIO), *words(overrides)])}"
+    for key in overrides:
         if key not in ALLOWED and not key.startswith(("stop.", "budget.")):
             raise ScenarioError(f"{key}: resume changes only rounds.max, stop.* and budget.*; to start {fresh}")
     new = replace(load(str(folder / SCENARIO), overrides), name=loaded.name, began=loaded.began)

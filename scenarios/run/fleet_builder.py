@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import Streams
 from costmodel.fleet import memory, traces
-from costmodel.fleet.devices import Device, Network, devices, own_devices, own_networks
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.fleet.model_speed import Operations
 from costmodel.fleet.recordings import RateSeries, RecordedDays
@@ -25,20 +24,15 @@ from costmodel.fleet.variation import counts
 from costmodel.network.links import Links
 from costmodel.network.tcp import Transport
 from costmodel.units import HOUR_SECONDS
-from edge.data.locate import is_file
 from edge.protocol.config import ModelProfile
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
 from edge.protocol.rng import keyed_generator
 from scenarios.config import schema
-from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
+from scenarios.config.fleet_files import find, needed, own_rows, read, valid
 from scenarios.run.fleet_dynamics import client_dynamics, link_series, recorded_link
-from scenarios.run.fleet_files import find, needed, read, valid
 from scenarios.run.recorded_clients import TraceAssignment, check_days, check_links, note
-
-CALIBRATED = "devices"
-"""Folder of the user cache for the profiles of ``fedbr doctor --calibrate``."""
 
 
 def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
@@ -134,27 +128,6 @@ def _round_variation(section: schema.FleetSection) -> RoundVariation:
         section.mode_rounds,
         section.crashes_per_hour / HOUR_SECONDS,
     )
-
-
-def own_rows(scenario: schema.Scenario) -> tuple[dict[str, Device], dict[str, Network]]:
-    """The user's devices and networks: those of files that the scenario names, and calibrated devices."""
-    section = scenario.fleet
-    user_devices = read(scenario, "fleet.device_file", section.device_file, own_devices) or {}
-    user_networks = read(scenario, "fleet.network_file", section.network_file, own_networks) or {}
-    for name in dict.fromkeys(section.devices):  # a million names can stand for few devices
-        if name in devices() or name in user_devices:
-            continue
-        path = calibrated(name)
-        if path is None:
-            break  # an unknown device: the check of names stops here, too
-        user_devices |= read(scenario, "fleet.devices", str(path), own_devices) or {}
-    return user_devices, user_networks
-
-
-def calibrated(name: str) -> Path | None:
-    """The file of a calibrated device of this name (``fedbr doctor --calibrate``), if there is one."""
-    path = cache_folder() / CALIBRATED / f"{name}.toml"
-    return path if "/" not in name and is_file(path) else None
 
 
 def named_files(scenario: schema.Scenario) -> dict[str, Path]:

@@ -25,7 +25,7 @@ from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation, 
 from costmodel.network.outages import WithOutages
 from scenarios.config import schema
 from scenarios.config.errors import ScenarioError
-from scenarios.run.fleet_files import needed, read, valid
+from scenarios.config.fleet_files import needed, read, valid
 from scenarios.run.recorded_clients import (
     LinkRecording,
     TraceAssignment,

@@ -22,7 +22,7 @@ from coordinator.records.names import PLACES, VECTORS
 from coordinator.records.store import read
 from coordinator.rounds.run import RunFailed
 from edge.protocol.files import BRIEF_PAUSES_SECONDS, folder_lock, opened, write_bytes, write_folder, write_text
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run import plugin_sources
 
 LOGS = "logs"
@@ -100,7 +100,8 @@ def check_place(place: Path, run_id: str | None, may_exist: bool = False) -> Non
     """ScenarioError if the folder of a run or study cannot be created in ``place``, before any process is started."""
     if run_id is not None and (Path(run_id).name != run_id or not run_id or not run_id.isprintable()):
         raise ScenarioError(
-            f"--run-id {run_id!r}: must be the name of a folder, without slashes and control characters"
+            Argument("run_id", repr(run_id)),
+            ": must be the name of a folder, without slashes and control characters",
         )
     with _writing(place):
         place.mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,7 @@ def check_place(place: Path, run_id: str | None, may_exist: bool = False) -> Non
     if run_id is None:
         return
     if len(os.fsencode(run_id)) > longest:
-        raise ScenarioError(f"--run-id {run_id!r}: must not be longer than {longest} bytes")
+        raise ScenarioError(Argument("run_id", repr(run_id)), f": must not be longer than {longest} bytes")
     if not may_exist:
         with _writing(place / run_id):  # even a look-up can fail
             _refuse_existing(place / run_id)
@@ -160,10 +161,10 @@ def _refuse_existing(folder: Path) -> None:
         return
     if (folder / "scenario.toml").exists() and not _has_ended(folder / LEDGER[0]):
         raise ScenarioError(
-            f"run folder {folder} holds an unfinished run; to resume it: fedbr resume {folder}, or choose another "
-            "--run-id"
+            f"run folder {folder} holds an unfinished run; to resume it: fedbr resume {folder}, or choose another ",
+            Argument("run_id"),
         )
-    raise ScenarioError(f"run folder {folder} exists already; choose another --run-id")
+    raise ScenarioError(f"run folder {folder} exists already; choose another ", Argument("run_id"))
 
 
 def _has_ended(ledger: Path) -> bool:
@@ -178,7 +179,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ScenarioError(f"--out: cannot write to {folder}: {error.strerror}") from None
+        raise ScenarioError(Argument("out"), f": cannot write to {folder}: {error.strerror}") from None
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import Stopped
 from costmodel import units
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run.observer import RunObserver
 
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
@@ -55,9 +55,9 @@ def choose_device(name: str) -> str:
     if name == "auto":
         return "cuda" if has_gpu else "cpu"
     if name != "cpu" and not (name == "cuda" or re.fullmatch(r"cuda:[0-9]{1,4}", name)):
-        raise ScenarioError(f"--device {name}: must be cpu, cuda, cuda:N or auto")
+        raise ScenarioError(Argument("device", name), ": must be cpu, cuda, cuda:N or auto")
     if name != "cpu" and not has_gpu:
-        raise ScenarioError(f"--device {name}: this machine has no NVIDIA GPU; use auto or cpu")
+        raise ScenarioError(Argument("device", name), ": this machine has no NVIDIA GPU; use auto or cpu")
     return name
 
 

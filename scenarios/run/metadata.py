@@ -22,13 +22,13 @@ from edge.protocol.home import abbreviated
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
 from edge.runtime.numerics import processor
+from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
 from scenarios.run import (
     builder,
     client_values,
     evaluated_clients,
-    fleet_builder,
     own_method,
     progress,
     time_basis,
@@ -61,9 +61,9 @@ def calibration_of(path: Path) -> list[list[str]]:
 
 def calibrations(scenario: Scenario) -> dict[str, list[list[str]]]:
     """Device -> `calibration_of` its file, for the fleet's devices that ``fedbr doctor --calibrate`` made."""
-    own, tables = fleet_builder.own_rows(scenario)[0], {}
+    own, tables = fleet_files.own_rows(scenario)[0], {}
     for name in sorted(own.keys() & set(scenario.fleet.devices)):
-        path = fleet_builder.calibrated(name)
+        path = fleet_files.calibrated(name)
         # A file that the scenario names may have a device of the same name, which then is the fleet's.
         if path is not None and own_devices(path).get(name) == own[name] and (lines := calibration_of(path)):
             tables[name] = lines

@@ -1,6 +1,6 @@
 """The source files of a user's modules that a run uses: found, copied into its folder, and compared on resuming.
 
-A scenario names such modules itself (``method = "my_package.my_method:SPEC"``; `scenarios.config.plugin_keys` has all
+A scenario names such modules itself (``method = "my_package.my_method:SPEC"``; `scenarios.config.plugin_points` has
 such keys), or the rows that it names do. They are found by the import system's path search and read as text: nothing
 here executes them, or their copies, again. A file that is edited while a run is under way is recorded as it was at the
 start, and the difference is found on resuming.
@@ -30,12 +30,12 @@ from edge.protocol.plugins import OBJECT, checked, load
 from scenarios.config import search_path
 from scenarios.config.cache import restored_objects_folder
 from scenarios.config.load import Loaded
-from scenarios.config.plugin_keys import own_names
+from scenarios.config.plugin_points import own_names
 from scenarios.run.run_records import read_json
 
 FOLDER = "sources"
-ALLOW = "--allow-code"
-"""The option of commands, and in Python the argument, that `of_run` calls ``allow_code``"""
+ALLOW = "--allow-code (allow_code=True in Python)"
+"""What `of_run` calls ``allow_code``"""
 OURS = {"coordinator", "costmodel", "edge", "scenarios"}
 INSTALLED = {"site-packages", "dist-packages"}
 MODE = 0o644

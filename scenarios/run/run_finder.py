@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.protocol.home import expanded
-from scenarios.config.errors import ReportError
+from scenarios.config.errors import Argument, ReportError
 from scenarios.run.run_folder import LEDGER, PARTS, RunFolder, check_folder
 from scenarios.run.run_records import ComparisonRecord, read_json
 
@@ -32,7 +32,7 @@ class FoundRuns:
     """That of a comparison, if its folder is all that was named."""
     left_out: Sequence[str] = ()
     """Why folders below a named one are left out, a sentence for each."""
-    unfinished: Sequence[str] = ()
+    unfinished: Sequence[Sequence[str | Argument]] = ()
     """How to go on with comparisons among the named folders that have not ended, a sentence for each."""
 
     @property
@@ -66,8 +66,9 @@ def _compared(folder: Path) -> tuple[list[Path], Mapping[str, Any]]:
         named = [expanded(run["run_dir"]) for run in comparison["runs"]]
     except ValueError as error:
         raise ReportError(
-            f"{file} does not name the runs that were compared: {error}; make the comparison again with --run-id "
-            f"{folder.resolve().name}, or name the folder of one of its runs"
+            f"{file} does not name the runs that were compared: {error}; make the comparison again with ",
+            Argument("run_id"),
+            f" {folder.resolve().name}, or name the folder of one of its runs",
         ) from error
     return [run if run.is_dir() else folder / run.name for run in named], comparison
 
@@ -81,8 +82,10 @@ def _is_begun(file: Path) -> bool:
     return "study" in comparison and "runs" not in comparison
 
 
-def _to_go_on(folder: Path) -> str:
-    return f"the comparison {folder} has not ended; the same one with --run-id {folder.resolve().name} goes on with it"
+def _to_go_on(folder: Path) -> tuple[str | Argument, ...]:
+    """The parts of a text."""
+    name = folder.resolve().name
+    return f"the comparison {folder} has not ended; the same one with ", Argument("run_id"), f" {name} goes on with it"
 
 
 def _runs_of(folder: Path) -> tuple[list[Path], list[str]]:
@@ -99,7 +102,7 @@ def _runs_of(folder: Path) -> tuple[list[Path], list[str]]:
         else:
             runs.append(below)
     if not runs and _is_begun(folder / COMPARISON):
-        raise ReportError(f"no run in it has committed a round: {_to_go_on(folder)}")
+        raise ReportError("no run in it has committed a round: ", *_to_go_on(folder))
     if not runs:
         why = f": {reasons[0]}" if reasons else ", and none is below it; name a run, a comparison, or a folder of these"
         raise ReportError(f"{folder} is not a run folder{why}")

@@ -22,12 +22,12 @@ from coordinator.records.store import has_rounds, read
 from edge.data.content import restore_content
 from edge.data.registry import DataError
 from scenarios.config.cache import cache_folder
-from scenarios.config.errors import ReportError, ScenarioError
+from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.config.load import Loaded, load
-from scenarios.config.plugin_keys import own_names
+from scenarios.config.plugin_points import own_names
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
-from scenarios.config.toml_source import leaves
+from scenarios.config.tables import leaves
 from scenarios.run import folder_files, plugin_sources, progress, run_records
 from scenarios.run.environment import Environment
 
@@ -153,7 +153,8 @@ class RunFolder:
         before = self.environment.device or device
         if device.partition(":")[0] != before.partition(":")[0]:
             raise ScenarioError(
-                f"--device {device}: the run began on {before}, and would not be bit-identical on {device}"
+                Argument("device", device),
+                f": the run began on {before}, and would not be bit-identical on {device}",
             )
 
     def source_change(self) -> str:

@@ -110,6 +110,6 @@ def of_cut_round(cut: Mapping[str, Any] | None) -> list[str]:
 def _too_small(loaded: Loaded, rule: str) -> str:
     if rule in (*FLEET_RULES, SECONDS):
         key = f"budget.{rule}"
-        amount = units.exact(getattr(loaded.scenario.budget, rule), quantities()[key])
+        amount = units.exact(getattr(loaded.scenario.budget, rule), quantities()[key].parse)
         return f"{key} = {amount} is too small for one"
     return "no client could take part" if rule == CLIENTS else f"the run was stopped by {rule}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
+from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
 from scenarios.run import fleet_builder
@@ -26,7 +27,7 @@ def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
     """What ``environment.json`` keeps: ``devices`` and ``networks``, name -> part of a visit -> basis."""
     scenario = loaded.scenario
     given = _given(scenario)
-    own_devices, own_networks = fleet_builder.own_rows(scenario)
+    own_devices, own_networks = fleet_files.own_rows(scenario)
     all_devices, all_networks = devices() | own_devices, networks() | own_networks
     return {
         "devices": {

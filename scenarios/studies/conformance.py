@@ -5,27 +5,19 @@ Nothing is judged by reading the plug-in: each line of the result is what runs d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.aggregation.optimizers import ServerOptimizerRow
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
 from coordinator.records.store import read
-from coordinator.rounds.policy import PolicyRow
 from coordinator.rounds.run import RoundFinished, RunFailed
-from coordinator.rounds.selectors.registry import SelectionRow
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
-from edge.data.partition_registry import PartitionRow
-from edge.data.registry import DataSet
-from edge.models.registry import ModelRow
 from edge.protocol import plugins
-from edge.protocol.lr_schedules import LrSchedule
 from edge.protocol.scratch import scratch
-from edge.training.metrics.registry import MetricRow
 from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.plugin_points import PLUGIN_POINTS, PluginPoint
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.observer import InnerRun, RunObserver
@@ -33,27 +25,14 @@ from scenarios.run.run_folder import RunFolder
 
 BASE = "digits"
 ROUNDS = 4
-SHORT = (
-    f"rounds.max={ROUNDS}",
-    "rounds.participants=3",
-    "data.clients=6",
-    "train.local_steps=2",
-    "stop.target_accuracy=1.0",
-)
-"""Fewer participants than clients, so that each client misses rounds."""
-KEYS: Mapping[type, str] = {
-    ObjectiveSpec: "method",
-    CorrectionSpec: "method",
-    ServerOptimizerRow: "server",
-    SelectionRow: "rounds.selection",
-    PolicyRow: "rounds.policy",
-    LrSchedule: "train.lr_schedule",
-    PartitionRow: "data.partition.kind",
-    DataSet: "data.name",
-    ModelRow: "model.name",
-    MetricRow: "eval.metrics",
+SHORT: Mapping[str, Any] = {
+    "rounds.max": ROUNDS,
+    "rounds.participants": 3,
+    "data.clients": 6,
+    "train.local_steps": 2,
+    "stop.target_accuracy": 1.0,
 }
-"""Type of a row -> the key of a scenario that names such rows."""
+"""Fewer participants than clients, so that each client misses rounds."""
 ASYNCHRONOUS = ("fedasync", "fedbuff")
 
 
@@ -70,7 +49,7 @@ class Finding:
 class Examination:
     """The runs of one plug-in. ``overrides``: `settings`."""
 
-    overrides: Sequence[str]
+    overrides: Mapping[str, Any]
     host: Host
     launcher: WorkerLauncher
     stopped: Callable[[], bool]
@@ -85,10 +64,10 @@ class Examination:
         self._tried("3 workers", lambda: self._run(loaded, folder, "three", 3), lambda run: self._same(first, run))
         self._tried("resume", lambda: self._interrupted(loaded, folder), lambda run: self._resumed(first, run))
         self._note("absence", *self._absence(first))
-        if not any(override.startswith("rounds.policy=") for override in self.overrides):
+        if "rounds.policy" not in self.overrides:
             for policy in ASYNCHRONOUS:
-                self._variant(policy, folder, f"rounds.policy={policy}")
-        self._variant("fixed_point", folder, "aggregate.sum=fixed_point")
+                self._variant(policy, folder, {"rounds.policy": policy})
+        self._variant("fixed_point", folder, {"aggregate.sum": "fixed_point"})
 
     def _note(self, name: str, holds: bool, detail: str) -> None:
         self.findings.append(Finding(name, holds, detail))
@@ -126,10 +105,10 @@ class Examination:
                     self._ended(runner.resume(stored, replace(host, device=device), run, self.launcher, self.stopped))
         return run
 
-    def _variant(self, name: str, folder: Path, override: str) -> None:
+    def _variant(self, name: str, folder: Path, setting: Mapping[str, Any]) -> None:
         """A setting under which a plug-in works, or is refused with a reason before anything runs."""
         try:
-            loaded = load(BASE, [*self.overrides, override])
+            loaded = load(BASE, {**self.overrides, **setting})
         except ScenarioError as error:
             self._note(name, True, f"refused: {error}")
             return
@@ -178,30 +157,30 @@ class _AfterEachRound(RunObserver):
         return True
 
 
-def key_of(name: str) -> str:
-    """The key of a scenario that takes this plug-in. ScenarioError if it cannot be loaded or is no row."""
+def plugin_point(name: str) -> PluginPoint:
+    """The plug-in point whose row this is. ScenarioError if it cannot be loaded or is no row."""
     if not plugins.is_own(name):
         raise ScenarioError(f"{name!r}: write MODULE:NAME, the module and its row, such as my_method:SPEC")
     try:
         row = plugins.load(name)
     except ValueError as error:
         raise ScenarioError(str(error)) from error.__cause__
-    for kind, key in KEYS.items():
-        if isinstance(row, kind):
-            return key
-    kinds = ", ".join(sorted({kind.__name__ for kind in KEYS}))
+    for point in PLUGIN_POINTS:
+        if point.is_row(row):
+            return point
+    kinds = ", ".join(sorted(kind for point in PLUGIN_POINTS for kind in point.row_types))
     raise ScenarioError(f"{name!r} is a {type(row).__name__}, not a row of a plug-in point: {kinds}")
 
 
-def settings(name: str, overrides: Sequence[str]) -> list[str]:
-    """The overrides of `BASE` for short runs with a plug-in, the user's own last. ScenarioError as of `key_of`."""
-    key = key_of(name)
-    value = f'["accuracy", "loss", "{name}"]' if key == "eval.metrics" else name
-    return [*SHORT, f"{key}={value}", *overrides]
+def settings(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides of `BASE` for short runs with a plug-in, the user's own last; ScenarioError as `plugin_point`."""
+    point = plugin_point(name)
+    value = ["accuracy", "loss", name] if point.takes_several else name
+    return {**SHORT, point.key: value, **overrides}
 
 
 def check_plugin(
-    name: str, overrides: Sequence[str], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+    name: str, overrides: Mapping[str, Any], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
     """What holds of the contract: {plugin, key, holds, findings: [{name, holds, detail}]}. ScenarioError, Stopped."""
     host = replace(host, observers=(InnerRun(host.observers),))
@@ -212,7 +191,7 @@ def check_plugin(
     findings = examination.findings
     return {
         "plugin": name,
-        "key": key_of(name),
+        "key": plugin_point(name).key,
         "holds": all(finding.holds for finding in findings),
         "findings": [vars(finding) for finding in findings],
     }

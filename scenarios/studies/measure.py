@@ -40,7 +40,6 @@ from scenarios.config.cache import cache_folder
 from scenarios.config.error_messages import error_message
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EvalSection
-from scenarios.config.toml_source import parse
 from scenarios.run import builder, evaluated_clients, run_errors, runner
 from scenarios.run.folder_files import run_lock
 from scenarios.run.host import Host
@@ -74,7 +73,7 @@ class MeasureRequest:
 
 
 def plan(
-    loaded: Loaded, folder: Path, metrics: str, overrides: Sequence[str], round: int | None, clients: str | None
+    loaded: Loaded, folder: Path, metrics: str, overrides: Mapping[str, Any], round: int | None, clients: str | None
 ) -> MeasureRequest:
     """What these words ask for: names separated by commas, options as ``eval.metric_options.NAME.KEY=VALUE``, a round
     counted from 1 (None: the newest). ScenarioError for anything that cannot be measured."""
@@ -84,7 +83,7 @@ def plan(
     except ValueError as error:
         raise ScenarioError(f"--metrics: {error}") from None
     given = {name: dict(options) for name, options in loaded.scenario.eval.metric_options.items()}
-    for key, value in map(parse, overrides):
+    for key, value in overrides.items():
         name, dot, option = key.removeprefix(OPTIONS).partition(".")
         if not key.startswith(OPTIONS) or not dot:
             raise ScenarioError(f"{key}: only options of metrics can be set, such as {OPTIONS}hessian.pairs=distinct")
@@ -107,7 +106,8 @@ def _options(name: str, kind: Any, given: Mapping[str, Mapping[str, Any]]) -> di
         first = error.errors()[0]
         key = ".".join([f"{OPTIONS}{name}", *map(str, first["loc"])])
         known = {f"{OPTIONS}{name}.{field}": f"{OPTIONS}{name}.{field}" for field in kind.model_fields}
-        raise ScenarioError(error_message(first, key, known)) from None
+        parts, choices = error_message(first, key, known)
+        raise ScenarioError(*parts, key=key, choices=choices) from None
     return options
 
 

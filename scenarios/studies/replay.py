@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from rich.console import Console
@@ -19,9 +20,9 @@ from rich.table import Table
 
 from coordinator.records.schema import BOTTLENECKS, RoundRow
 from scenarios.config import plugin_errors
-from scenarios.config.errors import ReportError
+from scenarios.config.errors import COMMAND_LINE, ReportError
 from scenarios.config.load import ScenarioError, load
-from scenarios.config.toml_source import COMMAND_LINE, parse
+from scenarios.config.overrides import words
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.run_reader import open_runs
 from scenarios.run import builder
@@ -39,11 +40,12 @@ KEYS = (
     "rounds.on_late",
 )
 """Keys that may be overridden, beside whole tables: they do not change how a visit is trained."""
+NONE: Mapping[str, Any] = MappingProxyType({})
 POLICY_OPTIONS = "rounds.policy_options"
 """So do the options of a user's policy."""
 
 
-def replay(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False) -> dict[str, Any]:
+def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False) -> dict[str, Any]:
     """The result of ``replay --json``; pairs are (recorded, replayed).
 
     If a budget makes the replay longer or shorter than the record, both are compared over the rounds that they share,
@@ -65,7 +67,7 @@ def replay(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False
         "run_dir": str(folder),
         "method": scenario.method,
         "seed": scenario.seed,
-        "overrides": list(overrides),
+        "overrides": words(overrides),
         "rounds": new.run.rounds,
         "other_end": new.other_end,
         "target_accuracy": target,
@@ -92,13 +94,13 @@ def replay(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False
     }
 
 
-def replayed(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False) -> RetimedRun:
+def replayed(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False) -> RetimedRun:
     """The run, replayed to its end. Errors as of `replay`."""
     ready = prepared(folder, overrides, allow_code)
     return ready.play(ready.fleet, may_end_elsewhere=True)
 
 
-def prepared(folder: Path, overrides: Sequence[str] = (), allow_code: bool = False) -> PreparedReplay:
+def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False) -> PreparedReplay:
     """The run of a folder, read and checked. ScenarioError and ReportError as of `replay`.
 
     ``allow_code``: modules of the user's own are imported from wherever `RunFolder.modules` finds them.
@@ -110,7 +112,7 @@ def prepared(folder: Path, overrides: Sequence[str] = (), allow_code: bool = Fal
     record = RecordedRounds.of(run, recorded.method.objective.table)
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
-    fresh = shlex.join(["fedbr", "run", file, *overrides])
+    fresh = shlex.join(["fedbr", "run", file, *words(overrides)])
     _check_overrides(overrides, fresh)
     for rounds in (recorded.scenario.rounds, loaded.scenario.rounds):
         if rounds.is_asynchronous:
@@ -136,13 +138,14 @@ def prepared(folder: Path, overrides: Sequence[str] = (), allow_code: bool = Fal
     return PreparedReplay(record, loaded, target, description, drawn, refused, fresh)
 
 
-def _check_overrides(overrides: Sequence[str], fresh: str) -> None:
-    for override in overrides:
-        key, _ = parse(override)
+def _check_overrides(overrides: Mapping[str, Any], fresh: str) -> None:
+    for key in overrides:
         if key.split(".")[0] not in TABLES and key not in KEYS and not key.startswith(f"{POLICY_OPTIONS}."):
             raise ScenarioError(
-                f"{COMMAND_LINE}: {key}: would change the training; a replay takes {', '.join(TABLES)} and "
-                f"{', '.join(KEYS)}; to train anew: {fresh}"
+                f"{key}: would change the training; a replay takes {', '.join(TABLES)} and {', '.join(KEYS)}; to train "
+                f"anew: {fresh}",
+                key=key,
+                source=COMMAND_LINE,
             )
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from coordinator.records.schema import RoundRow
 from scenarios.config.errors import ReportError
-from scenarios.config.load import load
-from scenarios.config.toml_source import leaves
+from scenarios.config.load import Source, load
+from scenarios.config.tables import leaves
+from scenarios.config.toml_source import UNNAMED
 from scenarios.report import labels, terminal
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Quantity, cells
 from scenarios.report.run_reader import RecordedRun, open_runs
@@ -79,12 +80,13 @@ class RunDifference:
         return asdict(self) | pairs | {"same": self.same}
 
 
-def difference(a: str, b: str) -> RunDifference:
-    """The difference of two run folders, of two scenarios (a name, or a TOML file), or of a run and a scenario.
+def difference(a: Source, b: Source) -> RunDifference:
+    """The difference of two run folders, of two scenarios, or of a run and a scenario.
 
     ScenarioError, and ReportError for a folder that is not a run.
     """
-    runs = [_run(name) if Path(name).is_dir() else None for name in (a, b)]
+    before_name, after_name = (side if isinstance(side, str) else UNNAMED for side in (a, b))
+    runs = [_run(side) if isinstance(side, str) and Path(side).is_dir() else None for side in (a, b)]
     device = next((RunFolder(run.folder).environment.device for run in runs if run is not None), None)
     before, after = (
         _keys(name, device) if run is None else run.settings for name, run in zip((a, b), runs, strict=True)
@@ -92,10 +94,10 @@ def difference(a: str, b: str) -> RunDifference:
     keys = _differing(before, after)
     first, second = runs
     if first is None or second is None:
-        return RunDifference(a, b, keys, {}, {}, None, None, (), None)
+        return RunDifference(before_name, after_name, keys, {}, {}, None, None, (), None)
     where, columns = _first_round(first, second)
     return RunDifference(
-        *(a, b, keys),
+        *(before_name, after_name, keys),
         _differing(*(_environment(run) for run in (first, second))),
         {key: tuple(_result(run, key) for run in (first, second)) for key in RESULTS},
         (first.completed, second.completed),
@@ -113,7 +115,7 @@ def _run(name: str) -> RecordedRun:
     return open_runs([Path(name)])[0]
 
 
-def _keys(scenario: str, device: str | None) -> Mapping[str, Any]:
+def _keys(scenario: Source, device: str | None) -> Mapping[str, Any]:
     """The keys of a scenario; beside a run's, with the defaults of the device that this run was on."""
     loaded = load(scenario)
     return resolved_keys((loaded if device is None else builder.on_device(loaded, device)).scenario)

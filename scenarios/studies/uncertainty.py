@@ -23,6 +23,7 @@ from costmodel.fleet.variation import MEASURED
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError, one_paragraph
+from scenarios.config.overrides import words
 from scenarios.report import drawn_times, terminal
 from scenarios.report.drawn_times import MOST_DRAWS, DrawnTimes, Interval, with_intervals
 from scenarios.report.run_reader import RecordedRun, open_runs
@@ -81,7 +82,7 @@ class DrawnRuns:
     ready: Sequence[PreparedReplay]
     times: Sequence[DrawnTimes]
     draws: Draws
-    overrides: Sequence[str]
+    overrides: Mapping[str, Any]
 
     def result(self) -> dict[str, Any]:
         """The result of ``replay --draws --json``."""
@@ -89,7 +90,7 @@ class DrawnRuns:
             "draws": self.draws.count,
             "seed": self.draws.seed,
             "sigmas": dict(self.draws.sigmas),
-            "overrides": list(self.overrides),
+            "overrides": words(self.overrides),
             "target_accuracy": self.target,
             "runs": [
                 {
@@ -136,7 +137,7 @@ class DrawnRuns:
 
 
 def replay_in_draws(
-    folders: Sequence[Path], overrides: Sequence[str], draws: Draws, allow_code: bool = False
+    folders: Sequence[Path], overrides: Mapping[str, Any], draws: Draws, allow_code: bool = False
 ) -> DrawnRuns:
     """Replay runs in the same draws.
 

@@ -25,10 +25,11 @@ import fedbr
 from coordinator.workers.launcher import WorkerLauncher
 from edge.data.registry import dataset
 from edge.protocol.plugins import display_name
+from scenarios.api import values
 from scenarios.api.objects import as_names, axis_names, with_names
-from scenarios.api.values import named as scenario_name
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run import plugin_sources
 from scenarios.run.session import Session
 from tests import warm
@@ -180,23 +181,20 @@ def test_a_model_is_made_for_the_data_of_the_scenario(script: Script) -> None:
     net = script(NET.replace("classes, features,", "classes, inputs=6,").replace("features", "inputs"))["Net"]
     scenario = {"extends": "digits", "method": "fedavg", "data": pair()}
     for tables, overrides in ((scenario, {"model": net}), ({**scenario, "model": net}, {})):
-        with scenario_name(with_names(tables)) as name:
-            row = load(name, [f"{key}={value}" for key, value in as_names(overrides, tables).items()]).model
+        row = load(values.named(with_names(tables)), as_names(overrides, tables)).model
         assert (row.name, row.kind) == ("Net", "features")  # of the data, as its argument does not say so
 
 
 def test_a_method_names_its_client_side_and_both_are_found(script: Script, tmp_path: Path) -> None:
     main = script(METHOD)
     named = as_names({"method": main["SPEC"]})["method"]
-    loaded = load("digits", [f"method={named}", "method_options.mu=0.25"])
+    loaded = load("digits", parse_all([f"method={named}", "method_options.mu=0.25"]))
     client, _, attribute = loaded.method.objective.client.partition(":")
     assert (display_name(named), attribute, loaded.options.model_dump()) == ("my_method", "Update", {"mu": 0.25})
     assert issubclass(import_module(client).Update, import_module("edge.training.client_update").ClientUpdate)
     assert "client_update" not in module_text(tmp_path, named.partition(":")[0])
     assert as_names({"method": main["NAMED"]})["method"].startswith("named_")
-    assert load("digits", [f"method={as_names({'method': main['NAMED']})['method']}"]).method.objective.client == (
-        f"{client}:Update"
-    )
+    assert load("digits", as_names({"method": main["NAMED"]})).method.objective.client == f"{client}:Update"
     joined = as_names({"method": ("fedmlb", main["CORRECTION"], main["Anchor"])})["method"]
     assert [display_name(part) for part in joined.split("+")] == ["fedmlb", "anchor", "Anchor"]
 
@@ -226,7 +224,7 @@ def test_each_plug_in_point_takes_the_thing_itself(key: str, definition: str, sc
     nested = as_names({table: {last: value}} if table else {key: value})
     named = nested[table][last] if table and "." not in table else as_names({key: value})[key]
     assert display_name(named) == ("importable" if "tests.api" in definition else "Mine")
-    load("digits", [f"{key}={named}", "method=fedavg"] if key != "method" else [f"method={named}"])
+    load("digits", {"method": "fedavg", key: named})
 
 
 def importable(at: Any, options: Any) -> float:

@@ -11,6 +11,7 @@ import torch
 from edge.training.trainer import LocalTrainer
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run import builder
 
 DEVICE = "cuda:0"
@@ -40,6 +41,6 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def trainer(scenario: str, device: str, *overrides: str) -> LocalTrainer:
     """A worker's trainer in this process."""
-    loaded = builder.on_device(load(scenario, list(overrides)), device)
+    loaded = builder.on_device(load(scenario, parse_all(list(overrides))), device)
     profile, _ = LocalTrainer(builder.job(loaded, None, device, cache_folder())).describe(True)
     return LocalTrainer(builder.job(loaded, profile, device, cache_folder()))

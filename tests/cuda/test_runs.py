@@ -12,6 +12,7 @@ from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import runner
 from scenarios.run.host import Host
 from tests.observers import Listener
@@ -26,7 +27,9 @@ METHODS = {
 
 
 def finished(out: Path, launcher: WorkerLauncher, scenario: str, gpu: str, workers: int, *more: str) -> dict[str, Any]:
-    return runner.run(load(scenario, list(more)), Host(out, workers, gpu), launcher, never, stop_at_target=False)
+    return runner.run(
+        load(scenario, parse_all(list(more))), Host(out, workers, gpu), launcher, never, stop_at_target=False
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -44,7 +47,9 @@ def test_a_run_on_a_gpu_resumes_after_its_first_round(
     whole = finished(tmp_path, trainers, scenario, gpu, 2, "method=fedbr")
     rounds: list[RoundFinished] = []
     host = Host(tmp_path, 2, gpu, observers=[Listener(on_round=rounds.append)])
-    cut = runner.run(load(scenario, ["method=fedbr"]), host, trainers, lambda: bool(rounds), stop_at_target=False)
+    cut = runner.run(
+        load(scenario, parsed(["method=fedbr"])), host, trainers, lambda: bool(rounds), stop_at_target=False
+    )
     assert cut["rounds"] == 1
     folder = Path(cut["run_dir"])
     loaded, device = opened(folder)

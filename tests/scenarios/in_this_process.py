@@ -14,6 +14,7 @@ from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import Payload
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from tests import toy
@@ -50,6 +51,6 @@ def pool_in_this_process() -> Iterator[None]:
 
 def run(out: Path, *overrides: str, stop_at_target: bool = True) -> Path:
     """The folder of a real run on the digits."""
-    loaded = load("digits", ["method=fedavg", *SMALL, *overrides])
+    loaded = load("digits", parse_all(["method=fedavg", *SMALL, *overrides]))
     summary = runner.run(loaded, Host(out, 1, "cpu"), WorkerLauncher(), lambda: False, stop_at_target)
     return Path(summary["run_dir"])

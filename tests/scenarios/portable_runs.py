@@ -17,6 +17,7 @@ import torch
 
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from tests.scenarios.in_this_process import InThisProcess
@@ -26,7 +27,7 @@ SHORT = ("train.instructions=portable", "rounds.max=2", "train.local_steps=4", "
 
 def model_sha256(out: Path, method: str) -> str:
     """The hash of the model after a run."""
-    loaded, host = load("digits", [f"method={method}", *SHORT]), Host(out, 1, "cpu", method)
+    loaded, host = load("digits", parse_all([f"method={method}", *SHORT])), Host(out, 1, "cpu", method)
     return str(runner.run(loaded, host, WorkerLauncher(()), lambda: False, True)["model_sha256"])
 
 

@@ -15,6 +15,7 @@ from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.config.load import Loaded, load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
@@ -49,7 +50,9 @@ def killed(instant: tuple[str, str, int], *words: str) -> None:
 
 def undisturbed(out: Path, launcher: WorkerLauncher, *overrides: str) -> Path:
     """The folder of a run that nobody disturbs."""
-    result = runner.run(load("digits", [*QUICK, *overrides]), Host(out, 2, "cpu", "whole"), launcher, never, True)
+    result = runner.run(
+        load("digits", parse_all([*QUICK, *overrides])), Host(out, 2, "cpu", "whole"), launcher, never, True
+    )
     return Path(result["run_dir"])
 
 
@@ -84,7 +87,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def run_with(out: Path, launcher: WorkerLauncher, workers: int, *overrides: str) -> dict[str, Any]:
     """The summary of a run with so many workers."""
     host = Host(out, workers, "cpu", f"with-{workers}")
-    return runner.run(load("digits", [*QUICK, *overrides]), host, launcher, never, True)
+    return runner.run(load("digits", parse_all([*QUICK, *overrides])), host, launcher, never, True)
 
 
 def killed_and_resumed(out: Path, launcher: WorkerLauncher, instant: tuple[str, str, int], *overrides: str) -> Path:

@@ -17,6 +17,7 @@ import pytest
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.run.host import Host
 from scenarios.run.runner import run
 from tests.ledgers import virtual_rows
@@ -24,7 +25,7 @@ from tests.scenarios.runs import never
 
 
 def finished(launcher: WorkerLauncher, out: Path, workers: int, *overrides: str) -> dict[str, Any]:
-    loaded = load("digits", ["rounds.max=3", "train.local_epochs=1", *overrides])
+    loaded = load("digits", parse_all(["rounds.max=3", "train.local_epochs=1", *overrides]))
     return run(loaded, Host(out, workers, "cpu"), launcher, never, stop_at_target=False)
 
 
@@ -85,7 +86,7 @@ def test_the_number_of_workers_and_a_busy_host_change_no_row(
 
 
 def test_the_name_of_a_run_changes_no_byte(launcher: WorkerLauncher, tmp_path: Path) -> None:
-    loaded = load("digits", ["rounds.max=1"])
+    loaded = load("digits", parsed(["rounds.max=1"]))
     runs = [
         run(loaded, Host(tmp_path, 2, "cpu", run_id=name), launcher, never, stop_at_target=False)
         for name in ("a", "a-much-longer-name-for-the-same-run")

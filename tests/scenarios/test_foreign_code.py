@@ -113,7 +113,8 @@ def test_no_command_imports_what_a_foreign_folder_brings(
             assert ended.stderr == (
                 f"fedbr: scenario.toml: method: the module 'sent' (SHA-256 {digest}, then in "
                 f"{file.format(**names)}) is in no folder of your own search path; it is imported from the current "
-                "folder or from there only if you trust the run: add --allow-code, or name its folder in PYTHONPATH\n"
+                "folder or from there only if you trust the run: add --allow-code (allow_code=True in Python), or "
+                "name its folder in PYTHONPATH\n"
             )
     assert not (tmp_path / "imported").exists()
 
@@ -161,7 +162,8 @@ def test_a_search_path_that_leads_to_the_run_is_not_the_users_own(
     monkeypatch.setenv("PYTHONPATH", entry)
     monkeypatch.setattr("sys.path", [*sys.path, str(Path(entry).absolute())])
     before = list(sys.path)
-    with pytest.raises(ScenarioError, match=f"the module '{module}' .* add allow_code=True, or"):
+    refusal = rf"the module '{module}' .* add --allow-code \(allow_code=True in Python\), or"
+    with pytest.raises(ScenarioError, match=refusal):
         replay(folder)
     assert not (tmp_path / "imported").exists()
     assert sys.path == before

@@ -14,6 +14,7 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host, logging_to
 from tests import warm
@@ -132,7 +133,7 @@ def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
     disk: Path, tmp_path: Path, launcher: WorkerLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(name: str, *overrides: str) -> str:
-        loaded = load("digits", ["rounds.max=1", "method=fedavg", *overrides])
+        loaded = load("digits", parse_all(["rounds.max=1", "method=fedavg", *overrides]))
         return str(runner.run(loaded, Host(tmp_path, 1, "cpu", name), launcher, never, True)["model_sha256"])
 
     expected = made("elsewhere", "data.clients=7")

@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.records.store import evaluations, read
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
 from scenarios.report.html import from_folder
 from scenarios.run.builder import identity
 from tests.scenarios.in_this_process import pool_in_this_process, run
@@ -43,7 +44,9 @@ def test_values_of_the_global_model_and_over_clients(tmp_path: Path) -> None:
 
 
 def test_options_are_written_out_for_metrics_that_have_any() -> None:
-    given = load("digits", [*HESSIAN, "eval.metric_options.hessian.pairs=distinct"]).scenario.eval.metric_options
+    given = load(
+        "digits", parse_all([*HESSIAN, "eval.metric_options.hessian.pairs=distinct"])
+    ).scenario.eval.metric_options
     assert given["hessian"]["pairs"] == "distinct"
     assert given["hessian"]["diag"] == "per_tensor"
     plain = load("digits")
@@ -67,7 +70,7 @@ def test_options_are_written_out_for_metrics_that_have_any() -> None:
 )
 def test_options_that_are_refused(override: str, said: str) -> None:
     with pytest.raises(ScenarioError) as error:
-        load("digits", [*HESSIAN, override])
+        load("digits", parse_all([*HESSIAN, override]))
     assert said in str(error.value)
 
 

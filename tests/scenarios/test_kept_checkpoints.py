@@ -10,6 +10,7 @@ from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import runner
 from scenarios.run.host import Host
 from tests.observers import Listener
@@ -40,7 +41,7 @@ def chain(folder: Path) -> list[str]:
 
 def test_kept_checkpoints_survive_an_end_and_a_resume(tmp_path: Path) -> None:
     whole, plain = run(tmp_path / "whole", *SHORT, KEEP), run(tmp_path / "plain", *SHORT)
-    loaded = load("digits", [*SMALL, *SHORT, KEEP])
+    loaded = load("digits", parse_all([*SMALL, *SHORT, KEEP]))
     with pytest.raises(Cut):
         host = Host(tmp_path, 1, "cpu", "cut", [Listener(on_round=cut)])
         runner.run(loaded, host, WorkerLauncher(), lambda: False, True)
@@ -57,4 +58,4 @@ def test_kept_checkpoints_survive_an_end_and_a_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", ["every:0", "last", "[0, 3]"])
 def test_rules_that_are_refused(keep: str) -> None:
     with pytest.raises(ScenarioError, match=r"checkpoints\.keep"):
-        load("digits", [f"checkpoints.keep={keep}"])
+        load("digits", parsed([f"checkpoints.keep={keep}"]))

@@ -11,6 +11,7 @@ import pytest
 from coordinator.records.store import logged, read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.report import html, run_tables
 from scenarios.report.run_reader import open_runs
 from scenarios.run import runner
@@ -25,7 +26,7 @@ SHAPE = ("data.clients=4", "rounds.participants=3", "rounds.max=4", "stop.target
 
 def made(out: Path, launcher: WorkerLauncher, name: str, *overrides: str, workers: int = 1, rounds: int = 4) -> Path:
     """A run, stopped after so many rounds and then resumed if there are more."""
-    loaded, done = load("digits", [*QUICK, TALKING, *SHAPE, *overrides]), 0
+    loaded, done = load("digits", parse_all([*QUICK, TALKING, *SHAPE, *overrides])), 0
 
     def count(_: Any) -> None:
         nonlocal done

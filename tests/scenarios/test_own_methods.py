@@ -19,6 +19,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.payload import MODEL, Payload, Vector
 from scenarios.cli import main
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from tests.ledgers import virtual_rows
 from tests.plugins.peers import PeerServer
 from tests.scenarios.runs import (
@@ -196,5 +197,5 @@ def test_a_damaged_file_of_vectors_is_found(tmp_path: Path, launcher: WorkerLaun
 def test_the_disk_for_vectors_is_in_the_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["check", "digits", *PEERS, "--json"]) == 0
     estimate = json.loads(capsys.readouterr().out)["estimate"]
-    clients = load("digits", PEERS).scenario.data.clients
+    clients = load("digits", parse_all(PEERS)).scenario.data.clients
     assert estimate["vectors_disk_nbytes"] == estimate["payload_up_nbytes"] * (clients + 2 * 3)

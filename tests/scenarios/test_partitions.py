@@ -12,6 +12,7 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from edge.data.partition_registry import PartitionRow
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
 from scenarios.report import html
 from scenarios.run import runner
 from scenarios.run.host import Host
@@ -29,7 +30,7 @@ TEN_EACH = PartitionRow(
 
 
 def run(out: Path, notes: list[str], *overrides: str) -> dict[str, Any]:
-    loaded = load("digits", ["method=fedavg", *SMALL, "rounds.max=1", "eval.on=clients", *overrides])
+    loaded = load("digits", parse_all(["method=fedavg", *SMALL, "rounds.max=1", "eval.on=clients", *overrides]))
     host = Host(out, 1, "cpu", "run", [Listener(on_note=notes.append)])
     return runner.run(loaded, host, WorkerLauncher(), lambda: False, True)
 

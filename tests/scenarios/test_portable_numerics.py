@@ -20,6 +20,7 @@ from edge.runtime import numerics
 from edge.runtime.numerics import lacking
 from scenarios.cli import own_numpy
 from scenarios.config.load import load
+from scenarios.config.overrides import parsed
 from scenarios.report.run_reader import open_runs
 from scenarios.run.run_folder import RunFolder
 from tests.scenarios.portable_runs import SHORT
@@ -77,7 +78,7 @@ def test_only_a_command_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     monkeypatch.setattr(os, "execve", lambda program, words, variables: started.append(variables["OPENBLAS_CORETYPE"]))
     monkeypatch.setattr(portable, "numpy_instructions", lambda: ["X86_V4"])
-    runs = [load("digits", [f"train.instructions={value}"]) for value in ("native", "portable")]
+    runs = [load("digits", parsed([f"train.instructions={value}"])) for value in ("native", "portable")]
     own_numpy.limit(runs)
     assert started == []
     monkeypatch.setattr(own_numpy, "_commands", [True])

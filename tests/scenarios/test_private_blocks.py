@@ -11,6 +11,7 @@ from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from tests.ledgers import virtual_rows
@@ -40,7 +41,7 @@ def test_personal_models_outlive_a_kill_with_any_number_of_workers(tmp_path: Pat
     steps = ("train.local_steps=2", "method_options.inner_steps=2")
     rules = (*QUICK, "method=pfedme", *steps, "rounds.max=2", "rounds.policy=fedbuff", "rounds.buffer=2")
     host = Host(tmp_path, 3, "cpu", "whole")
-    whole = Path(runner.run(load("digits", rules), host, launcher, never, True)["run_dir"])
+    whole = Path(runner.run(load("digits", parse_all(rules)), host, launcher, never, True)["run_dir"])
     words = ("run", "digits", *rules, "--workers", "1", "--quiet", "--out", str(tmp_path), "--run-id", "cut")
     killed(AFTER_FIRST_COMMIT, *words)
     cut = Path(resumed(tmp_path / "digits" / "cut", launcher)["run_dir"])
@@ -69,4 +70,4 @@ def test_personal_models_outlive_a_kill_with_any_number_of_workers(tmp_path: Pat
 )
 def test_settings_that_cannot_work_are_refused_with_the_reason(overrides: list[str], reason: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(reason)):
-        load("digits", overrides)
+        load("digits", parse_all(overrides))

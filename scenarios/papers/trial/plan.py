@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge.protocol.spelling import nearest
-from scenarios.config.errors import ScenarioError
-from scenarios.config.load import Loaded
-from scenarios.config.toml_source import COMMAND_LINE, parse
+from scenarios.config.errors import COMMAND_LINE, ScenarioError
+from scenarios.config.load import Loaded, load
+from scenarios.config.overrides import parse_all
 from scenarios.experiment.experiment import ExperimentRow
-from scenarios.experiment.grid import METHOD, Grid, axis_of, choices_of, load_with
+from scenarios.experiment.grid import METHOD, Grid, axis_of, choices_of
 from scenarios.experiment.run_set import RunSet
 from scenarios.experiment.sweep import check_targets
 from scenarios.papers.trial import bandit, calibration, speed_map
@@ -52,17 +52,17 @@ def plan(request: TrialRequest, say: Say = lambda text: None) -> Trial:
         raise ScenarioError(f"--part {request.part!r}: {nearest(request.part, PARTS)}")
     if METHOD in request.grid.overrides or any(axis.key == METHOD for axis in request.grid.axes):
         raise ScenarioError(
-            f"{COMMAND_LINE}: method: those of a trial are named by its part; {VARIANT}=A,B chooses from them"
+            f"method: those of a trial are named by its part; {VARIANT}=A,B chooses from them", source=COMMAND_LINE
         )
     grid, chosen = choices_of(request.grid, (VARIANT, SKEW))
     part, base = PARTS[request.part], grid.without_options().load({})
-    part.check(load_with(grid.scenario, grid.overrides, "fedbr"))  # refuses options that FedBR does not take
+    part.check(load(grid.scenario, grid.overrides, "fedbr"))  # refuses options that FedBR does not take
     targets, target = _targets(request, base)
     first = base.scenario.seed if request.first_seed is None else request.first_seed
     rows, left_out = _rows(grid, request.part, part, base, chosen)
     replace(grid, axes=(axis_of(METHOD, dict.fromkeys(row.method for row in rows)),)).check_options()
     trial = Trial(
-        grid.scenario,
+        grid.scenario_name,
         grid.overrides,
         tuple(rows),
         tuple(range(first, first + request.seeds)),
@@ -122,7 +122,7 @@ def _skews(grid: Grid, part: TrialPart, left_out: dict[str, str]) -> dict[str, d
     """Name -> overrides; invalid skews go into ``left_out``."""
     skews: dict[str, dict[str, Any]] = {}
     for words in part.skews:
-        settings = dict(map(parse, words))
+        settings = parse_all(words)
         try:
             loaded = grid.without_options().load(settings)
         except ScenarioError as error:
@@ -135,7 +135,7 @@ def _skews(grid: Grid, part: TrialPart, left_out: dict[str, str]) -> dict[str, d
 def _refuse_unknown(names: Sequence[str], kind: str, known: Mapping[str, Any]) -> None:
     for name in names:
         if name not in known:
-            raise ScenarioError(f"{COMMAND_LINE}: {kind}: no {kind} {name!r}: {nearest(name, known)}")
+            raise ScenarioError(f"{kind}: no {kind} {name!r}: {nearest(name, known)}", source=COMMAND_LINE)
 
 
 def _load(grid: Grid, row: ExperimentRow, seed: int) -> Loaded:
@@ -148,4 +148,4 @@ def _load(grid: Grid, row: ExperimentRow, seed: int) -> Loaded:
 
 def _reason(error: ScenarioError) -> str:
     """Its text without the place: the user wrote nothing of it."""
-    return str(error).removeprefix(f"{COMMAND_LINE}: ")
+    return error.why

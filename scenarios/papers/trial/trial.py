@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
+from scenarios.config.overrides import words
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
-from scenarios.experiment.grid import override_text
 from scenarios.experiment.statistics import paired
 from scenarios.papers.trial import tables
 from scenarios.papers.trial.variants import CALIBRATED, TrialPart
@@ -99,7 +98,7 @@ class Trial(Experiment):
             "variant": row.variant,
             "skew": row.skew,
             "method": row.method,
-            "overrides": list(starmap(override_text, row.settings.items())),
+            "overrides": words(row.settings),
             "seeds": list(own),
             "accuracy": ACCURACY.over_seeds(own.values()),
             "reference": row.reference,

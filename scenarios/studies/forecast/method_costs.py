@@ -54,10 +54,15 @@ CLASSES = 100
 CLIENTS = 100
 EXAMPLES = 100
 """Examples of a client, of which the method may hold some out of training"""
-SETTING = (
-    *("method=fedavg", "method_options={}", "model.norm=group", "rounds.max=1001"),
-    *(f"data.clients={CLIENTS}", "train.batch=1", "train.local_epochs=1"),
-)
+SETTING = {
+    "method": "fedavg",
+    "method_options": {},
+    "model.norm": "group",
+    "rounds.max": 1001,
+    "data.clients": CLIENTS,
+    "train.batch": 1,
+    "train.local_epochs": 1,
+}
 """A step per example, each once; the last round is after every warm-up."""
 
 

@@ -26,6 +26,7 @@ from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Vector
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.run.host import Host
 from scenarios.run.runner import run as run_scenario
 from tests.pools import BLOCK_NBYTES, KILL_ONCE, NORMAL, SHORT, TRAINER, Pools
@@ -202,7 +203,7 @@ def test_the_model_is_the_same_whoever_adds_up_in_whatever_order_and_whoever_is_
 
 def test_a_scenario_may_ask_for_it_and_it_is_part_of_the_result(trainers: WorkerLauncher, tmp_path: Path) -> None:
     def finished(workers: int, how: str) -> dict[str, Any]:
-        loaded = load("digits", ["rounds.max=2", "train.local_steps=2", f"aggregate.sum={how}"])
+        loaded = load("digits", parsed(["rounds.max=2", "train.local_steps=2", f"aggregate.sum={how}"]))
         out = tmp_path / f"{how}-{workers}"
         return run_scenario(loaded, Host(out, workers, "cpu"), trainers, lambda: False, stop_at_target=False)
 
@@ -359,9 +360,9 @@ def test_real_workers_are_not_asked_again_for_an_update_that_diverged(
 )
 def test_what_needs_single_updates_is_refused_by_name(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
-        load("digits", ["aggregate.sum=fixed_point", *overrides])
+        load("digits", parse_all(["aggregate.sum=fixed_point", *overrides]))
     assert str(refused.value) == f'command line: aggregate.sum = "fixed_point": {message}'
-    assert load("digits", overrides).scenario.aggregate.sum == "client_order"
+    assert load("digits", parse_all(overrides)).scenario.aggregate.sum == "client_order"
 
 
 LOOKING: dict[str, dict[str, Any]] = {

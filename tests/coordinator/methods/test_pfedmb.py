@@ -23,6 +23,7 @@ from edge.protocol.messages import Update
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT, MODEL, BlockShape, LayerShape, Layout, Vector
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import builder
 from tests.toy import Run, cache_folder, loaded, play, state_file, vector
 
@@ -223,11 +224,11 @@ def test_buffered_updates_keep_their_weights(tmp_path: Path) -> None:
 )
 def test_what_has_no_meaning_is_refused(given: tuple[str, ...], reason: str) -> None:
     with pytest.raises(ScenarioError, match=reason):
-        load("digits", ["method=pfedmb", *given])
+        load("digits", parse_all(["method=pfedmb", *given]))
 
 
 def test_one_update_per_step_needs_a_plain_mean() -> None:
-    assert load("digits", ["method=pfedmb", "rounds.policy=fedasync", "method_options.aggregation=plain"])
+    assert load("digits", parsed(["method=pfedmb", "rounds.policy=fedasync", "method_options.aggregation=plain"]))
 
 
 def test_memory_of_all_branches_is_checked() -> None:

@@ -10,6 +10,7 @@ import pytest
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.run import RunFailed
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
 from tests.toy import play
 
 FOUR = [(1.0, 2.0, 1.0), (1.0, 4.0, 1.0), (2.0, 4.0, 2.0), (2.0, 12.0, 2.0)]
@@ -118,5 +119,5 @@ def test_a_round_cannot_end_before_a_visit_that_counts(tmp_path: Path) -> None:
 )
 def test_an_invalid_policy_is_refused_by_key(overrides: list[str], problem: str) -> None:
     with pytest.raises(ScenarioError) as refused:
-        load("digits", overrides)
+        load("digits", parse_all(overrides))
     assert str(refused.value).startswith(f"command line: {problem}")

@@ -41,7 +41,7 @@ def work(folder: Path, stuck: str, told: Connection) -> None:
     noted(describe, "flops_per_example")
     noted(digits, "read")
     noted(partitioning, "partition_data")
-    trainer = LocalTrainer(job(load("digits", []), None, "cpu", folder / "cache"))
+    trainer = LocalTrainer(job(load("digits", {}), None, "cpu", folder / "cache"))
     told.send("ready")
     told.recv()
     told.send(trainer.describe(True)[0].data_sha256)

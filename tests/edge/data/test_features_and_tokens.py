@@ -21,6 +21,7 @@ from edge.training.batches import Loader, LocalBatches
 from edge.training.blocks import build
 from edge.training.describe import activations_per_example, flops_per_example
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
 from tests.toy import cache_folder, play
 
 CPU = torch.device("cpu")
@@ -161,7 +162,7 @@ def test_flops_and_activations_are_counted_by_hand() -> None:
 )
 def test_a_model_for_other_examples_is_refused(overrides: list[str], complaint: str) -> None:
     with pytest.raises(ScenarioError, match=complaint):
-        load("digits", overrides)
+        load("digits", parse_all(overrides))
 
 
 SETS = {

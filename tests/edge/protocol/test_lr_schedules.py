@@ -10,6 +10,7 @@ import pytest
 
 from edge.protocol.config import TrainConfig, parse, plain
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parsed
 from scenarios.config.toml_writer import toml_text
 from scenarios.run import builder
 from tests.toy import federation
@@ -39,10 +40,10 @@ def test_the_default_is_the_same_to_the_bit_as_lr_times_decay_to_the_power_of_th
 
 
 def test_the_number_of_rounds_is_written_out_where_it_matters() -> None:
-    assert load("digits", ["rounds.max=7", "train.lr_schedule=cosine"]).scenario.train.lr_rounds == 7
-    assert load("digits", ["train.lr_schedule=cosine", "train.lr_rounds=3"]).scenario.train.lr_rounds == 3
+    assert load("digits", parsed(["rounds.max=7", "train.lr_schedule=cosine"])).scenario.train.lr_rounds == 7
+    assert load("digits", parsed(["train.lr_schedule=cosine", "train.lr_rounds=3"])).scenario.train.lr_rounds == 3
     assert load("digits").scenario.train.lr_rounds is None
-    scenario = load("digits", ["train.lr_schedule=cosine"]).scenario
+    scenario = load("digits", parsed(["train.lr_schedule=cosine"])).scenario
     assert "[train.lr_schedule_options]\nfinal = 0.0\n" in toml_text(scenario.model_dump())
 
 
@@ -50,7 +51,7 @@ def test_keys_that_were_added_later_leave_chains_as_they_were() -> None:
     chained = builder.identity(load("digits"))
     assert {"selection", "policy_options"} & set(chained["rounds"]) == set()
     assert {"lr_schedule", "lr_rounds"} & set(chained["train"]) == set()
-    assert builder.identity(load("digits", ["train.lr_schedule=cosine"]))["train"]["lr_schedule"] == "cosine"
+    assert builder.identity(load("digits", parsed(["train.lr_schedule=cosine"])))["train"]["lr_schedule"] == "cosine"
 
 
 def test_a_worker_need_not_have_the_users_schedule() -> None:
@@ -88,7 +89,7 @@ def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_invalid_step_size_names_the_schedule(name: str, problem: str) -> None:
     with pytest.raises(ScenarioError) as refused:
-        load("digits", [f"train.lr_schedule=own_schedules:{name}", "rounds.max=5"])
+        load("digits", parsed([f"train.lr_schedule=own_schedules:{name}", "rounds.max=5"]))
     assert str(refused.value) == f"command line: train.lr_schedule = 'own_schedules:{name}': {problem}"
 
 

@@ -13,6 +13,7 @@ from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.training.blocks import build
 from edge.training.describe import flops_per_example
 from scenarios.config.errors import ScenarioError
+from scenarios.config.overrides import parsed
 from scenarios.studies.replay import replay
 from tests.scenarios.runs import undisturbed
 from tests.toy import one_example, play
@@ -35,7 +36,7 @@ def test_drawn_variants_are_charged_as_the_worker_counts_them(tmp_path: Path) ->
 def test_a_run_with_variants_is_replayed_from_its_records(tmp_path: Path, trainers: WorkerLauncher) -> None:
     brief = ("model.name=resnet18", "model.width=4", "rounds.max=2", "data.clients=4", "rounds.participants=4")
     folder = undisturbed(tmp_path, trainers, f"method={SLIM}", "train.local_steps=2", *brief)
-    assert replay(folder, ["fleet.server.down=3 Mbit/s"])["rounds"] == 2
+    assert replay(folder, parsed(["fleet.server.down=3 Mbit/s"]))["rounds"] == 2
 
 
 def test_a_model_for_images_of_one_size_has_no_variant_of_another(tmp_path: Path, trainers: WorkerLauncher) -> None:

@@ -17,6 +17,7 @@ from edge.training.blocks import Block, build, wrapped
 from edge.training.describe import cached_counts
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
+from scenarios.config.overrides import parsed
 from tests.plugins import projected_client
 from tests.scenarios.runs import undisturbed
 from tests.toy import DIGITS_CNN, play
@@ -67,7 +68,7 @@ def test_blocks_that_a_spec_does_not_foresee_are_refused_before_the_run(
     with pytest.raises(ScenarioError, match=r"conv3, projection, head, but wrapped_blocks of its spec foresees conv1"):
         undisturbed(tmp_path, trainers, "method=tests.plugins.projected:UNFORESEEN")
     with pytest.raises(ScenarioError, match="no block 'projection'"):
-        load("digits", ["method=fedavg", "travels.up=without:projection"])
+        load("digits", parsed(["method=fedavg", "travels.up=without:projection"]))
 
 
 def twins(blocks: list[Block], options: object, classes: int, width: int | None) -> list[Block]:

@@ -134,4 +134,4 @@ def test_a_user_who_stops_it_gets_no_verdict(tmp_path: Path, launcher: WorkerLau
         return len(calls) > 40  # in one of the runs
 
     with pytest.raises(Stopped):
-        check_plugin("tests.plugins.own_slot:SPEC", [], Host(tmp_path, 1, "cpu"), launcher, stopped)
+        check_plugin("tests.plugins.own_slot:SPEC", {}, Host(tmp_path, 1, "cpu"), launcher, stopped)

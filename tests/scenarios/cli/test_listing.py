@@ -15,7 +15,7 @@ from costmodel.fleet.devices import devices, networks, own_devices, own_networks
 from edge.protocol.config import PartitionConfig
 from scenarios.cli import listing, listing_text, lookup, main
 from scenarios.config.load import ScenarioError
-from scenarios.config.plugin_keys import PLUGIN_KEYS
+from scenarios.config.plugin_points import PLUGIN_POINTS
 from scenarios.studies import doctor
 
 
@@ -67,23 +67,9 @@ def test_methods_server_optimisers_and_partitions_are_listed_with_their_options(
         assert {key.rpartition(".")[2] for key in row["options"]} <= set(get_type_hints(PartitionConfig))
 
 
-LISTS = {
-    "method": "methods",
-    "server": "servers",
-    "data.name": "datasets",
-    "data.partition.kind": "partitions",
-    "model.name": "models",
-    "train.lr_schedule": "schedules",
-    "rounds.selection": "selections",
-    "rounds.policy": "policies",
-    "eval.metrics": "metrics",
-}
-
-
 def test_the_rows_of_every_plug_in_point_are_listed_and_the_help_names_each_list() -> None:
-    assert list(LISTS) == list(PLUGIN_KEYS)
-    for what in LISTS.values():
-        assert all(row["name"] and row["title"] for row in listing.rows(what))
+    for point in PLUGIN_POINTS:
+        assert all(row["name"] and row["title"] for row in listing.rows(point.topic))
     names = [row["name"] for row in listing.rows("metrics")]
     assert names == ["accuracy", "loss", "class-accuracy", "hessian", "loss-surface"]
     assert named("methods", "scaffold")["joins"] is not None, "corrections are among the methods"

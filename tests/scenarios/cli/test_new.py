@@ -16,6 +16,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.cli.new import KINDS, show, write
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -65,7 +66,7 @@ def test_a_start_of_a_model_is_cut_into_its_blocks(starts: Path) -> None:
 
 
 def run(starts: Path, overrides: list[str]) -> Path:
-    loaded = load(str(starts / "try_scenario.toml"), overrides)
+    loaded = load(str(starts / "try_scenario.toml"), parse_all(overrides))
     result: dict[str, Any] = runner.run(loaded, Host(starts, 1, "cpu"), WorkerLauncher(), lambda: False, True)
     return Path(result["run_dir"])
 

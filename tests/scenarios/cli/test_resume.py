@@ -149,7 +149,7 @@ def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytes
 def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "digits" / "a"
     folder.mkdir(parents=True)
-    (folder / "scenario.toml").write_text(scenario_text(load("digits", []).scenario.model_dump()))
+    (folder / "scenario.toml").write_text(scenario_text(load("digits", {}).scenario.model_dump()))
     assert run_command(["verify", str(folder)]) == 2
     assert "nothing to verify before the first round has been committed" in capsys.readouterr().err
     ledger = folder / "ledger.sqlite"

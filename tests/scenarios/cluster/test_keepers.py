@@ -20,6 +20,7 @@ from scenarios.cluster.ray_engine import check_address, run_shares
 from scenarios.cluster.run_keeper import RunKeeper, RunOrder, packed_folder, run_environment, unpack
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load, note_on_sums
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.experiment.executors import run_request
 from scenarios.experiment.run_set import PlannedRun
 from scenarios.run.child_process import Message
@@ -76,7 +77,7 @@ def test_an_agent_outlives_its_keeper_which_finds_it_again(short_folder: Path) -
 
 
 def test_a_run_that_is_made_elsewhere_comes_back_whole(tmp_path: Path) -> None:
-    loaded = load("digits", ["method=fedavg", "rounds.max=1", "train.local_steps=1", "data.clients=6"])
+    loaded = load("digits", parsed(["method=fedavg", "rounds.max=1", "train.local_steps=1", "data.clients=6"]))
     path = tmp_path / "digits" / "spread" / "one"
     request = run_request(PlannedRun("one", loaded, {}), path, Host(tmp_path, 1, "cpu"), 1)
     before = set(psutil.Process().children(recursive=True))
@@ -97,7 +98,7 @@ def test_a_run_that_is_made_elsewhere_comes_back_whole(tmp_path: Path) -> None:
 
 def test_a_portable_run_that_is_made_elsewhere_has_its_numpy_limited_too(tmp_path: Path) -> None:
     def environment(*overrides: str) -> dict[str, str]:
-        planned = PlannedRun("one", load("digits", ["method=fedavg", *overrides]), {})
+        planned = PlannedRun("one", load("digits", parse_all(["method=fedavg", *overrides])), {})
         return run_environment(run_request(planned, tmp_path, Host(tmp_path, 1, "cpu"), 1)["scenario"])
 
     assert environment() == agent_environment()
@@ -160,7 +161,7 @@ def test_a_note_names_sums_of_machines_where_they_can_be_had_and_the_scenario_sa
         ["method=scaffold"],
         ["method=fedavg", "rounds.policy=fedbuff"],
     ):
-        note_on_sums(load("digits", overrides), notes.append)
+        note_on_sums(load("digits", parse_all(overrides)), notes.append)
     assert notes == []
-    note_on_sums(load("digits", ["method=fedavg"]), notes.append)
+    note_on_sums(load("digits", parsed(["method=fedavg"])), notes.append)
     assert "with aggregate.sum=fixed_point each machine sends one sum" in notes[0]

@@ -8,16 +8,17 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import run_warnings
 from scenarios.run.builder import on_device
 from scenarios.run.run_warnings import check_instructions
 
 WIDE = ["model.name=resnet18", "model.width=64", "data.name=cifar10"]
-NARROW = [*WIDE, "model.width=16"]
+NARROW = ["model.name=resnet18", "model.width=16", "data.name=cifar10"]
 
 
 def settled(overrides: list[str], device: str) -> tuple[str | None, str | None, str | None]:
-    train = on_device(load("digits", overrides), device).scenario.train
+    train = on_device(load("digits", parse_all(overrides)), device).scenario.train
     return train.memory_format, train.precision, train.pathways
 
 
@@ -48,14 +49,14 @@ def test_what_is_said_stays_and_is_refused_where_the_device_or_everybody_lacks_i
         settled(["train.graphs=true"], "cpu")
     assert settled(["train.precision=tf32"], "cuda") == ("contiguous", "tf32", "each")
     with pytest.raises(ScenarioError) as caught:
-        load("digits", ["train.precision=fp16"])
+        load("digits", parsed(["train.precision=fp16"]))
     assert str(caught.value) == (
         "command line: train.precision = 'fp16': must be one of fp32, bf16, tf32; did you mean 'bf16'?"
     )
 
 
 def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    portable = load("digits", ["train.instructions=portable"])
+    portable = load("digits", parsed(["train.instructions=portable"]))
     assert portable.scenario.train.instructions == "portable"
     with pytest.raises(ScenarioError) as caught:
         on_device(portable, "cuda")

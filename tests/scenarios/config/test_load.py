@@ -15,7 +15,9 @@ from coordinator.methods import fedbr
 from coordinator.methods.fedavg import SPEC as FEDAVG
 from coordinator.methods.fedbr import FedBROptions
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.config.quantities import scenario_text
+from scenarios.config.tables import value_at
 from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_text
 from scenarios.run.builder import identity
@@ -23,7 +25,7 @@ from scenarios.run.builder import identity
 
 def refusal(*overrides: str, name: str = "digits") -> str:
     with pytest.raises(ScenarioError) as caught:
-        load(name, overrides)
+        load(name, parse_all(overrides))
     return str(caught.value)
 
 
@@ -37,11 +39,13 @@ def test_every_scenario_that_ships_loads_and_its_resolved_form_says_the_same(nam
 
 
 def test_quantities_take_units_and_are_kept_in_si() -> None:
-    loaded = load("digits", ['budget.bytes="50 GB"', "budget.virtual_seconds=15 min", "fleet.server.down=20 Mbit/s"])
+    loaded = load(
+        "digits", parsed(['budget.bytes="50 GB"', "budget.virtual_seconds=15 min", "fleet.server.down=20 Mbit/s"])
+    )
 
     assert (loaded.scenario.budget.bytes, loaded.scenario.budget.virtual_seconds) == (50_000_000_000, 900.0)
     assert loaded.scenario.fleet.server.down == 20e6
-    assert load("digits", ["fleet.server.down=inf"]).scenario.fleet.server.down == float("inf")
+    assert load("digits", parsed(["fleet.server.down=inf"])).scenario.fleet.server.down == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,7 @@ def test_a_number_without_a_unit_is_refused_where_a_quantity_is_expected(
 
 
 def test_a_run_folder_of_an_earlier_version_may_have_bare_numbers_but_overrides_of_it_may_not(tmp_path: Path) -> None:
-    text = toml_text(load("digits", ["rounds.deadline=5 s"]).scenario.model_dump())
+    text = toml_text(load("digits", parsed(["rounds.deadline=5 s"])).scenario.model_dump())
     assert "deadline = 5.0\n" in text
     (tmp_path / "scenario.toml").write_text(text)
     assert "deadline = 5.0: needs a unit" in refusal(name=str(tmp_path / "scenario.toml"))
@@ -77,11 +81,11 @@ def test_a_run_folder_of_an_earlier_version_may_have_bare_numbers_but_overrides_
 
 @pytest.mark.parametrize("written", ["0.9", '"90 %"', "90%", "90.0 %"])
 def test_an_accuracy_may_be_written_in_percent(written: str) -> None:
-    assert load("digits", [f"stop.target_accuracy={written}"]).scenario.stop.target_accuracy == 0.9
+    assert load("digits", parsed([f"stop.target_accuracy={written}"])).scenario.stop.target_accuracy == 0.9
 
 
 def test_a_key_that_has_a_new_name_is_read_under_its_old_one_with_a_note(tmp_path: Path) -> None:
-    today = load("campus", ["fleet.gateways.count=2"])
+    today = load("campus", parsed(["fleet.gateways.count=2"]))
     resolved = scenario_text(today.scenario.model_dump())
     old = tmp_path / "campus.toml"
     old.write_text(resolved.replace("[fleet.gateways]", "[fleet.sites]"), encoding="utf-8")
@@ -90,10 +94,10 @@ def test_a_key_that_has_a_new_name_is_read_under_its_old_one_with_a_note(tmp_pat
     assert "[fleet.gateways]" in resolved
     assert today.notes == ()
     for loaded in (
-        load("campus", ["fleet.sites.count=2"]),
+        load("campus", parsed(["fleet.sites.count=2"])),
         load(str(old)),
-        load(str(old), ["fleet.gateways.count=2"]),
-        load("campus", ["fleet={sites={count=2,down='15 Mbit/s',up='15 Mbit/s'},devices={phone-mid=1}}"]),
+        load(str(old), parsed(["fleet.gateways.count=2"])),
+        load("campus", parsed(["fleet={sites={count=2,down='15 Mbit/s',up='15 Mbit/s'},devices={phone-mid=1}}"])),
     ):
         assert (loaded.notes, loaded.scenario.fleet.gateways) == (note, today.scenario.fleet.gateways)
     # Runs of both names have one hash chain, so that old ones can be gone on with.
@@ -229,13 +233,13 @@ def test_a_bad_override_is_one_message_that_names_the_key(override: str, message
 
 def test_portable_numerics_are_refused_with_what_differs_between_processors() -> None:
     with pytest.raises(ScenarioError) as caught:
-        load("digits", ["train.instructions=portable", "train.threads=2"])
+        load("digits", parsed(["train.instructions=portable", "train.threads=2"]))
     assert str(caught.value) == (
         "command line: train.instructions = portable: the order of sums depends on threads, and train.threads = 2; "
         "choose 1, or native"
     )
     with pytest.raises(ScenarioError) as caught:
-        load("digits", ["train.instructions=portable", "train.precision=bf16"])
+        load("digits", parsed(["train.instructions=portable", "train.precision=bf16"]))
     assert str(caught.value) == (
         "command line: train.instructions = portable: kernels of AVX2 compute in fp32, and train.precision = bf16; "
         "choose fp32, or native"
@@ -257,7 +261,7 @@ def test_a_number_or_list_without_end_is_refused_where_it_stands(tmp_path: Path)
     ("spelled", "name"), [("fedprox", "fedprox"), ("fedavg + fedprox", "fedprox"), ("fedprox+fedmlb", "fedmlb+fedprox")]
 )
 def test_a_method_has_one_name_however_it_is_spelled(spelled: str, name: str) -> None:
-    assert load("digits", ["method_options={}", f"method={spelled}"]).scenario.method == name
+    assert load("digits", parsed(["method_options={}", f"method={spelled}"])).scenario.method == name
 
 
 @pytest.mark.parametrize(
@@ -316,7 +320,7 @@ def test_methods_and_servers_that_make_no_sense_together_say_why(overrides: list
 
 
 def test_a_server_optimiser_is_written_out_with_all_its_options_which_a_file_replaces_as_one(tmp_path: Path) -> None:
-    loaded = load("digits", ["server=fedadam", "server_options.lr=0.02", "method=fedbr+scaffold"])
+    loaded = load("digits", parsed(["server=fedadam", "server_options.lr=0.02", "method=fedbr+scaffold"]))
     (tmp_path / "base.toml").write_text('extends = "digits"\nserver = "fedavgm"\n[server_options]\nmomentum = 0.6\n')
     file = tmp_path / "mine.toml"
     file.write_text('extends = "base.toml"\nserver = "fedyogi"\n[server_options]\ntau = 0.1\n')
@@ -324,6 +328,42 @@ def test_a_server_optimiser_is_written_out_with_all_its_options_which_a_file_rep
     assert loaded.scenario.server_options == {"lr": 0.02, "beta1": 0.9, "beta2": 0.99, "tau": 0.001}
     assert load("digits").scenario.server_options == {}
     assert load(str(file)).scenario.server_options == {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.1}
+
+
+OWN = "tests.plugins.optioned"
+
+
+@pytest.mark.parametrize(
+    ("key", "own", "other", "table"),
+    [
+        ("method", "METHOD", "fedavg", "method_options"),
+        ("server", "SERVER", "plain", "server_options"),
+        ("rounds.selection", "SELECTION", "uniform", "rounds.selection_options"),
+        ("rounds.policy", "POLICY", "sync", "rounds.policy_options"),
+        ("train.lr_schedule", "SCHEDULE", "constant", "train.lr_schedule_options"),
+        ("data.partition.kind", "PARTITION", "iid", "data.partition.options"),
+    ],
+)
+def test_a_file_that_names_another_row_replaces_the_options_of_the_one_it_extends(
+    key: str, own: str, other: str, table: str, tmp_path: Path
+) -> None:
+    (tmp_path / "base.toml").write_text(f'extends = "digits"\n{key} = "{OWN}:{own}"\n{table} = {{ amount = 0.5 }}\n')
+    (tmp_path / "mine.toml").write_text(f'extends = "base.toml"\n{key} = "{other}"\n{table} = {{}}\n')
+
+    options = {
+        name: value_at(load(str(tmp_path / f"{name}.toml")).scenario.model_dump(), table) for name in ("base", "mine")
+    }
+    assert options["base"]["amount"] == 0.5
+    assert "amount" not in options["mine"]
+
+
+def test_options_of_metrics_are_told_apart_by_name_and_so_overlaid(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('extends = "digits"\neval.metric_options.hessian.pairs = "distinct"\n')
+    (tmp_path / "mine.toml").write_text(
+        'extends = "base.toml"\neval.metrics = ["hessian"]\neval.metric_options.hessian.batch = 2\n'
+    )
+    options = load(str(tmp_path / "mine.toml")).scenario.eval.metric_options["hessian"]
+    assert (options["pairs"], options["batch"]) == ("distinct", 2)
 
 
 SCORED_BY_CLIENT = replace(FEDAVG, name="scored-by-client", evaluated="clients")
@@ -336,8 +376,8 @@ def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_
     name = f"{__name__}:SCORED_BY_CLIENT"
     from_file = ["data.partition.kind=file", f"data.partition.file={tmp_path / 'shares.json'}"]
 
-    assert load("digits", [f"method={name}"]).scenario.method == name
-    assert load("digits", ["eval.subset=100"]).scenario.eval.subset == 100
+    assert load("digits", parsed([f"method={name}"])).scenario.method == name
+    assert load("digits", parsed(["eval.subset=100"])).scenario.eval.subset == 100
     assert refusal(f"method={name}", *from_file) == (
         f"command line: data.partition.kind = file assigns no test examples to clients, but {name} is evaluated on "
         "each client's own test examples"
@@ -349,7 +389,7 @@ def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_
         "command line: data.partition.kind = file assigns no test examples to clients, but eval.on = both evaluates "
         "models on each client's own test examples"
     )
-    assert load("digits", ["eval.on=clients", "eval.split=train", *from_file]).scenario.eval.split == "train"
+    assert load("digits", parse_all(["eval.on=clients", "eval.split=train", *from_file])).scenario.eval.split == "train"
 
 
 @pytest.mark.parametrize(
@@ -475,19 +515,19 @@ def test_an_error_of_a_file_names_the_file_and_one_that_is_not_there_the_nearest
 @pytest.mark.parametrize("key", ["data.partition.seed", "fleet.seed"])
 def test_partition_and_fleet_have_the_runs_seed_unless_they_are_given_one(key: str, tmp_path: Path) -> None:
     def seed(*overrides: str, name: str = "digits") -> int | None:
-        scenario = load(name, overrides).scenario
+        scenario = load(name, parse_all(overrides)).scenario
         return scenario.fleet.seed if key == "fleet.seed" else scenario.data.partition.seed
 
     assert [seed(), seed("seed=3"), seed("seed=3", f"{key}=0")] == [0, 3, 0]
     # A run's own file has the number, so that another seed of it has the same partition or fleet.
     copy = tmp_path / "scenario.toml"
-    copy.write_text(scenario_text(load("digits", ["seed=3"]).scenario.model_dump()))
+    copy.write_text(scenario_text(load("digits", parsed(["seed=3"])).scenario.model_dump()))
     assert [seed(name=str(copy)), seed("seed=4", name=str(copy))] == [3, 3]
 
 
 def test_a_fleet_that_follows_the_runs_seed_leaves_chains_and_run_ids_as_they_were() -> None:
     follows, same, fixed = (
-        identity(load("digits", ["seed=3", *more])) for more in ([], ["fleet.seed=3"], ["fleet.seed=4"])
+        identity(load("digits", parse_all(["seed=3", *more]))) for more in ([], ["fleet.seed=3"], ["fleet.seed=4"])
     )
     assert "seed" not in follows["fleet"]
     assert same == follows
@@ -498,9 +538,9 @@ def test_a_fleet_that_follows_the_runs_seed_leaves_chains_and_run_ids_as_they_we
 def test_with_a_method_given_only_the_options_that_it_has_are_kept() -> None:
     options = ["method_options.lambda1=0.5", "method_options.period=7"]
 
-    assert load("digits", options, method="fedmlb").scenario.method_options["lambda1"] == 0.5
-    assert load("digits", options, method="fedbr").scenario.method_options["period"] == 7
-    assert load("digits", options, method="fedavg").scenario.method_options == {}
+    assert load("digits", parse_all(options), method="fedmlb").scenario.method_options["lambda1"] == 0.5
+    assert load("digits", parse_all(options), method="fedbr").scenario.method_options["period"] == 7
+    assert load("digits", parse_all(options), method="fedavg").scenario.method_options == {}
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -538,20 +578,20 @@ def test_toml_text_is_read_back_as_it_was(table: dict[str, Any]) -> None:
     ],
 )
 def test_a_default_or_preset_that_is_written_out_changes_no_chain(overrides: list[str], others: list[str]) -> None:
-    one, other = identity(load("digits", overrides)), identity(load("digits", others))
+    one, other = identity(load("digits", parse_all(overrides))), identity(load("digits", parse_all(others)))
     assert one == other
     assert "norm" not in one["model"] and "frozen_statistics" not in one["train"]
     assert "preset" not in one["method_options"]
-    assert one != identity(load("digits", [*overrides, "model.norm=batch"]))
+    assert one != identity(load("digits", parse_all([*overrides, "model.norm=batch"])))
 
 
 def test_a_preset_is_written_out_and_goes_with_no_other_values() -> None:
     tuned = "method_options.preset=tuned"
-    options = load("digits", [tuned, "method_options.alpha=2", "method_options.detach=true"]).options
+    options = load("digits", parse_all([tuned, "method_options.alpha=2", "method_options.detach=true"])).options
     assert options.model_dump() == FedBROptions().model_dump() | dict(fedbr.TUNED) | {
         "preset": "tuned",
         "detach": True,
     }
     with pytest.raises(ScenarioError, match=r'preset = "tuned" has period = 1, and 7 is given; leave one of them out'):
-        load("digits", [tuned, "method_options.period=7"])
+        load("digits", parse_all([tuned, "method_options.period=7"]))
     assert FedBROptions(preset="paper") == FedBROptions()

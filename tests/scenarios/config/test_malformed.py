@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from scenarios.config import fleet_files
 from scenarios.config.errors import LONGEST
 from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.overrides import parse_all
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
-from scenarios.run import fleet_builder
 from tests import warm
 from tests.scenarios.config.malformed import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
 
@@ -44,7 +45,7 @@ def ending(folder: Path, text: str | bytes, *overrides: str) -> Loaded | str:
     file = folder / "mine.toml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     try:
-        loaded = load(str(file), overrides)
+        loaded = load(str(file), parse_all(overrides))
     except ScenarioError as error:
         message = str(error)
         assert message.isprintable(), message
@@ -187,7 +188,7 @@ def test_more_keys_tables_or_items_than_any_scenario_has_are_refused_before_they
 
 def test_a_million_names_are_looked_up_once_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(fleet_builder, "calibrated", asked.append)  # which finds nothing
+    monkeypatch.setattr(fleet_files, "calibrated", asked.append)  # which finds nothing
     devices = '"raspberry-pi-4", "raspberry-pi-5", ' * 500_000
     began = time.process_time()
     mine = folder / "mine.toml"

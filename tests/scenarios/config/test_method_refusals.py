@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.run.evaluated_clients import check_validation
 from tests.scenarios.runs import refused
 
@@ -37,8 +38,8 @@ def test_workers_cannot_add_up_updates_of_different_models(capsys: pytest.Captur
 
 @pytest.mark.parametrize(("method", "fraction"), [("fedavg", 0.0), ("fedfomo", 0.2)])
 def test_validation_examples_are_held_out_by_default_where_the_method_needs_them(method: str, fraction: float) -> None:
-    assert load("digits", [f"method={method}"]).scenario.data.validation == fraction
-    assert load("digits", [f"method={method}", "data.validation=0.4"]).scenario.data.validation == 0.4
+    assert load("digits", parsed([f"method={method}"])).scenario.data.validation == fraction
+    assert load("digits", parsed([f"method={method}", "data.validation=0.4"])).scenario.data.validation == 0.4
 
 
 def test_a_method_is_refused_without_the_validation_examples_that_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,12 +49,12 @@ def test_a_method_is_refused_without_the_validation_examples_that_it_needs(capsy
 
 def test_fedfomo_needs_validation_examples_only_if_it_has_peers() -> None:
     alone = ["method=fedfomo", "method_options.peers=0"]
-    assert load("digits", alone).scenario.data.validation == 0.2, "the same training examples as with peers"
-    assert load("digits", [*alone, "data.validation=0"]).scenario.data.validation == 0
+    assert load("digits", parse_all(alone)).scenario.data.validation == 0.2, "the same training examples as with peers"
+    assert load("digits", parse_all([*alone, "data.validation=0"])).scenario.data.validation == 0
     three_and_none: Any = SimpleNamespace(samples=np.array([3]), validation_samples=np.array([0]))
-    check_validation(load("digits", alone), three_and_none)
+    check_validation(load("digits", parse_all(alone)), three_and_none)
     with pytest.raises(ScenarioError, match="holds out no example of client 0, which has 3; raise it"):
-        check_validation(load("digits", ["method=fedfomo"]), three_and_none)
+        check_validation(load("digits", parsed(["method=fedfomo"])), three_and_none)
 
 
 @pytest.mark.usefixtures("warm_workers")

@@ -14,6 +14,7 @@ from coordinator.workers.task import PoolError, WorkerTraceback
 from scenarios.cli import main
 from scenarios.config import plugin_errors
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import runner
 from scenarios.run.host import Host
 from tests.plugins import raising
@@ -30,7 +31,9 @@ def line_of(file: Path, text: str) -> int:
 
 def run(out: Path, launcher: WorkerLauncher, *overrides: str) -> None:
     shape = ("data.clients=4", "rounds.participants=4", "rounds.max=2")
-    runner.run(load("digits", [*QUICK, *shape, *overrides]), Host(out, 1, "cpu", "run"), launcher, never, True)
+    runner.run(
+        load("digits", parse_all([*QUICK, *shape, *overrides])), Host(out, 1, "cpu", "run"), launcher, never, True
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +141,7 @@ def test_an_error_of_a_module_that_is_loaded_names_the_line(
     (tmp_path / "half_made.py").write_text(f"import sys\n{text}\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ScenarioError) as raised:
-        load("digits", ["method=half_made:SPEC"])
+        load("digits", parsed(["method=half_made:SPEC"]))
     assert error in str(raised.value)
     assert str(raised.value).endswith(f" ({tmp_path / 'half_made.py'}, line 2)")
     assert type(raised.value.__cause__).__name__ == error.partition(":")[0]

@@ -12,6 +12,7 @@ import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
+from scenarios.config.errors import worded
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.compare import plan
 from scenarios.experiment.executors import InTurn, make_runs
@@ -136,7 +137,7 @@ def test_a_comparison_that_was_interrupted_is_taken_up_again(
     db.close()
     before = {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("*/ledger.sqlite")}
 
-    assert found([folder]).unfinished == [
+    assert [worded(parts) for parts in found([folder]).unfinished] == [
         f"the comparison {folder} has not ended; the same one with --run-id both goes on with it"
     ]
     assert main.run_command(compare) == 0

@@ -18,6 +18,7 @@ from scenarios.cluster import ray_engine
 from scenarios.cluster.ray_engine import RayRuns
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load, load_resolved
+from scenarios.config.overrides import parse_all
 from scenarios.config.toml_source import shipped
 from scenarios.experiment import executors, run_process
 from scenarios.experiment.executors import (
@@ -193,7 +194,7 @@ DIFFERS = {"run_dir": "", "wall_seconds": 0.0}
 
 def tiny_run() -> RunSet:
     """One run of five rounds."""
-    loaded = load("digits", [*QUICK, "rounds.max=5", "data.clients=6", "method=fedavg"])
+    loaded = load("digits", parse_all([*QUICK, "rounds.max=5", "data.clients=6", "method=fedavg"]))
     return RunSet("sweep", "digits", [PlannedRun("one", loaded, {})], "s")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from scenarios.config.errors import ScenarioError
+from scenarios.config.overrides import shown
 from scenarios.config.toml_writer import toml_value
-from scenarios.experiment.grid import Axis, Grid, axis_of, cell_name, grid_of, over_methods, show, split, variant_name
+from scenarios.experiment.grid import Axis, Grid, axis_of, cell_name, grid_of, over_methods, variant_name
 
 
 @pytest.mark.parametrize(
@@ -35,17 +36,6 @@ def test_words_that_cannot_be_meant_are_refused_by_key(words: list[str], why: st
     assert str(caught.value) == why
 
 
-def test_commas_within_quotes_brackets_and_braces_belong_to_a_value() -> None:
-    assert split('{a=0.4, b=0.6},{a=1}, "x,]y" ,[1,[2,3]],plain') == [
-        "{a=0.4, b=0.6}",
-        "{a=1}",
-        '"x,]y"',
-        "[1,[2,3]]",
-        "plain",
-    ]
-    assert split(r'"a\",b",c') == [r'"a\",b"', "c"]
-
-
 def test_a_word_with_several_values_is_an_axis_and_one_with_a_single_value_an_override() -> None:
     assert grid_of("digits", ["method=fedavg,fedbr", "rounds.max=2", 'eval.metrics=["accuracy","loss"]']) == Grid(
         "digits", (Axis("method", ("fedavg", "fedbr")),), {"rounds.max": 2, "eval.metrics": ["accuracy", "loss"]}
@@ -61,7 +51,7 @@ def test_methods_are_those_of_the_words_or_else_the_default_ones() -> None:
 
 def test_a_value_is_shown_in_one_way_however_it_is_written() -> None:
     values = [0.10, 1e-1, 16, 16.0, "sync", True, {"a": 1}]
-    assert [show(value) for value in values] == ["0.1", "0.1", "16", "16", "sync", "true", "{a = 1}"]
+    assert [shown(value) for value in values] == ["0.1", "0.1", "16", "16", "sync", "true", "{a = 1}"]
     assert toml_value({"a": [1, True], "b c": "x"}) == '{a = [1, true], "b c" = "x"}'
 
 

@@ -15,6 +15,7 @@ from edge.protocol.config import ModelConfig
 from edge.training.count_model import CountedModel, count_model
 from scenarios.cli import main
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.experiment.grid import grid_of
 from scenarios.papers import amounts, fedalign, registry, reproduce, surfaces, tables
 from scenarios.papers.accounting import MethodAccount, account, of_row
@@ -56,7 +57,7 @@ def test_the_tables_hold_every_printed_value() -> None:
 @pytest.mark.parametrize(("scale", "heights"), [("paper", [224, 192, 160, 128]), ("tiny", [224, 196, 168, 140])])
 def test_images_of_gradaugs_subnetworks_are_the_published_codes_for_imagenet(scale: str, heights: list[int]) -> None:
     setting = registry.FIGURES["fedalign:7"].settings["imagenet200-dir0.5-c=16-e=20"][scale]
-    options = load(setting.scenario, setting.of_method("gradaug"), "gradaug").scenario.method_options
+    options = load(setting.scenario, parse_all(setting.of_method("gradaug")), "gradaug").scenario.method_options
     assert [round(224 * factor) for factor in options["resolutions"]] == heights
     assert setting.of_method("moon") == setting.overrides
 
@@ -65,11 +66,11 @@ def test_images_of_gradaugs_subnetworks_are_the_published_codes_for_imagenet(sca
 def test_clients_epochs_and_rounds_are_those_of_the_words(scale: str) -> None:
     rounds = fedalign.SHORTER[scale]
     found = registry.FIGURES["fedalign:4"].settings["cifar100-dir0.5-c=64x0.25-e=20"][scale]
-    scenario = load(found.scenario, found.overrides, "fedavg").scenario
+    scenario = load(found.scenario, parse_all(found.overrides), "fedavg").scenario
     clients = {"tiny": (32, 8)}.get(scale, (64, 16))
     assert (scenario.data.clients, scenario.rounds.participants, scenario.rounds.max) == (*clients, rounds[100])
     epochs = registry.FIGURES["fedalign:3"].settings["cifar100-dir0.5-c=16-e=30"][scale]
-    train = load(epochs.scenario, epochs.overrides, "fedavg").scenario.train
+    train = load(epochs.scenario, parse_all(epochs.overrides), "fedavg").scenario.train
     assert (train.local_epochs, train.local_steps) == {"tiny": (3, None), "small": (20, 30), "paper": (30, None)}[scale]
     assert (train.lr, train.momentum, train.nesterov, train.weight_decay) == (0.01, 0.9, True, 1e-4)
 

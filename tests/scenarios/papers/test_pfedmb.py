@@ -9,6 +9,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.experiment.grid import Grid
 from scenarios.papers import registry, reproduce, tables
 from scenarios.papers.spec import SCALES
@@ -52,7 +53,7 @@ def test_every_setting_is_a_scenario_that_loads(scale: str) -> None:
     clients = {}
     for setting in SETTINGS:
         found = registry.FIGURES["pfedmb:II"].settings[setting][scale]
-        scenario = load(found.scenario, found.overrides, "pfedmb").scenario
+        scenario = load(found.scenario, parse_all(found.overrides), "pfedmb").scenario
         clients[setting] = (scenario.data.partition.kind, scenario.data.clients, scenario.rounds.participants)
         assert (scenario.data.validation, scenario.data.validation_by) == (0.2, "class")
         assert (scenario.eval.on, scenario.eval.select) == ("clients", "validation")
@@ -68,7 +69,7 @@ def test_every_setting_is_a_scenario_that_loads(scale: str) -> None:
 
 def test_the_papers_scale_is_the_papers_protocol() -> None:
     found = registry.FIGURES["pfedmb:II"].settings["cifar10-2-classes-50"]["paper"]
-    scenario = load(found.scenario, found.overrides, "pfedmb").scenario
+    scenario = load(found.scenario, parse_all(found.overrides), "pfedmb").scenario
     assert (scenario.train.batch, scenario.train.local_epochs, scenario.eval.adapt.epochs) == (64, 5, 5)
     assert (scenario.stop.patience, scenario.rounds.max, scenario.model.name) == (50, 500, "cnn")
     assert found.changed == ""

@@ -12,6 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.patches import StepPatch
 
 from scenarios.config.load import load
+from scenarios.config.overrides import parsed
 from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.round_figures import recorded_link
@@ -29,7 +30,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ShownRuns:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "days.csv").write_text(DAYS)
-    scenario = load("digits", ["fleet.trace=days.csv"]).scenario
+    scenario = load("digits", parsed(["fleet.trace=days.csv"])).scenario
     run: Any = SimpleNamespace(
         scenario=scenario.model_dump(exclude_none=True),
         environment=Environment(files=builder.file_hashes(scenario)),

@@ -14,6 +14,7 @@ from rich.console import Console
 from coordinator.records.schema import HostEvent, RoundRow
 from coordinator.rounds.run import RoundFinished
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.report.live import LiveTable, ParallelTable, counts, spark
 
 FOLDER = Path("runs/digits/x")
@@ -44,7 +45,7 @@ def begun(rounds: int = 3, label: str = "fedbr", method: str = "fedbr") -> tuple
     """What is shown of a run that has begun, in plain lines."""
     stream = io.StringIO()
     show = LiveTable([label], stream=stream)
-    show.on_start(FOLDER, load("digits", [f"rounds.max={rounds}"], method=method))
+    show.on_start(FOLDER, load("digits", parsed([f"rounds.max={rounds}"]), method=method))
     return show, stream
 
 
@@ -58,7 +59,7 @@ def test_a_cut_round_that_makes_a_step_is_shown_as_cut_too() -> None:
 def test_of_many_runs_those_around_the_current_one_are_shown() -> None:
     show = LiveTable([f"run{number}" for number in range(40)], stream=io.StringIO(), quiet=True)
     for _ in range(21):
-        show.on_start(FOLDER, load("digits", ["rounds.max=1"], method="fedavg"))
+        show.on_start(FOLDER, load("digits", parsed(["rounds.max=1"]), method="fedavg"))
         show.on_round(progress(1, 0.5))
     lines = [line.split()[0:3] for line in shown(show)[:14]]
     assert lines[0] == ["14", "earlier", "runs"]
@@ -97,7 +98,7 @@ def test_the_address_is_not_shown_where_nobody_types_it() -> None:
 
 def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -> None:
     show = LiveTable(["fedavg", "fedmlb+fedprox"], stream=io.StringIO(), quiet=True)
-    show.on_start(FOLDER, load("digits", ["rounds.max=40"], method="fedbr"))
+    show.on_start(FOLDER, load("digits", parsed(["rounds.max=40"]), method="fedbr"))
     for number in range(1, 31):
         show.on_round(progress(number, number / 40, {1: 2, 3: 3}))
     lines = shown(show)
@@ -125,7 +126,7 @@ def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
     stream = io.StringIO()
     show = LiveTable(["fedbr"], stream=stream)
     with show:
-        show.on_start(FOLDER, load("digits", ["rounds.max=2"]))
+        show.on_start(FOLDER, load("digits", parsed(["rounds.max=2"])))
         show.on_round(progress(1, 0.5, {2: 5}))
         show.on_round(progress(2, 0.8125, {1: 4, 3: 1}))
     first, second, third = stream.getvalue().splitlines()
@@ -192,7 +193,7 @@ def test_the_time_left_is_that_of_rounds_after_the_first_which_began_with_the_st
     stream = io.StringIO()
     for stop in ([], ["stop.target_accuracy=0.9"]):
         show = LiveTable(["fedbr"], stream=stream)
-        show.on_start(FOLDER, load("mnist-cnn", ["rounds.max=10", "stop={}", *stop]))
+        show.on_start(FOLDER, load("mnist-cnn", parse_all(["rounds.max=10", "stop={}", *stop])))
         for number, seconds in ((4, 14.0), (5, 2.0), (6, 2.0)):  # of a run that is resumed after round 3
             now[0] += seconds
             show.on_round(progress(number, 0.5))
@@ -229,7 +230,7 @@ def test_runs_at_the_same_time_go_on_side_by_side() -> None:
     show = ParallelTable(["a", "b", "c"], stream=stream)
     for name in ("b", "a"):
         show.about(name)
-        show.on_start(FOLDER, load("digits", ["rounds.max=2"], method="fedavg"))
+        show.on_start(FOLDER, load("digits", parsed(["rounds.max=2"]), method="fedavg"))
     show.about("b")
     show.on_round(progress(1, 0.5))
     assert [line.split()[:3] for line in shown(show)] == [

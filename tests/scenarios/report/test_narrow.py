@@ -11,6 +11,7 @@ import pytest
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished
 from scenarios.config.load import load
+from scenarios.config.overrides import parsed
 from scenarios.report import terminal
 from scenarios.report.live import LiveTable
 from scenarios.report.narrow import column_groups, fitting, widths
@@ -45,7 +46,7 @@ def test_the_live_table_keeps_units_on_narrow_terminals(
     monkeypatch.setenv("COLUMNS", str(width))
     stream = io.StringIO()
     show = LiveTable(["fedbr"], stream=stream, quiet=True)
-    show.on_start(Path(), load("digits", ["rounds.max=40"], method="fedbr"))
+    show.on_start(Path(), load("digits", parsed(["rounds.max=40"]), method="fedbr"))
     spent: dict[str, Any] = dict.fromkeys(RoundRow._fields, 0) | {"busy_s": 450.0, "model_sha256": ""}
     spent |= {"end_s": 222.6, "participants": 5, "accuracy": 0.75, "bottleneck": "server link"}
     show.on_round(RoundFinished(RoundRow(**spent), 1, 1_230_000, 4_560_000, {1: 2, 3: 3}))

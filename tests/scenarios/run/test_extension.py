@@ -12,6 +12,7 @@ import pytest
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import extension, runner
 from scenarios.run.builder import identity
 from scenarios.run.host import Host
@@ -26,7 +27,7 @@ SHORT = ("train.local_steps=2", "stop.target_accuracy=1.0", "eval.every=3")
 
 def extended(folder: Path, *overrides: str) -> Loaded:
     loaded, _ = opened(folder)
-    return extension.extend(loaded, folder, overrides)
+    return extension.extend(loaded, folder, parse_all(overrides))
 
 
 def gone_on(folder: Path, *overrides: str) -> dict[str, object]:
@@ -111,11 +112,13 @@ def test_an_asynchronous_run_goes_on_after_its_rounds(tmp_path: Path) -> None:
 
 
 def test_step_sizes_that_depend_on_the_number_of_rounds_are_not_stretched() -> None:
-    cosine, constant = (load("digits", [f"train.lr_schedule={name}"]).scenario.train for name in ("cosine", "constant"))
+    cosine, constant = (
+        load("digits", parsed([f"train.lr_schedule={name}"])).scenario.train for name in ("cosine", "constant")
+    )
     with pytest.raises(ScenarioError, match=r"rounds.max = 200: the step sizes of train.lr_schedule = 'cosine' depend"):
         extension.check_schedule(cosine, cosine.lr_rounds or 0, 200)
     extension.check_schedule(constant, constant.lr_rounds or 0, 200)
-    said = load("digits", ["train.lr_schedule=cosine", "train.lr_rounds=7"]).scenario
+    said = load("digits", parsed(["train.lr_schedule=cosine", "train.lr_rounds=7"])).scenario
     extension.check_schedule(said.train, said.rounds.max, 200)
 
 
@@ -123,7 +126,7 @@ def test_a_fleet_budget_stays_as_it_is_where_visits_outlast_their_round() -> Non
     late = ("rounds.policy=deadline", "rounds.on_late=finish")
     for policy, said in ((("rounds.policy=fedbuff",), "rounds.policy = fedbuff"), (late, "rounds.on_late = finish")):
         before, same, more = (
-            load("digits", [*policy, "budget.bytes=1 MB", *other]).scenario
+            load("digits", parse_all([*policy, "budget.bytes=1 MB", *other])).scenario
             for other in ((), ("rounds.max=999",), ("budget.bytes=1 GB",))
         )
         extension.check_budget(before, same)
@@ -143,7 +146,9 @@ def test_a_constant_schedule_spans_the_new_rounds_and_the_chain_still_begins_wit
     gone_on(folder, "rounds.max=4")
 
     longer, device = opened(folder)
-    fresh = load("digits", [*SHORT, "train.lr_schedule=constant", "rounds.max=4"], before.scenario.method).scenario
+    fresh = load(
+        "digits", parse_all([*SHORT, "train.lr_schedule=constant", "rounds.max=4"]), before.scenario.method
+    ).scenario
     assert longer.scenario.train.lr_rounds == fresh.train.lr_rounds == 4
     assert longer.began["train"] == {"lr_rounds": 2}
     assert identity(longer) == identity(again)

@@ -20,9 +20,11 @@ from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, si
 from costmodel.visits.work import Work, Works
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import BlockShape, Layout
+from scenarios.config import fleet_files
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import ScenarioError, load
-from scenarios.run import builder, fleet_builder, fleet_files
+from scenarios.config.overrides import parse_all, parsed
+from scenarios.run import builder, fleet_builder
 
 HOUR, DAY = 3600.0, 86400.0
 CAPACITIES = "client_id,computation_ms_per_sample,communication_kbps\n1,100,1000\n2,200,2000\n3,400,4000\n"
@@ -50,7 +52,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def drawn(*overrides: str) -> Fleet:
-    return builder.fleet(load("digits", overrides))
+    return builder.fleet(load("digits", parse_all(overrides)))
 
 
 def refusal(*overrides: str) -> str:
@@ -95,7 +97,7 @@ def test_a_file_is_found_as_it_is_named_then_below_the_data_root_then_in_the_cac
     write(home / "t.csv", "")
     assert fleet_files.find(scenario, "fleet.trace", "t.csv") == Path("t.csv")
     (home / "t.csv").unlink()
-    alone = load("mnist-cnn", [f"data.root={home / 'root'}"]).scenario  # a root that is named is the only one
+    alone = load("mnist-cnn", parsed([f"data.root={home / 'root'}"])).scenario  # a root that is named is the only one
     with pytest.raises(ScenarioError) as caught:
         fleet_files.find(alone, "fleet.trace", "t.csv")
     assert str(caught.value) == f"fleet.trace = 't.csv': no such file; searched t.csv, {home / 'root' / 't.csv'}"
@@ -443,7 +445,7 @@ SUM = "board: 4 B x (2 x 60 parameters + 60 gradients + 2 x 5 activations) = 760
 
 def test_a_device_that_is_too_small_is_refused_with_the_sum_and_the_others_take_part(home: Path) -> None:
     write(home / "d.toml", DEVICE.format(name="board"))
-    scenario = load("digits", HALF_SMALL).scenario
+    scenario = load("digits", parse_all(HALF_SMALL)).scenario
     fleet = drawn(*HALF_SMALL)
     out = fleet_builder.refused(scenario, fleet, described(60, 5.0), np.ones(1))
     assert out == {k: SUM for k, device in enumerate(fleet.device_names(range(10))) if device == "board"}
@@ -459,7 +461,7 @@ def test_a_pathway_keeps_its_activations_and_a_teacher_does_not(home: Path, meth
     write(home / "d.toml", DEVICE.format(name="board"))
     layout = Layout((BlockShape("body", 50), BlockShape("head", 5)))
     two = replace(described(55, 5.0), layout=layout, activations=np.array([0.0, 5.0]), flops=np.ones((2, 4)))
-    loaded = load("digits", [*HALF_SMALL, f"method={method}"])
+    loaded = load("digits", parse_all([*HALF_SMALL, f"method={method}"]))
     assert len(builder.refused(loaded, builder.fleet(loaded), two)) == count
 
 
@@ -467,7 +469,7 @@ def test_a_model_that_no_device_holds_is_refused(home: Path) -> None:
     write(home / "d.toml", DEVICE.format(name="board"))
     alone = [HALF_SMALL[0], "fleet.devices={board=1}", HALF_SMALL[2]]
     with pytest.raises(ScenarioError) as caught:
-        fleet_builder.refused(load("digits", alone).scenario, drawn(*alone), described(60, 5.0), np.ones(1))
+        fleet_builder.refused(load("digits", parse_all(alone)).scenario, drawn(*alone), described(60, 5.0), np.ones(1))
     assert str(caught.value) == f"fleet.devices: the model fits no device; {SUM}"
 
 
@@ -488,32 +490,32 @@ def test_a_run_is_another_one_when_a_file_that_it_names_says_something_else(
     home: Path, key: str, kind: str, before: str, after: str
 ) -> None:
     write(home / "file", before)
-    loaded = load("digits", [kind, f"{key}=file"])
+    loaded = load("digits", parse_all([kind, f"{key}=file"]))
     known = builder.identity(loaded)
     assert list(known["files"]) == [key]
-    assert builder.identity(load("digits", [kind, f"{key}=file"])) == known
+    assert builder.identity(load("digits", parse_all([kind, f"{key}=file"]))) == known
     write(home / "file", after)
-    assert builder.identity(load("digits", [kind, f"{key}=file"]))["files"] != known["files"]
+    assert builder.identity(load("digits", parse_all([kind, f"{key}=file"])))["files"] != known["files"]
 
 
 def test_figures_that_were_added_later_leave_a_users_rows_in_the_chain_as_they_were(home: Path) -> None:
     write(home / "n.toml", NETWORK.format(name="radio"))
     write(home / "d.toml", DEVICE.format(name="board"))
     plain = ["fleet.network_file=n.toml", "fleet.device_file=d.toml"]
-    board, radio = builder.identity(load("digits", plain))["own"]
+    board, radio = builder.identity(load("digits", parse_all(plain)))["own"]
     assert not {"inference", "derived", "loss", "promotion_seconds"} & (set(board) | set(radio))
     assert not {"loss", "promotion_seconds"} & set(radio["assumed"])
     write(home / "n.toml", NETWORK.format(name="radio") + "loss = 0.01\n")
-    _, lossy = builder.identity(load("digits", plain))["own"]
+    _, lossy = builder.identity(load("digits", parse_all(plain)))["own"]
     assert lossy == radio | {"loss": 0.01}
 
 
 def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> None:
     file = cache_folder() / "devices" / "my-board.toml"
     write(file, DEVICE.format(name="my-board"))
-    known = builder.identity(load("digits", ["fleet.devices={my-board=1}"]))
+    known = builder.identity(load("digits", parsed(["fleet.devices={my-board=1}"])))
     write(file, DEVICE.format(name="my-board").replace("conv = 1e9", "conv = 2e9"))
-    assert builder.identity(load("digits", ["fleet.devices={my-board=1}"])) != known
+    assert builder.identity(load("digits", parsed(["fleet.devices={my-board=1}"]))) != known
 
 
 @pytest.mark.parametrize(
@@ -526,12 +528,12 @@ def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> 
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_before_a_run_begins(home: Path, key: str, kind: str) -> None:
-    loaded = load("digits", [kind, f"{key}=/proc/self/mem"])
+    loaded = load("digits", parse_all([kind, f"{key}=/proc/self/mem"]))
     with pytest.raises(ScenarioError, match=rf"^{key}: /proc/self/mem: cannot be read: Input/output error$"):
         builder.identity(loaded)
     (home / "long").touch()
     os.truncate(home / "long", 10**12)
-    loaded = load("digits", [kind, f"{key}=long"])
+    loaded = load("digits", parse_all([kind, f"{key}=long"]))
     with pytest.raises(ScenarioError, match=rf"^{key}: long: is larger than (16|64),000,000 bytes$"):
         builder.identity(loaded)
 

@@ -23,6 +23,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.data.atomic_cache import CacheError, build_once, text_once
 from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
 from scenarios.experiment.executors import InTurn, make_runs
 from scenarios.experiment.run_set import MARK, PlannedRun, RunSet, pending
 from scenarios.report import html
@@ -40,7 +41,7 @@ NEWEST = "checkpoints/round-000001.safetensors"
 def stopped(launcher: WorkerLauncher, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done: list[RoundFinished] = []
     host = Host(tmp_path_factory.mktemp("out"), 2, "cpu", "cut", [Listener(on_round=done.append)])
-    result = runner.run(load("digits", DIGITS), host, launcher, lambda: len(done) >= 2, True)
+    result = runner.run(load("digits", parse_all(DIGITS)), host, launcher, lambda: len(done) >= 2, True)
     assert (result["stopped_by"], result["rounds"]) == ("user", 2)
     return Path(result["run_dir"])
 
@@ -220,7 +221,7 @@ def test_a_run_that_is_discarded_leaves_no_folder_but_for_what_is_not_its_own(fo
 
 def study(out: Path, place: Callable[[Path], object]) -> RunSet:
     """One run of its own, in a folder that was begun; ``place`` makes the run's."""
-    made = RunSet("budget", "digits", [PlannedRun("one", load("digits", DIGITS), {"rounds": 2})], "a")
+    made = RunSet("budget", "digits", [PlannedRun("one", load("digits", parse_all(DIGITS)), {"rounds": 2})], "a")
     folder = out / "digits" / "a"
     folder.mkdir(parents=True)
     (folder / MARK).write_text('{"study": "budget"}')

@@ -10,6 +10,7 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.observer import InnerRun, NotePrinter, Observers, RunObserver
@@ -42,7 +43,9 @@ class Diary(RunObserver):
 
 
 def run(out: Path, *observers: RunObserver) -> dict[str, Any]:
-    loaded = load("digits", ["method=fedavg", *SMALL, "rounds.max=2", "data.clients=3", "rounds.participants=2"])
+    loaded = load(
+        "digits", parse_all(["method=fedavg", *SMALL, "rounds.max=2", "data.clients=3", "rounds.participants=2"])
+    )
     return runner.run(loaded, Host(out, 1, "cpu", "a", observers), WorkerLauncher(), lambda: False, True)
 
 

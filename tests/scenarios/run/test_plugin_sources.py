@@ -14,6 +14,7 @@ import pytest
 
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
+from scenarios.config.overrides import parsed
 from scenarios.run import folder_files, plugin_sources
 from tests import warm
 from tests.scenarios.runs import refused
@@ -132,12 +133,12 @@ def test_client_sides_specs_and_readers_name_modules_of_the_users_own(
     )
     written(tmp_path, {"named_options.py": PLUG_IN["source_pkg/options.py"]})
     monkeypatch.syspath_prepend(tmp_path)
-    loaded = load("digits", ["method=named_row:SPEC + fedprox"])
+    loaded = load("digits", parsed(["method=named_row:SPEC + fedprox"]))
     assert plugin_sources.named(loaded) == {
         "named_row", "my_client", "edge.methods.fedprox", "edge.models.digits_cnn", "edge.data.digits"
     }  # fmt: skip
     assert set(plugin_sources.find(plugin_sources.named(loaded))) == {"named_row", "named_options"}
-    assert plugin_sources.find(plugin_sources.named(load("digits", ["method=fedmlb+scaffold"]))) == {}
+    assert plugin_sources.find(plugin_sources.named(load("digits", parsed(["method=fedmlb+scaffold"])))) == {}
 
 
 def test_imports_are_followed_without_executing_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import ModelProfile
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import terminal
 from scenarios.report.run_reader import open_runs
 from scenarios.run import builder, run_warnings, runner
@@ -26,7 +27,7 @@ NO_VISITS = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0)
 def ended(out: Path, *overrides: str) -> dict[str, Any]:
     """The summary of a real run, and the notes before its start."""
     notes: list[str] = []
-    loaded = load("digits", ["method=fedavg", *SMALL, "rounds.max=1", *overrides])
+    loaded = load("digits", parse_all(["method=fedavg", *SMALL, "rounds.max=1", *overrides]))
     host = Host(out, 1, "cpu", observers=[Listener(on_note=notes.append)])
     return runner.run(loaded, host, WorkerLauncher(), lambda: False, True) | {"notes": notes}
 
@@ -53,7 +54,7 @@ def test_a_run_without_any_exchange_says_so_before_and_after(tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_a_run_without_a_round_names_the_budget(overrides: list[str], rule: str, warning: str) -> None:
-    assert run_warnings.found(load("digits", overrides), 0, NO_VISITS, rule) == [warning]
+    assert run_warnings.found(load("digits", parse_all(overrides)), 0, NO_VISITS, rule) == [warning]
 
 
 def test_a_last_round_that_lacks_clients_says_so_without_a_budget() -> None:
@@ -88,7 +89,7 @@ def test_a_run_that_was_stopped_by_its_user_or_has_learned_is_not_warned_about()
 
 def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_warnings, "default_workers", lambda: 2)
-    many, few = load("digits", ["train.threads=500"]), load("digits", ["train.threads=3"])
+    many, few = load("digits", parsed(["train.threads=500"])), load("digits", parsed(["train.threads=3"]))
     with pytest.raises(ScenarioError, match="threads = 500: no round would end on 2 cores; choose at most 2"):
         run_warnings.check_threads(many, "cpu")
     run_warnings.check_threads(few, "cpu")

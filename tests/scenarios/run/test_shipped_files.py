@@ -21,6 +21,7 @@ from edge.protocol.config import DataConfig, PartitionConfig
 from edge.runtime.keys import make, read_pair, read_public
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.run import runner, shipped_files
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
@@ -83,7 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         patch.syspath_prepend(str(folder / "modules"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.delenv("FEDBR_DATA", raising=False)
-        loaded = load("digits", scenario_keys(folder))
+        loaded = load("digits", parse_all(scenario_keys(folder)))
         hosts = [
             Host(folder / "runs", 1, "cpu", "alone"),
             Host(folder / "runs", 0, "cpu", "remote", [Listener(on_event=join)], access),

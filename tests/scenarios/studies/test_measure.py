@@ -15,6 +15,7 @@ from coordinator.workers.task import PoolTask, check_reply_kind
 from edge.protocol.messages import Evaluate, Score, WireError
 from edge.protocol.payload import Vector
 from scenarios.config.load import ScenarioError
+from scenarios.config.overrides import parse_all
 from scenarios.run.host import Host
 from scenarios.studies import measure
 from tests.scenarios.in_this_process import InThisProcess, pool_in_this_process, run
@@ -37,7 +38,7 @@ def measured(
     folder: Path, metrics: str = "accuracy", *overrides: str, round: int | None = None, clients: str | None = None
 ) -> dict[str, Any]:
     loaded, device = opened(folder)
-    asked = measure.plan(loaded, folder, metrics, overrides, round, clients)
+    asked = measure.plan(loaded, folder, metrics, parse_all(overrides), round, clients)
     told: list[tuple[int, int]] = []
     found = measure.measure(
         asked, folder, Host(Path(), 1, device), WorkerLauncher(), lambda: False, lambda *done: told.append(done)

@@ -229,7 +229,7 @@ def test_kept_checkpoints_go_if_they_are_asked_for_and_the_run_can_still_go_on(t
     with WorkerLauncher(()) as launcher:
         for each in (folder, untouched):
             loaded, _ = opened(each)
-            extension.extend(loaded, each, ["rounds.max=6"])
+            extension.extend(loaded, each, {"rounds.max": 6})
             resumed(each, launcher)
     assert virtual_rows(folder)["rounds"] == virtual_rows(untouched)["rounds"]
     assert len(virtual_rows(folder)["rounds"]) == 6

@@ -21,6 +21,7 @@ from scenarios.cli import main
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ReportError
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import builder
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies import replay as study
@@ -41,13 +42,13 @@ def test_a_selection_by_losses_is_replayed_and_one_by_times_is_refused(tmp_path:
     five = ("data.clients=20", "rounds.participants=5", "rounds.max=6")
     by_loss = run(tmp_path, *five, "rounds.selection=power-of-choice")
     fresh = run(tmp_path / "fresh", *five, "rounds.selection=power-of-choice", *SLOW_LINK)
-    again = replayed(by_loss, SLOW_LINK)
+    again = replayed(by_loss, parse_all(SLOW_LINK))
     assert [tuple(row) for row in again.rounds_done] == rows(fresh, "rounds", "round")
     by_time = run(tmp_path, *five, "rounds.selection=oort")
     assert [tuple(row) for row in replayed(by_time).rounds_done] == rows(by_time, "rounds", "round")
     refusal = r"round \d: client \d+ .*selected by oort, whose choice may depend on times and on earlier cohorts"
     with pytest.raises(ScenarioError, match=refusal):
-        replayed(by_time, ("fleet.devices.phone-low=1", "fleet.compute_spread=9", "fleet.bandwidth_spread=9"))
+        replayed(by_time, parsed(("fleet.devices.phone-low=1", "fleet.compute_spread=9", "fleet.bandwidth_spread=9")))
 
 
 def rows(folder: Path, table: str, order: str) -> list[tuple[Any, ...]]:
@@ -76,7 +77,7 @@ def bandit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def refusal(folder: Path, *overrides: str) -> str:
     with pytest.raises(ScenarioError) as caught:
-        replay(folder, overrides)
+        replay(folder, parse_all(overrides))
     text, _, command = str(caught.value).partition("; to train anew: ")
     assert command.startswith(f"fedbr run {folder}/scenario.toml"), caught.value
     return text
@@ -139,7 +140,7 @@ def test_a_replay_is_a_fresh_run_on_the_other_fleet_to_the_bit(
 ) -> None:
     before = run(tmp_path / "before", *method)
     fresh = run(tmp_path / "fresh", *method, *overrides)
-    new = replayed(before, overrides)
+    new = replayed(before, parse_all(overrides))
 
     assert rows(before, "rounds", "round") != rows(fresh, "rounds", "round")
     assert_same(fresh, new)
@@ -147,7 +148,7 @@ def test_a_replay_is_a_fresh_run_on_the_other_fleet_to_the_bit(
 
 def test_the_result_puts_both_side_by_side(plain: Path, tmp_path: Path) -> None:
     fresh = run(tmp_path, *SLOW_LINK)
-    result = replay(plain, [*SLOW_LINK, "stop.target_accuracy=0.05"])
+    result = replay(plain, parse_all([*SLOW_LINK, "stop.target_accuracy=0.05"]))
     before, after = (read(folder / "ledger.sqlite", "SELECT * FROM rounds") for folder in (plain, fresh))
 
     assert (result["run_dir"], result["method"], result["rounds"]) == (str(plain), "fedavg", 4)
@@ -174,7 +175,7 @@ def test_an_unfinished_run_is_replayed_as_far_as_it_got_and_left_as_it_is(tmp_pa
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     assert_same(folder, replayed(folder))
-    assert replay(folder, SLOW_LINK)["rounds"] == 2
+    assert replay(folder, parse_all(SLOW_LINK))["rounds"] == 2
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -216,7 +217,7 @@ TRAINS = "would change the training"
 )
 def test_keys_that_change_the_training_and_unknown_ones_are_refused(plain: Path, override: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
-        replay(plain, [override])
+        replay(plain, parsed([override]))
     assert str(caught.value).startswith(message)
 
 
@@ -270,7 +271,7 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
     networks = f"fleet.networks={json.dumps(['lte-m'] + 9 * ['wifi-4'])}"
     devices = f"fleet.devices={json.dumps(['meizu-16t'] + 9 * ['raspberry-pi-4'])}"
 
-    assert replay(folder, [networks, devices])["rounds"] == 4
+    assert replay(folder, parse_all([networks, devices]))["rounds"] == 4
     assert refusal(folder, networks, devices, "fleet.battery=4 J") == (
         "round 2: client 1 took part, but its battery would be empty"
     )
@@ -282,8 +283,8 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
 )
 def test_a_budget_may_end_a_replay_before_the_record(plain: Path, budget: str, rounds: int, tmp_path: Path) -> None:
     """It is then, to the bit, the run with that budget, and both are compared over the rounds that both have."""
-    fresh, result = run(tmp_path, budget), replay(plain, [budget])
-    assert_same(fresh, replayed(plain, [budget]))
+    fresh, result = run(tmp_path, budget), replay(plain, parse_all([budget]))
+    assert_same(fresh, replayed(plain, parse_all([budget])))
     rule = budget.partition("=")[0]
     assert (result["rounds"], result["other_end"]) == (
         rounds,
@@ -308,7 +309,7 @@ def test_a_run_that_a_budget_ended_is_replayed_to_its_end_on_a_fleet_that_needs_
 ) -> None:
     folder = run(tmp_path, budget)
     fresh = run(tmp_path / "fresh", *overrides, f"rounds.max={rounds}", *([budget] if "bytes" not in budget else []))
-    again, result = replayed(folder, overrides), replay(folder, overrides)
+    again, result = replayed(folder, parse_all(overrides)), replay(folder, parse_all(overrides))
     rule = budget.partition("=")[0]
     assert result["other_end"] == f"round {rounds + 1}: the run ended here ({rule}), but would continue"
     assert [tuple(row) for row in again.rounds_done] == rows(fresh, "rounds", "round")
@@ -353,14 +354,14 @@ def test_a_device_that_the_model_does_not_fit_takes_no_part(plain: Path, tmp_pat
     row = Path(device.__file__).with_name("profiles.toml").read_text().partition("[phone-low]")[2].partition("\n[")[0]
     tiny.write_text("[tiny]" + re.sub(r"memory_bytes = .*", "memory_bytes = 100_000", row))
     with pytest.raises(ScenarioError, match="the model fits no device; tiny: 4 B x"):
-        replay(plain, [f"fleet.device_file={tiny}", "fleet.devices={tiny=1.0}"])
+        replay(plain, parsed([f"fleet.device_file={tiny}", "fleet.devices={tiny=1.0}"]))
 
 
 def test_the_command_prints_one_object_or_ends_with_code_2(
     plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run_command(["replay", str(plain), *SLOW_LINK, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == replay(plain, SLOW_LINK)
+    assert json.loads(capsys.readouterr().out) == replay(plain, parse_all(SLOW_LINK))
     assert main.run_command(["replay", str(plain), "rounds.policy=over_select"]) == 2
     assert capsys.readouterr().err.startswith("fedbr: round 1: client 1 would take part")
     with pytest.raises(ReportError, match="is not a run folder"):
@@ -372,7 +373,7 @@ def test_the_command_prints_one_object_or_ends_with_code_2(
 
 def test_the_table_has_both_and_fits_a_terminal(plain: Path) -> None:
     stream = io.StringIO()
-    study.show(replay(plain, SLOW_LINK), stream)
+    study.show(replay(plain, parse_all(SLOW_LINK)), stream)
     lines = stream.getvalue().splitlines()
     cells = {line.split("│")[0].strip(): [cell.strip() for cell in line.split("│")[1:]] for line in lines}
 

@@ -17,6 +17,7 @@ from edge.protocol.rng import keyed_generator
 from scenarios.cli import main
 from scenarios.config.errors import ReportError
 from scenarios.config.load import ScenarioError
+from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import drawn_times, html, terminal
 from scenarios.report.drawn_times import DrawnTimes, Interval, chance, interval, with_intervals
 from scenarios.studies.uncertainty import DrawnRuns, Draws, replay_in_draws, sigmas
@@ -59,7 +60,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(alone: Path) -> DrawnRuns:
     """20 draws of it."""
-    return replay_in_draws([alone], (), DRAWS)
+    return replay_in_draws([alone], {}, DRAWS)
 
 
 def by_hand(folder: Path, draws: int, sigma: dict[str, float]) -> list[float]:
@@ -87,7 +88,7 @@ def test_the_times_of_one_client_are_those_of_its_steps_with_the_factors_of_each
 
 def test_draws_are_a_function_of_the_seed_and_more_of_them_begin_with_the_same(alone: Path, found: DrawnRuns) -> None:
     def times(draws: Draws) -> list[float | None]:
-        return replay_in_draws([alone], (), draws).times[0].virtual_seconds
+        return replay_in_draws([alone], {}, draws).times[0].virtual_seconds
 
     all_times = found.times[0].virtual_seconds
     assert times(Draws(6, 3)) == all_times[:6]
@@ -100,7 +101,7 @@ def test_without_factors_a_draw_differs_by_jitter_and_noise_alone_and_the_noise_
     alone: Path,
 ) -> None:
     recorded = read(alone / "ledger.sqlite", "SELECT MAX(end_s) FROM rounds")[0][0]
-    (times,) = replay_in_draws([alone], ["fleet.transport.noise=0.1"], Draws(2, 0, NO_FACTORS)).times
+    (times,) = replay_in_draws([alone], parsed(["fleet.transport.noise=0.1"]), Draws(2, 0, NO_FACTORS)).times
     assert times.noise == 0.1
     assert times.virtual_seconds == pytest.approx([recorded] * 2, rel=1e-6)
 
@@ -109,14 +110,16 @@ def test_draws_that_would_train_other_visits_are_left_out_and_too_many_of_them_r
     seconds = by_hand(alone, 20, {"assumed": 0.7})
     second, first = sorted(seconds)[-2:]
     policy = ["rounds.policy=deadline", f"rounds.deadline={(first + second) / 2 / 3} s"]
-    result = replay_in_draws([alone], policy, DRAWS).result()["runs"][0]
+    result = replay_in_draws([alone], parse_all(policy), DRAWS).result()["runs"][0]
     assert result["left_out"] == 1
     assert result["values"]["virtual_seconds"].index(None) == seconds.index(first)
     assert result["reason"] == "round 1: client 0 took part, but its visit would be late or lost"
     kept = sorted(seconds)[:-1]
     assert result["virtual_seconds"]["median"] == pytest.approx(np.median(kept), rel=1e-6)
     with pytest.raises(ScenarioError) as caught:
-        replay_in_draws([alone], ["rounds.policy=deadline", f"rounds.deadline={np.median(seconds) / 3} s"], DRAWS)
+        replay_in_draws(
+            [alone], parsed(["rounds.policy=deadline", f"rounds.deadline={np.median(seconds) / 3} s"]), DRAWS
+        )
     count = [time > np.median(seconds) for time in seconds]
     third = [draw for draw, late in enumerate(count) if late][2]
     assert str(caught.value).startswith(
@@ -148,7 +151,7 @@ def test_the_probability_counts_pairs_of_draws_and_ties_half() -> None:
 
 
 def test_two_runs_have_the_same_draws_so_that_the_shorter_one_is_always_first(alone: Path, tmp_path: Path) -> None:
-    result = replay_in_draws([alone, alone], ["stop.target_accuracy=0.01"], DRAWS).result()
+    result = replay_in_draws([alone, alone], parsed(["stop.target_accuracy=0.01"]), DRAWS).result()
     assert [(pair["probability"], pair["draws"]) for pair in result["pairs"]] == [(0.5, 20)]
     assert result["runs"][0]["values"] == result["runs"][1]["values"]
     assert result["runs"][0]["reached"] == 1.0

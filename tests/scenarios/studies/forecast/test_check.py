@@ -13,6 +13,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
 from scenarios.report import check_output, terminal
 from scenarios.studies.forecast import check
 from scenarios.studies.forecast.check import Check, DataSource, MachineCosts
@@ -38,7 +39,7 @@ HERE = DataSource("here", None, None, None)
 
 def checked(*overrides: str, **changes: Any) -> Check:
     """A check of the digits as it would be, with these costs in place of those of this machine."""
-    loaded = load("digits", ["method=fedavg", "method_options={}", *overrides])
+    loaded = load("digits", parse_all(["method=fedavg", "method_options={}", *overrides]))
     found = estimate(TypicalVisits(loaded, replace(profile(samples=32), test_samples=np.full(10, 8))))
     return Check({}, [], [], [], replace(found, **changes), HERE, COSTS, [])
 
@@ -55,7 +56,7 @@ def texts(found: Check) -> tuple[dict[str, Any], list[str], dict[str, str]]:
 def cifar100(tmp_path_factory: pytest.TempPathFactory) -> Check:
     """The check of the FedBR paper's CIFAR-100 setting, on a machine without the data."""
     root = tmp_path_factory.mktemp("no-data")
-    return check.run_check(load("fedbr-cifar100", [f"data.root={root}", "model.norm=group"]), root)
+    return check.run_check(load("fedbr-cifar100", parse_all([f"data.root={root}", "model.norm=group"])), root)
 
 
 def column(rows: list[dict[str, Any]], name: str, digits: int = 4) -> list[float]:
@@ -83,7 +84,7 @@ def test_the_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say_and_a_message
 
 
 def test_two_blocks_by_hand() -> None:
-    (row,) = check.alphas(TypicalVisits(load("digits", ["model.blocks=balanced:2"]), profile()))
+    (row,) = check.alphas(TypicalVisits(load("digits", parse_all(["model.blocks=balanced:2"])), profile()))
 
     # A plain step: 3 x 1200 less the first block's input gradient; the pathway adds 200 forward and 200 back.
     assert row["flops_ratio"] == (2600 + 400) / 2600
@@ -120,7 +121,7 @@ def test_a_data_set_of_ones_own_is_looked_for_by_its_place_and_not_by_the_name_i
     monkeypatch.setattr(check, "find_data", asked)
     place = "benchmarks.engine_parts.images:images_200"
     with pytest.raises(LookupError, match=place):
-        check.run_check(load("digits", [f"data.name={place}", "model.name=cnn"]), tmp_path)
+        check.run_check(load("digits", parse_all([f"data.name={place}", "model.name=cnn"])), tmp_path)
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def test_what_clients_of_fedbr_keep_is_refused_with_the_sum_where_the_disk_canno
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(check, "free_nbytes", lambda out: 5999)
-    visits = TypicalVisits(load("digits", ["model.blocks=balanced:2"]), profile())
+    visits = TypicalVisits(load("digits", parse_all(["model.blocks=balanced:2"])), profile())
     with pytest.raises(ScenarioError) as caught:
         check.check_disk(visits, tmp_path)
 
@@ -229,7 +230,7 @@ def test_a_run_that_cannot_work_is_refused_by_key(
     scenario: str, overrides: tuple[str, ...], refused: int, data: DataSource, refusal: str | None
 ) -> None:
     found = checked(refused_clients=[RefusedClients(refused, "board: too small")]).estimate
-    reasons = list(check.refusals(load(scenario, overrides), found, data, COSTS))
+    reasons = list(check.refusals(load(scenario, parse_all(overrides)), found, data, COSTS))
     assert reasons == ([] if refusal is None else [refusal])
 
 

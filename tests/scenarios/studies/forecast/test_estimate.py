@@ -14,6 +14,7 @@ from coordinator.methods.spec import CorrectionSpec, Options
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.studies.forecast import estimate as study
 from scenarios.studies.forecast.estimate import Estimate
 from scenarios.studies.forecast.typical_visits import TypicalVisits
@@ -24,7 +25,7 @@ def estimated(
     *overrides: str, method: str = "fedavg", options: str = "method_options={}", description: ModelProfile | None = None
 ) -> Estimate:
     """The estimate of a run on the digits, by default of ten clients with 32 examples each."""
-    loaded = load("digits", [f"method={method}", options, *overrides])
+    loaded = load("digits", parse_all([f"method={method}", options, *overrides]))
     return study.estimate(TypicalVisits(loaded, description or profile(samples=32)))
 
 
@@ -193,7 +194,7 @@ class Control(ServerExtension):
 
 
 def test_what_a_correction_sends_and_keeps_is_priced_too() -> None:
-    loaded = load("digits", ["method=fedavg", "method_options={}"])
+    loaded = load("digits", parse_all(["method=fedavg", "method_options={}"]))
     row = CorrectionSpec(
         "control", "", "", Options, "", "edge.methods.fedprox:FedProxCorrection", server=Control, has_client_state=True
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.studies.forecast.pace import (
     MeasuredRound,
     Pace,
@@ -45,13 +46,13 @@ def test_an_earlier_run_of_the_same_kind_says_how_long_a_round_takes(tmp_path: P
     folder = in_this_process.run(tmp_path)
     rounds = read_rounds(folder, with_flops=True)
     assert [(each.is_evaluated, len(each.flops)) for each in rounds] == [(True, 5)] * 4
-    same = load("digits", ["method=fedavg", *SMALL, "rounds.max=100", "seed=5", "train.lr=0.3"])
+    same = load("digits", parse_all(["method=fedavg", *SMALL, "rounds.max=100", "seed=5", "train.lr=0.3"]))
     found = earlier_run(same, tmp_path, "cpu")
     assert found is not None
     assert (found.folder, found.rounds, found.workers) == (folder, 4, 1)
     assert found.seconds_per_round == seconds_per_round(rounds)
     assert 0 < found.seconds_per_round < 60
-    assert earlier_run(load("digits", ["method=fedavg", *SMALL, "train.batch=7"]), tmp_path, "cpu") is None
+    assert earlier_run(load("digits", parse_all(["method=fedavg", *SMALL, "train.batch=7"])), tmp_path, "cpu") is None
     environment = json.loads((folder / "environment.json").read_bytes())
     environment["computes"]["processor"] = "another"
     (folder / "environment.json").write_text(json.dumps(environment))

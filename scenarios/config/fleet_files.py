@@ -1,7 +1,7 @@
 """Finds and reads the files that a scenario's fleet names.
 
 Files are searched under their names, then below the data roots (``data.root``, ``$FEDBR_DATA``, the user cache).
-Nothing here knows what a file says.
+Of what they say, only the rows of the user's own devices and networks are known here.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from costmodel.fleet.devices import Device, Network, devices, own_devices, own_networks
 from edge.data.locate import is_file, search_paths
 from edge.protocol.home import expanded
-from scenarios.config import schema
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
+from scenarios.config.schema import Scenario
 
 T = TypeVar("T")
+CALIBRATED = "devices"
+"""Folder of the user cache for the profiles of ``fedbr doctor --calibrate``."""
 
 
-def find(scenario: schema.Scenario, key: str, name: str) -> Path:
+def find(scenario: Scenario, key: str, name: str) -> Path:
     """The path of a file that the scenario names; ScenarioError naming the key if there is none."""
     try:
         as_named = expanded(name)
@@ -34,7 +37,7 @@ def find(scenario: schema.Scenario, key: str, name: str) -> Path:
     raise ScenarioError(f"{key} = {name!r}: no such file; searched {', '.join(map(str, {as_named: '', **below}))}")
 
 
-def read(scenario: schema.Scenario, key: str, name: str | None, reader: Callable[[Path], T]) -> T | None:
+def read(scenario: Scenario, key: str, name: str | None, reader: Callable[[Path], T]) -> T | None:
     """The content of a file that the scenario names under ``key``, if it does; ScenarioError that names the key."""
     if name is None:
         return None
@@ -55,3 +58,24 @@ def needed(table: str, file: str | None) -> str:
     if file is None:
         raise ScenarioError(f'{table}.kind = "trace" needs {table}.file')
     return file
+
+
+def own_rows(scenario: Scenario) -> tuple[dict[str, Device], dict[str, Network]]:
+    """The user's devices and networks: those of files that the scenario names, and calibrated devices."""
+    section = scenario.fleet
+    user_devices = read(scenario, "fleet.device_file", section.device_file, own_devices) or {}
+    user_networks = read(scenario, "fleet.network_file", section.network_file, own_networks) or {}
+    for name in dict.fromkeys(section.devices):  # a million names can stand for few devices
+        if name in devices() or name in user_devices:
+            continue
+        path = calibrated(name)
+        if path is None:
+            break  # an unknown device: the check of names stops here, too
+        user_devices |= read(scenario, "fleet.devices", str(path), own_devices) or {}
+    return user_devices, user_networks
+
+
+def calibrated(name: str) -> Path | None:
+    """The file of a calibrated device of this name (``fedbr doctor --calibrate``), if there is one."""
+    path = cache_folder() / CALIBRATED / f"{name}.toml"
+    return path if "/" not in name and is_file(path) else None

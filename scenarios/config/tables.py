@@ -1,0 +1,35 @@
+"""Nested tables, as TOML has them, by dotted keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+
+def leaves(tables: Mapping[str, Any], whole: Collection[str] = (), at: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of all values that are not tables, and of the tables ``whole``, which are values of their
+    own."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping) and f"{at}{key}" not in whole:
+            yield from leaves(value, whole, f"{at}{key}.")
+        else:
+            yield f"{at}{key}", value
+
+
+def value_at(tables: Any, key: str) -> Any:
+    """The value of a dotted key; None if it is not there."""
+    for part in key.split("."):
+        tables = tables.get(part) if isinstance(tables, Mapping) else None
+    return tables
+
+
+def set_value(tables: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in place; the tables that contain it are copied. ValueError if one of them is a value."""
+    *parts, last = key.split(".")
+    for part in parts:
+        inner = tables.setdefault(part, {})
+        if not isinstance(inner, Mapping):
+            raise ValueError(f"{key}: {part} is a value, not a table")
+        tables[part] = inner = dict(inner)
+        tables = inner
+    tables[last] = value

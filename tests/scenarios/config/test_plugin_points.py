@@ -1,0 +1,47 @@
+"""The table of plug-in points: its rows are those of the code that they name."""
+
+from __future__ import annotations
+
+import pytest
+
+from scenarios.config.plugin_points import BY_OPTIONS, PLUGIN_POINTS, PluginPoint, own_rows
+from scenarios.config.schema import all_fields
+from tests.plugins import optioned
+
+OWN_ROWS = {
+    "method": optioned.METHOD,
+    "server": optioned.SERVER,
+    "rounds.selection": optioned.SELECTION,
+    "rounds.policy": optioned.POLICY,
+    "train.lr_schedule": optioned.SCHEDULE,
+    "data.partition.kind": optioned.PARTITION,
+    "eval.metrics": optioned.METRIC,
+}
+
+
+@pytest.mark.parametrize("point", PLUGIN_POINTS, ids=lambda point: point.key)
+def test_a_point_finds_its_shipped_rows_by_name_and_refuses_those_of_others(point: PluginPoint) -> None:
+    assert point.shipped
+    for name, row in point.shipped.items():
+        assert point.row(name).name == name
+        assert point.is_row(row)
+    with pytest.raises(ValueError, match=r"did you mean|choose from"):
+        point.row("no-such-row")
+    assert [key for key, row in OWN_ROWS.items() if point.is_row(row)] == [point.key] * (point.key in OWN_ROWS)
+
+
+def test_keys_of_points_and_of_their_options_are_keys_of_a_scenario() -> None:
+    keys = {key for key, _ in all_fields()}
+    assert {point.key for point in PLUGIN_POINTS} | set(BY_OPTIONS) <= keys
+    tables = {key for key in keys if key.endswith("_options")}
+    assert tables == set(BY_OPTIONS), "every table of options belongs to a point"
+
+
+def test_rows_of_the_users_own_are_found_in_lists_and_in_joined_names() -> None:
+    tables = {
+        "method": "fedmlb+mine:SPEC",
+        "eval": {"metrics": ["accuracy", "mine:METRIC"]},
+        "data": {"partition": {"kind": "iid"}},
+    }
+    assert own_rows(tables) == [("method", "mine:SPEC"), ("eval.metrics", "mine:METRIC")]
+    assert own_rows({"eval": "nonsense", "rounds": {"policy": 3}}) == []
