@@ -13,7 +13,7 @@ from scenarios.api.caller import Caller
 from scenarios.api.calls import Folder, calling, path_of
 from scenarios.api.figures import RunFigures
 from scenarios.api.objects import as_names, axis_names, with_names
-from scenarios.api.requests import CompareRequest, ExperimentRequest, SweepRequest
+from scenarios.api.requests import BudgetRequest, CompareRequest, ExperimentRequest, SweepRequest, TuneRequest
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, listed, place
@@ -128,12 +128,11 @@ def compare(
 
     ``methods``: their names, also as one text with commas between them. ``seeds``: how many, counted up from ``seed``
     or the scenario's own; ``baseline``: the method that the report of several seeds compares others with. ``result``
-    has the accuracies at the smallest bytes and virtual time that all runs reached,
-    or with several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
-    finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
+    has the accuracies at the smallest bytes and virtual time that all runs reached, or with several seeds the rows and
+    tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison, finished runs are kept and
+    interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
     with calling(progress, on_round) as caller:
-        names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
         request = CompareRequest(
             workers=workers,
             device=device,
@@ -146,10 +145,7 @@ def compare(
             parallel=parallel,
             baseline=baseline,
         )
-        axis = axis_of(METHOD, [str(as_names({METHOD: method})[METHOD]).strip() for method in names])
-        common = values.overrides(as_names(overrides, scenario))
-        grid = Grid(values.named(with_names(scenario)), (axis,), common)
-        return _made(request.plan(grid), request, caller)
+        return _made(request.plan(_over_methods(scenario, methods, overrides)), request, caller)
 
 
 def sweep(
@@ -158,9 +154,9 @@ def sweep(
     *,
     seeds: int | None = None,
     baseline: str | None = None,
-    parallel: int | None = None,
     zipped: bool = False,
     targets: Sequence[float] = (),
+    parallel: int | None = None,
     out: Folder = "runs",
     run_id: str | None = None,
     workers: int | None = None,
@@ -175,9 +171,9 @@ def sweep(
     """Run a scenario over a grid of values and several seeds, each run to its limit, in one folder.
 
     ``grid``: dotted key -> its values, all combinations of which are run, or with ``zipped`` the lists side by side;
-    ``seeds``: how many (3 by default), counted up from ``seed`` or the scenario's own; ``baseline``: number
-    or name of the row that the report compares others with; ``parallel``: runs at a time, by default one, which share
-    the ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
+    ``seeds``: how many (3 by default), counted up from ``seed`` or the scenario's own; ``baseline``: number or name of
+    the row that the report compares others with; ``parallel``: runs at a time, by default one, which share the
+    ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
     ``on``: a Ray cluster, named as in `fedbr.run`, on whose nodes the runs are made as wholes, each with so many
     ``workers``: by default all that there is room for at the same time, or at most ``parallel``.
 
@@ -203,13 +199,100 @@ def sweep(
             targets=tuple(listed("targets", targets, "[0.9]")),
             baseline=baseline,
         )
-        if not isinstance(grid, Mapping):
-            raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
-        named = dict(axis_names(key, each, overrides, scenario) for key, each in grid.items())
-        axes = tuple(axis_of(key, values.several(key, each)) for key, each in named.items())
-        common = values.overrides(as_names(overrides, scenario))
-        cells = Grid(values.named(with_names(scenario)), axes, common, zipped)
-        return _made(request.plan(cells), request, caller)
+        return _made(request.plan(_grid(scenario, grid, overrides, zipped)), request, caller)
+
+
+def budget(
+    scenario: Scenario,
+    methods: Sequence[str] = ("fedavg", "fedbr"),
+    *,
+    nbytes: str | None = None,
+    seconds: str | None = None,
+    seeds: int = 3,
+    parallel: int | None = None,
+    out: Folder = "runs",
+    run_id: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    on: str | None = None,
+    time_limit: str | None = None,
+    progress: bool | None = None,
+    on_round: Callbacks = (),
+    seed: int | None = None,
+    **overrides: Any,
+) -> RunCollection:
+    """Measure the accuracy of each method at budgets of bytes and of virtual time: ``fedbr study budget``.
+
+    ``nbytes``, ``seconds``: budgets such as "1 MB,2 MB" and "5 min,15 min". Each method and seed is one run, to the
+    largest budget. Other arguments and errors as of `compare`.
+    """
+    with calling(progress, on_round) as caller:
+        request = BudgetRequest(
+            workers=workers,
+            device=device,
+            on=on,
+            time_limit=time_limit,
+            out=place("out", out),
+            run_id=run_id,
+            seed=seed,
+            seeds=seeds,
+            parallel=parallel,
+            nbytes=nbytes,
+            seconds=seconds,
+        )
+        return _made(request.plan(_over_methods(scenario, methods, overrides)), request, caller)
+
+
+def tune(
+    scenario: Scenario,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int = 1,
+    parallel: int | None = None,
+    out: Folder = "runs",
+    run_id: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    on: str | None = None,
+    time_limit: str | None = None,
+    progress: bool | None = None,
+    on_round: Callbacks = (),
+    seed: int | None = None,
+    **overrides: Any,
+) -> RunCollection:
+    """Choose settings of each method on clients' validation examples: ``fedbr study tune``.
+
+    ``grid``: ``method`` and other dotted keys -> values, of which every combination is a run per seed; test examples
+    are never evaluated. Other arguments and errors as of `sweep`.
+    """
+    with calling(progress, on_round) as caller:
+        request = TuneRequest(
+            workers=workers,
+            device=device,
+            on=on,
+            time_limit=time_limit,
+            out=place("out", out),
+            run_id=run_id,
+            seed=seed,
+            seeds=seeds,
+            parallel=parallel,
+        )
+        return _made(request.plan(_grid(scenario, grid, overrides)), request, caller)
+
+
+def _over_methods(scenario: Scenario, methods: Sequence[str], overrides: Mapping[str, Any]) -> Grid:
+    names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
+    return _grid(scenario, {METHOD: [name.strip() if isinstance(name, str) else name for name in names]}, overrides)
+
+
+def _grid(
+    scenario: Scenario, grid: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any], zipped: bool = False
+) -> Grid:
+    if not isinstance(grid, Mapping):
+        raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
+    named = dict(axis_names(key, each, overrides, scenario) for key, each in grid.items())
+    axes = tuple(axis_of(key, values.several(key, each)) for key, each in named.items())
+    return Grid(values.named(with_names(scenario)), axes, values.overrides(as_names(overrides, scenario)), zipped)
 
 
 def _made(experiment: Experiment, request: ExperimentRequest, caller: Caller) -> RunCollection:
