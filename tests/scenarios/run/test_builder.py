@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from costmodel.clock import Clock
+from costmodel.fleet import traces
 from costmodel.fleet.availability import Always, Diurnal, RecordedIntervals, Renewal
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.fleet import Fleet
@@ -484,6 +485,18 @@ def test_a_run_is_another_one_when_a_file_that_it_names_says_something_else(
     assert builder.identity(load("digits", parse_all([kind, f"{key}=file"]))) == known
     write(home / "file", after)
     assert builder.identity(load("digits", parse_all([kind, f"{key}=file"])))["files"] != known["files"]
+
+
+def test_all_that_depends_on_a_fleets_files_shares_one_record_until_their_content_changes(home: Path) -> None:
+    write(home / "t.csv", CAPACITIES)
+    scenario = load("digits", parsed(["fleet.trace=t.csv"])).scenario
+    first, again = fleet_files.read_inputs(scenario), fleet_files.read_inputs(scenario)
+    assert first.trace is again.trace
+    write(home / "t.csv", CAPACITIES.replace("100,", "101,"))
+    changed = fleet_files.read_inputs(scenario)
+    assert isinstance(first.trace, traces.Capacities) and isinstance(changed.trace, traces.Capacities)
+    seconds = first.trace.compute_seconds.tolist(), changed.trace.compute_seconds.tolist()
+    assert seconds == ([0.1, 0.2, 0.4], [0.101, 0.2, 0.4])
 
 
 def test_figures_that_were_added_later_leave_a_users_rows_in_the_chain_as_they_were(home: Path) -> None:
