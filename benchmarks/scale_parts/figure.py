@@ -1,4 +1,4 @@
-"""The figure of docs/scale.md: measured rounds beside perfect ones, and how many machines one coordinator can serve."""
+"""The figure of docs/evidence/scale.md: measured rounds beside perfect ones, and machines per coordinator."""
 
 from __future__ import annotations
 
