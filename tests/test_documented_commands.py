@@ -57,7 +57,10 @@ def resolve(command: Documented) -> None:
         load(values["scenario"], parse_all(values["overrides"] or []))
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in documented.pages()])
+EVIDENCE = sorted((ROOT / "docs" / "evidence").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in [*documented.pages(), *EVIDENCE]])
 def test_every_command_is_parsed_and_its_scenario_resolved(page: Path, folder: Path) -> None:
     for command in documented.commands(page):
         try:
