@@ -21,8 +21,8 @@ STD = (0.2470, 0.2435, 0.2616)
 """Of profile ``fedmlb-cifar``; pixels are 0..255."""
 
 
-def named(examples: int) -> str:
-    """What ``data.name`` says for so many training examples."""
+def data_name(examples: int) -> str:
+    """The value of ``data.name`` for so many training examples."""
     return f"{__name__}:{PREFIX}{examples}"
 
 
@@ -49,11 +49,8 @@ def files(places: Sequence[Path]) -> tuple[Path, ...]:
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
     """Both splits, drawn anew; the same for every process that asks."""
-    rng = np.random.default_rng(0)
-    train, test = (_drawn(rng, count) for count in (int(row.name.removeprefix(PREFIX)), TEST_EXAMPLES))
-    return Decoded(train, test, "")
-
-
-def _drawn(rng: np.random.Generator, count: int) -> Split:
-    pixels = rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8)
-    return Split(pixels, rng.integers(0, CLASSES, count))
+    rng, splits = np.random.default_rng(0), []
+    for count in (int(row.name.removeprefix(PREFIX)), TEST_EXAMPLES):
+        pixels = rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8)
+        splits.append(Split(pixels, rng.integers(0, CLASSES, count)))
+    return Decoded(splits[0], splits[1], "")

@@ -3,17 +3,15 @@
 The batched form stacks the clients' models (`torch.func.stack_module_state`) and runs one step of all of them at once
 (`vmap` of `functional_call`); it trains on the product's own batches of these clients, gathered for all at once. The
 other form is the product's: visits of `edge.training.trainer.LocalTrainer`. Both count downloads, batches, steps and
-uploads. One process, one thread of the CPU. It is a measurement alone: the product has no batched form.
+uploads. It is a measurement alone: the product has no batched form.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,44 +21,25 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
 from benchmarks.engine_parts.plain import load as load_blocks
-from benchmarks.gpu_parts.children import tell
-from benchmarks.gpu_parts.report import in_turns
-from benchmarks.gpu_parts.visits import ROUND, SHARE, Client, distance, flat, peak, reported, reset_peak
+from benchmarks.gpu_parts.visits import ROUND, SHARE, Client, Measurement, flat, run
+from benchmarks.harness import in_turns
 from edge.protocol.payload import MODEL, Floats
 from edge.training.batches import LocalBatches, cut
 
-WARM_UP = 1
 PLAIN = ("train.precision=fp32", "train.memory_format=contiguous")
 ONE, BATCHED, GRAPHS = "one after the other", "one batched model", "one after the other, CUDA graphs"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is measured."""
-
-    tomls: dict[str, str]
-    """Number of clients -> a scenario in which all of them have full batches alone"""
-    device: str
-    name: str
-    """Of the model, for tables"""
-    seconds: float
-    """Limit of this process"""
-    cycles: int
-    """Most turns"""
 
 
 class BatchedCohort:
     """All clients' models as one, for plain SGD without momentum."""
 
     def __init__(self, client: Client, clients: int) -> None:
-        self.trainer, self.clients = client.trainer, clients
-        self.lr = client.lr
-        self.config = client.trainer.job.train
+        self.trainer, self.clients, self.lr = client.trainer, clients, client.lr
         blocks = [module for _, module in client.trainer.model.blocks()]
         load_blocks(blocks, {key: vector.data for key, vector in client.start[MODEL].items()})
         self.model = nn.Sequential(*blocks).to(client.trainer.device)
 
-    def train(self) -> NDArray[np.float32]:
+    def train(self) -> Floats:
         """(clients, parameters): the models after a visit to each client."""
         parameters, buffers = stack_module_state([self.model] * self.clients)  # copies, (clients, ...) each
         for x, y in self._batches():
@@ -69,7 +48,8 @@ class BatchedCohort:
             gradients = torch.autograd.grad(losses.sum(), list(parameters.values()))
             with torch.no_grad():
                 torch._foreach_add_(list(parameters.values()), gradients, alpha=-self.lr)
-        return torch.cat([each.detach().flatten(1) for each in parameters.values()], 1).cpu().numpy()
+        models: Floats = torch.cat([each.detach().flatten(1) for each in parameters.values()], 1).cpu().numpy()
+        return models
 
     def _loss(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(self.model, (parameters, buffers), (x,)), y)
@@ -81,68 +61,41 @@ class BatchedCohort:
             yield x.reshape(self.clients, -1, *x.shape[1:]), y.reshape(self.clients, -1)
 
     def _orders(self, client: int) -> Iterator[NDArray[np.int64]]:
-        """Indices of the examples of each step of a client's visit, in the order that `LocalBatches` draws."""
-        indices = self.trainer.client_indices.train[client]
-        batches = LocalBatches(self.trainer.train_set, indices, self.config, (self.trainer.job.seed, ROUND, client))
+        """Indices of the examples of each step of a client's visit, in the order of `LocalBatches`."""
+        indices, job = self.trainer.client_indices.train[client], self.trainer.job
+        batches = LocalBatches(self.trainer.train_set, indices, job.train, (job.seed, ROUND, client))
         left = batches.plan.steps
         while left > 0:
-            for chosen in cut(indices[batches.order.permutation(len(indices))], self.config.batch, True):
+            for chosen in cut(indices[batches.order.permutation(len(indices))], job.train.batch, True):
                 if left == 0:
                     return
                 left -= 1
                 yield chosen
 
 
-def forms_of(toml: str, clients: int, device: str) -> tuple[Client, dict[str, Callable[[], Floats]]]:
-    """A client, and name -> all models after a visit to each client, (clients, parameters)."""
-    client = Client(toml, list(PLAIN), device)
+def main(scenario: str, clients: int, device: str, seconds: float, cycles: int) -> None:
+    """``seconds``: limit of this process."""
+    began, measurement = time.monotonic(), Measurement(device)
 
-    def one_by_one(by: Client = client) -> Floats:
-        return np.stack([by.visit(number) for number in range(clients)])
+    def visits(client: Client) -> Floats:
+        return np.stack([client.visit(number) for number in range(clients)])
 
-    forms: dict[str, Callable[[], Floats]] = {ONE: one_by_one, BATCHED: BatchedCohort(client, clients).train}
+    client = Client(scenario, PLAIN, device)
+    forms: dict[str, Callable[[], Floats]] = {
+        ONE: partial(visits, client),
+        BATCHED: BatchedCohort(client, clients).train,
+    }
     if client.trainer.device.type == "cuda":
-        captured = Client(toml, [*PLAIN, "train.graphs=true"], device)
-        forms[GRAPHS] = lambda: one_by_one(captured)
-    return client, forms
-
-
-def measured(request: Request, clients: int, until: float) -> None:
-    """One size of the cohort; no further turn begins after ``until``, on the monotonic clock."""
-    client, forms = forms_of(request.tomls[str(clients)], clients, request.device)
-    prefix, start = f"{request.name}, {clients} clients: ", flat(client.start)
-    seconds: dict[str, list[float]] = {name: [] for name in forms}
-    results: dict[str, Floats] = {}
-    nbytes: dict[str, int] = {}
-    for cycle in range(WARM_UP + request.cycles):
-        if cycle > WARM_UP and time.monotonic() > until:
-            break
-        for name in list(seconds):
-            taken = None
-            with reported(prefix + name):
-                before, started = reset_peak(client.trainer.device), time.perf_counter()
-                results[name] = forms[name]()
-                taken = (time.perf_counter() - started) / clients
-                nbytes[name] = peak(client.trainer.device) - before
-            if taken is None:
-                del seconds[name]
-            elif cycle >= WARM_UP:
-                seconds[name].append(taken)
-    for found in in_turns(seconds, {BATCHED: ONE, GRAPHS: ONE}):
-        note = ""
-        if found.to:
-            pairs = zip(results[found.what], results[found.to], strict=True)
-            off = [distance(own, other, start) for own, other in pairs]
-            note = f"models off by {statistics.median(off):.1e} of their way, by {max(off):.1e} at most"
-        to, memory = prefix + found.to if found.to else "", nbytes[found.what] or None
-        tell(replace(found, what=prefix + found.what, to=to, nbytes=memory, note=note))
-
-
-def main(text: str) -> None:
-    request, began = Request(**json.loads(text)), time.monotonic()
-    for number, clients in enumerate(map(int, request.tomls), 1):
-        measured(request, clients, began + SHARE * request.seconds * number / len(request.tomls))
+        forms[GRAPHS] = partial(visits, Client(scenario, [*PLAIN, "train.graphs=true"], device))
+    variants = {name: partial(measurement.seconds, name, form, clients) for name, form in forms.items()}
+    turns = in_turns(variants, cycles, 1, began + SHARE * seconds, keep_going=True)
+    start, notes = flat(client.start), {}
+    for name in set(turns.seconds) - {ONE}:
+        pairs = zip(measurement.models[name], measurement.models[ONE], strict=True)
+        off = [float(np.linalg.norm(own - other) / np.linalg.norm(other - start)) for own, other in pairs]
+        notes[name] = f"models off by {statistics.median(off):.1e} of their way, by {max(off):.1e} at most"
+    measurement.send(turns, {BATCHED: ONE, GRAPHS: ONE}, notes)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    run(main)

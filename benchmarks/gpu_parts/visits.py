@@ -1,7 +1,7 @@
 """Visits of one client in variants, in turns: ``python -m benchmarks.gpu_parts.visits REQUEST``.
 
-A visit is the whole work of a worker for it: download, batches, steps, upload. One process, one thread of the CPU. A
-variant that fails is a failed row, and the others go on.
+The request is the JSON of the arguments of `main`. One process, one thread of the CPU. A variant that fails is a failed
+line, and the others go on.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.gpu_parts.children import tell
-from benchmarks.gpu_parts.report import Row, in_turns
+from benchmarks.harness import MIB, Turns, failure, in_turns, send_line
 from edge.protocol.config import CPU
 from edge.protocol.messages import Train
 from edge.protocol.payload import MODEL, Floats, Payload
@@ -28,122 +27,95 @@ from scenarios.config.overrides import parse_all
 from scenarios.run.builder import job
 
 WARM_UP = 2
-"""Visits of each variant before it is timed, on a GPU: libraries choose kernels, graphs are captured"""
+"""Visits of each variant before it is timed, on a GPU: libraries choose kernels, graphs are captured."""
 SHARE = 0.8
-"""Of the limit, after which no further cycle begins"""
-ROUND = CLIENT = 0
-MOST_TEXT = 300
-"""Characters of an error in the table"""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is measured."""
-
-    toml: str
-    device: str
-    steps: int
-    """Of a visit"""
-    variants: dict[str, list[str]]
-    """Name -> overrides"""
-    bases: dict[str, str]
-    """Name -> the variant that it is held against"""
-    seconds: float
-    """Limit of this process"""
-    cycles: int
-    """Most turns"""
-    prefix: str
-    """Before the names in the table"""
-    same: list[str]
-    """Variants of one method, whose models differ by rounding alone"""
+"""Of the limit, after which no further cycle begins."""
+ROUND = 0
 
 
 class Client:
     """One client on one device."""
 
-    def __init__(self, toml: str, overrides: list[str], device: str) -> None:
-        loaded = load(toml, parse_all(overrides))
+    def __init__(self, scenario: str, overrides: Sequence[str], device: str) -> None:
+        loaded = load(scenario, parse_all(overrides))
         first = LocalTrainer(job(loaded, None, device, cache_folder()))
         description, self.start = first.describe(False)
         self.trainer = LocalTrainer(job(loaded, description, device, cache_folder()))
         self.lr = loaded.scenario.train.lr
 
-    def visit(self, client: int = CLIENT) -> Floats:
+    def visit(self, client: int = 0) -> Floats:
         """The model that goes up, as one vector on the host."""
-        update = self.trainer.train(Train(client, ROUND, self.lr, {}, self.start), None, None)
-        return flat(update.payload)
-
-    def timed(self) -> tuple[float, int, Floats]:
-        """(seconds, bytes of the GPU that the visit takes beside what is there, model)."""
-        before = reset_peak(self.trainer.device)
-        started = time.perf_counter()
-        model = self.visit()
-        return time.perf_counter() - started, peak(self.trainer.device) - before, model
+        return flat(self.trainer.train(Train(client, ROUND, self.lr, {}, self.start), None, None).payload)
 
 
 def flat(payload: Payload) -> Floats:
-    """A model as one vector."""
     return np.concatenate([vector.data for vector in payload[MODEL].values()])
 
 
-def reset_peak(device: torch.device) -> int:
-    """Bytes of the GPU in use now, from which a peak is counted; 0 without one."""
-    if device.type != "cuda":
-        return 0
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
+class Measurement:
+    """Variants of the same work: their seconds, peaks of the GPU's memory, and models of the last cycle."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+        self.nbytes: dict[str, int] = {}
+        self.models: dict[str, Floats] = {}
+
+    def seconds(self, name: str, work: Callable[[], Floats], count: int) -> float:
+        """Of ``work`` by ``count``."""
+        before = 0
+        if self.device.type != CPU:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = torch.cuda.memory_allocated(self.device)
+        started = time.perf_counter()
+        self.models[name] = work()
+        taken = time.perf_counter() - started
+        if self.device.type != CPU:
+            self.nbytes[name] = torch.cuda.max_memory_allocated(self.device) - before
+        return taken / count
+
+    def send(self, turns: Turns, bases: Mapping[str, str], notes: Mapping[str, str]) -> None:
+        for name in turns.seconds:
+            memory = [f"{self.nbytes[name] / MIB:.0f} MiB"] if name in self.nbytes else []
+            send_line(turns.line(name, bases.get(name, ""), *memory, *filter(None, [notes.get(name)])))
+        for name, error in turns.errors.items():
+            send_line(failure(name, error))
 
 
-def peak(device: torch.device) -> int:
-    """Most bytes of the GPU in use since `reset_peak`; 0 without one."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-
-
-def distance(model: Floats, other: Floats, start: Floats) -> float:
-    """How far a model is from another, relatively to how far that has moved."""
-    return float(np.linalg.norm(model - other) / np.linalg.norm(other - start))
-
-
-@contextmanager
-def reported(what: str) -> Iterator[None]:
-    """A failure in the block is a failed row."""
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:
-        tell(Row(what, note=f"{type(error).__name__}: {error}"[:MOST_TEXT], failed=True))
-
-
-def main(text: str) -> None:
-    request, began = Request(**json.loads(text)), time.monotonic()
-    seconds: dict[str, list[float]] = {}
-    nbytes: dict[str, int] = {}
-    models: dict[str, Floats] = {}
+def main(
+    scenario: str,
+    device: str,
+    variants: Mapping[str, Sequence[str]],
+    bases: Mapping[str, str],
+    seconds: float,
+    cycles: int,
+    same: Sequence[str],
+) -> None:
+    """``same``: variants of one method, whose models differ by rounding alone; ``seconds``: limit of this process."""
+    began, measurement = time.monotonic(), Measurement(device)
     clients: dict[str, Client] = {}
-    for name, overrides in request.variants.items():
-        with reported(request.prefix + name):
-            made = Client(request.toml, overrides, request.device)
-            for _ in range(1 if request.device == CPU else WARM_UP):
-                made.visit()
-            clients[name], seconds[name] = made, []
-    for cycle in range(request.cycles):
-        if cycle and time.monotonic() - began > SHARE * request.seconds:
-            break
-        for name in list(seconds):
-            taken = None
-            with reported(request.prefix + name):
-                taken, nbytes[name], models[name] = clients[name].timed()
-            if taken is None:
-                del seconds[name]
-            else:
-                seconds[name].append(taken / request.steps)
-    for found in in_turns(seconds, request.bases):
-        base, note = models.get(found.to), ""
-        if base is not None and {found.what, found.to} <= set(request.same):
-            start = flat(clients[found.what].start)
-            note = f"model off by {distance(models[found.what], base, start):.1e} of its way"
-        to, memory = request.prefix + found.to if found.to else "", nbytes[found.what] or None
-        tell(replace(found, what=request.prefix + found.what, to=to, nbytes=memory, note=note))
+
+    def step_seconds(name: str, overrides: Sequence[str]) -> float:
+        if name not in clients:
+            clients[name] = Client(scenario, overrides, device)
+        client = clients[name]
+        return measurement.seconds(name, client.visit, client.trainer.job.train.local_steps or 1)
+
+    visits = {name: partial(step_seconds, name, overrides) for name, overrides in variants.items()}
+    warm_up = 1 if device == CPU else WARM_UP
+    turns = in_turns(visits, cycles, warm_up, began + SHARE * seconds, keep_going=True)
+    notes = {}
+    for name, base in bases.items():
+        if {name, base} <= set(same) & set(turns.seconds):
+            own, other, start = measurement.models[name], measurement.models[base], flat(clients[name].start)
+            off = np.linalg.norm(own - other) / np.linalg.norm(other - start)
+            notes[name] = f"model off by {off:.1e} of its way"
+    measurement.send(turns, bases, notes)
+
+
+def run(measure: Callable[..., Any]) -> None:
+    torch.set_num_threads(1)
+    measure(**json.loads(sys.argv[1]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    run(main)
