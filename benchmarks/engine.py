@@ -235,7 +235,8 @@ def portable_steps(options: Options) -> Iterator[Line]:
 
 
 def median_answer(helper: Helper, question: str) -> float:
-    return statistics.median(helper.ask(question))
+    answers: list[float] = helper.ask(question)
+    return statistics.median(answers)
 
 
 # --- E, F: start-up and memory ----------------------------------------------------------------------------------------

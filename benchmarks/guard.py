@@ -11,7 +11,8 @@ sums      fedavg with ``aggregate.sum = "fixed_point"``
 fleet     clients that come and go, crash, and share access links whose bandwidth varies: synchronous, and fedbuff
 workers   fedbr with 1 and with 3 worker processes
 killed    a SIGKILL of the coordinator after its first rounds, then ``fedbr resume``: synchronous, and fedbuff
-check     the whole of ``fedbr check NAME --json`` for every shipped scenario, less where its data were found
+check     the whole of ``fedbr check NAME --json`` for every shipped scenario, without the place of its data; resident
+          memory is not compared
 
 Of a run it records the summary that ``--json`` prints, without wall-clock seconds and paths; a digest of each virtual
 column of the ledger; and, apart from these results, the last hash of the chain, which ``--results-only`` leaves out.
@@ -48,6 +49,8 @@ TABLES = {"rounds": "round", "visits": "visit", "transfers": "visit, direction, 
 """Tables and views with virtual columns -> the order of their rows."""
 HOST_KEYS = ("run_dir", "data", "wall_seconds")
 """Keys of a run's summary that say where and how long it ran."""
+RESIDENT_KEYS = (" > coordinator_nbytes", " > worker_nbytes")
+"""Forecasts of memory contain the resident memory of the process that makes them."""
 MOST_NAMED = 20
 LIMIT_SECONDS = 120.0
 OPTIONS = {
@@ -82,11 +85,6 @@ def fedbr(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def names(what: str) -> Iterator[Mapping[str, Any]]:
-    """The rows of ``fedbr list``."""
-    yield from fedbr("list", what)
-
-
 def words(*overrides: str, method: str = "fedavg", rounds: int = 4, workers: int = 2) -> list[str]:
     """The command of a short run."""
     options = [f"method_options.{option}" for part in method.split("+") for option in OPTIONS.get(part, ())]
@@ -100,14 +98,14 @@ Commands = Iterator[tuple[str, list[str]]]
 
 
 def methods() -> Commands:
-    for row in names("methods"):
+    for row in fedbr("list", "methods"):
         method = row["name"] if row["joins"] is None else f"fedavg+{row['name']}"
         yield method, words(method=method)
     yield "fedmlb+fedprox+feddyn", words(method="fedmlb+fedprox+feddyn")
 
 
 def servers() -> Commands:
-    return ((row["name"], words(f"server={row['name']}")) for row in names("servers") if row["name"] != "plain")
+    return ((row["name"], words(f"server={row['name']}")) for row in fedbr("list", "servers") if row["name"] != "plain")
 
 
 def policies() -> Commands:
@@ -136,7 +134,7 @@ def killed() -> Commands:
 
 
 def check() -> Commands:
-    return ((row["name"], ["check", row["name"]]) for row in names("scenarios"))
+    return ((row["name"], ["check", row["name"]]) for row in fedbr("list", "scenarios"))
 
 
 PARTS = {part.__name__: part for part in (methods, servers, policies, sums, fleet, workers, killed, check)}
@@ -257,9 +255,8 @@ def differences(
     ``renamed``: old dotted name of a table of scenarios -> its new name.
     """
     was, now = {new_path(path, renamed): value for path, value in flat(before)}, dict(flat(after))
-    hashes = (" > chain", " > column files")
-    paths = [path for path in was if not (results_only and path.endswith(hashes))]
-    pairs = [(path, was[path], now.get(path, "absent")) for path in paths]
+    left_out = (*RESIDENT_KEYS, *((" > chain", " > column files") if results_only else ()))
+    pairs = [(path, was[path], now.get(path, "absent")) for path in was if not path.endswith(left_out)]
     return [f"{path}: {after!r} instead of {before!r}" for path, before, after in pairs if before != after]
 
 

@@ -232,11 +232,17 @@ class Helper:
         self._in, self._out = self._process.stdin, self._process.stdout
         if self._out.readline() != "ready\n":
             self._process.kill()
-            raise RuntimeError(f"{words[2]} did not start")
+            raise RuntimeError(f"{' '.join(words[1:3])} did not start")
 
     def ask(self, question: Any) -> Any:
+        self.send(question)
+        return self.receive()
+
+    def send(self, question: Any) -> None:
         self._in.write(json.dumps(question) + "\n")
         self._in.flush()
+
+    def receive(self) -> Any:
         if line := self._out.readline():
             return json.loads(line)
         raise RuntimeError("a helper ended before it answered")
