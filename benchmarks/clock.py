@@ -1,71 +1,41 @@
 """What the clock achieves on this machine, beside its bars: ``python benchmarks/clock.py [--parts rounds,links]``.
 
-rounds       a round of 1,000,000 clients, and memory per client
-links        flows on one full link, contended rounds
-streams      asynchronous clients
-large        1,000,000 contended clients: minutes and gigabytes, only if it is named
-load         one scenario, really trained, by one worker on this machine as it is, and by eight beside busy processes
-calibration  predicted CPU time of steps of models to which no calibrated device is fitted, against measured
-neighbours   CPU time of a step beside other processes that train
+rounds   a round of 1,000,000 clients, and memory per client
+links    flows on one full link, contended rounds
+streams  asynchronous clients
+large    1,000,000 contended clients: minutes and gigabytes, only if it is named
 
-Speeds are medians of a few repetitions by the clock on the wall, so other work on the machine shows in them; nothing
-else does. `tests/costmodel` holds that fair shares are those of a plain solver, and that a batch is SimPy to the bit.
+Speeds are medians of a few repetitions by the clock on the wall, so other work on the machine shows in them.
+`tests/costmodel` holds that fair shares are those of a plain solver, and that a batch is SimPy to the bit;
+``fedbr doctor --calibrate`` shows how far predicted steps are from measured ones.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.harness import (
-    AS_WORKER,
-    CORES,
     FEDBR,
-    Helper,
     Line,
     Options,
     Part,
     answer,
     at_most,
-    identical,
     in_turns,
     main,
 )
 from costmodel.network.transfers import transfer_batch
-from scenarios.studies import doctor
 from scenarios.studies.stress import stress
-
-BUSY = "import time\nend = time.monotonic() + 120\nwhile time.monotonic() < end: pass"
-STEPS = """
-import json, time, torch
-from edge.profile.calibrate import measure
-from edge.models.registry import MODELS
-torch.set_num_threads(1)
-row = MODELS["digits-cnn"]
-list(measure(row, row.width, (32,), range(5, 6)))
-print("ready", flush=True)
-input()
-start = time.perf_counter()
-(found,) = measure(row, row.width, (32,), range(300, 301))
-print(json.dumps([found.seconds, time.perf_counter() - start]))
-"""
-"""Training steps in a process of its own: [CPU seconds of the median step, wall seconds of all]."""
-
-
-# --- speed ------------------------------------------------------------------------------------------------------------
 
 
 def rounds(options: Options) -> Iterator[Line]:
@@ -136,71 +106,7 @@ def median_seconds(call: Callable[[], object], options: Options) -> float:
     return in_turns({"call": seconds}, options.cycles(3)).median("call")
 
 
-# --- what must not matter ---------------------------------------------------------------------------------------------
-
-
-def load(options: Options) -> Iterator[Line]:
-    """Twice as many processes spin beside the second run as there are cores."""
-    results = []
-    with contextlib.ExitStack() as stack:
-        for workers in (1, 8):
-            for _ in range(2 * CORES if workers > 1 else 0):
-                busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", BUSY]))
-                stack.callback(busy.kill)
-            words = ("run", "digits", "rounds.max=5", "--workers", str(workers), "--json")
-            run = answer([*FEDBR, *words, "--out", str(options.folder)])
-            results.append([run[key] for key in ("virtual_seconds", "joules", "model_sha256")])
-    yield identical(f"1 worker, and 8 while {2 * CORES} processes spin", results[0] == results[1])
-
-
-# --- computing --------------------------------------------------------------------------------------------------------
-
-
-def calibration(options: Options) -> Iterator[Line]:
-    """The user's own cache is left alone."""
-    with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(options.folder)):
-        result = doctor.calibrate("benchmark")
-    worst: dict[str, float] = {}
-    for row in result["measurements"]:
-        if not row["fitted"]:
-            name = row["model"] if row["width"] is None else f"{row['model']}, width {row['width']}"
-            worst[name] = max(worst.get(name, 0.0), abs(row["relative_error"]))
-    for name, off in worst.items():
-        yield at_most(f"step of {name}: predicted against measured", off, doctor.BAR, "off by {:.0%}")
-    spread = result["not_fitted"]["spread"]
-    yield at_most("  the measurements themselves, from pass to pass", spread, form="differ by {:.0%}")
-
-
-def neighbours(options: Options) -> Iterator[Line]:
-    """CPU time of a step beside how many others run the same; the wall's clock shows why it is not asked."""
-    alone = steps(1)
-    for processes in (CORES, 2 * CORES, 4 * CORES)[: 1 if options.quick else 3]:
-        beside = steps(processes)
-        cpu, wall = beside[0] / alone[0] - 1, beside[1] / alone[1]
-        yield Line(f"CPU time of a step, {processes} processes", f"{cpu:+.1%}", cpu, "within 10 %", abs(cpu) <= 0.1)
-        yield at_most("  on the wall (negative control)", wall, form="x {:.2f}")
-
-
-def steps(processes: int) -> tuple[float, float]:
-    """Medians over so many processes of `STEPS`, all of which begin together."""
-    with contextlib.ExitStack() as stack:
-        words = [sys.executable, "-c", STEPS]
-        helpers = [stack.enter_context(Helper(words, AS_WORKER)) for _ in range(processes)]
-        for helper in helpers:
-            helper.send("")
-        answers = [helper.receive() for helper in helpers]
-    return statistics.median(cpu for cpu, _ in answers), statistics.median(wall for _, wall in answers)
-
-
-PARTS: dict[str, Part] = {
-    "rounds": rounds,
-    "links": links,
-    "streams": streams,
-    "large": large,
-    "load": load,
-    "calibration": calibration,
-    "neighbours": neighbours,
-}
+PARTS: dict[str, Part] = {"rounds": rounds, "links": links, "streams": streams, "large": large}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, PARTS, on_request=("large",)))

@@ -18,8 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -36,7 +35,6 @@ from benchmarks.harness import (  # noqa: E402
     BF16,
     FEDBR,
     MIB,
-    Helper,
     Line,
     Options,
     Part,
@@ -54,7 +52,7 @@ from benchmarks.harness import (  # noqa: E402
 )
 from benchmarks.product import Federation, Request, differences  # noqa: E402
 from coordinator.workers.launcher import THREADS, environment  # noqa: E402
-from edge.protocol.portable import NATIVE, PORTABLE  # noqa: E402
+from edge.protocol.portable import NATIVE, PORTABLE, Instructions  # noqa: E402
 from edge.runtime.numerics import lacking  # noqa: E402
 
 LAYOUTS = ("contiguous", "channels_last")
@@ -111,10 +109,7 @@ BF16_BAR = 0.70
 
 
 class Contest:
-    """The product under some settings, and the floor in both layouts, on the same rounds.
-
-    A floor that waits for its turn only reads from a pipe. The first round of each is not timed.
-    """
+    """The product under some settings, and the floor in both layouts, on the same rounds. The first is not timed."""
 
     def __init__(self, part: str, work: Workload, settings: Sequence[str], options: Options) -> None:
         self.work, self.options, self.settings = work, options, settings
@@ -128,14 +123,9 @@ class Contest:
     def play(self) -> Turns:
         """All repetitions: each competitor's median seconds per round. A run is the first of all: its ledger says which
         clients take part in which round."""
-        with ExitStack() as stack:
-            variants: dict[str, Callable[[], float]] = {
-                f"run {setting}".strip(): partial(self._run, setting) for setting in self.settings
-            }
-            for layout in LAYOUTS:
-                floor = stack.enter_context(Helper(module("engine_parts.floor", self.toml, layout), THREADS))
-                variants[layout] = partial(self._floor, layout, floor)
-            return in_turns(variants, self.options.cycles(self.work.repeats))
+        variants = {f"run {setting}".strip(): partial(self._run, setting) for setting in self.settings}
+        variants |= {layout: partial(self._floor, layout) for layout in LAYOUTS}
+        return in_turns(variants, self.options.cycles(self.work.repeats))
 
     def _run(self, setting: str) -> float:
         first, overrides = (None, (setting,)) if setting else (self.first("run"), ())
@@ -145,8 +135,9 @@ class Contest:
         self.shares[setting].append(sum(cpu) / sum(seconds))
         return statistics.median(seconds)
 
-    def _floor(self, layout: str, floor: Helper) -> float:
-        seconds: list[float] = floor.ask({"rounds": self.clients, "save": self.first(layout)})
+    def _floor(self, layout: str) -> float:
+        request = {"scenario": self.toml, "layout": layout, "rounds": self.clients, "save": self.first(layout)}
+        seconds: list[float] = answer(module("engine_parts.floor", json.dumps(request)), THREADS)
         return statistics.median(seconds[1:])
 
     def first(self, competitor: str) -> str:
@@ -218,25 +209,20 @@ def portable_steps(options: Options) -> Iterator[Line]:
     models: Mapping[str, tuple[str, int]] = {"digits": ("digits", 20)} | {
         name: (federation.write(options.folder, "H"), steps) for name, (federation, steps) in federations.items()
     }
-    with ExitStack() as stack:
-        helpers = {
-            each: stack.enter_context(Helper(module("engine_parts.steps", each, json.dumps(models)), environment(each)))
-            for each in (NATIVE, PORTABLE)
-        }
-        for model in models:
-            variants: dict[str, Callable[[], float]] = {
-                name: partial(median_answer, helper, model) for name, helper in helpers.items()
-            }
-            turns = in_turns(variants, options.cycles(15), warm_up=2)
-            options.details[f"H {model}"] = turns.seconds
-            for name in helpers:
-                yield at_most(f"{model}: {name}, CPU", 1e3 * turns.median(name), form="{:.2f} ms")
-            yield at_most(f"{model}: portable / native", turns.ratio(PORTABLE, NATIVE))
+    seconds: dict[str, dict[str, list[float]]] = {model: {NATIVE: [], PORTABLE: []} for model in models}
 
+    def measure(instructions: Instructions) -> float:
+        words = module("engine_parts.steps", instructions, json.dumps(models))
+        for model, step in answer(words, environment(instructions)).items():
+            seconds[model][instructions].append(step)
+        return 0.0
 
-def median_answer(helper: Helper, question: str) -> float:
-    answers: list[float] = helper.ask(question)
-    return statistics.median(answers)
+    in_turns({NATIVE: partial(measure, NATIVE), PORTABLE: partial(measure, PORTABLE)}, options.cycles(15))
+    options.details["H"] = seconds
+    for model, turns in ((model, Turns(taken)) for model, taken in seconds.items()):
+        for name in (NATIVE, PORTABLE):
+            yield at_most(f"{model}: {name}, CPU", 1e3 * turns.median(name), form="{:.2f} ms")
+        yield at_most(f"{model}: portable / native", turns.ratio(PORTABLE, NATIVE))
 
 
 # --- E, F: start-up and memory ----------------------------------------------------------------------------------------

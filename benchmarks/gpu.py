@@ -9,7 +9,6 @@ workers   1, 2, 4 and 8 workers on one GPU: seconds of a visit (those of a round
 graphs    steps as they are, and replayed from CUDA graphs
 precision fp32, tf32 and bf16, in both memory formats
 pathways  FedMLB's pathways one after the other, and as one sweep
-cohort    a cohort as one batched model (torch.func), and its clients one after the other
 
 A visit is the whole work of a worker for one client: download, batches, steps, upload; the memory is that of a visit
 beside what is there before. Each part has its own limit; one that fails is reported, and the others go on. Exits with 1
@@ -21,7 +20,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,10 +94,7 @@ def tests(options: Options) -> Iterator[Line]:
         yield Line("tests", NO_GPU)
         return
     words = [sys.executable, "-m", "pytest", "-q", "-rfEs", "--tb=short", "-p", "no:cacheprovider", *TESTS]
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
-        code = run_for(words, limit(options, 80), output, {})
-        output.seek(0)
-        text = output.read()
+    code, text = run_for(words, limit(options, 80))
     options.details["tests"] = text
     lines = [each for each in text.splitlines() if each.strip()]
     for line in lines:
@@ -129,7 +124,9 @@ def workers(options: Options) -> Iterator[Line]:
             request = Request(toml, (), count, 3 if quick else 6, options.device, memory=options.device == CPU)
             try:
                 with gpu_growth(options.device) as growth:
-                    run = answer(module("product", json.dumps(asdict(request))), max(1.0, until - time.monotonic()))
+                    run = answer(
+                        module("product", json.dumps(asdict(request))), limit_seconds=max(1.0, until - time.monotonic())
+                    )
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 yield failure(what, str(error))
                 continue
@@ -183,7 +180,7 @@ def in_variants(
             "cycles": options.cycles(15),
             "same": [name for name in variants if name != FEDAVG],
         }
-        for line in lines_of(federation.name, module("gpu_parts.visits", json.dumps(request)), seconds):
+        for line in lines_of(federation.name, module("gpu_visits", json.dumps(request)), seconds):
             yield replace(line, what=f"{federation.name}: {line.what}")
 
 
@@ -231,32 +228,12 @@ def pathways(options: Options) -> Iterator[Line]:
     yield from in_variants(options, works, variants, bases)
 
 
-def cohort(options: Options) -> Iterator[Line]:
-    """Clients together and one by one."""
-    digits = [Federation(n, 0, n, visit(10), "digits-cnn", batch=16, data="digits") for n in (4, 16, 64)]
-    rows = [Federation(n, 0, n, visit(10), "mlp", batch=10, data="breast-cancer") for n in (8, 32)]
-    cnns = [Federation(n, 100, n, visit(10)) for n in (8, 64)]
-    works = [digits[0], rows[0]] if options.quick else [*digits, *rows, *cnns]
-    for federation, seconds in shares(works, limit(options, 75)):
-        request = {
-            "scenario": federation.write(options.folder, "cohort"),
-            "clients": federation.clients,
-            "device": options.device,
-            "seconds": seconds,
-            "cycles": options.cycles(15),
-        }
-        what = f"{federation.name}, {federation.clients} clients"
-        for line in lines_of(what, module("gpu_parts.cohort", json.dumps(request)), seconds):
-            yield replace(line, what=f"{what}: {line.what}")
-
-
 PARTS: dict[str, Part] = {
     "tests": tests,
     "workers": workers,
     "graphs": graphs,
     "precision": precision,
     "pathways": pathways,
-    "cohort": cohort,
 }
 
 if __name__ == "__main__":

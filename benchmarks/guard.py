@@ -37,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -104,10 +104,6 @@ def methods() -> Commands:
     yield "fedmlb+fedprox+feddyn", words(method="fedmlb+fedprox+feddyn")
 
 
-def servers() -> Commands:
-    return ((row["name"], words(f"server={row['name']}")) for row in fedbr("list", "servers") if row["name"] != "plain")
-
-
 def policies() -> Commands:
     for policy, keys in POLICIES.items():
         yield policy, words(*keys)
@@ -115,40 +111,26 @@ def policies() -> Commands:
         yield f"{policy}, fedbr", words(*POLICIES[policy], method="fedbr")
 
 
-def sums() -> Commands:
-    yield "fixed_point", words("aggregate.sum=fixed_point")
-
-
-def fleet() -> Commands:
-    yield "sync", words(*FLEET)
-    yield "fedbuff", words(*FLEET, *POLICIES["fedbuff"])
-
-
-def workers() -> Commands:
-    return ((f"{count}", words(method="fedbr", workers=count)) for count in (1, 3))
-
-
-def killed() -> Commands:
-    yield "sync, fedbr", words(method="fedbr", rounds=12)
-    yield "fedbuff", words(*POLICIES["fedbuff"], rounds=12)
-
-
-def check() -> Commands:
-    return ((row["name"], ["check", row["name"]]) for row in fedbr("list", "scenarios"))
-
-
-PARTS = {part.__name__: part for part in (methods, servers, policies, sums, fleet, workers, killed, check)}
+PARTS: dict[str, Callable[[], Commands]] = {
+    "methods": methods,
+    "servers": lambda: (
+        (row["name"], words(f"server={row['name']}")) for row in fedbr("list", "servers") if row["name"] != "plain"
+    ),
+    "policies": policies,
+    "sums": lambda: iter([("fixed_point", words("aggregate.sum=fixed_point"))]),
+    "fleet": lambda: iter([("sync", words(*FLEET)), ("fedbuff", words(*FLEET, *POLICIES["fedbuff"]))]),
+    "workers": lambda: ((f"{count}", words(method="fedbr", workers=count)) for count in (1, 3)),
+    "killed": lambda: iter(
+        [
+            ("sync, fedbr", words(method="fedbr", rounds=12)),
+            ("fedbuff", words(*POLICIES["fedbuff"], rounds=12)),
+        ]
+    ),
+    "check": lambda: ((row["name"], ["check", row["name"]]) for row in fedbr("list", "scenarios")),
+}
 
 
 # --- what is recorded -------------------------------------------------------------------------------------------------
-
-
-def recorded(part: str, command: list[str]) -> dict[str, Any]:
-    """What is recorded of a command; of one that fails, the reason."""
-    try:
-        return forecast(command) if part == "check" else run(command, to_be_killed=part == "killed")
-    except CommandFailedError as error:
-        return {"failed": str(error)}
 
 
 def run(command: list[str], *, to_be_killed: bool) -> dict[str, Any]:
@@ -216,24 +198,27 @@ def forecast(command: list[str]) -> dict[str, Any]:
     return said if data.pop("found") else {"skipped": data["warning"]}  # where it was found is a path of this machine
 
 
-def record(parts: list[str]) -> dict[str, Any]:
-    """All parts, by part and name, made with an empty cache: FLOPs, partitions and decoded data are computed anew."""
-    everything: dict[str, Any] = {}
+def record(parts: list[str]) -> dict[str, dict[str, Any]]:
+    """All parts, by part and name; of a command that fails, the reason.
+
+    They are made with an empty cache: FLOPs, partitions and decoded data are computed anew.
+    """
+    everything: dict[str, dict[str, Any]] = {part: {} for part in parts}
     with tempfile.TemporaryDirectory(prefix="guard-cache-") as cache, mock.patch.dict(os.environ, XDG_CACHE_HOME=cache):
-        for part in parts:
-            everything[part] = recorded_part(part)
+        for part, entries in everything.items():
+            for name, command in PARTS[part]():
+                began = time.monotonic()
+                try:
+                    entry = forecast(command) if part == "check" else run(command, to_be_killed=part == "killed")
+                except CommandFailedError as error:
+                    entry = {"failed": str(error)}
+                entries[name] = entry
+                reason = "".join(f", {key}: {entry[key]}" for key in ("failed", "skipped") if key in entry)
+                print(f"{part} {name}: {time.monotonic() - began:.1f} s{reason}", file=sys.stderr, flush=True)
     return everything
 
 
-def recorded_part(part: str) -> dict[str, Any]:
-    """A part, by name."""
-    entries: dict[str, Any] = {}
-    for name, command in PARTS[part]():
-        began = time.monotonic()
-        entry = entries[name] = recorded(part, command)
-        reason = "".join(f", {key}: {entry[key]}" for key in ("failed", "skipped") if key in entry)
-        print(f"{part} {name}: {time.monotonic() - began:.1f} s{reason}", file=sys.stderr, flush=True)
-    return entries
+# --- comparing --------------------------------------------------------------------------------------------------------
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -274,23 +259,23 @@ def main() -> int:
     parser.add_argument("--parts", metavar=",".join(PARTS), help="by default all, or all that the file has")
     parser.add_argument("--results-only", action="store_true", help="compare no hashes of chains and files")
     parser.add_argument("--renamed", metavar="OLD=NEW", action="append", default=[], help="a table of scenarios")
-    asked = parser.parse_args()
-    before = json.loads(asked.file.read_text()) if asked.action == "compare" else None
-    parts = asked.parts.split(",") if asked.parts else list(before or PARTS)
+    options = parser.parse_args()
+    before = json.loads(options.file.read_text()) if options.action == "compare" else None
+    parts = options.parts.split(",") if options.parts else list(before or PARTS)
     unknown = [part for part in parts if part not in (before or PARTS) or part not in PARTS]
     if unknown:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(before or PARTS)}")
     after = record(parts)
     failed = [f"{part} {name} failed" for part in parts for name, entry in after[part].items() if "failed" in entry]
     if before is None:
-        asked.file.write_text(json.dumps(after, indent=1) + "\n")
-        print("\n".join([*failed, f"{asked.file} written"]))
+        options.file.write_text(json.dumps(after, indent=1) + "\n")
+        print("\n".join([*failed, f"{options.file} written"]))
         return 1 if failed else 0
-    renamed = dict(pair.split("=", 1) for pair in asked.renamed)
+    renamed = dict(pair.split("=", 1) for pair in options.renamed)
     same_parts = {part: before[part] for part in parts}
-    found = differences(same_parts, after, results_only=asked.results_only, renamed=renamed)
-    print("\n".join([*found[:MOST_NAMED], f"differences: {len(found)}"]))
-    return 1 if failed or found else 0
+    lines = differences(same_parts, after, results_only=options.results_only, renamed=renamed)
+    print("\n".join([*lines[:MOST_NAMED], f"differences: {len(lines)}"]))
+    return 1 if failed or lines else 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import math
 import os
+import signal
 import sqlite3
 import statistics
 import subprocess
@@ -23,8 +24,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 from unittest import mock
 
 import psutil
@@ -69,10 +69,6 @@ def at_most(what: str, value: float, bar: float | None = None, form: str = "{:.3
     """A line whose value must not exceed its bar, if it has one."""
     limit = ("", None) if bar is None else (f"<= {form.format(bar)}", value <= bar)
     return Line(what, form.format(value) + more, value, *limit)
-
-
-def identical(what: str, is_same: bool) -> Line:
-    return Line(what, "identical" if is_same else "different", None, "identical", is_same)
 
 
 @dataclass
@@ -158,9 +154,13 @@ def module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"benchmarks.{name}", *arguments]
 
 
-def answer(words: Sequence[str], limit_seconds: float = PROCESS_SECONDS) -> Any:
+Environment = Mapping[str, str]
+
+
+def answer(words: Sequence[str], environment: Environment | None = None, limit_seconds: float = PROCESS_SECONDS) -> Any:
     """The JSON that a process prints last; RuntimeError with the end of its errors if it fails."""
-    done = subprocess.run(words, cwd=ROOT, check=False, capture_output=True, text=True, timeout=limit_seconds)
+    env = os.environ | (environment or {})
+    done = subprocess.run(words, cwd=ROOT, env=env, check=False, capture_output=True, text=True, timeout=limit_seconds)
     if done.returncode or not done.stdout.strip():
         tail = " | ".join(done.stderr.strip().splitlines()[-3:])
         raise RuntimeError(f"{' '.join(words[2:4])} ended with {done.returncode}: {tail}")
@@ -177,84 +177,35 @@ def send_line(line: Line) -> None:
 
 
 def lines_of(
-    what: str,
-    words: Sequence[str],
-    limit_seconds: float = PROCESS_SECONDS,
-    environment: Mapping[str, str] = MappingProxyType({}),
+    what: str, words: Sequence[str], limit_seconds: float = PROCESS_SECONDS, environment: Environment | None = None
 ) -> Iterator[Line]:
-    """The lines that a child sends; a last one with the reason, if it fails or reaches its limit.
-
-    The child has a session of its own, whose processes all end with it.
-    """
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
-        code = run_for(words, limit_seconds, output, environment)
-        output.seek(0)
-        others = []
-        for text in output:
-            if text.startswith('{"what"'):
-                yield Line(**json.loads(text))
-            elif text.strip():
-                others.append(text.strip())
+    """The lines that a child sends; a last one with the reason, if it fails or reaches its limit."""
+    code, output = run_for(words, limit_seconds, environment)
+    lines = [text for text in output.splitlines() if text.strip()]
+    yield from (Line(**json.loads(text)) for text in lines if text.startswith('{"what"'))
     if code is None:
         yield failure(what, f"ended after its limit of {limit_seconds:.0f} s")
     elif code:
-        yield failure(what, f"exit code {code}: {' / '.join(others[-3:])}")
+        last = [text.strip() for text in lines if not text.startswith('{"what"')][-3:]
+        yield failure(what, f"exit code {code}: {' / '.join(last)}")
 
 
-def run_for(words: Sequence[str], seconds: float, output: Any, environment: Mapping[str, str]) -> int | None:
-    """The exit code of a process, None if it was stopped after so many seconds."""
-    child = subprocess.Popen(
-        words,
-        cwd=ROOT,
-        env=os.environ | environment,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        return child.wait(max(1.0, seconds))
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, 9)
-        child.wait()
-
-
-class Helper:
-    """A process that answers each line with one line, and idles in between."""
-
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            words, cwd=ROOT, env=os.environ | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
-        if self._out.readline() != "ready\n":
-            self._process.kill()
-            raise RuntimeError(f"{' '.join(words[1:3])} did not start")
-
-    def ask(self, question: Any) -> Any:
-        self.send(question)
-        return self.receive()
-
-    def send(self, question: Any) -> None:
-        self._in.write(json.dumps(question) + "\n")
-        self._in.flush()
-
-    def receive(self) -> Any:
-        if line := self._out.readline():
-            return json.loads(line)
-        raise RuntimeError("a helper ended before it answered")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._in.close()
-        end(self._process)
-        self._out.close()
+def run_for(words: Sequence[str], seconds: float, environment: Environment | None = None) -> tuple[int | None, str]:
+    """(exit code, or None after so many seconds; stdout and stderr) of a child in a session of its own, whose processes
+    all end with it."""
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        options: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
+        child = subprocess.Popen(words, cwd=ROOT, env=os.environ | (environment or {}), **options)
+        try:
+            code: int | None = child.wait(max(1.0, seconds))
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        output.seek(0)
+        return code, output.read()
 
 
 def end(process: subprocess.Popen[Any], seconds: float = 10.0) -> None:

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from unittest import mock
@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.harness import end, module  # noqa: E402
 from benchmarks.product import Request, differences  # noqa: E402
-from benchmarks.scale_model import CoordinatorCost, Measured, draw, fit  # noqa: E402
+from benchmarks.scale_model import CoordinatorCost, Row, draw, fit  # noqa: E402
 from edge.runtime.connection import Credentials  # noqa: E402
 from edge.runtime.keys import make, read_pair, read_public  # noqa: E402
 from scenarios.cluster import node_agent  # noqa: E402
@@ -51,37 +51,6 @@ MODELS = {"small CNN": 4 * 62_006, "ResNet-18": 4 * 11_173_962}
 
 Start = Callable[[int | None, Sequence[str]], subprocess.Popen[str]]
 """(agent's number or None for the coordinator, command) -> process"""
-
-
-@dataclass(frozen=True)
-class Row:
-    """The median round of a setting."""
-
-    link: str
-    agents: int
-    width: int
-    visits: int
-    seconds: float
-    perfect: float
-    cpu_seconds: float
-    nbytes_sent: float
-    nbytes_received: float
-    rss: float
-    model_nbytes: int
-    """Bytes that a client is charged for its download: the model, and some hundred bytes."""
-
-    @property
-    def measured(self) -> Measured:
-        nbytes = self.nbytes_sent + self.nbytes_received
-        return Measured(self.agents, self.visits, self.model_nbytes, nbytes, self.cpu_seconds)
-
-    def __str__(self) -> str:
-        return (
-            f"| {self.link} | {self.model_nbytes / 1e3:,.0f} kB | {self.agents} | {self.visits} | {self.seconds:.3f} s "
-            f"| {self.perfect / self.seconds:.1%} | {self.nbytes_sent / 1e6:.2f} MB "
-            f"| {self.nbytes_received / 1e6:.2f} MB | {self.cpu_seconds / self.visits * 1e3:.3f} ms "
-            f"| {self.rss / 1e6:,.0f} MB |"
-        )
 
 
 @contextlib.contextmanager
@@ -194,10 +163,10 @@ def main() -> int:
     if arguments.json is not None:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     if len(rows) >= 4:
-        cost, worst = fit([row.measured for row in rows])
+        cost, worst = fit(rows)
         print_limits(cost, worst)
         if arguments.figure is not None:
-            draw([asdict(row) for row in rows], cost, MODELS, 16, arguments.figure)
+            draw(rows, cost, MODELS, 16, arguments.figure)
     return 0
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.chaos_parts.drill import MOST_RESTARTS, Drill, grandchildren, rows
+from benchmarks.chaos_parts.drill import MOST_RESTARTS, Drill, grandchildren, processes_in, rows
 from benchmarks.harness import FEDBR
 from edge.runtime.keys import make
 
@@ -104,10 +104,10 @@ class AgentDrill(Drill):
                 agent.popen.terminate()
             if agent.popen.wait(LEAVE_SECONDS) not in STOPPED_QUIETLY or "Traceback" in self.last_words(agent.popen):
                 raise RuntimeError(f"{self.folder}: {self.last_words(agent.popen)} at the end of the run")
-        await_end(self._processes(), "the run")
+        await_end(processes_in(self._temporary), "the run")
 
     def close(self) -> None:
-        for process in self._processes():
+        for process in processes_in(self._temporary):
             process.kill()
         for popen in (self.coordinator, *(agent.popen for agent in self._agents)):
             popen.wait()
@@ -152,16 +152,6 @@ class AgentDrill(Drill):
     def _replace(self, agent: Agent) -> None:
         agent.popen.wait()
         self._agents[self._agents.index(agent)] = Agent(self.start(self._join))
-
-    def _processes(self) -> list[psutil.Process]:
-        """All processes with this ``TMPDIR``, whoever their parents are by now."""
-        processes = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                is_ours = process.environ().get("TMPDIR") == str(self._temporary)
-                if is_ours and process.status() != psutil.STATUS_ZOMBIE:
-                    processes.append(process)
-        return processes
 
 
 def draw_faults(faults: int, rng: random.Random) -> list[str]:

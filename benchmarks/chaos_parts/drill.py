@@ -46,6 +46,16 @@ def grandchildren(process: psutil.Process) -> list[psutil.Process]:
     return sorted(processes, key=lambda one: one.pid)
 
 
+def processes_in(temporary: Path) -> list[psutil.Process]:
+    """All processes with this ``TMPDIR``, whoever their parents are by now."""
+    processes = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(temporary) and process.status() != psutil.STATUS_ZOMBIE:
+                processes.append(process)
+    return processes
+
+
 class Drill:
     """One run under fire. A subclass overrides `strike`, and `finish` if there is something to do after the last fault.
 

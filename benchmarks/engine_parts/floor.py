@@ -1,11 +1,10 @@
-"""The floor: a hand-written loop of local SGD, a process per core: ``-m benchmarks.engine_parts.floor TOML LAYOUT``.
+"""The floor: a hand-written loop of local SGD, a process per core: ``-m benchmarks.engine_parts.floor REQUEST``.
 
 It trains the given clients with the batches that the product would use for them, and means their models at the end of
 each round. Nothing is between the loop and torch: examples are normalised beforehand, orders are drawn beforehand, one
 model and one optimiser serve all clients, and the two processes meet once a round in shared memory.
 
-One request per line of stdin: {"rounds": [[client, ...], ...], "save": PATH or null}. The answer lists the seconds of
-each round; training starts anew from the initial model, and the model after the first round goes to ``save``.
+The request is the JSON of the arguments of `main`. The answer lists the seconds of each round.
 """
 
 from __future__ import annotations
@@ -105,30 +104,15 @@ class Floor:
         return taken
 
 
-def follow(floor: Floor, rank: int, meet: Any, requests: Any) -> None:
-    """The life of the further processes."""
-    while (rounds := requests.recv()) is not None:
-        floor.play(rank, rounds, meet, None)
-
-
-def main(toml: str, layout: str) -> None:
-    """Answer requests until stdin ends."""
+def main(scenario: str, layout: str, rounds: Rounds, save: str) -> None:
+    """``rounds``: the clients of each; ``save``: a file for the model after the first."""
     torch.set_num_threads(1)
-    floor, fork = Floor(toml, layout), mp.get_context("fork")  # examples are in memory once
-    barrier, pipes = fork.Barrier(PROCESSES), [fork.Pipe() for _ in range(1, PROCESSES)]
-    for rank, pipe in enumerate(pipes, 1):
-        fork.Process(target=follow, args=(floor, rank, barrier.wait, pipe[1]), daemon=True).start()
-    print("ready", flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        for pipe in pipes:
-            pipe[0].send(request["rounds"])
-        print(json.dumps(floor.play(0, request["rounds"], barrier.wait, request["save"])), flush=True)
-    for pipe in pipes:
-        pipe[0].send(None)
-    for process in mp.active_children():
-        process.join()
+    floor, fork = Floor(scenario, layout), mp.get_context("fork")  # examples are in memory once
+    meet = fork.Barrier(PROCESSES).wait
+    for rank in range(1, PROCESSES):
+        fork.Process(target=floor.play, args=(rank, rounds, meet, None), daemon=True).start()
+    print(json.dumps(floor.play(0, rounds, meet, save)))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(**json.loads(sys.argv[1]))

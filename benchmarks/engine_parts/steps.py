@@ -1,8 +1,8 @@
 """Single steps of the product, and of a plain formulation: ``-m benchmarks.engine_parts.steps KIND REQUEST``.
 
 KIND ``methods`` sends the lines of part D of ``benchmarks/engine.py``. Any other is a kind of instructions, ``native``
-or ``portable``: the process answers each name of a model on stdin with the CPU seconds of each step of one visit of
-FedAvg; REQUEST is then JSON, name -> [scenario, steps of a visit].
+or ``portable``: the process prints each model's CPU seconds of a step of FedAvg (median of a visit after another);
+REQUEST is then JSON, name -> [scenario, steps of a visit].
 
 A step of the product is `edge.training.sgd.Sgd` called within a visit, as a worker does it; the batch, the download
 and the upload around it are not timed, nor are they for the plain step. One process, one thread.
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -26,9 +27,9 @@ from benchmarks.engine_parts import images
 from benchmarks.engine_parts.plain import LAYOUTS, Images, Plain, blocks_of, flat, in_layout, load
 from benchmarks.harness import BF16, Line, at_most, in_turns, send_line
 from coordinator.methods.compute import ComputeContext
-from edge.protocol.config import TrainConfig
+from edge.protocol.config import CPU, TrainConfig
 from edge.protocol.messages import Train
-from edge.protocol.payload import MODEL, Floats
+from edge.protocol.payload import MODEL, Floats, Payload
 from edge.protocol.portable import PORTABLE, trains_portably
 from edge.protocol.rng import keyed_generator
 from edge.training.sgd import Sgd
@@ -38,7 +39,7 @@ from scenarios.config.load import load as load_scenario
 from scenarios.config.overrides import parse_all
 from scenarios.run.builder import job
 
-CHECKED_STEPS = 3
+CHECKED_STEPS, ONE_STEP = 3, "train.local_steps=1"
 TOLERANCE = 1e-3
 """How far the product may be from the plain formulation, relatively to how far it has moved. Rounding makes it 4e-7 at
 width 16 and 3e-4 at width 64 after three steps; leaving out one pathway of five would make it 0.06 and 0.12."""
@@ -51,16 +52,21 @@ class Product:
     """One client under one method, without a server. Steps are timed by ``clock``, in seconds."""
 
     def __init__(
-        self, scenario: str, overrides: tuple[str, ...], steps: int = 1, clock: Callable[[], float] = time.perf_counter
+        self, scenario: str, overrides: Sequence[str], clock: Callable[[], float] = time.perf_counter, device: str = CPU
     ) -> None:
         self.clock = clock
-        self.loaded = load_scenario(scenario, parse_all([*overrides, f"train.local_steps={steps}"]))
-        first = LocalTrainer(job(self.loaded, None, "cpu", cache_folder()))
+        self.loaded = load_scenario(scenario, parse_all(overrides))
+        first = LocalTrainer(job(self.loaded, None, device, cache_folder()))
         self.description, self.payload = first.describe(False)
-        self.site = LocalTrainer(job(self.loaded, self.description, "cpu", cache_folder()))
+        self.site = LocalTrainer(job(self.loaded, self.description, device, cache_folder()))
+
+    def train(self, choice: Mapping[str, int]) -> Floats:
+        """One visit: the model that goes up, as one vector."""
+        task = Train(CLIENT, ROUND, self.loaded.scenario.train.lr, choice, self.payload)
+        return vector(self.site.train(task, None, None).payload)
 
     def visit(self, choice: Mapping[str, int]) -> tuple[Floats, list[float]]:
-        """One visit: the model that goes up, and the seconds of each step."""
+        """`train`, and the seconds of each step."""
         taken: list[float] = []
         original = Sgd.__call__
 
@@ -69,10 +75,8 @@ class Product:
             original(step, *arguments, **options)
             taken.append(self.clock() - start)
 
-        task = Train(CLIENT, ROUND, self.loaded.scenario.train.lr, choice, self.payload)
         with mock.patch.object(Sgd, "__call__", timed):
-            update = self.site.train(task, None, None)
-        return np.concatenate([vector.data for vector in update.payload[MODEL].values()]), taken
+            return self.train(choice), taken
 
     def step(self, choice: Mapping[str, int]) -> float:
         """Seconds of one step."""
@@ -86,12 +90,17 @@ class Product:
         return self.loaded.method.objective.compute(context).flops(flops)
 
 
+def vector(payload: Payload) -> Floats:
+    """A model as one vector."""
+    return np.concatenate([block.data for block in payload[MODEL].values()])
+
+
 class PlainClient:
     """The same client, written plainly."""
 
     def __init__(self, product: Product, layout: str) -> None:
         scenario, site = product.loaded.scenario, product.site
-        model, initial = scenario.model, {key: vector.data for key, vector in product.payload[MODEL].items()}
+        model, initial = scenario.model, {key: block.data for key, block in product.payload[MODEL].items()}
         local, frozen = (blocks_of(model.name, images.CLASSES, model.width) for _ in range(2))
         for blocks in (local, frozen):
             load(blocks, initial)
@@ -120,7 +129,7 @@ class PlainClient:
 
 def methods(scenario: str, cycles: int, no_bf16: str) -> None:
     """FedMLB and FedBR beside a plain formulation; ``no_bf16``: the reason why bf16 is not measured, or nothing."""
-    products = {name: Product(scenario, (f"method={name}",)) for name in ("fedavg", "fedmlb", "fedbr")}
+    products = {name: Product(scenario, (f"method={name}", ONE_STEP)) for name in ("fedavg", "fedmlb", "fedbr")}
     blocks = len(products["fedavg"].description.layout)
     every, plains = range(1, blocks), {layout: PlainClient(products["fedavg"], layout) for layout in LAYOUTS}
     _check(scenario, products["fedmlb"], every)
@@ -134,7 +143,7 @@ def methods(scenario: str, cycles: int, no_bf16: str) -> None:
         variants[f"fedbr {alpha}"] = partial(products["fedbr"].step, {"alpha": alpha})
         variants[f"fedbr {alpha} plain"] = partial(plains["contiguous"].step, range(blocks - alpha, blocks))
     if not no_bf16:
-        mlb, br = (Product(scenario, (f"method={name}", BF16)) for name in ("fedmlb", "fedbr"))
+        mlb, br = (Product(scenario, (f"method={name}", ONE_STEP, BF16)) for name in ("fedmlb", "fedbr"))
         variants["fedmlb bf16"] = partial(mlb.step, {})
         variants |= {f"fedbr {alpha} bf16": partial(br.step, {"alpha": alpha}) for alpha in every}
     turns = in_turns(variants, cycles, warm_up=1)
@@ -158,8 +167,8 @@ def methods(scenario: str, cycles: int, no_bf16: str) -> None:
 
 def _check(scenario: str, fedmlb: Product, every: range) -> None:
     """Send the difference of the product from the plain formulation."""
-    product = Product(scenario, ("method=fedmlb",), CHECKED_STEPS).visit({})[0]
-    moved = np.linalg.norm(product - np.concatenate([vector.data for vector in fedmlb.payload[MODEL].values()]))
+    product = Product(scenario, ("method=fedmlb", f"train.local_steps={CHECKED_STEPS}")).visit({})[0]
+    moved = np.linalg.norm(product - vector(fedmlb.payload))
     off = {
         layout: float(np.linalg.norm(product - PlainClient(fedmlb, layout).after(CHECKED_STEPS, every)) / moved)
         for layout in LAYOUTS
@@ -169,19 +178,17 @@ def _check(scenario: str, fedmlb: Product, every: range) -> None:
     send_line(at_most(what, min(off.values()), TOLERANCE, "{:.1e}", layouts))
 
 
-def serve(instructions: str, models: Mapping[str, tuple[str, int]]) -> None:
-    """Answer until stdin ends. CPU time, since other work on the machine lengthens it less."""
+def numerics(instructions: str, models: Mapping[str, tuple[str, int]]) -> None:
+    """CPU time, since other work on the machine lengthens it less."""
     assert trains_portably(os.environ) == (instructions == PORTABLE)
-    overrides = ("method=fedavg", f"train.instructions={instructions}")
-    products = {
-        name: Product(scenario, overrides, steps, time.process_time) for name, (scenario, steps) in models.items()
-    }
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(json.dumps(products[json.loads(line)].visit({})[1]), flush=True)
+    overrides, seconds = ("method=fedavg", f"train.instructions={instructions}"), {}
+    for name, (scenario, steps) in models.items():
+        product = Product(scenario, (*overrides, f"train.local_steps={steps}"), time.process_time)
+        seconds[name] = [statistics.median(product.visit({})[1]) for _ in range(2)][-1]
+    print(json.dumps(seconds))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     kind, request = sys.argv[1], json.loads(sys.argv[2])
-    methods(**request) if kind == "methods" else serve(kind, request)
+    methods(**request) if kind == "methods" else numerics(kind, request)
