@@ -1,6 +1,6 @@
 """What it costs to lose nothing, and how soon a run goes on: ``python benchmarks/safety.py [--parts cost,worker]``.
 
-cost    wall time per round of cifar10-cnn with checkpoints and ledger over the same rounds without, in turns
+cost    share of the rounds' wall time that is spent in commits, checkpoints and ledger, on cifar10-cnn
 worker  from a SIGKILL of the only worker to its task being handed to the one that replaces it, on cifar10-cnn
 resume  from ``fedbr resume`` after a SIGKILL of the coordinator to the next committed round, on digits
 
@@ -9,14 +9,11 @@ Needs CIFAR-10 for the first two.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,74 +28,56 @@ from coordinator.records.checkpoints import CheckpointStore  # noqa: E402
 from coordinator.workers.message_sender import MessageSender  # noqa: E402
 from scenarios.cli.main import run_command  # noqa: E402
 
-INSIDE, WHOLE, BARE = "--inside", "whole", "bare"
+INSIDE = "--inside"
 ROUNDS, REPEATS = 8, 3
 """Rounds of cifar10-cnn; the first is a warm-up."""
 
 
-def inside(mode: str, words: Sequence[str]) -> None:
+def inside(words: Sequence[str]) -> None:
     """``fedbr WORDS``, and at the end one JSON line: when its rounds were over, and when tasks were handed out."""
     rounds: list[float] = []
     handed: list[tuple[float, int]] = []
-    commits = [0.0]
+    seconds: list[float] = []
     commit, send_tasks = CheckpointStore.commit, MessageSender.send_tasks
 
-    def commit_whole(self: CheckpointStore, *arguments: Any) -> None:
-        begun = time.monotonic()
+    def watch_commit(self: CheckpointStore, *arguments: Any) -> None:
+        begun = time.time()
         commit(self, *arguments)
         rounds.append(time.time())
-        commits[0] += time.monotonic() - begun
+        seconds.append(rounds[-1] - begun)
 
-    def commit_nothing(self: CheckpointStore, pending: Any, *arguments: Any) -> None:
-        if self.states is not None:
-            self.states.committed.update(pending.record.states)
-        rounds.append(time.time())
-
-    def send(self: MessageSender, worker: Any, opened: Any) -> None:
+    def watch_tasks(self: MessageSender, worker: Any, opened: Any) -> None:
         send_tasks(self, worker, opened)
         handed.append((time.time(), worker.number))
 
-    with contextlib.ExitStack() as stack:
-        patches: list[tuple[Any, str, Callable[..., Any]]] = [
-            (MessageSender, "send_tasks", send),
-            (CheckpointStore, "commit", commit_whole if mode == WHOLE else commit_nothing),
-        ]
-        if mode == BARE:  # there is nothing to sum up
-            patches.append((CheckpointStore, "remove_orphans", lambda self: sys.exit()))
-            stack.enter_context(contextlib.suppress(SystemExit))
-        for owner, name, function in patches:
-            stack.enter_context(mock.patch.object(owner, name, function))
+    with (
+        mock.patch.object(MessageSender, "send_tasks", watch_tasks),
+        mock.patch.object(CheckpointStore, "commit", watch_commit),
+    ):
         run_command(list(words))
-    print(json.dumps({"rounds": rounds, "handed": handed, "commit_seconds": commits[0]}))
+    print(json.dumps({"rounds": rounds, "handed": handed, "commits": seconds}))
 
 
-def cifar(mode: str, options: Options, *more: str) -> list[str]:
+def cifar(options: Options, *more: str) -> list[str]:
     """A run of cifar10-cnn as a process that is watched from inside."""
     length = (f"rounds.max={3 if options.quick else ROUNDS}", "stop.target_accuracy=1.0")
     words = ("run", "cifar10-cnn", *length, *more, "--json", "--out", str(options.folder))
-    return [sys.executable, __file__, INSIDE, mode, *words]
+    return [sys.executable, __file__, INSIDE, *words]
 
 
 def cost(options: Options) -> Iterator[Line]:
-    shares: list[float] = []
+    def share() -> float:
+        run = answer(cifar(options))
+        return float(sum(run["commits"][1:]) / (run["rounds"][-1] - run["rounds"][0]))
 
-    def seconds(mode: str) -> float:
-        run = answer(cifar(mode, options))
-        lasted = run["rounds"][-1] - run["rounds"][0]
-        if mode == WHOLE:
-            shares.append(run["commit_seconds"] / lasted)
-        return float(lasted / (len(run["rounds"]) - 1))
-
-    turns = in_turns({mode: partial(seconds, mode) for mode in (WHOLE, BARE)}, options.cycles(REPEATS))
-    yield from (turns.line(mode) for mode in (WHOLE, BARE))
-    yield at_most("rounds with checkpoints and ledger / without", turns.median(WHOLE) / turns.median(BARE), 1.03)
-    yield at_most("time spent in commits", statistics.median(shares), form="{:.2%}")
+    shares = in_turns({"share": share}, options.cycles(REPEATS))
+    yield at_most("time of rounds that is spent in commits", shares.median("share"), 0.03, "{:.2%}")
 
 
 def worker(options: Options) -> Iterator[Line]:
     def seconds() -> float:
         folder = options.folder / "cifar10-cnn" / f"worker-{time.monotonic_ns()}"
-        words = cifar(WHOLE, options, "--workers", "1", "--run-id", folder.name)
+        words = cifar(options, "--workers", "1", "--run-id", folder.name)
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             wait_until(lambda: committed(folder) >= 1)
             time.sleep(0.5)  # a visit is under way
@@ -133,6 +112,6 @@ def resume(options: Options) -> Iterator[Line]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [INSIDE]:
-        inside(sys.argv[2], sys.argv[3:])
+        inside(sys.argv[2:])
     else:
         sys.exit(main(__doc__, {"cost": cost, "worker": worker, "resume": resume}))
