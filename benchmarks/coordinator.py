@@ -36,7 +36,7 @@ def workload(overrides: Sequence[str], least_per_second: float, options: Options
     rounds = play(Request("digits", every, WORKERS, options.cycles(ROUNDS) + 2, site="benchmarks.echo:EchoSite")).rounds
     wall, cpu = (differences(rounds[1:], key) for key in ("seconds", "cpu_seconds"))
     rates = [clients / seconds for seconds in wall]
-    rate, charged = statistics.median(rates), rounds[-1].charged_up / clients / 1e3
+    rate, charged = statistics.median(rates), rounds[-1]["charged_up"] / clients / 1e3
     yield Line(
         f"visits a second, {charged:.0f} kB charged up each",
         f"{rate:,.0f} ({min(rates):,.0f} .. {max(rates):,.0f})",

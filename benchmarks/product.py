@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -99,26 +99,14 @@ class Request:
     allowed: str = ""
 
 
-@dataclass(frozen=True)
-class Round:
-    """The coordinator's view of the end of a round; times and bytes since the beginning."""
-
-    seconds: float
-    cpu_seconds: float
-    nbytes_sent: int
-    nbytes_received: int
-    rss: int
-    charged_down: int
-    """Bytes that clients are charged, in this round."""
-    charged_up: int
-
-
 @dataclass
 class Watch(RunObserver):
     """The record of a run as it goes on."""
 
     request: Request
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[dict[str, float]] = field(default_factory=list)
+    """The coordinator's view at the end of each round: times and bytes since the beginning, and ``charged_down`` and
+    ``charged_up``, the bytes that its clients are charged."""
     events: list[tuple[str, str]] = field(default_factory=list)
     clients: list[list[int]] = field(default_factory=list)
     """Of each recorded round."""
@@ -143,9 +131,19 @@ class Watch(RunObserver):
         assert self._pool is not None
         if self._pool.size < self.request.workers:
             return
-        now, row = (time.perf_counter(), time.process_time()), progress.row
-        rss = psutil.Process().memory_info().rss
-        self.rounds.append(Round(*now, *self._pool.physical_bytes, rss, row.bytes_down, row.bytes_up))
+        seconds, cpu_seconds, row = time.perf_counter(), time.process_time(), progress.row
+        sent, received = self._pool.physical_bytes
+        self.rounds.append(
+            {
+                "seconds": seconds,
+                "cpu_seconds": cpu_seconds,
+                "nbytes_sent": sent,
+                "nbytes_received": received,
+                "rss": psutil.Process().memory_info().rss,
+                "charged_down": row.bytes_down,
+                "charged_up": row.bytes_up,
+            }
+        )
         self._numbers.append(row.round)
         if len(self.rounds) == 1 and self.request.first is not None:
             (path,) = (self._folder / "checkpoints").iterdir()
@@ -178,10 +176,9 @@ def play(request: Request) -> Watch:
     return watch
 
 
-def differences(rounds: Sequence[Any], key: str) -> list[float]:
-    """What each round but the first has added to a number of `Round`s, or of their JSON."""
-    numbers = [each[key] if isinstance(each, dict) else getattr(each, key) for each in rounds]
-    return [after - before for before, after in pairwise(numbers)]
+def differences(rounds: Sequence[Mapping[str, float]], key: str) -> list[float]:
+    """The increase of a number in each round but the first."""
+    return [after[key] - before[key] for before, after in pairwise(rounds)]
 
 
 def main(text: str) -> None:
@@ -189,8 +186,7 @@ def main(text: str) -> None:
     with memory_of(os.getpid()) if request.memory else contextlib.nullcontext() as peak:
         watch = play(request)
     memory = asdict(peak) if peak else None
-    rounds = [asdict(each) for each in watch.rounds]
-    print(json.dumps({"rounds": rounds, "clients": watch.clients, "events": watch.events, "memory": memory}))
+    print(json.dumps({"rounds": watch.rounds, "clients": watch.clients, "events": watch.events, "memory": memory}))
 
 
 if __name__ == "__main__":

@@ -4,15 +4,16 @@ with the agents that are connected."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.chaos_parts.drill import Drill
 from benchmarks.harness import committed
 from tests.scenarios.cluster.ray_nodes import RayNodes, kill
 
-NODE, AGENT, WORKER, FORK_SERVER = "node killed", "agent killed", "agent's worker killed", "agent's fork server killed"
-COORDINATOR, HEAD = "coordinator killed", "head killed"
+NODE, COORDINATOR, HEAD = "node killed", "coordinator killed", "head killed"
+BELOW = {"agent killed": 0, "agent's fork server killed": 1, "agent's worker killed": 2}
+"""Fault -> depth of the process below the agent."""
 
 
 class ClusterDrill(Drill):
@@ -33,15 +34,16 @@ class ClusterDrill(Drill):
     def strike(self) -> str | None:
         if (rounds := committed(self.folder)) < min(self._awaited, self.rounds):
             return None
-        harm: dict[str, Callable[[], bool]] = {
-            NODE: self._kill_node,
-            AGENT: lambda: self._kill_below(0),
-            FORK_SERVER: lambda: self._kill_below(1),
-            WORKER: lambda: self._kill_below(2),
-            COORDINATOR: self._kill_coordinator,
-        }
-        fault = self.rng.choices(list(harm), (2, 3, 2, 4, 2))[0]
-        if not harm[fault]():
+        fault = self.rng.choices((NODE, *BELOW, COORDINATOR), (2, 3, 2, 4, 2))[0]
+        if fault == NODE:  # another joins
+            node = self.rng.choice(self._alive)
+            self.nodes.kill(node)
+            self._alive.remove(node)
+            self.nodes.add()
+            self._alive.append(len(self.nodes.pids) - 1)
+        elif fault == COORDINATOR:
+            self.kill_coordinator()
+        elif not self._kill_below(BELOW[fault]):
             return None
         self._awaited = rounds + 1
         return fault
@@ -50,17 +52,8 @@ class ClusterDrill(Drill):
         kill(self.nodes.pids[0])
         self.faults[HEAD] += 1
 
-    def _kill_node(self) -> bool:
-        """Another joins."""
-        node = self.rng.choice(self._alive)
-        self.nodes.kill(node)
-        self._alive.remove(node)
-        self.nodes.add()
-        self._alive.append(len(self.nodes.pids) - 1)
-        return True
-
     def _kill_below(self, depth: int) -> bool:
-        """Kill a process so deep below the supervisor's child, which is the agent."""
+        """Kill a process; False if there is none. The agent is its supervisor's child."""
         supervisors = [supervisor for node in (0, *self._alive) for supervisor in self.nodes.agents(node)]
         processes = [child for supervisor in supervisors for child in supervisor.children()]
         for _ in range(depth):
@@ -68,7 +61,3 @@ class ClusterDrill(Drill):
         if processes:
             self.rng.choice(sorted(processes, key=lambda one: one.pid)).kill()
         return bool(processes)
-
-    def _kill_coordinator(self) -> bool:
-        self.kill_coordinator()
-        return True

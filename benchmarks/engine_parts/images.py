@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,16 +31,8 @@ def __getattr__(attribute: str) -> DataSet:
     """The row of any number of training examples: its name says how many."""
     if not attribute.startswith(PREFIX) or not attribute.removeprefix(PREFIX).isdecimal():
         raise AttributeError(attribute)
-    return DataSet(
-        attribute,
-        "random images",
-        CLASSES,
-        shape=SHAPE,
-        stored=SHAPE,
-        profile="fedmlb-cifar",
-        source="numpy's generator of seed 0",
-        reader=__name__,
-    )
+    looks: dict[str, Any] = {"shape": SHAPE, "stored": SHAPE, "profile": "fedmlb-cifar", "reader": __name__}
+    return DataSet(attribute, "random images", CLASSES, source="numpy's generator of seed 0", **looks)
 
 
 def files(places: Sequence[Path]) -> tuple[Path, ...]:
