@@ -37,7 +37,15 @@ def supervise(folder: Path, arguments: Sequence[str]) -> None:
         agent: list[subprocess.Popen[bytes]] = []
         signal.signal(signal.SIGTERM, lambda number, frame: _end(agent, number, frame))
         write_text(folder / PID, str(os.getpid()))
-        agent.append(_started(arguments, log.fileno()))
+        agent.append(
+            subprocess.Popen(
+                [sys.executable, "-P", "-m", "scenarios.cli.main", "worker", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - there is no other thread
+            )
+        )
         status = agent[0].wait()
         if folder.exists():
             write_text(folder / STATUS, str(status))
@@ -45,17 +53,6 @@ def supervise(folder: Path, arguments: Sequence[str]) -> None:
         while folder.exists() and time.monotonic() < until:
             time.sleep(0.2)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _started(arguments: Sequence[str], log: int) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-P", "-m", "scenarios.cli.main", "worker", *arguments]
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        preexec_fn=_die_with_parent,  # noqa: PLW1509 - there is no other thread
-    )
 
 
 def _die_with_parent() -> None:

@@ -15,9 +15,18 @@ import pytest
 
 from edge.protocol.portable import numpy_environment
 from edge.runtime.keys import new_pair
-from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder, agent_environment
+from scenarios.cluster.keepers import (
+    AgentKeeper,
+    AgentLook,
+    AgentOrder,
+    RunKeeper,
+    RunOrder,
+    agent_environment,
+    packed_folder,
+    run_environment,
+    unpack,
+)
 from scenarios.cluster.ray_engine import check_address, run_shares
-from scenarios.cluster.run_keeper import RunKeeper, RunOrder, packed_folder, run_environment, unpack
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load, note_on_sums
 from scenarios.config.overrides import parse_all, parsed
