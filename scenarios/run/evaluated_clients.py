@@ -102,10 +102,3 @@ def left_out(loaded: Loaded, description: ModelProfile) -> int:
     if evaluated(loaded.method, loaded.scenario) == "global":
         return 0
     return int((evaluated_examples(description, loaded.scenario.eval.split) == 0).sum())
-
-
-def left_out_notes(loaded: Loaded, description: ModelProfile) -> list[str]:
-    """How many clients are left out of means over clients, if any are."""
-    count, split = left_out(loaded, description), loaded.scenario.eval.split
-    of, verb = len(description.samples), "has" if count == 1 else "have"
-    return [f"{count} of {of} clients {verb} no {split} examples, left out of means over clients"] if count else []

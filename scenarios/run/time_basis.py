@@ -29,16 +29,16 @@ def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
     given = _given(scenario)
     own_devices, own_networks = fleet_files.own_rows(scenario)
     all_devices, all_networks = devices() | own_devices, networks() | own_networks
-    return {
-        "devices": {
-            name: {"compute": _compute(all_devices[name], (loaded.model.name, loaded.model.family), given)}
-            for name in dict.fromkeys(scenario.fleet.devices)
-        },
-        "networks": {
-            name: {way: _rate(all_networks[name], way, given) for way in ("down", "up")}
-            for name in dict.fromkeys(scenario.fleet.networks)
-        },
-    }
+    bases: dict[str, dict[str, dict[str, str]]] = {"devices": {}, "networks": {}}
+    for name in dict.fromkeys(scenario.fleet.devices):
+        row = all_devices[name]
+        used = next(family for family in (loaded.model.name, loaded.model.family) if family in row.flops_per_second)
+        throughput = READ if "flops_per_second" in given else _basis(row, f"flops_per_second.{used}")
+        bases["devices"][name] = {"compute": min(throughput, _basis(row, "step_seconds"), key=BASES.index)}
+    for name in dict.fromkeys(scenario.fleet.networks):
+        rates = {way: _basis(all_networks[name], f"{way}_bits_per_second") for way in ("down", "up")}
+        bases["networks"][name] = dict.fromkeys(rates, READ) if "rates" in given else rates
+    return bases
 
 
 def seconds_by_basis(query: Query, bases: Mapping[str, Any] | None) -> dict[str, float] | None:
@@ -76,16 +76,6 @@ def _given(scenario: Scenario) -> set[str]:
         with fleet_builder.named_files(scenario)["fleet.trace"].open(encoding="utf-8") as file:
             given |= {"flops_per_second"} & {name.strip() for name in file.readline().split(",")}
     return given
-
-
-def _compute(row: Device, names: tuple[str, ...], given: set[str]) -> str:
-    used = next(name for name in names if name in row.flops_per_second)
-    throughput = READ if "flops_per_second" in given else _basis(row, f"flops_per_second.{used}")
-    return min(throughput, _basis(row, "step_seconds"), key=BASES.index)
-
-
-def _rate(row: Network, way: str, given: set[str]) -> str:
-    return READ if "rates" in given else _basis(row, f"{way}_bits_per_second")
 
 
 def _basis(row: Device | Network, key: str) -> str:

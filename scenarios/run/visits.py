@@ -46,11 +46,11 @@ class CriticalClient:
     visited: int
     """Rounds in which it had a visit, evaluations and messages of earlier visits aside."""
     rounds: int = 0
-    """Rounds that waited for it last."""
+    """Rounds that waited for it last"""
     seconds: float = 0.0
-    """Virtual seconds of these rounds from beginning to end."""
+    """Virtual seconds of these rounds from beginning to end"""
     by: dict[str, int] = field(default_factory=dict)
-    """Bottleneck -> rounds."""
+    """Bottleneck -> rounds"""
 
 
 def bottlenecks(query: Query) -> dict[str, BottleneckCount]:

@@ -104,7 +104,7 @@ def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: 
 def test_clients_without_examples_are_named() -> None:
     def notes(*samples: int) -> list[str]:
         profile: ModelProfile = SimpleNamespace(samples=np.array(samples))  # type: ignore[assignment]
-        return run_warnings.partition_notes(profile)
+        return run_warnings.notes(load("digits", parsed(["method=fedavg"])), profile)
 
     assert notes(4, 1) == []
     assert notes(4, 0, 1) == ["data.partition: client 1 has no training examples, and never takes part"]
