@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +18,7 @@ from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from tests import toy
+from tests.observers import Listener
 
 BOARDS = "fleet.devices={raspberry-pi-4=0.4, jetson-nano=0.3, raspberry-pi-5=0.3}"
 """Boards that take little time for the digits, so that links decide."""
@@ -49,8 +50,15 @@ def pool_in_this_process() -> Iterator[None]:
         yield
 
 
+def summary_of_run(
+    out: Path, *overrides: str, run_id: str | None = None, stop_at_target: bool = True, **watched: Callable[..., Any]
+) -> dict[str, Any]:
+    """The summary of a real run on the digits. ``watched``: as of `tests.observers.Listener`."""
+    loaded = load("digits", parse_all(["method=fedavg", *SMALL, *overrides]))
+    host = Host(out, 1, "cpu", run_id, [Listener(**watched)])
+    return runner.run(loaded, host, WorkerLauncher(), lambda: False, stop_at_target)
+
+
 def run(out: Path, *overrides: str, stop_at_target: bool = True) -> Path:
     """The folder of a real run on the digits."""
-    loaded = load("digits", parse_all(["method=fedavg", *SMALL, *overrides]))
-    summary = runner.run(loaded, Host(out, 1, "cpu"), WorkerLauncher(), lambda: False, stop_at_target)
-    return Path(summary["run_dir"])
+    return Path(summary_of_run(out, *overrides, stop_at_target=stop_at_target)["run_dir"])

@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import ModelProfile
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import terminal
 from scenarios.report.run_reader import open_runs
-from scenarios.run import builder, run_warnings, runner
-from scenarios.run.host import Host
-from tests.observers import Listener
-from tests.scenarios.in_this_process import SMALL, pool_in_this_process
+from scenarios.run import builder, run_warnings
+from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
 
 __all__ = ["pool_in_this_process"]
 NO_VISITS = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0)
@@ -27,9 +24,7 @@ NO_VISITS = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0)
 def ended(out: Path, *overrides: str) -> dict[str, Any]:
     """The summary of a real run, and the notes before its start."""
     notes: list[str] = []
-    loaded = load("digits", parse_all(["method=fedavg", *SMALL, "rounds.max=1", *overrides]))
-    host = Host(out, 1, "cpu", observers=[Listener(on_note=notes.append)])
-    return runner.run(loaded, host, WorkerLauncher(), lambda: False, True) | {"notes": notes}
+    return summary_of_run(out, "rounds.max=1", *overrides, on_note=notes.append) | {"notes": notes}
 
 
 def test_a_run_in_which_no_visit_is_in_time_says_so(tmp_path: Path) -> None:
