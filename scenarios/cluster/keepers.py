@@ -57,8 +57,6 @@ def agent_environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class AgentOrder:
-    """How a node's agent is started."""
-
     name: str
     """Eight letters, different for each node of each run: of the folder"""
     endpoint: str
@@ -70,8 +68,6 @@ class AgentOrder:
 
 
 class AgentLook(NamedTuple):
-    """How an agent is."""
-
     status: int | None
     """Its exit code, negative for a signal; None while it works"""
     lines: list[str]
@@ -155,8 +151,6 @@ class AgentKeeper:
 
 @dataclass(frozen=True)
 class RunOrder:
-    """One run."""
-
     request: dict[str, Any]
     """As `scenarios.experiment.run_process` receives it, with the paths of the machine that asks"""
     token: str

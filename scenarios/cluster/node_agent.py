@@ -83,8 +83,6 @@ class JoinError(ValueError):
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """What a user says of the machine."""
-
     workers: int | None
     """None: one per core; on GPUs as many as have memory."""
     device: str
@@ -129,10 +127,7 @@ def join_run(endpoint: str, credentials: Credentials, options: NodeOptions) -> i
 
 @dataclass
 class ServedConnection:
-    """How one connection to a run ended."""
-
     why: str = ""
-    """What went wrong."""
     has_joined: bool = False
     """Whether the run has answered."""
     is_lost: bool = False

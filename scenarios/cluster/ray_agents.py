@@ -34,8 +34,6 @@ END_SECONDS = 12.0
 
 @dataclass
 class PlacedAgent:
-    """The agent of one node, from its placement on."""
-
     node: str
     """Ray's name of the node, which no other ever has."""
     name: str
@@ -45,14 +43,12 @@ class PlacedAgent:
     group: Any
     keeper: Any
     looking: Any
-    """The reply that is awaited"""
     placed_at: float
     started_at: float = 0.0
     """0: its keeper has not replied yet"""
     starts: int = 1
     is_noted: bool = False
     last_line: str = ""
-    """Of the agent's log"""
     has_ended: bool = False
     """The run has ended, or the agent failed too often"""
 

@@ -57,8 +57,6 @@ _log = logging.getLogger("fedbr.ray")
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """What there is when it is connected."""
-
     nodes: int
     cpus: float
     gpus: float

@@ -30,14 +30,11 @@ NEWS_AND_STOP = 2
 
 @dataclass
 class PlacedRun:
-    """A run on its way."""
-
     slot: int
     request: dict[str, Any]
     """As `scenarios.experiment.run_process` receives it"""
     keeper: Any
     news: Any
-    """The reply that is awaited"""
     tries: int = 1
     is_stopped: bool = False
 
@@ -53,7 +50,6 @@ class ClusterRuns:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a run is on its way."""
         return bool(self._runs)
 
     def handle(self, request: Mapping[str, Any]) -> None:

@@ -61,7 +61,6 @@ def _die_with_parent() -> None:
 
 
 def _end(agent: Sequence[subprocess.Popen[bytes]], number: int, frame: FrameType | None) -> None:
-    """End the agent, whose end `supervise` waits for."""
     if not agent:
         raise SystemExit(1)
     agent[0].terminate()

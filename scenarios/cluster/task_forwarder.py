@@ -39,10 +39,7 @@ STATE_NBYTES = 4 << 30
 
 @dataclass(frozen=True)
 class ForwardedTask(PoolTask):
-    """A task of the run."""
-
     sequence: int = 0
-    """Its number in the run."""
     state_name: str = ""
     """The name in the run of the client state that it leaves."""
 
@@ -284,7 +281,6 @@ def why_mismatched(task: Task, envelope: Envelope, pending: tuple[int, ClientSta
 @dataclass(frozen=True)
 class _Kept:
     name: str
-    """The name in the run."""
     path: Path
     nbytes: int
 

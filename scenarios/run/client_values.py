@@ -138,7 +138,6 @@ class BestRound:
     accuracy: float | None
     """The round's own; None if only validation examples were evaluated"""
     virtual_seconds: float
-    """Until its end"""
     bytes: int
     """Down and up until its end, real"""
     validation_accuracy: float | None
@@ -146,9 +145,7 @@ class BestRound:
     clients_accuracy: float | None
     """On the evaluated split, after an adaptation if there is one"""
     before_accuracy: float | None
-    """The same before the adaptation"""
     worst_decile: float | None
-    """Of ``clients_accuracy``"""
     spread: float | None
     """Standard deviation of ``clients_accuracy`` over clients"""
 

@@ -27,9 +27,12 @@ def examples_of_clients(loaded: Loaded, description: ModelProfile) -> NDArray[np
 
 
 def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationScope:
-    """What is evaluated. ScenarioError, naming the key, if that is the clients' models and no client has examples."""
+    """What is evaluated. ScenarioError, naming the key, if that is the clients' models and no client has examples, and
+    for a metric that ``fedbr measure`` alone can measure with its options."""
     config, on = loaded.scenario.eval, evaluated(loaded.method, loaded.scenario)
-    check_metrics(loaded)
+    for row in metric_rows(config.metrics):
+        if reason := getattr(row.chosen(config.metric_options), "measure_alone", None):
+            raise ScenarioError(f"{loaded.name}: eval.metric_options.{row.name}.{reason}")
     if on != "global" and not evaluated_examples(description, config.split).any():
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
@@ -70,14 +73,6 @@ def values_over_clients(
             compared = load(row.over_clients)(own, row.chosen(config.metric_options), given)
             found |= {f"{prefix}{part}": value for part, value in compared.items()}
     return found
-
-
-def check_metrics(loaded: Loaded) -> None:
-    """ScenarioError for a metric that ``fedbr measure`` alone can measure with its options."""
-    config = loaded.scenario.eval
-    for row in metric_rows(config.metrics):
-        if reason := getattr(row.chosen(config.metric_options), "measure_alone", None):
-            raise ScenarioError(f"{loaded.name}: eval.metric_options.{row.name}.{reason}")
 
 
 def check_validation(loaded: Loaded, description: ModelProfile) -> None:

@@ -30,7 +30,6 @@ class OwnMethod:
     nominal: bool = False
     """`has_nominal_period`"""
     table: str | None = None
-    """Its own table of the ledger"""
     figure: MethodFigure | None = None
     map: MethodMap | None = None
     """The drawing of the table: one of the two, or neither"""

@@ -45,14 +45,11 @@ DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 @dataclass(frozen=True)
 class Source:
-    """A module's file and its content."""
-
     file: Path
     content: bytes
 
     @property
     def sha256(self) -> str:
-        """The hash of all its bytes, comments too."""
         return hashlib.sha256(self.content).hexdigest()
 
 

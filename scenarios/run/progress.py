@@ -46,8 +46,6 @@ TARGET = "accuracy"
 
 @dataclass(frozen=True)
 class BudgetPoint:
-    """One run at one budget."""
-
     point: ProgressPoint | None
     """The last evaluated round within the budget; None if there is none."""
     used_up: bool
@@ -55,7 +53,6 @@ class BudgetPoint:
 
     @property
     def accuracy(self) -> float | None:
-        """In [0, 1]."""
         return self.point.accuracy if self.point else None
 
 

@@ -24,8 +24,6 @@ MOST_FOLDERS = 10_000
 
 @dataclass(frozen=True)
 class FoundRuns:
-    """The runs of one report."""
-
     folders: Sequence[Path]
     """Each run once, in the order named; below a folder sorted by path."""
     comparison: Mapping[str, Any] | None = None

@@ -46,7 +46,6 @@ class RunFolder:
 
     @property
     def scenario_text(self) -> str:
-        """The text of its resolved scenario."""
         return self._scenario[0]
 
     @property
@@ -63,7 +62,6 @@ class RunFolder:
 
     @property
     def method(self) -> str:
-        """The method's name, as the scenario writes it."""
         return str(self.scenario.get("method", "unknown"))
 
     def keys(self) -> Mapping[str, Any]:
@@ -165,7 +163,6 @@ class RunFolder:
     # --- ledger -------------------------------------------------------------------------------------------------------
 
     def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Rows of the ledger."""
         return read(self.ledger, sql, arguments)
 
     @property
@@ -239,7 +236,6 @@ class RunFolder:
         return progress.best(self.trail)
 
     def total(self, column: str) -> float:
-        """Sum of one column over all rounds."""
         return float(sum(getattr(row, column) for row in self.rounds))
 
     def wall_seconds(self) -> float:

@@ -161,11 +161,8 @@ def _log_and_wrap(held: HeldFolder) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes a run in its folder."""
-
     loaded: Loaded
     fleet: Fleet
-    """As the scenario draws it"""
     host: Host
     held: HeldFolder
     launcher: WorkerLauncher
