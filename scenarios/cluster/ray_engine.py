@@ -26,7 +26,7 @@ from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import PoolError
 from edge.runtime.keys import new_pair
 from scenarios.cluster.keepers import agent_environment
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run.child_process import ChildProcess, Message
 from scenarios.run.host import Host
 
@@ -68,12 +68,12 @@ class ClusterSize:
         return ", ".join(f"{count:g} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
 
 
-def check_address(option: str, address: str) -> str:
+def check_address(address: str) -> str:
     """An address as Ray wants it; ScenarioError for none, and where Ray is not installed."""
     if address not in (RAY, AUTO) and not is_address(address):
-        raise ScenarioError(f"{option} {address}: must be ray, auto, HOST:PORT or ray://HOST:PORT")
+        raise ScenarioError(Argument("on", address), ": must be ray, auto, HOST:PORT or ray://HOST:PORT")
     if importlib.util.find_spec("ray") is None:
-        raise ScenarioError(f"{option} {address}: Ray is not installed here; pip install 'fedbr-edge[ray]'")
+        raise ScenarioError(Argument("on", address), ": Ray is not installed here; pip install 'fedbr-edge[ray]'")
     return LOCAL if address == RAY else address
 
 
@@ -87,9 +87,9 @@ class RayConnection:
     """A cluster, by a process that speaks with it (`scenarios.cluster.ray_driver`), as a context: when it is left,
     nothing that was placed there remains."""
 
-    def __init__(self, option: str, address: str, on_note: Callable[[str], None] = lambda note: None) -> None:
+    def __init__(self, address: str, on_note: Callable[[str], None] = lambda note: None) -> None:
         """``on_note``: is called with events of the cluster, in another thread. ScenarioError."""
-        self.cluster_name, self._address = f"{option} {address}", check_address(option, address)
+        self.cluster_name, self._given, self._address = f"Ray cluster {address}", address, check_address(address)
         self.on_note = on_note
         self._is_ending = False
         self.is_lost = False
@@ -110,7 +110,7 @@ class RayConnection:
         try:
             first = self._first_message()
             if "cluster" not in first:
-                raise ScenarioError(f"{self.cluster_name}: {first['unreachable']}")
+                raise ScenarioError(Argument("on", self._given), f": {first['unreachable']}")
         except BaseException:
             self._end(0.0)
             raise
@@ -162,12 +162,10 @@ class RayConnection:
 class RayEngine(RayConnection):
     """Node agents on a cluster."""
 
-    def __init__(
-        self, address: str, workers: int | None = None, option: str = "--on", listen: str | None = None
-    ) -> None:
+    def __init__(self, address: str, workers: int | None = None, listen: str | None = None) -> None:
         """``workers``: per node, by default as many as Ray gives processors; ``listen``: ``tcp://HOST:PORT`` at which
         the nodes reach this machine, by default the address that they see and any port. ScenarioError."""
-        super().__init__(option, address)
+        super().__init__(address)
         self._workers, self._listen = workers, listen
         self._pair = new_pair()
         self._agents = [new_pair() for _ in range(NODES)]
@@ -234,17 +232,10 @@ class RayEngine(RayConnection):
 class RayRuns(RayConnection):
     """Whole runs on a cluster: the `scenarios.experiment.executors.RunPlaces` of a run set."""
 
-    def __init__(
-        self,
-        address: str,
-        workers: int | None,
-        parallel: int | None,
-        on_note: Callable[[str], None],
-        option: str = "--on",
-    ) -> None:
+    def __init__(self, address: str, workers: int | None, parallel: int | None, on_note: Callable[[str], None]) -> None:
         """``workers``: of one run, by default as many as the cores allow where all runs have as many; ``parallel``: the
         most runs at a time, by default as many as there is room for. ScenarioError."""
-        super().__init__(option, address, on_note)
+        super().__init__(address, on_note)
         self._workers, self._parallel = workers, parallel
         self._listeners: dict[int, Callable[[Message | None], None]] = {}
 
@@ -294,7 +285,8 @@ def run_shares(cpus: float, most_cpus: float, missing: int, parallel: int | None
     """
     if (workers or 1) > most_cpus:
         raise ScenarioError(
-            f"--workers {workers or 1}: a run needs a node with as many cores; the largest has {most_cpus:g}"
+            Argument("workers", str(workers or 1)),
+            f": a run needs a node with as many cores; the largest has {most_cpus:g}",
         )
     count = min(missing, parallel or missing, int(cpus // (workers or 1)))
     each = workers or max(1, int(min(most_cpus, cpus // max(1, count))))

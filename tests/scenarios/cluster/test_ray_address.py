@@ -31,7 +31,7 @@ def test_a_port_at_which_nobody_listens_is_named_before_ray_tries_it_for_minutes
     why = "--on ray://127.0.0.1:1: no cluster is at 127.0.0.1:1: Connection refused; `ray start --head` starts one"
     with pytest.raises(ScenarioError, match=why), engine:
         pass
-    assert notes == ["--on ray://127.0.0.1:1: connecting, for 120 s at most"]
+    assert notes == ["Ray cluster ray://127.0.0.1:1: connecting, for 120 s at most"]
 
 
 def test_auto_is_what_ray_address_has_if_that_is_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
