@@ -104,8 +104,8 @@ def join_run(endpoint: str, credentials: Credentials, options: NodeOptions) -> i
     _set_handlers(_on_signal)
     until, seconds, lost_why = float("-inf"), options.wait_seconds, ""
     with ExitStack() as stack:
-        agent = NodeAgent(endpoint, credentials, options, stack)
         try:
+            agent = NodeAgent(endpoint, credentials, options, stack)
             while True:
                 with agent.stop_signal.noted():
                     session = agent.serve(seconds)

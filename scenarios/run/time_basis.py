@@ -7,8 +7,7 @@ else a time depends on (round trips, loss, spreads, sharing) is not looked at, a
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
@@ -16,8 +15,8 @@ from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
 from scenarios.run import fleet_builder
+from scenarios.run.visits import Query
 
-Query = Callable[[str], list[sqlite3.Row]]
 READ = "read"
 BASES = ("assumed", "derived", "inference", READ)
 """Weakest first. `READ`: measured in training, read in a source, or given by the scenario's own files and keys."""

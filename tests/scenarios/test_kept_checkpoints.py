@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from coordinator.rounds.run import RoundFinished
-from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parsed
-from scenarios.run import runner
-from scenarios.run.host import Host
 from tests.ledgers import chain
-from tests.scenarios.in_this_process import pool_in_this_process, run, summary_of_run
+from tests.observers import Listener
+from tests.scenarios.in_this_process import pool_in_this_process, resume, run, summary_of_run
 from tests.scenarios.runs import opened
 
 __all__ = ["pool_in_this_process"]
@@ -37,10 +35,9 @@ def kept(folder: Path) -> set[str]:
 def test_kept_checkpoints_survive_an_end_and_a_resume(tmp_path: Path) -> None:
     whole, plain = run(tmp_path / "whole", *SHORT, KEEP), run(tmp_path / "plain", *SHORT)
     with pytest.raises(Cut):
-        summary_of_run(tmp_path, *SHORT, KEEP, run_id="cut", on_round=cut)
+        summary_of_run(tmp_path, *SHORT, KEEP, run_id="cut", observers=[Listener(on_round=cut)])
     folder = tmp_path / "digits" / "cut"
-    found, device = opened(folder)
-    runner.resume(found, Host(tmp_path, 1, device), folder, WorkerLauncher(), lambda: False)
+    resume(opened(folder)[0], folder)
     assert {name for name in kept(whole) if "round" in name} == {
         f"checkpoints/round-00000{number}.safetensors" for number in (1, 3, 4)
     }

@@ -12,6 +12,7 @@ import pytest
 from edge.data.partition_registry import PartitionRow
 from scenarios.config.load import ScenarioError
 from scenarios.report import html
+from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
 
 __all__ = ["pool_in_this_process"]
@@ -25,7 +26,8 @@ TEN_EACH = PartitionRow(
 
 
 def run(out: Path, notes: list[str], *overrides: str) -> dict[str, Any]:
-    return summary_of_run(out, "rounds.max=1", "eval.on=clients", *overrides, run_id="run", on_note=notes.append)
+    watch = Listener(on_note=notes.append)
+    return summary_of_run(out, "rounds.max=1", "eval.on=clients", *overrides, run_id="run", observers=[watch])
 
 
 def test_a_run_counts_the_clients_that_means_leave_out_and_its_report_shows_who_holds_what(tmp_path: Path) -> None:

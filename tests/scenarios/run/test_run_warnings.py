@@ -15,6 +15,7 @@ from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import terminal
 from scenarios.report.run_reader import open_runs
 from scenarios.run import builder, run_warnings
+from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
 
 __all__ = ["pool_in_this_process"]
@@ -24,7 +25,8 @@ NO_VISITS = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0)
 def ended(out: Path, *overrides: str) -> dict[str, Any]:
     """The summary of a real run, and the notes before its start."""
     notes: list[str] = []
-    return summary_of_run(out, "rounds.max=1", *overrides, on_note=notes.append) | {"notes": notes}
+    watch = Listener(on_note=notes.append)
+    return summary_of_run(out, "rounds.max=1", *overrides, observers=[watch]) | {"notes": notes}
 
 
 def test_a_run_in_which_no_visit_is_in_time_says_so(tmp_path: Path) -> None:
