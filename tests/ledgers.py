@@ -24,6 +24,11 @@ def virtual_rows(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
+def chain(folder: Path) -> list[str]:
+    """The hash chain of a run."""
+    return [row["chain"] for row in read(folder / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")]
+
+
 def visit_row(number: int, round: int, client: int, *times: float, kind: str = "train", staleness: int = 0) -> VisitRow:
     """A visit with its four ``times``: start, end of download, of compute and of upload, in virtual seconds."""
     start, down_end, compute_end, up_end = times

@@ -10,7 +10,6 @@ it is lost and does not come back, or by Ctrl-C, of which it tells the run.
 from __future__ import annotations
 
 import secrets
-import shutil
 import signal
 import socket
 import sys
@@ -19,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import FrameType
 
 from coordinator.records.schema import HostEvent
@@ -36,8 +34,7 @@ from edge.runtime.file_transfer import fetch_files
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from edge.runtime.log import log
 from edge.runtime.numerics import difference, fingerprint, lacking
-from scenarios.cluster.state_files import StateFiles
-from scenarios.cluster.task_forwarder import TaskForwarder
+from scenarios.cluster.task_forwarder import StateFiles, TaskForwarder
 from scenarios.run.host import default_workers, logging_to
 
 FINISHED, FAILED, STOPPED = 0, 3, 4
@@ -52,8 +49,6 @@ GOODBYE_SECONDS = 1.0
 """Longest wait until the coordinator has heard that the agent is stopped: whoever stops it may not wait for long."""
 SHUTDOWN_SECONDS = 10.0
 """Longest wait for the coordinator's answer to an error of the start."""
-STATE_NBYTES = 4 << 30
-"""Client states that are kept for later visits, at most; and a quarter of the free disk."""
 
 
 class StopSignal:
@@ -88,8 +83,6 @@ class JoinError(ValueError):
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """What a user says of the machine."""
-
     workers: int | None
     """None: one per core; on GPUs as many as have memory."""
     device: str
@@ -109,40 +102,32 @@ def join_run(endpoint: str, credentials: Credentials, options: NodeOptions) -> i
     After a run that was joined is lost, tries to join it again: it may have been stopped, or be resumed.
     """
     _set_handlers(_on_signal)
+    until, seconds, lost_why = float("-inf"), options.wait_seconds, ""
     with ExitStack() as stack:
         try:
-            why = _serve_to_end(NodeAgent(endpoint, credentials, options, stack), endpoint, options.wait_seconds)
+            agent = NodeAgent(endpoint, credentials, options, stack)
+            while True:
+                with agent.stop_signal.noted():
+                    session = agent.serve(seconds)
+                if session.is_lost and session.has_joined:
+                    _say(f"{endpoint}: {session.why}; trying again for {options.wait_seconds:g} s")
+                    until, lost_why = time.monotonic() + options.wait_seconds, session.why
+                seconds = until - time.monotonic() - REJOIN_SECONDS
+                if not session.is_lost or seconds <= 0:
+                    break
+                time.sleep(REJOIN_SECONDS)
             _set_handlers(signal.SIG_IGN)
         except KeyboardInterrupt:
             _say("stopped")
             return STOPPED
+    why = (session.is_lost and lost_why) or session.why
     _say(f"{endpoint}: {why}" if why else "the run has ended")
     return FAILED if why else FINISHED
 
 
-def _serve_to_end(agent: NodeAgent, endpoint: str, wait_seconds: float) -> str:
-    """Serve over one connection after the other; why the run failed here, or ''."""
-    until, seconds, first_why = float("-inf"), wait_seconds, ""
-    while True:
-        with agent.stop_signal.noted():
-            session = agent.serve(seconds)
-        if not session.is_lost:
-            return session.why
-        if session.has_joined:
-            _say(f"{endpoint}: {session.why}; trying again for {wait_seconds:g} s")
-            until, first_why = time.monotonic() + wait_seconds, session.why
-        seconds = until - time.monotonic() - REJOIN_SECONDS
-        if seconds <= 0:
-            return first_why or session.why
-        time.sleep(REJOIN_SECONDS)
-
-
 @dataclass
 class ServedConnection:
-    """How one connection to a run ended."""
-
     why: str = ""
-    """What went wrong."""
     has_joined: bool = False
     """Whether the run has answered."""
     is_lost: bool = False
@@ -204,7 +189,15 @@ class NodeAgent:
         _say(f"joined run {job.run_id}")
         local = localized_job(job, self._options)
         check_numerics(job, local)
-        local = self._with_files(connection, local, is_over)
+
+        def check() -> None:
+            if is_over():
+                raise Stopped
+
+        try:
+            local = fetch_files(connection, local, self._options.takes_sources, _say, check)
+        except RunEndedError:
+            raise Stopped from None
         workers = self._options.workers or default_count(local)
         if workers < self._workers:  # the GPUs of this machine have memory for so many, perhaps for more later
             self._workers, session.is_lost = workers, True
@@ -225,7 +218,7 @@ class NodeAgent:
             self._goodbye(connection, session),  # its tasks are done elsewhere while its workers end
         ):
             check_data(job, pool)
-            forwarder = TaskForwarder(connection, pool, state_files(folder), telemetry, self._workers)
+            forwarder = TaskForwarder(connection, pool, StateFiles(folder / "states"), telemetry, self._workers)
             while connection.shutdown is None:
                 forwarder.turn()
         session.why = connection.shutdown.why
@@ -255,18 +248,6 @@ class NodeAgent:
             return is_lost()
 
         return check
-
-    def _with_files(self, connection: CoordinatorConnection, job: Job, is_lost: Callable[[], bool]) -> Job:
-        """The job with the places of the run's files, those fetched that this machine lacks."""
-
-        def check() -> None:
-            if is_lost():
-                raise Stopped
-
-        try:
-            return fetch_files(connection, job, self._options.takes_sources, _say, check)
-        except RunEndedError:
-            raise Stopped from None
 
     def _launcher_for(self, job: Job) -> WorkerLauncher:
         """The fork server, which lives on across connections, unless another run brings other modules."""
@@ -323,13 +304,6 @@ def default_count(job: Job) -> int:
     """One worker per core; on GPUs as many as have memory for a visit of the run."""
     free = free_nbytes(job.device)
     return gpu_workers(free, job.visit_nbytes, default_workers(), default_workers()) if free else default_workers()
-
-
-def state_files(folder: Path) -> StateFiles:
-    """Files of client states in a new folder."""
-    states = folder / "states"
-    states.mkdir()
-    return StateFiles(states, min(STATE_NBYTES, shutil.disk_usage(states).free // 4))
 
 
 def _set_handlers(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from coordinator.workers.launcher import how_ended
 from edge.runtime.keys import KeyPair
-from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder
+from scenarios.cluster.keepers import AgentKeeper, AgentLook, AgentOrder
 from scenarios.run.child_process import Channel
 
 MOST_STARTS = 3
@@ -34,8 +34,6 @@ END_SECONDS = 12.0
 
 @dataclass
 class PlacedAgent:
-    """The agent of one node, from its placement on."""
-
     node: str
     """Ray's name of the node, which no other ever has."""
     name: str
@@ -45,14 +43,12 @@ class PlacedAgent:
     group: Any
     keeper: Any
     looking: Any
-    """The reply that is awaited"""
     placed_at: float
     started_at: float = 0.0
     """0: its keeper has not replied yet"""
     starts: int = 1
     is_noted: bool = False
     last_line: str = ""
-    """Of the agent's log"""
     has_ended: bool = False
     """The run has ended, or the agent failed too often"""
 
@@ -75,7 +71,8 @@ class NodeAgents:
         for placed in [placed for node, placed in self._placed.items() if node not in alive]:
             self._forget(placed)
         for node in alive.values():
-            if node["NodeID"] not in self._placed and self._has_room(node["Resources"]):
+            has_gpus = self._kind == "cpu" or node["Resources"].get("GPU", 0) > 0
+            if node["NodeID"] not in self._placed and node["Resources"].get("CPU", 0) >= 1 and has_gpus:
                 self._place(node)
         for placed in self._placed.values():
             if not placed.has_ended:
@@ -85,19 +82,13 @@ class NodeAgents:
 
     def end(self) -> None:
         """End all agents, and give back what they had."""
-        ends = []
-        for placed in self._placed.values():
-            if placed.started_at:
-                ends.append(placed.keeper.end.remote())
+        ends = [placed.keeper.end.remote() for placed in self._placed.values() if placed.started_at]
         if ends:
             ray.wait(ends, num_returns=len(ends), timeout=END_SECONDS)
         for placed in self._placed.values():
             self._give_back(placed)
 
     # --- one node -------------------------------------------------------------------------------------------------
-
-    def _has_room(self, resources: Mapping[str, float]) -> bool:
-        return resources.get("CPU", 0) >= 1 and (self._kind == "cpu" or resources.get("GPU", 0) > 0)
 
     def _place(self, node: Mapping[str, Any]) -> None:
         if not self._keys:
@@ -109,34 +100,27 @@ class NodeAgents:
             return
         gpus = {"GPU": node["Resources"]["GPU"]} if self._kind != "cpu" else {}
         resources = {"CPU": float(int(node["Resources"]["CPU"])), **gpus}
+        workers = self._request["workers"]
+        if workers is None and self._kind == "cpu":
+            workers = int(resources["CPU"])
+        counted = [] if workers is None else ["--workers", str(workers)]
         pair = self._keys.popleft()
         order = AgentOrder(
             name=f"{self._request['token'][:4]}{node['NodeID'][-4:]}",
             endpoint=self._request["endpoint"],
             server=self._request["server"].encode(),
             pair=pair,
-            arguments=self._arguments(resources),
+            arguments=[*counted, "--device", self._kind, "--wait", str(self._request["wait_seconds"])],
         )
         group = placement_group([resources], strategy="STRICT_PACK", _soft_target_node_id=node["NodeID"])
         keeper = _keeper(group, resources, order)
-        name = self._name(node)
+        name = str(node["NodeManagerAddress"])
+        if name in {placed.name.partition(" ")[0] for placed in self._placed.values()}:
+            name = f"{name} ({node['NodeID'][:6]})"  # with a part of Ray's own name
         self._channel.send({"placed": node["NodeID"], "name": name, "key": pair.public.decode(), **resources})
         self._placed[node["NodeID"]] = PlacedAgent(
             node["NodeID"], name, resources, order, group, keeper, keeper.look.remote(), time.monotonic()
         )
-
-    def _name(self, node: Mapping[str, Any]) -> str:
-        """The node's address, with a part of Ray's own name if another node has the same."""
-        address = str(node["NodeManagerAddress"])
-        others = {placed.name.partition(" ")[0] for placed in self._placed.values()}
-        return f"{address} ({node['NodeID'][:6]})" if address in others else address
-
-    def _arguments(self, resources: Mapping[str, float]) -> Sequence[str]:
-        workers = self._request["workers"]
-        if workers is None and self._kind == "cpu":
-            workers = int(resources["CPU"])
-        counted = [] if workers is None else ["--workers", str(workers)]
-        return [*counted, "--device", self._kind, "--wait", str(self._request["wait_seconds"])]
 
     def _forget(self, placed: PlacedAgent) -> None:
         del self._placed[placed.node]
@@ -154,9 +138,12 @@ class NodeAgents:
             return
         try:
             look: AgentLook = ray.get(placed.looking)
-        except ActorDiedError as error:
-            self._lost_keeper(placed, error)
-            return
+        except ActorDiedError as error:  # a keeper that could not be made, such as where the product is not installed
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            self._failed(placed, lines[-1] if lines else type(error).__name__)
+            if placed.has_ended:
+                return
+            placed.keeper = _keeper(placed.group, placed.resources, placed.order)
         except RayError:
             pass  # Ray starts it anew, or the node is gone
         else:
@@ -169,14 +156,6 @@ class NodeAgents:
         placed.is_noted = True
         needs = " and ".join(f"{count:g} {kind}" for kind, count in placed.resources.items())
         self._channel.send({"note": f"node {placed.name}: waiting for {needs}, which the cluster has not given yet"})
-
-    def _lost_keeper(self, placed: PlacedAgent, error: Exception) -> None:
-        """A keeper that could not be made, such as where the product is not installed."""
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        self._failed(placed, lines[-1] if lines else type(error).__name__)
-        if not placed.has_ended:
-            placed.keeper = _keeper(placed.group, placed.resources, placed.order)
-            placed.looking = placed.keeper.look.remote()
 
     def _on_look(self, placed: PlacedAgent, look: AgentLook) -> None:
         now = time.monotonic()

@@ -31,7 +31,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -59,8 +58,9 @@ def main(address: str) -> None:
     channel = parent_channel()
     try:
         with _connected(address) as found:
-            size = resources_of(ray.nodes())
-            channel.send({"cluster": {"address": found, "own_address": own_address(_addresses()), **size}})
+            nodes = ray.nodes()
+            own = own_address([node["NodeManagerAddress"] for node in nodes if node["Alive"]])
+            channel.send({"cluster": {"address": found, "own_address": own, **resources_of(nodes)}})
             _serve(channel)
     except CLUSTER_ERRORS as error:
         channel.send({"unreachable": _last_line(error)})
@@ -106,7 +106,9 @@ def _last_line(error: Exception) -> str:
 def _connected(address: str) -> Iterator[str]:
     """The cluster's address while Ray is connected."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    with _short_scratch() as folder:
+    if len(tempfile.gettempdir()) > LONGEST_FOLDER // 2:
+        tempfile.tempdir = "/tmp"
+    with scratch() as folder:
         if address == LOCAL:
             own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_NBYTES, "_temp_dir": str(folder)}
             ray.init(LOCAL, num_cpus=len(os.sched_getaffinity(0)), **own, **quiet)
@@ -119,30 +121,15 @@ def _connected(address: str) -> Iterator[str]:
             ray.shutdown()
 
 
-@contextmanager
-def _short_scratch() -> Iterator[Path]:
-    """A temporary folder with a short name."""
-    if len(tempfile.gettempdir()) > LONGEST_FOLDER // 2:
-        tempfile.tempdir = "/tmp"
-    with scratch() as folder:
-        yield folder
-
-
-def _addresses() -> list[str]:
-    return [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
-
-
 def own_address(nodes: Sequence[str]) -> str:
     """This machine's address as the nodes see it: that from which packets to them would leave."""
-    own = [_towards(node) for node in nodes]
+    own = []
+    for node in nodes:
+        family = socket.AF_INET6 if ":" in node else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((node, ANY_PORT))  # sends nothing
+            own.append(str(probe.getsockname()[0]))
     return next((mine for mine, node in zip(own, nodes, strict=True) if mine != node), own[0])
-
-
-def _towards(address: str) -> str:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, ANY_PORT))  # sends nothing
-        return str(probe.getsockname()[0])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from coordinator.workers.launcher import quote
 from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import PoolError
 from edge.runtime.keys import new_pair
-from scenarios.cluster.agent_keeper import agent_environment
+from scenarios.cluster.keepers import agent_environment
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run.child_process import ChildProcess, Message
 from scenarios.run.host import Host
@@ -36,7 +36,6 @@ ADDRESS = re.compile(r"(?:ray://)?([^\s:/]+|\[[0-9A-Fa-f:.%\w]+\]):([0-9]{1,5})"
 NODES = 256
 """Nodes of one run, over all of its time: each has a key of its own, so that the run sees them as different places."""
 CONNECT_SECONDS = 120.0
-CONNECTING = f"connecting, for {CONNECT_SECONDS:g} s at most"
 LOG_LINE = re.compile(r"^\[[^\]]* (?P<level>[A-Z]) [^\]]*\] \S+:\d+: +(?:.*Check failed: )?(?P<text>.*)$", re.MULTILINE)
 FATAL = "C"
 """Level of what Ray says before it ends its process; a trace of calls follows."""
@@ -58,8 +57,6 @@ _log = logging.getLogger("fedbr.ray")
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """What there is when it is connected."""
-
     nodes: int
     cpus: float
     gpus: float
@@ -90,24 +87,24 @@ class RayConnection:
     """A cluster, by a process that speaks with it (`scenarios.cluster.ray_driver`), as a context: when it is left,
     nothing that was placed there remains."""
 
-    def __init__(
-        self,
-        address: str,
-        on_note: Callable[[str], None],
-        on_message: Callable[[Message | None], None],
-    ) -> None:
-        """``on_message`` is called in another thread with its messages, and with None if it is lost. ScenarioError."""
-        self.name, self._given, self._address = f"Ray cluster {address}", address, check_address(address)
-        self._on_note, self._on_message = on_note, on_message
+    def __init__(self, address: str, on_note: Callable[[str], None] = lambda note: None) -> None:
+        """``on_note``: is called with events of the cluster, in another thread. ScenarioError."""
+        self.cluster_name, self._given, self._address = f"Ray cluster {address}", address, check_address(address)
+        self.on_note = on_note
         self._is_ending = False
         self.is_lost = False
+
+    def on_message(self, message: Message | None) -> None:
+        """A subclass handles messages of the driver here, in another thread; None: the connection is lost."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         """Connect to the cluster, or start one. ScenarioError if there is none at the address."""
         is_own = self._address == LOCAL
-        self._on_note(f"{self.name}: {'starting a cluster here' if is_own else CONNECTING}")
-        own = {**PRIVATE_CLUSTER, "RAY_AUTH_TOKEN": secrets.token_hex(32)} if is_own else {}
-        environment = agent_environment() | {"RAY_USAGE_STATS_ENABLED": "0"} | own
+        connecting = f"connecting, for {CONNECT_SECONDS:g} s at most"
+        self.on_note(f"{self.cluster_name}: {'starting a cluster here' if is_own else connecting}")
+        private = {**PRIVATE_CLUSTER, "RAY_AUTH_TOKEN": secrets.token_hex(32)} if is_own else {}
+        environment = agent_environment() | {"RAY_USAGE_STATS_ENABLED": "0"} | private
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         self._process = ChildProcess(DRIVER, self._address, env=environment, errors=self._errors)
         try:
@@ -118,7 +115,8 @@ class RayConnection:
             self._end(0.0)
             raise
         cluster = first["cluster"]
-        self.address, self.own_address = str(cluster["address"]), str(cluster["own_address"])
+        self.address, own = str(cluster["address"]), str(cluster["own_address"])
+        self._own_host = f"[{own}]" if ":" in own else own
         self.size = ClusterSize(cluster["nodes"], cluster["cpus"], cluster["gpus"], cluster["most_cpus"])
         self._process.channel.listen(self._on_driver_message)
         return self
@@ -156,23 +154,18 @@ class RayConnection:
             _log.warning("the process that speaks with Ray has ended%s", quote(self._errors.read()))
             self.is_lost = True
         elif "note" in message:
-            self._on_note(message["note"])
+            self.on_note(message["note"])
             return
-        self._on_message(message)
+        self.on_message(message)
 
 
-class RayEngine:
-    """Node agents on a cluster, as a context: when it is left, none of them remains.
-
-    Events, notes and errors of the cluster come in through another thread.
-    """
+class RayEngine(RayConnection):
+    """Node agents on a cluster."""
 
     def __init__(self, address: str, workers: int | None = None, listen: str | None = None) -> None:
         """``workers``: per node, by default as many as Ray gives processors; ``listen``: ``tcp://HOST:PORT`` at which
         the nodes reach this machine, by default the address that they see and any port. ScenarioError."""
-        self.on_note: Callable[[str], None] = lambda note: None
-        """Is called with events of the cluster; to be set before the context is entered"""
-        self._connection = RayConnection(address, self._pass_note, self._on_message)
+        super().__init__(address)
         self._workers, self._listen = workers, listen
         self._pair = new_pair()
         self._agents = [new_pair() for _ in range(NODES)]
@@ -182,23 +175,12 @@ class RayEngine:
         self._device = "cpu"
         self._hopeless = ""
 
-    def __enter__(self) -> Self:
-        """Connect to the cluster, or start one. ScenarioError if there is none at the address."""
-        self._connection.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.__exit__(kind, error, trace)
-
     def serve(self, device: str) -> RemoteAccess:
         """The port for the run's agents, which are placed once it is open (`on_event`)."""
-        self._device, cluster = device, self._connection
-        self.on_note(f"{cluster.name}: the cluster at {cluster.address} has {cluster.size}; each node gets an agent")
-        host = f"[{cluster.own_address}]" if ":" in cluster.own_address else cluster.own_address
+        self._device = device
+        self.on_note(f"{self.cluster_name}: the cluster at {self.address} has {self.size}; each node gets an agent")
         return RemoteAccess(
-            self._listen or f"tcp://{host}:*",
+            self._listen or f"tcp://{self._own_host}:*",
             self._pair.public,
             self._pair.secret,
             [pair.public.decode() for pair in self._agents],
@@ -211,27 +193,25 @@ class RayEngine:
         if event.kind == "listening":
             request = {
                 "token": self._token,
-                "endpoint": _reachable(event.detail, self._connection.own_address),
+                # this machine's address in place of all addresses
+                "endpoint": re.sub(r"^tcp://(0\.0\.0\.0|\[::\]|\*):", f"tcp://{self._own_host}:", event.detail),
                 "server": self._pair.public.decode(),
                 "keys": [(pair.public.decode(), pair.secret.decode()) for pair in self._agents],
                 "device": self._device,
                 "workers": self._workers,
                 "wait_seconds": WAIT_SECONDS,
             }
-            self._connection.send({"serve": request})
+            self.send({"serve": request})
 
     def check(self) -> None:
         """PoolError if no node's agent can join the run."""
         if self._hopeless:
-            raise PoolError(f"{self._connection.name}: {self._hopeless}")
+            raise PoolError(f"{self.cluster_name}: {self._hopeless}")
 
-    def _pass_note(self, note: str) -> None:
-        self.on_note(note)
-
-    def _on_message(self, message: Message | None) -> None:
+    def on_message(self, message: Message | None) -> None:
         if message is None:
             lost = "the connection to the cluster is lost; the run goes on with the nodes it has"
-            self.on_note(f"{self._connection.name}: {lost}")
+            self.on_note(f"{self.cluster_name}: {lost}")
             return
         name = f"node {message.get('name')}"
         if "placed" in message:
@@ -249,39 +229,24 @@ class RayEngine:
             _log.info("%s: %s", name, message)
 
 
-class RayRuns:
-    """Whole runs on a cluster, as a context: when it is left, none of them is on its way.
+class RayRuns(RayConnection):
+    """Whole runs on a cluster: the `scenarios.experiment.executors.RunPlaces` of a run set."""
 
-    These are the `scenarios.experiment.executors.RunPlaces` of a run set.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        workers: int | None,
-        parallel: int | None,
-        on_note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, address: str, workers: int | None, parallel: int | None, on_note: Callable[[str], None]) -> None:
         """``workers``: of one run, by default as many as the cores allow where all runs have as many; ``parallel``: the
         most runs at a time, by default as many as there is room for. ScenarioError."""
-        self._connection = RayConnection(address, on_note, self._on_message)
-        self._workers, self._parallel, self._on_note = workers, parallel, on_note
+        super().__init__(address, on_note)
+        self._workers, self._parallel = workers, parallel
         self._listeners: dict[int, Callable[[Message | None], None]] = {}
 
     def __enter__(self) -> Self:
-        cluster = self._connection.__enter__()
-        self._on_note(f"{cluster.name}: the cluster at {cluster.address} has {cluster.size}")
+        super().__enter__()
+        self.on_note(f"{self.cluster_name}: the cluster at {self.address} has {self.size}")
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.__exit__(kind, error, trace)
 
     def shares(self, host: Host, runs: int) -> list[int]:
         """The workers of each slot. ScenarioError if no node has as many cores as a run is to have workers."""
-        size = self._connection.size
-        return run_shares(size.cpus, size.most_cpus, runs, self._parallel, self._workers)
+        return run_shares(self.size.cpus, self.size.most_cpus, runs, self._parallel, self._workers)
 
     def open(self, slot: int, on_message: Callable[[Message | None], None]) -> None:
         """Open a place for one run after another; each is made on a node of its own choice."""
@@ -291,21 +256,21 @@ class RayRuns:
         """Have a run made, as `scenarios.experiment.run_process` receives it; None: there are no more."""
         if request is not None:
             places = {name: str(Path(request[name]).resolve()) for name in ("out", "path")}
-            self._connection.send({"slot": slot, "run": {**request, **places}})
-        if self._connection.is_lost:
+            self.send({"slot": slot, "run": {**request, **places}})
+        if self.is_lost:
             self._listeners[slot](None)
 
     def stop(self, slot: int, why: str) -> None:
         """Have the run end with its round, stopped by ``why``."""
-        self._connection.send({"slot": slot, "stop": why})
+        self.send({"slot": slot, "stop": why})
 
     def close(self, slot: int, at_once: bool) -> str:
         """Drop the run, if ``at_once``; the reason for which the slot is lost, if it is."""
         if at_once:
-            self._connection.send({"slot": slot, "drop": True})
+            self.send({"slot": slot, "drop": True})
         return "the connection to the cluster is lost"
 
-    def _on_message(self, message: Message | None) -> None:
+    def on_message(self, message: Message | None) -> None:
         if message is None:
             for listener in list(self._listeners.values()):
                 listener(None)
@@ -333,9 +298,3 @@ def last_word(errors: str) -> str:
     fatal = [line["text"] for line in LOG_LINE.finditer(errors) if line["level"] == FATAL]
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     return fatal[0] if fatal else LOG_LINE.sub(r"\g<text>", lines[-1]) if lines else ""
-
-
-def _reachable(endpoint: str, own_address: str) -> str:
-    """The endpoint with this machine's address in place of all addresses."""
-    host = f"[{own_address}]" if ":" in own_address else own_address
-    return re.sub(r"^tcp://(0\.0\.0\.0|\[::\]|\*):", f"tcp://{host}:", endpoint)

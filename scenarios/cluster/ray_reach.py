@@ -32,12 +32,21 @@ def check_reachable(address: str) -> None:
 
     Ray's own settings hold, as for its connection: a token, TLS.
     """
-    named = named_address(address)
-    is_client = named.startswith(CLIENT)
-    place = named.removeprefix(CLIENT) if is_client else _canonical(named)
+    place = named_address(address)
+    is_client = place.startswith(CLIENT)
+    canonical = _private("ray._private.services", "canonicalize_bootstrap_address_or_die")
+    if is_client:
+        place = place.removeprefix(CLIENT)
+    elif canonical is not None:  # such as that of this machine's network for one of loopback
+        place = str(canonical(place))
     if place == AUTO:
         return  # Ray knows which it is
-    _check_port(place)
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PORT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConnectionError(f"no cluster is at {place}: {reason}; `ray start --head` starts one") from None
     _check_protocol(place, is_client)
     if not is_client:
         _check_head(place)
@@ -54,26 +63,11 @@ def named_address(address: str) -> str:
     return named
 
 
-def _canonical(named: str) -> str:
-    """The address that Ray makes of another, such as of this machine's network for one of loopback."""
-    canonical = _private("ray._private.services", "canonicalize_bootstrap_address_or_die")
-    return named if canonical is None else str(canonical(named))
-
-
 def _private(module: str, name: str) -> Callable[..., Any] | None:
     try:
         return getattr(import_module(module), name, None)
     except ImportError:
         return None
-
-
-def _check_port(place: str) -> None:
-    host, _, port = place.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), PORT_SECONDS).close()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConnectionError(f"no cluster is at {place}: {reason}; `ray start --head` starts one") from None
 
 
 def _check_protocol(place: str, is_client: bool) -> None:

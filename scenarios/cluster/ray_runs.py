@@ -19,8 +19,8 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from edge.protocol.files import write_text
-from scenarios.cluster.run_keeper import RunKeeper, RunNews, RunOrder, packed_folder, unpack
-from scenarios.run.child_process import Channel, Message
+from scenarios.cluster.keepers import RunKeeper, RunNews, RunOrder, packed_folder, unpack
+from scenarios.run.child_process import Channel
 
 MOST_TRIES = 3
 END_SECONDS = 10.0
@@ -30,14 +30,11 @@ NEWS_AND_STOP = 2
 
 @dataclass
 class PlacedRun:
-    """A run on its way."""
-
     slot: int
     request: dict[str, Any]
     """As `scenarios.experiment.run_process` receives it"""
     keeper: Any
     news: Any
-    """The reply that is awaited"""
     tries: int = 1
     is_stopped: bool = False
 
@@ -53,7 +50,6 @@ class ClusterRuns:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a run is on its way."""
         return bool(self._runs)
 
     def handle(self, request: Mapping[str, Any]) -> None:
@@ -112,31 +108,24 @@ class ClusterRuns:
         except RayError as error:
             self._fail(placed, str(error).strip().splitlines()[-1])
             return
-        if news.archive:
-            _replace(Path(placed.request["path"]), news.archive)
+        if news.archive:  # in place of the folder
+            folder = Path(placed.request["path"])
+            new = folder.with_name(f".{folder.name}-new")
+            shutil.rmtree(new, ignore_errors=True)
+            unpack(news.archive, new)
+            shutil.rmtree(folder, ignore_errors=True)
+            new.rename(folder)
         for message in news.messages:
-            self._send(placed, message)
+            self._channel.send({"slot": placed.slot, "message": message})
         if news.is_over:
             self._end(placed.slot)
         else:
             placed.news = placed.keeper.news.remote()
 
     def _fail(self, placed: PlacedRun, why: str) -> None:
-        self._send(placed, {"failed": why, "is_users": False})
+        self._channel.send({"slot": placed.slot, "message": {"failed": why, "is_users": False}})
         self._end(placed.slot)
-
-    def _send(self, placed: PlacedRun, message: Message) -> None:
-        self._channel.send({"slot": placed.slot, "message": message})
 
     def _end(self, slot: int) -> None:
         # Ray ends an actor that nobody refers to any more, once it has done what it was told.
         self._runs.pop(slot).keeper.end.remote()
-
-
-def _replace(folder: Path, archive: bytes) -> None:
-    """Put what is in an archive in place of a folder."""
-    new = folder.with_name(f".{folder.name}-new")
-    shutil.rmtree(new, ignore_errors=True)
-    unpack(archive, new)
-    shutil.rmtree(folder, ignore_errors=True)
-    new.rename(folder)

@@ -37,7 +37,15 @@ def supervise(folder: Path, arguments: Sequence[str]) -> None:
         agent: list[subprocess.Popen[bytes]] = []
         signal.signal(signal.SIGTERM, lambda number, frame: _end(agent, number, frame))
         write_text(folder / PID, str(os.getpid()))
-        agent.append(_started(arguments, log.fileno()))
+        agent.append(
+            subprocess.Popen(
+                [sys.executable, "-P", "-m", "scenarios.cli.main", "worker", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - there is no other thread
+            )
+        )
         status = agent[0].wait()
         if folder.exists():
             write_text(folder / STATUS, str(status))
@@ -47,24 +55,12 @@ def supervise(folder: Path, arguments: Sequence[str]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(arguments: Sequence[str], log: int) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-P", "-m", "scenarios.cli.main", "worker", *arguments]
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        preexec_fn=_die_with_parent,  # noqa: PLW1509 - there is no other thread
-    )
-
-
 def _die_with_parent() -> None:
     """Have the kernel end the agent if this process is killed; its own workers then end with it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _end(agent: Sequence[subprocess.Popen[bytes]], number: int, frame: FrameType | None) -> None:
-    """End the agent, whose end `supervise` waits for."""
     if not agent:
         raise SystemExit(1)
     agent[0].terminate()

@@ -7,9 +7,12 @@ ahead of each update, and comes down only if the client's last visit was elsewhe
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from pathlib import Path
 
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, PoolTask, Reply
@@ -21,21 +24,22 @@ from edge.protocol.payload import Payload
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.reply_batch import ReplyBatch, visits_of
 from edge.runtime.worker import MAX_PREFETCHED
-from scenarios.cluster.state_files import StateFiles
 
 Task = Train | Evaluate | messages.Describe
 TURN_SECONDS = 0.1
 """Longest wait for messages."""
 WAITING_SECONDS = 0.005
 """The same while replies wait for others."""
+STATE_SUFFIX = ".safetensors"
+SWEEP_FILES = 1000
+"""New files between two looks for files that nobody needs, at least."""
+STATE_NBYTES = 4 << 30
+"""Client states that are kept for later visits, at most; and a quarter of the free disk"""
 
 
 @dataclass(frozen=True)
 class ForwardedTask(PoolTask):
-    """A task of the run."""
-
     sequence: int = 0
-    """Its number in the run."""
     state_name: str = ""
     """The name in the run of the client state that it leaves."""
 
@@ -141,7 +145,8 @@ class TaskForwarder:
         state_in = state_out = None
         if envelope.state_in is not None and not isinstance(message, messages.Describe):
             if pending is not None:
-                state_in = self._states.write(pending[1].payload)
+                state_in = self._states.new()
+                client_state.write(state_in, pending[1].payload)
             else:
                 state_in = self._states.held(message.client, envelope.state_in)
             if state_in is None:
@@ -271,3 +276,75 @@ def why_mismatched(task: Task, envelope: Envelope, pending: tuple[int, ClientSta
     if is_asked and (sequence, state.client) == (envelope.sequence, getattr(task, "client", None)):
         return ""
     return f"the state of client {state.client} came ahead of another task"
+
+
+@dataclass(frozen=True)
+class _Kept:
+    name: str
+    path: Path
+    nbytes: int
+
+
+class StateFiles:
+    """Client states on the machine of a node agent, in one folder: for its tasks, and for later visits of
+    their clients. The names of the run are never used as paths.
+
+    The run's own files have the states before an update counts; these spare the way back. So any may be dropped.
+    """
+
+    def __init__(self, folder: Path, most_nbytes: int = STATE_NBYTES) -> None:
+        """``most_nbytes``: of the states that are kept for later visits; the oldest are dropped first."""
+        folder.mkdir(exist_ok=True)
+        self._folder, self._most_nbytes = folder, min(most_nbytes, shutil.disk_usage(folder).free // 4)
+        self._made = 0
+        self._kept: dict[int, _Kept] = {}  # client -> its state after its last visit here, the oldest first
+        self._users: Counter[Path] = Counter()  # open tasks, and one more for a state that is kept
+        self._nbytes = 0
+        self._sweeps_at = SWEEP_FILES
+
+    def new(self) -> str:
+        """The path of a new file, for one task."""
+        self._made += 1
+        if self._made >= self._sweeps_at:
+            self._sweep()
+        path = self._folder / f"{self._made}{STATE_SUFFIX}"
+        self._users[path] += 1
+        return str(path)
+
+    def held(self, client: int, name: str) -> str | None:
+        """The file of a client's state of this name, for one more task; None if it is not here."""
+        kept = self._kept.get(client)
+        if kept is None or kept.name != name:
+            return None
+        self._users[kept.path] += 1
+        return str(kept.path)
+
+    def keep(self, client: int, name: str, path: str) -> None:
+        """Keep a task's file after the task, as the client's newest state."""
+        self._drop(client)
+        kept = self._kept[client] = _Kept(name, Path(path), Path(path).stat().st_size)
+        self._users[kept.path] += 1
+        self._nbytes += kept.nbytes
+        while self._nbytes > self._most_nbytes:
+            self._drop(next(iter(self._kept)))
+
+    def release(self, *paths: str | None) -> None:
+        """A task is over, and needs these files no more."""
+        for path in (Path(each) for each in paths if each is not None):
+            self._users[path] -= 1
+            if not self._users[path]:
+                del self._users[path]
+                path.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Remove the files that workers wrote after their tasks had been cancelled."""
+        self._sweeps_at = self._made + max(SWEEP_FILES, len(self._users))
+        for path in self._folder.iterdir():
+            if path.suffix == STATE_SUFFIX and path not in self._users:  # one that is being written has another name
+                path.unlink(missing_ok=True)
+
+    def _drop(self, client: int) -> None:
+        kept = self._kept.pop(client, None)
+        if kept is not None:
+            self._nbytes -= kept.nbytes
+            self.release(str(kept.path))

@@ -21,7 +21,8 @@ from scenarios.report import html, terminal
 from scenarios.report.groups import RunGroup
 from scenarios.report.tables import Table
 from scenarios.run.host import Host
-from scenarios.run.progress import Trail, trail
+from scenarios.run.progress import Trail
+from scenarios.run.run_folder import RunFolder
 
 Result = Mapping[str, Any]
 """What a command prints with ``--json``"""
@@ -161,7 +162,7 @@ class Experiment:
 
 def whole_rounds(run: Result) -> Trail:
     """The progress of a run, counting whole rounds alone: a last row that is no round counts as the round before."""
-    points = trail(Path(run["run_dir"]))
+    points = RunFolder(Path(run["run_dir"])).trail
     return tuple(replace(point, rounds=min(point.rounds, run["rounds"])) for point in points)
 
 

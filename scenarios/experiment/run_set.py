@@ -28,7 +28,7 @@ from scenarios.run import builder, folder_files, runner
 from scenarios.run.folder_files import HeldFolder, run_lock
 from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
-from scenarios.run.progress import ProgressPoint, after, reached, trail
+from scenarios.run.progress import ProgressPoint, after, reached
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
 
@@ -215,7 +215,7 @@ def make_run(
     run: PlannedRun, path: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
     """Make one run in its folder ``path``, or go on with it; its summary with its name. Errors as of `runner.run`."""
-    points = trail(path) if has_rounds(path / "ledger.sqlite") else ()
+    points = RunFolder(path).trail if has_rounds(path / "ledger.sqlite") else ()
     is_begun = bool(points) and not reached(points, run.needs)  # unfinished, or shorter than its needs now are
     needs = _Needs(run.needs, points[-1] if is_begun else None)
     inside = replace(host, run_id=f"{path.parent.name}/{run.name}", observers=(*host.observers, needs))
@@ -238,7 +238,7 @@ def _clear(path: Path) -> None:
 
 def _ended(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     stopped_by = summary["stopped_by"]
-    if stopped_by in EARLY and reached(trail(path), run.needs):
+    if stopped_by in EARLY and reached(RunFolder(path).trail, run.needs):
         stopped_by = BUDGETS
     return {"name": run.name, **summary, "run_dir": str(path), "stopped_by": stopped_by}
 

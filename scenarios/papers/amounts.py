@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coordinator.records.store import read
 from scenarios.run.folder_files import MEASURED
-from scenarios.run.progress import trail
+from scenarios.run.run_folder import RunFolder
 
 FORWARD_MACS, TRAINING_MACS = "forward MACs per example", "MACs of a training step per example"
 STORED_WEIGHTS, STORED_PARAMETERS = "stored weights", "stored parameters"
@@ -32,13 +32,13 @@ def _summary(folder: Path, key: str) -> float | None:
 
 def wall_seconds(folder: Path) -> float | None:
     """Measured seconds per round of a run, of all its rounds, with their evaluations."""
-    seconds, points = _summary(folder, "wall_seconds"), trail(folder)
+    seconds, points = _summary(folder, "wall_seconds"), RunFolder(folder).trail
     return None if seconds is None or not points else seconds / points[-1].rounds
 
 
 def virtual_seconds(folder: Path) -> float | None:
     """Seconds per round of a run on the virtual clock."""
-    points = trail(folder)
+    points = RunFolder(folder).trail
     return points[-1].virtual_seconds / points[-1].rounds if points else None
 
 

@@ -28,8 +28,8 @@ from scenarios.papers.spec import (
     PaperRow,
     PaperSetting,
 )
-from scenarios.run import best_round
-from scenarios.run.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
+from scenarios.run.progress import AMOUNTS, Trail, at_budget, spread, to_target
+from scenarios.run.run_folder import RunFolder
 
 MARKS = {
     "scaled": ("†", "not at the paper's scale"),
@@ -75,17 +75,19 @@ class CellSelection:
         return [Path(run["run_dir"]) for run in runs if run["name"] == run_name(group, variant, run["seed"])]
 
     def _trail(self, folder: Path) -> Trail:
-        points = trail(folder)
+        points = RunFolder(folder).trail
         return points if self.smoothing is None else smoothed(points, self.smoothing)
 
 
 def until_best(folder: Path, measure: str) -> Trail:
     """The progress curve of a run until its best round, whose accuracy there is the measure's."""
-    best = best_round.of_folder(folder)
+    run = RunFolder(folder)
+    run.check()
+    best = run.best_round
     if best is None:
         return ()
     accuracy = best.validation_accuracy if measure == VALIDATION else best.accuracy
-    *before, last = trail(folder)[: best.round + 1]
+    *before, last = run.trail[: best.round + 1]
     return (*before, replace(last, accuracy=accuracy))
 
 

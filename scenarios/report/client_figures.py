@@ -22,7 +22,6 @@ from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.theme import EMPTY, PAPER
 from scenarios.run import client_values
-from scenarios.run.best_round import of_run
 from scenarios.run.progress import with_interval
 
 BAR_WIDTH = 0.8
@@ -76,7 +75,7 @@ def adaptation(shown: ShownRuns) -> Figure | None:
             rounds, means = _means(run, name)
             marker, label = "o" if len(rounds) < 3 else "", run.label if name == ACCURACY else None
             curve.plot(rounds, means, label=label, color=colour, linestyle=dashes, marker=marker)
-        best = of_run(run)
+        best = run.best_round
         pairs = [] if best is None else client_values.before_and_after(run.evaluations, best.round)
         if best is None or best.clients_accuracy is None or best.worst_decile is None or not pairs:
             continue  # no client was evaluated then

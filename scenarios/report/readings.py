@@ -18,8 +18,7 @@ from scenarios.report import columns
 from scenarios.report.columns import COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Quantity
 from scenarios.report.run_reader import RecordedRun
 from scenarios.run import progress
-from scenarios.run.best_round import BestRound
-from scenarios.run.client_values import OverClients
+from scenarios.run.client_values import BestRound, OverClients
 from scenarios.run.progress import ProgressPoint, Trail
 
 Source = TypeVar("Source")

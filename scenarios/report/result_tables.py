@@ -19,7 +19,7 @@ from scenarios.report.groups import RunGroup
 from scenarios.report.readings import NOT_REACHED, Reading
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
-from scenarios.run import best_round, client_values, time_basis, visits
+from scenarios.run import client_values, time_basis, visits
 from scenarios.run.progress import percent, to_target, with_interval
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
@@ -81,7 +81,7 @@ def over_clients(runs: Runs) -> Table | None:
 
 def best_rounds(runs: Runs) -> Table | None:
     """The rounds that were best on validation examples; None if no run has evaluated these."""
-    found = {run.label: best for run in runs if (best := best_round.of_run(run)) and best.selected_by == VALIDATION}
+    found = {run.label: best for run in runs if (best := run.best_round) and best.selected_by == VALIDATION}
     shown = [each for each in readings.AT_BEST_ROUND if any(each.value(best) is not None for best in found.values())]
     return of_readings("best validation round", shown, found) if found else None
 

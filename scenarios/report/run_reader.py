@@ -19,7 +19,7 @@ from edge.protocol.portable import PORTABLE
 from scenarios.config.errors import ReportError
 from scenarios.config.tables import leaves
 from scenarios.report import labels
-from scenarios.run import nominal_cost, own_method
+from scenarios.run import own_method
 from scenarios.run.progress import is_cut_step
 from scenarios.run.run_folder import ENVIRONMENT, RunFolder
 
@@ -78,7 +78,7 @@ class RecordedRun(RunFolder):
     def shows_nominal(self) -> bool:
         """Whether reports show its nominal costs."""
         own = self.own_method
-        return nominal_cost.is_shown([self.method]) if own is None else own.nominal
+        return own_method.shows_nominal([self.method]) if own is None else own.nominal
 
     @property
     def is_asynchronous(self) -> bool:

@@ -19,8 +19,9 @@ from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECON
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.narrow import column_groups, fitting, widths
 from scenarios.report.tables import Table
-from scenarios.run import nominal_cost, time_basis
-from scenarios.run.progress import percent, to_target, trail
+from scenarios.run import own_method, time_basis
+from scenarios.run.progress import percent, to_target
+from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import read_scenario
 from scenarios.run.visits import counted
 
@@ -169,7 +170,7 @@ def method_name(run: Summary) -> str:
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
     """The rows of the table of runs; with a comparison, also accuracies at the common bytes and time."""
     target, drawn = runs[0]["target_accuracy"], _drawn(runs)
-    has_nominal = nominal_cost.is_shown(str(run["method"]) for run in runs)
+    has_nominal = own_method.shows_nominal(str(run["method"]) for run in runs)
     rows: list[Row] = [
         ("accuracy, final", _cells(runs, "accuracy", PERCENT)),
         ("accuracy, best", _cells(runs, "best_accuracy", PERCENT)),
@@ -295,7 +296,7 @@ def assumed_share(run: Summary) -> str:
 
 def nominal_to_target(run: Summary) -> float | None:
     """Nominal bytes until the round that reached the target; None if none did."""
-    point = to_target(trail(Path(run["run_dir"])), run["target_accuracy"])
+    point = to_target(RunFolder(Path(run["run_dir"])).trail, run["target_accuracy"])
     return None if point is None else point.nominal_nbytes
 
 

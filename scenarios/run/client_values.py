@@ -1,4 +1,8 @@
-"""The values of single clients in the ledger's table ``evaluations``: mean, worst decile and spread over clients."""
+"""The values of clients in the ledger's table ``evaluations``: mean, worst decile and spread, and the best round.
+
+The best round is chosen on validation examples where these were evaluated. Without them it is that of the highest
+accuracy, which is as optimistic as any best of many draws: ``selected_by`` tells both apart.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,15 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from coordinator.records.schema import EvaluationRow
+from coordinator.records.round_record import validation_accuracy
+from coordinator.records.schema import EvaluationRow, RoundRow
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, GLOBAL, LOSS, SUBVALUE
+from scenarios.run import progress
 
 CLASS_ACCURACY = "class-accuracy"
+SelectedBy = Literal["validation", "accuracy"]
 PART = 10
 """The worst decile is one in so many clients."""
 
@@ -91,30 +98,21 @@ def class_accuracy(rows: Sequence[EvaluationRow]) -> dict[int, float]:
 
 
 def summary(rows: Sequence[EvaluationRow]) -> Mapping[str, Any] | None:
-    """Of the last evaluation, for ``run --json``: the accuracies of its clients, and values of whole models.
-
-    Mean, worst decile and spread of the accuracies, if clients' models were evaluated; ``values`` if there are any.
-    """
-    found, values = last(rows), whole_values(rows)
-    accuracies = (
-        {}
-        if found is None
-        else {"clients_accuracy": found.mean, "worst_decile": found.worst_decile, "spread": found.spread}
-    )
-    return {**accuracies, **({"values": values} if values else {})} or None
-
-
-def whole_values(rows: Sequence[EvaluationRow]) -> dict[str, float | None]:
-    """Name -> value of the global model, or over clients, at the last evaluation with such values.
-
-    Accuracy, loss, and numbered parts (of classes, of tensors) are left out.
-    """
-    found = [row for row in rows if _is_whole(row)]
-    return {row.metric: row.value for row in found if row.round == found[-1].round}
+    """Of the last evaluation, for ``run --json``: ``clients_accuracy``, ``worst_decile`` and ``spread`` if clients'
+    models were evaluated; ``values`` of whole models (`whole_by_round`) if there are any."""
+    result: dict[str, Any] = {}
+    if (clients := last(rows)) is not None:
+        result = {"clients_accuracy": clients.mean, "worst_decile": clients.worst_decile, "spread": clients.spread}
+    if whole := [row for row in rows if _is_whole(row)]:
+        result["values"] = {row.metric: row.value for row in whole if row.round == whole[-1].round}
+    return result or None
 
 
 def whole_by_round(rows: Sequence[EvaluationRow]) -> dict[str, dict[int, float]]:
-    """Name -> round -> value of the global model, or over clients, of the metrics of `whole_values`."""
+    """Name -> round -> value of the global model, or over clients.
+
+    Accuracy, loss, and numbered parts (of classes, of tensors) are left out.
+    """
     values: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for row in rows:
         if _is_whole(row) and row.value is not None:
@@ -125,3 +123,63 @@ def whole_by_round(rows: Sequence[EvaluationRow]) -> dict[str, dict[int, float]]
 def _is_whole(row: EvaluationRow) -> bool:
     is_part = row.metric.rpartition(SUBVALUE)[2].isdigit()
     return row.client == GLOBAL and row.metric not in (ACCURACY, LOSS) and not is_part
+
+
+@dataclass(frozen=True)
+class BestRound:
+    """The evaluated round with the highest value, the first of equal ones. Accuracies in [0, 1]."""
+
+    round: int
+    """As in the ledger: 0 is the first"""
+    rounds: int
+    """Rounds until its evaluation"""
+    selected_by: SelectedBy
+    """``validation``: the mean accuracy on clients' validation examples; ``accuracy``: the round's own"""
+    accuracy: float | None
+    """The round's own; None if only validation examples were evaluated"""
+    virtual_seconds: float
+    bytes: int
+    """Down and up until its end, real"""
+    validation_accuracy: float | None
+    """Mean over clients, as all below; None if it was not measured"""
+    clients_accuracy: float | None
+    """On the evaluated split, after an adaptation if there is one"""
+    before_accuracy: float | None
+    worst_decile: float | None
+    spread: float | None
+    """Standard deviation of ``clients_accuracy`` over clients"""
+
+
+def best_round(rows: Sequence[RoundRow], values: Sequence[EvaluationRow], completed: int) -> BestRound | None:
+    """The best of these rounds, given in their order; None if none was evaluated.
+
+    ``values``: of their evaluations; ``completed``: rounds, since a last row may be an evaluation after the last round.
+    """
+    rows_of: defaultdict[int, list[EvaluationRow]] = defaultdict(list)
+    for value in values:
+        rows_of[value.round].append(value)
+    validation = {
+        round: mean
+        for round, own in rows_of.items()
+        if (mean := validation_accuracy((row.metric, row.value) for row in own)) is not None
+    }
+    accuracies = {row.round: row.accuracy for row in rows if row.accuracy is not None}
+    selecting: Mapping[int, float] = validation or accuracies
+    if not selecting:
+        return None
+    best = max(sorted(selecting), key=selecting.__getitem__)  # the first of equal ones
+    row, point = next(pair for pair in zip(rows, progress.accumulated(rows), strict=True) if pair[0].round == best)
+    after, before = (by_round(rows_of[best], name).get(best) for name in (ACCURACY, BEFORE_ACCURACY))
+    return BestRound(
+        round=best,
+        rounds=min(point.rounds, completed),
+        selected_by="validation" if validation else "accuracy",
+        accuracy=row.accuracy,
+        virtual_seconds=point.virtual_seconds,
+        bytes=point.nbytes,
+        validation_accuracy=validation.get(best),
+        clients_accuracy=None if after is None else after.mean,
+        before_accuracy=None if before is None else before.mean,
+        worst_decile=None if after is None else after.worst_decile,
+        spread=None if after is None else after.spread,
+    )

@@ -56,6 +56,11 @@ class BlockRecord(Record):
     """Of both gradients for the inputs"""
     activations: Number = 0
 
+    @property
+    def shape(self) -> BlockShape:
+        layers = tuple(LayerShape(layer.key, layer.params, layer.buffers) for layer in self.layers)
+        return BlockShape(self.name, self.params, self.buffers, layers)
+
 
 class DataSetRecord(Record):
     name: str = ""
@@ -125,7 +130,6 @@ class Environment(Record):
     """The limits that the run began with, if it has been given others since (`scenarios.run.extension`)"""
 
     def tables(self) -> dict[str, Any]:
-        """The content of the file."""
         return self.model_dump(exclude_unset=True)
 
     def with_limits(self, began: Mapping[str, Any]) -> Self:
@@ -134,7 +138,6 @@ class Environment(Record):
         return self.model_validate(tables | ({"began_with": dict(began)} if began else {}))
 
     def write(self, folder: Path) -> None:
-        """Write the file of a run folder."""
         text = io.StringIO()
         json.dump(self.tables(), text, indent=1)  # dumps would hold each number of each client as a text of its own
         write_text(folder / NAME, text.getvalue())
@@ -164,7 +167,7 @@ class Environment(Record):
         histogram = np.array(self.partition.histogram, np.int64)
         operations = [self.operations[kind] for kind in KINDS] if self.operations else []
         return ModelProfile(
-            layout=Layout(tuple(_shape(block) for block in self.blocks)),
+            layout=Layout(tuple(block.shape for block in self.blocks)),
             family=family,
             flops=flops,
             activations=np.array([block.activations for block in self.blocks], np.float64),
@@ -200,8 +203,3 @@ def computing_parts(device: str, instructions: Instructions) -> dict[str, str]:
         if not numpy_is_portable(os.environ):
             parts["NumPy"] = " ".join(("native", *numpy_instructions()))
     return parts
-
-
-def _shape(block: BlockRecord) -> BlockShape:
-    layers = tuple(LayerShape(layer.key, layer.params, layer.buffers) for layer in block.layers)
-    return BlockShape(block.name, block.params, block.buffers, layers)

@@ -27,9 +27,12 @@ def examples_of_clients(loaded: Loaded, description: ModelProfile) -> NDArray[np
 
 
 def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationScope:
-    """What is evaluated. ScenarioError, naming the key, if that is the clients' models and no client has examples."""
+    """What is evaluated. ScenarioError, naming the key, if that is the clients' models and no client has examples, and
+    for a metric that ``fedbr measure`` alone can measure with its options."""
     config, on = loaded.scenario.eval, evaluated(loaded.method, loaded.scenario)
-    check_metrics(loaded)
+    for row in metric_rows(config.metrics):
+        if reason := getattr(row.chosen(config.metric_options), "measure_alone", None):
+            raise ScenarioError(f"{loaded.name}: eval.metric_options.{row.name}.{reason}")
     if on != "global" and not evaluated_examples(description, config.split).any():
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
@@ -72,14 +75,6 @@ def values_over_clients(
     return found
 
 
-def check_metrics(loaded: Loaded) -> None:
-    """ScenarioError for a metric that ``fedbr measure`` alone can measure with its options."""
-    config = loaded.scenario.eval
-    for row in metric_rows(config.metrics):
-        if reason := getattr(row.chosen(config.metric_options), "measure_alone", None):
-            raise ScenarioError(f"{loaded.name}: eval.metric_options.{row.name}.{reason}")
-
-
 def check_validation(loaded: Loaded, description: ModelProfile) -> None:
     """ScenarioError, naming the key, if validation is used and a client that trains has no validation examples."""
     config, objective = loaded.scenario.eval, loaded.method.objective
@@ -102,10 +97,3 @@ def left_out(loaded: Loaded, description: ModelProfile) -> int:
     if evaluated(loaded.method, loaded.scenario) == "global":
         return 0
     return int((evaluated_examples(description, loaded.scenario.eval.split) == 0).sum())
-
-
-def left_out_notes(loaded: Loaded, description: ModelProfile) -> list[str]:
-    """How many clients are left out of means over clients, if any are."""
-    count, split = left_out(loaded, description), loaded.scenario.eval.split
-    of, verb = len(description.samples), "has" if count == 1 else "have"
-    return [f"{count} of {of} clients {verb} no {split} examples, left out of means over clients"] if count else []

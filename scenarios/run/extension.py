@@ -59,8 +59,11 @@ def extend(loaded: Loaded, folder: Path, overrides: Mapping[str, Any]) -> Loaded
     changes = [f"{key} = {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]]
     if not changes:
         return loaded
-    check_schedule(loaded.scenario.train, loaded.scenario.rounds.max, new.scenario.rounds.max)
-    new = _spanned(loaded.scenario, new)
+    train, rounds = new.scenario.train, new.scenario.rounds.max
+    check_schedule(loaded.scenario.train, loaded.scenario.rounds.max, rounds)
+    if train.lr_schedule == "constant" and train.lr_rounds == loaded.scenario.rounds.max:
+        # a fresh run's constant schedule would span the new rounds, unless the user had said others
+        new = replace(new, scenario=new.scenario.model_copy(update={"train": replace(train, lr_rounds=rounds)}))
     check_budget(loaded.scenario, new.scenario)
     with run_lock(folder), run_errors.named(folder):
         recorded = RunFolder(folder)
@@ -79,13 +82,17 @@ def extend(loaded: Loaded, folder: Path, overrides: Mapping[str, Any]) -> Loaded
             ended = recorded.summary  # none if it was killed before it wrote one
             ended_by = ledger.stopped_by(rows[-1].round) if ended is None else str(ended["stopped_by"])
             kept = rows[:-1] if ended_by not in (None, *EARLY) else rows
-            _check_kept(loaded, ledger, len(kept), ended_by)
-            try:
-                check_passed(
-                    new.scenario, kept, _selecting(new.scenario, ledger, kept), recorded.environment.stops_at_target
+            if kept and all(round != len(kept) - 1 for round, _, _ in ledger.checkpoints()):
+                raise ScenarioError(
+                    f"{ledger.path}: there is no checkpoint of round {len(kept)}, from which the run could go on"
                 )
-            except ValueError as error:
-                raise ScenarioError(f"{error}; to start {fresh}") from None
+            if new.scenario.rounds.is_asynchronous and ended_by in FLEET_RULES:
+                raise ScenarioError(
+                    f"rounds.policy = {new.scenario.rounds.policy}: the budget has refused visits of several rounds "
+                    "before the run's end; start another run"
+                )
+            if problem := _limit_in_the_past(new.scenario, ledger, kept, recorded.environment.stops_at_target):
+                raise ScenarioError(f"{problem}; to start {fresh}")
             if kept:
                 ledger.truncate_after(kept[-1].round)
                 ledger.event(HostEvent("limits_changed", "", ", ".join(changes), time.time()))
@@ -96,39 +103,11 @@ def extend(loaded: Loaded, folder: Path, overrides: Mapping[str, Any]) -> Loaded
     return new
 
 
-def _spanned(before: Scenario, new: Loaded) -> Loaded:
-    """With the rounds that a fresh run's constant schedule would span, unless the user has said others."""
-    train, rounds = new.scenario.train, new.scenario.rounds.max
-    if train.lr_schedule != "constant" or train.lr_rounds != before.rounds.max:
-        return new
-    return replace(new, scenario=new.scenario.model_copy(update={"train": replace(train, lr_rounds=rounds)}))
-
-
 def _write(new: Loaded, recorded: RunFolder) -> None:
     """The limits that the run began with, first: with them alone, nothing has changed."""
     if (recorded.folder / ENVIRONMENT).exists():
         recorded.environment.with_limits(new.began).write(recorded.folder)
     write_text(recorded.folder / SCENARIO, scenario_text(new.scenario.model_dump()))
-
-
-def _check_kept(loaded: Loaded, ledger: Ledger, kept: int, ended_by: str | None) -> None:
-    """ScenarioError if a run cannot go back to the end of so many rounds."""
-    if kept and all(round != kept - 1 for round, _, _ in ledger.checkpoints()):
-        raise ScenarioError(f"{ledger.path}: there is no checkpoint of round {kept}, from which the run could go on")
-    rounds = loaded.scenario.rounds
-    if rounds.is_asynchronous and ended_by in FLEET_RULES:
-        raise ScenarioError(
-            f"rounds.policy = {rounds.policy}: the budget has refused visits of several rounds before the run's end; "
-            "start another run"
-        )
-
-
-def _selecting(scenario: Scenario, ledger: Ledger, rows: Sequence[RoundRow]) -> list[float | None]:
-    """By round, the value that decides on convergence."""
-    if scenario.eval.select is None:
-        return [row.accuracy for row in rows]
-    values = {round: [row[1:] for row in own] for round, own in ledger.evaluations(VALIDATION_ACCURACY).items()}
-    return [EvalResult(None, None, values.get(row.round, ())).validation for row in rows]
 
 
 def check_schedule(train: TrainConfig, before: int, now: int) -> None:
@@ -147,9 +126,14 @@ def check_budget(before: Scenario, now: Scenario) -> None:
     """ScenarioError for budgets by which visits might have been refused that took place, or the other way round."""
     if before.budget.client != now.budget.client:
         raise ScenarioError("budget.client: has decided who took part in the rounds so far; start another run")
+    rounds, several = before.rounds, ""  # the setting by which visits outlast the round that they began in
+    if rounds.is_asynchronous:
+        several = f"rounds.policy = {rounds.policy}"
+    elif rounds.on_late == "finish":
+        several = "rounds.on_late = finish"
     for rule in FLEET_RULES:
         old, new = (getattr(each.budget, rule) for each in (before, now))
-        if new != old and (several := _several_rounds(before)):
+        if new != old and several:
             raise ScenarioError(
                 f"budget.{rule}: {several}: visits of several rounds are under way at a time, so the budget may have "
                 "refused some long before the run's last round; start another run"
@@ -159,28 +143,21 @@ def check_budget(before: Scenario, now: Scenario) -> None:
             raise ScenarioError(f"budget.{rule} = {new:g}: is {than}; a run goes on only with a larger one")
 
 
-def _several_rounds(scenario: Scenario) -> str | None:
-    """The setting by which visits outlast the round that they began in; None if none does."""
-    rounds = scenario.rounds
-    if rounds.is_asynchronous:
-        return f"rounds.policy = {rounds.policy}"
-    return "rounds.on_late = finish" if rounds.on_late == "finish" else None
-
-
-def check_passed(
-    scenario: Scenario, rows: Sequence[RoundRow], selecting: Sequence[float | None], stop_at_target: bool
-) -> None:
-    """ValueError for a limit that would have ended the run before the last of these rounds.
-
-    ``selecting``: by round, the value that decides on convergence.
-    """
+def _limit_in_the_past(
+    scenario: Scenario, ledger: Ledger, rows: Sequence[RoundRow], stop_at_target: bool
+) -> str | None:
+    """The limit that would have ended the run before the last of these rounds, and how; None if none would have."""
     target = scenario.stop.target_accuracy if stop_at_target else None
     budget = Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience)
-    for row, value in zip(rows, selecting, strict=True):
-        rule = budget.reached(row.round + 1, row.accuracy, value)
+    values = {round: [row[1:] for row in own] for round, own in ledger.evaluations(VALIDATION_ACCURACY).items()}
+    for row in rows:
+        selecting = row.accuracy  # the value that decides on convergence
+        if scenario.eval.select is not None:
+            selecting = EvalResult(None, None, values.get(row.round, ())).validation
+        rule = budget.reached(row.round + 1, row.accuracy, selecting)
         if rule is not None:
-            key = KEY_OF[rule]
-            told = dict(leaves(limits(scenario)))[key]
-            raise ValueError(f"{key} = {told}: would have ended the run after round {row.round + 1}, and it went on")
+            limit = dict(leaves(limits(scenario)))[KEY_OF[rule]]
+            return f"{KEY_OF[rule]} = {limit}: would have ended the run after round {row.round + 1}, and it went on"
         if row.end_s >= budget.ends_at:
-            raise ValueError(f"budget.virtual_seconds = {budget.ends_at:g}: the run has lasted {row.end_s:g} s")
+            return f"budget.virtual_seconds = {budget.ends_at:g}: the run has lasted {row.end_s:g} s"
+    return None

@@ -69,15 +69,21 @@ class HeldFolder:
 
     def check(self) -> None:
         """RunFailed if the folder is no longer at its path, or its ledger is another file."""
+
+        def is_at(path: Path, held: os.stat_result) -> bool:
+            try:
+                return os.path.samestat(path.stat(), held)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
         held = os.fstat(self._descriptor)
-        if not _is_at(self.path, held):
+        if not is_at(self.path, held):
             place = Path(f"/proc/self/fd/{self._descriptor}").readlink()
-            if _is_at(place, held):
+            if is_at(place, held):
                 raise RunFailed(f"{self.path} was moved to {place} in mid-run\nrun folder: {place}")
             raise RunFailed(f"{self.path} was removed, or moved to another disk, in mid-run")
-        if self._ledger is not None and not _is_at(*self._ledger):
-            path = self._ledger[0]
-            raise RunFailed(f"{path} was removed or replaced in mid-run\nrun folder: {self.path}")
+        if self._ledger is not None and not is_at(*self._ledger):
+            raise RunFailed(f"{self._ledger[0]} was removed or replaced in mid-run\nrun folder: {self.path}")
 
     def watched(self, stopped: Callable[[], bool]) -> Callable[[], bool]:
         """A stop flag that makes the check, too, since workers and long rounds would not meet it before a commit."""
@@ -89,20 +95,11 @@ class HeldFolder:
         return is_stopped
 
 
-def _is_at(path: Path, held: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(path.stat(), held)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
 def check_place(place: Path, run_id: str | None, may_exist: bool = False) -> None:
     """ScenarioError if the folder of a run or study cannot be created in ``place``, before any process is started."""
     if run_id is not None and (Path(run_id).name != run_id or not run_id or not run_id.isprintable()):
-        raise ScenarioError(
-            Argument("run_id", repr(run_id)),
-            ": must be the name of a folder, without slashes and control characters",
-        )
+        why = ": must be the name of a folder, without slashes and control characters"
+        raise ScenarioError(Argument("run_id", repr(run_id)), why)
     with _writing(place):
         place.mkdir(parents=True, exist_ok=True)
         _probe(place)
@@ -159,19 +156,13 @@ def make_run_folder(place: Path, run_id: str | None, scenario: str) -> Path:
 def _refuse_existing(folder: Path) -> None:
     if not folder.exists():
         return
-    if (folder / "scenario.toml").exists() and not _has_ended(folder / LEDGER[0]):
-        raise ScenarioError(
-            f"run folder {folder} holds an unfinished run; to resume it: fedbr resume {folder}, or choose another ",
-            Argument("run_id"),
-        )
-    raise ScenarioError(f"run folder {folder} exists already; choose another ", Argument("run_id"))
-
-
-def _has_ended(ledger: Path) -> bool:
-    try:
-        return bool(read(ledger, "SELECT value FROM meta WHERE key = 'summary'"))
-    except sqlite3.Error:
-        return False
+    has_ended = False
+    with contextlib.suppress(sqlite3.Error):
+        has_ended = bool(read(folder / LEDGER[0], "SELECT value FROM meta WHERE key = 'summary'"))
+    problem = "exists already; choose another "
+    if (folder / "scenario.toml").exists() and not has_ended:
+        problem = f"holds an unfinished run; to resume it: fedbr resume {folder}, or choose another "
+    raise ScenarioError(f"run folder {folder} {problem}", Argument("run_id"))
 
 
 @contextlib.contextmanager
@@ -195,19 +186,18 @@ def run_lock(folder: Path) -> Iterator[HeldFolder]:
 
 def check(folder: Path) -> None:
     """ScenarioError for a run folder that no run has created, such as one with links."""
-    for name in (*FOLDERS, ARRAYS):
-        _refuse_unless(folder / name, stat.S_ISDIR, "is not a folder")
-    _refuse_unless(folder / plugin_sources.FOLDER, stat.S_ISDIR, "is not a folder")
-    for place, inner, _ in os.walk(folder / plugin_sources.FOLDER):
-        for name in inner:
-            _refuse_unless(Path(place, name), stat.S_ISDIR, "is not a folder")
-    logs = (f"{LOGS}/{path.name}" for path in _of_name(folder / LOGS, _LOG))
-    for name in (*FILES, *logs):
-        _refuse_unless(folder / name, stat.S_ISREG, "is not a regular file")
-    if _names_another(folder / JOURNAL):
-        raise ScenarioError(
-            f"{folder / JOURNAL} names another journal, which SQLite would delete; no run writes such a file"
-        )
+    sources = folder / plugin_sources.FOLDER
+    packages = (Path(place, name) for place, names, _ in os.walk(sources) for name in names)
+    for path in (*(folder / name for name in (*FOLDERS, ARRAYS)), sources, *packages):
+        _refuse_unless(path, stat.S_ISDIR, "is not a folder")
+    for path in (*(folder / name for name in FILES), *_of_name(folder / LOGS, _LOG)):
+        _refuse_unless(path, stat.S_ISREG, "is not a regular file")
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), opened(folder / JOURNAL) as file:
+        file.seek(-min(len(SUPER_JOURNAL), file.seek(0, os.SEEK_END)), os.SEEK_END)
+        if file.read() == SUPER_JOURNAL:
+            raise ScenarioError(
+                f"{folder / JOURNAL} names another journal, which SQLite would delete; no run writes such a file"
+            )
     ledger = folder / LEDGER[0]
     try:
         if ledger.exists():
@@ -226,15 +216,6 @@ def _refuse_unless(path: Path, is_expected: Callable[[int], bool], problem: str)
     if not is_expected(mode):
         problem = "is a link" if stat.S_ISLNK(mode) else problem
         raise ScenarioError(f"{path} {problem}: nothing outside of a run folder is written, so the run is not resumed")
-
-
-def _names_another(journal: Path) -> bool:
-    try:
-        with opened(journal) as file:
-            file.seek(-min(len(SUPER_JOURNAL), file.seek(0, os.SEEK_END)), os.SEEK_END)
-            return file.read() == SUPER_JOURNAL
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 def empty(folder: Path) -> None:

@@ -72,7 +72,6 @@ class StopFlag:
         self._signals = signals
 
     def __call__(self) -> bool:
-        """Whether the user has asked to stop."""
         return self.is_set
 
     @contextlib.contextmanager

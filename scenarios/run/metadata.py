@@ -25,16 +25,7 @@ from edge.runtime.numerics import processor
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
-from scenarios.run import (
-    builder,
-    client_values,
-    evaluated_clients,
-    own_method,
-    progress,
-    time_basis,
-    visits,
-)
-from scenarios.run.best_round import best_round
+from scenarios.run import builder, client_values, evaluated_clients, own_method, progress, time_basis, visits
 from scenarios.run.environment import (
     BlockRecord,
     DataSetRecord,
@@ -114,7 +105,22 @@ def environment(
             validation=profile.validation_samples.tolist(),
             test=profile.test_samples.tolist(),
         ),
-        blocks=_blocks(profile),
+        blocks=[
+            BlockRecord(
+                name=block.name,
+                params=block.params,
+                buffers=block.buffers,
+                layers=[LayerRecord(**asdict(layer)) for layer in block.layers],
+                nbytes=profile.layout.nbytes(profile.layout.keys([block.name])),
+                flops_forward=float(forward),
+                flops_weight_gradient=float(weight),
+                flops_input_gradient=float(inner + inputs),
+                activations=float(activations),
+            )
+            for block, (forward, weight, inner, inputs), activations in zip(
+                profile.layout.blocks, profile.flops, profile.activations, strict=True
+            )
+        ],
         calibrations=calibrations(loaded.scenario),
         bases=time_basis.row_bases(loaded),
         refused_clients={str(client): why for client, why in refused.items()},
@@ -123,26 +129,6 @@ def environment(
         asynchronous=loaded.scenario.rounds.is_asynchronous,
         **{key: value for key, value in concerns.items() if value},
     )
-
-
-def _blocks(profile: ModelProfile) -> list[BlockRecord]:
-    layout = profile.layout
-    return [
-        BlockRecord(
-            name=block.name,
-            params=block.params,
-            buffers=block.buffers,
-            layers=[LayerRecord(**asdict(layer)) for layer in block.layers],
-            nbytes=layout.nbytes(layout.keys([block.name])),
-            flops_forward=float(forward),
-            flops_weight_gradient=float(weight),
-            flops_input_gradient=float(inner + inputs),
-            activations=float(activations),
-        )
-        for block, (forward, weight, inner, inputs), activations in zip(
-            layout.blocks, profile.flops, profile.activations, strict=True
-        )
-    ]
 
 
 def summary(
@@ -164,7 +150,7 @@ def summary(
     ``seconds_by_basis``: `time_basis.seconds_by_basis`.
     """
     rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
-    best = best_round(rows, values, run.committed.rounds)
+    best = client_values.best_round(rows, values, run.committed.rounds)
     target = loaded.scenario.stop.target_accuracy
     reached = progress.to_target(trail, target)
     return {
@@ -215,12 +201,6 @@ def cut_round(rows: Sequence[RoundRow]) -> dict[str, Any] | None:
 
 
 SUMMED = (
-    "bytes_down",
-    "bytes_up",
-    "nominal_bytes",
-    "flops",
-    "nominal_flops",
-    "joules",
-    "wasted_bytes",
-    "wasted_joules",
+    *("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules"),
+    *("wasted_bytes", "wasted_joules"),
 )

@@ -54,7 +54,6 @@ class Observers(RunObserver):
         self._is_enough = False
 
     def __call__(self) -> bool:
-        """Whether the run is to stop."""
         return self._is_enough or self._stopped()
 
     def on_start(self, folder: Path, loaded: Loaded) -> None:

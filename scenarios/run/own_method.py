@@ -1,18 +1,21 @@
-"""What reports show of a method of the user's own: its run records it, since no code is imported to read a run."""
+"""What reports show of a method: whether nominal costs, and of one of the user's own its table and figure.
+
+A run records these of the user's own method, since no code is imported to read a run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from coordinator.methods.registry import Method
-from coordinator.methods.spec import MethodFigure, MethodMap
+from coordinator.methods.registry import Method, resolve
+from coordinator.methods.spec import MethodFigure, MethodMap, ObjectiveSpec
 from coordinator.records.schema import TABLES
 from edge.protocol.plugins import is_own
-from scenarios.run import nominal_cost
 
 KEY = "own_method"
 """Of ``environment.json``"""
@@ -25,12 +28,25 @@ class OwnMethod:
     """The part of an objective's spec that reports use."""
 
     nominal: bool = False
-    """Whether its paper counts bytes otherwise than messages hold (`nominal_cost`)"""
+    """`has_nominal_period`"""
     table: str | None = None
-    """Its own table of the ledger"""
     figure: MethodFigure | None = None
     map: MethodMap | None = None
-    """What is drawn from the table: one of the two, or neither"""
+    """The drawing of the table: one of the two, or neither"""
+
+
+def has_nominal_period(spec: ObjectiveSpec) -> bool:
+    """Whether the method's paper counts bytes otherwise than messages hold, as FedBR's does."""
+    return spec.nominal_period(spec.options()) is not None
+
+
+def shows_nominal(methods: Iterable[str]) -> bool:
+    """Whether reports show nominal costs beside these methods. One that cannot be loaded here has none."""
+    for method in dict.fromkeys(methods):
+        with suppress(ValueError):
+            if has_nominal_period(resolve(method).objective):
+                return True
+    return False
 
 
 def record(method: Method) -> dict[str, Any]:
@@ -39,7 +55,7 @@ def record(method: Method) -> dict[str, Any]:
         return {}
     spec = method.objective
     own = OwnMethod(
-        nominal_cost.is_charged(spec),
+        has_nominal_period(spec),
         None if spec.table is None else spec.table.name,
         spec.figure if isinstance(spec.figure, MethodFigure) else None,
         spec.figure if isinstance(spec.figure, MethodMap) else None,

@@ -45,14 +45,11 @@ DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 @dataclass(frozen=True)
 class Source:
-    """A module's file and its content."""
-
     file: Path
     content: bytes
 
     @property
     def sha256(self) -> str:
-        """The hash of all its bytes, comments too."""
         return hashlib.sha256(self.content).hexdigest()
 
 
@@ -70,19 +67,10 @@ def named(loaded: Loaded) -> set[str]:
     """The modules of all rows that a scenario names, and those that the rows name: client sides, stages, readers."""
     names = own_names(loaded.scenario.model_dump())
     rows = [*loaded.method.parts, loaded.model, loaded.dataset, *map(load, sorted(names))]
+    values = [getattr(row, field.name) for row in rows if is_dataclass(row) for field in fields(row)]
+    dotted = [value for value in values if isinstance(value, str) and DOTTED.fullmatch(value)]
     readers = {loaded.dataset.reader} if loaded.dataset.reader else set()
-    return {_module(name) for name in (*names, *(name for row in rows for name in _dotted_names(row)))} | readers
-
-
-def _dotted_names(row: object) -> Iterator[str]:
-    """The fields of a row that name an object as ``module:NAME``."""
-    if is_dataclass(row) and not isinstance(row, type):
-        values = (getattr(row, field.name) for field in fields(row))
-        yield from (value for value in values if isinstance(value, str) and DOTTED.fullmatch(value))
-
-
-def _module(name: str) -> str:
-    return name.partition(":")[0]
+    return {name.partition(":")[0] for name in (*names, *dotted)} | readers
 
 
 def find(modules: Iterable[str]) -> dict[str, Source]:
@@ -141,7 +129,7 @@ def copies(folder: Path) -> dict[Path, object]:
         return {
             _copy(folder, module, Path(source["file"])): source.get("sha256")
             for module, source in recorded.items()
-            if _is_name(module)
+            if all(part.isidentifier() for part in module.split("."))
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no sources, or not what a run has written
         return {}
@@ -171,8 +159,12 @@ def of_run(folder: Path, recorded: Mapping[str, SourceFile], allow_code: bool) -
     """
     with search_path.restored():
         if allow_code:
+            objects = restored_objects_folder()
+            for module in filter(OBJECT.fullmatch, recorded):
+                with suppress(OSError), opened(folder / FOLDER / f"{module}.py") as copy:
+                    keep_object(module, copy.read(), objects)
             search_path.add_current_folder()
-            for root in (*roots(recorded, folder), _restored_objects(recorded, folder)):
+            for root in (*roots(recorded, folder), objects):
                 search_path.append(root)
             yield
             return
@@ -199,8 +191,10 @@ def _check_place(folder: Path, recorded: Mapping[str, SourceFile], module: str) 
     top = _top(module)
     if top in OURS:
         return
-    places = _roots(top)
-    if places and not any(_comes_with(folder, place, top) for place in places):
+    places = [place.resolve() for place in _roots(top)]
+    if places and not any(  # the module may have come with the run
+        place == folder.parent or place.is_relative_to(folder) or folder.is_relative_to(place / top) for place in places
+    ):
         return
     source = recorded.get(module)
     was = f"SHA-256 {source.sha256}, then in {source.file}" if source else "its hash is not recorded"
@@ -208,12 +202,6 @@ def _check_place(folder: Path, recorded: Mapping[str, SourceFile], module: str) 
         f"the module {module!r} ({was}) is in no folder of your own search path; it is imported from the current "
         f"folder or from there only if you trust the run: add {ALLOW}, or name its folder in PYTHONPATH"
     )
-
-
-def _comes_with(folder: Path, place: Path, top: str) -> bool:
-    """Whether a top-level module in this folder may have come with the run of ``folder``."""
-    place = place.resolve()
-    return place == folder.parent or place.is_relative_to(folder) or folder.is_relative_to(place / top)
 
 
 def roots(recorded: Mapping[str, SourceFile], folder: Path) -> list[Path]:
@@ -231,15 +219,6 @@ def roots(recorded: Mapping[str, SourceFile], folder: Path) -> list[Path]:
     return found
 
 
-def _restored_objects(recorded: Mapping[str, SourceFile], folder: Path) -> Path:
-    """The folder into which the modules of objects are copied that a run folder has."""
-    objects = restored_objects_folder()
-    for module in filter(OBJECT.fullmatch, recorded):
-        with suppress(OSError), opened(folder / FOLDER / f"{module}.py") as copy:
-            keep_object(module, copy.read(), objects)
-    return objects
-
-
 def keep_object(module: str, content: bytes, objects: Path) -> None:
     """Write the module of an object, unless its text is not that of its name, or is there already."""
     file = objects / f"{module}.py"
@@ -255,10 +234,6 @@ def _is_users(top: str) -> bool:
         return False
     places = _roots(top)
     return bool(places) and not any(INSTALLED & set(place.parts) for place in places)
-
-
-def _is_name(module: str) -> bool:
-    return all(part.isidentifier() for part in module.split("."))
 
 
 def change(before: Mapping[str, SourceFile], folder: Path) -> str:
@@ -320,7 +295,7 @@ def _imports(content: bytes, package: str) -> Iterator[str]:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
-            yield _module(node.value)
+            yield node.value.partition(":")[0]
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

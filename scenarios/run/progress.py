@@ -10,11 +10,9 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from coordinator.records.schema import RoundRow
-from coordinator.records.store import read
 
 
 @dataclass(frozen=True)
@@ -25,15 +23,14 @@ class ProgressPoint:
     """Rows so far; 1 after the first. The last row may be no round: one that was cut, or a score after the last."""
     virtual_seconds: float
     nbytes: int
-    """Down and up, real."""
+    """Down and up, real"""
     nominal_nbytes: float
-    """As FedBR's Eq. 3 charges them."""
+    """As FedBR's Eq. 3 charges them"""
     accuracy: float | None
-    """None where the round was not evaluated."""
+    """None where the round was not evaluated"""
     best: float
-    """Best accuracy so far; 0 before the first evaluation."""
+    """Best accuracy so far; 0 before the first evaluation"""
     joules: float = 0.0
-    """Of the clients."""
 
 
 Trail = tuple[ProgressPoint, ...]
@@ -49,8 +46,6 @@ TARGET = "accuracy"
 
 @dataclass(frozen=True)
 class BudgetPoint:
-    """One run at one budget."""
-
     point: ProgressPoint | None
     """The last evaluated round within the budget; None if there is none."""
     used_up: bool
@@ -58,13 +53,7 @@ class BudgetPoint:
 
     @property
     def accuracy(self) -> float | None:
-        """In [0, 1]."""
         return self.point.accuracy if self.point else None
-
-
-def trail(folder: Path) -> Trail:
-    """The progress curve of a run folder; sqlite3.Error if its ledger cannot be read."""
-    return accumulated(map(RoundRow._make, read(folder / "ledger.sqlite", ROUNDS)))
 
 
 def accumulated(rows: Iterable[RoundRow]) -> Trail:

@@ -24,8 +24,6 @@ MOST_FOLDERS = 10_000
 
 @dataclass(frozen=True)
 class FoundRuns:
-    """The runs of one report."""
-
     folders: Sequence[Path]
     """Each run once, in the order named; below a folder sorted by path."""
     comparison: Mapping[str, Any] | None = None
@@ -45,7 +43,7 @@ def found(named: Sequence[Path]) -> FoundRuns:
     """The runs of these folders; ReportError for a folder that holds none, or is a damaged run itself."""
     begun = [folder for folder in named if _is_begun(folder / COMPARISON)]
     if len(named) == 1 and not begun and (named[0] / COMPARISON).exists():
-        return FoundRuns(*_compared(named[0]))
+        return _compared(named[0])
     folders: dict[Path, Path] = {}
     left_out: dict[str, None] = {}
     for folder in named:
@@ -55,11 +53,8 @@ def found(named: Sequence[Path]) -> FoundRuns:
     return FoundRuns(list(folders.values()), None, list(left_out), list(map(_to_go_on, begun)))
 
 
-def _compared(folder: Path) -> tuple[list[Path], Mapping[str, Any]]:
-    """The run folders of a comparison, and its result; ReportError for a damaged one.
-
-    One that was moved is searched for its runs by their folders' names.
-    """
+def _compared(folder: Path) -> FoundRuns:
+    """The runs of a comparison, by their folders' names if it was moved; ReportError for a damaged one."""
     file = folder / COMPARISON
     try:
         comparison = read_json(file, ComparisonRecord)
@@ -70,7 +65,7 @@ def _compared(folder: Path) -> tuple[list[Path], Mapping[str, Any]]:
             Argument("run_id"),
             f" {folder.resolve().name}, or name the folder of one of its runs",
         ) from error
-    return [run if run.is_dir() else folder / run.name for run in named], comparison
+    return FoundRuns([run if run.is_dir() else folder / run.name for run in named], comparison)
 
 
 def _is_begun(file: Path) -> bool:
@@ -83,7 +78,6 @@ def _is_begun(file: Path) -> bool:
 
 
 def _to_go_on(folder: Path) -> tuple[str | Argument, ...]:
-    """The parts of a text."""
     name = folder.resolve().name
     return f"the comparison {folder} has not ended; the same one with ", Argument("run_id"), f" {name} goes on with it"
 

@@ -29,6 +29,7 @@ from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
 from scenarios.config.tables import leaves
 from scenarios.run import folder_files, plugin_sources, progress, run_records
+from scenarios.run.client_values import BestRound, best_round
 from scenarios.run.environment import Environment
 
 SCENARIO, ENVIRONMENT, LEDGER = PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
@@ -45,7 +46,6 @@ class RunFolder:
 
     @property
     def scenario_text(self) -> str:
-        """The text of its resolved scenario."""
         return self._scenario[0]
 
     @property
@@ -62,7 +62,6 @@ class RunFolder:
 
     @property
     def method(self) -> str:
-        """The method's name, as the scenario writes it."""
         return str(self.scenario.get("method", "unknown"))
 
     def keys(self) -> Mapping[str, Any]:
@@ -140,7 +139,7 @@ class RunFolder:
         path = self.folder / ENVIRONMENT
         try:
             if path.exists():
-                return run_records.read_record(path, Environment)
+                return run_records.checked(run_records.read_json(path), Environment)
         except ValueError as error:
             raise ReportError(f"{path} cannot be read: {error}") from None
         with contextlib.suppress(sqlite3.DatabaseError):  # another check names a damaged ledger
@@ -164,7 +163,6 @@ class RunFolder:
     # --- ledger -------------------------------------------------------------------------------------------------------
 
     def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Rows of the ledger."""
         return read(self.ledger, sql, arguments)
 
     @property
@@ -201,15 +199,15 @@ class RunFolder:
     @cached_property
     def evaluations(self) -> Sequence[EvaluationRow]:
         """The values of all evaluations beside the accuracy and loss of rounds; empty in most runs."""
-        return [EvaluationRow._make(row) for row in self._rows(EVALUATIONS)]
+        return [EvaluationRow._make(row) for row in self._optional(EVALUATIONS)]
 
     @cached_property
     def logged(self) -> Sequence[LoggedRow]:
         """The numbers that its method has logged; empty in most runs."""
-        return [LoggedRow._make(row) for row in self._rows(LOGGED)]
+        return [LoggedRow._make(row) for row in self._optional(LOGGED)]
 
-    def _rows(self, table: str) -> list[sqlite3.Row]:
-        """Those of a table that not every run has."""
+    def _optional(self, table: str) -> list[sqlite3.Row]:
+        """The rows of a table that not every run has."""
         if not self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)):
             return []
         return self.query(f"SELECT * FROM {table} ORDER BY rowid")
@@ -218,6 +216,11 @@ class RunFolder:
     def trail(self) -> progress.Trail:
         """The progress curve: running totals and accuracy after each round."""
         return progress.accumulated(self.rounds)
+
+    @cached_property
+    def best_round(self) -> BestRound | None:
+        """The best round so far; None before the first evaluation."""
+        return best_round(self.rounds, self.evaluations, self.completed)
 
     @property
     def completed(self) -> int:
@@ -233,7 +236,6 @@ class RunFolder:
         return progress.best(self.trail)
 
     def total(self, column: str) -> float:
-        """Sum of one column over all rounds."""
         return float(sum(getattr(row, column) for row in self.rounds))
 
     def wall_seconds(self) -> float:

@@ -22,7 +22,6 @@ MOST_TABLES, MOST_LEVELS = 4_000_000, 32
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 Count = Annotated[int, Field(ge=0, le=1 << 60)]
 Number = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)] | None
 
 
 class Record(BaseModel):
@@ -158,11 +157,10 @@ class ComparisonRecord(Record):
     at_common_seconds: _Common = _Common()
 
 
-class AnyRecord(Record):
-    """Any table."""
+TOO_DEEP = f"lists and tables lie more than {MOST_LEVELS} deep in each other"
 
 
-def read_json(path: Path, kind: type[Record] = AnyRecord) -> dict[str, Any]:
+def read_json(path: Path, kind: type[Record] = Record) -> dict[str, Any]:
     """The tables of a JSON file; ValueError with the reason if it is no regular file, too large, or of other types."""
     try:
         return parsed(read_bytes(path, MOST_NBYTES), kind)
@@ -176,37 +174,27 @@ def parsed(text: str | bytes, kind: type[Record]) -> dict[str, Any]:
     if sum(map(text.count, signs)) > MOST_TABLES:  # type: ignore[arg-type]  # both are of the text's type
         raise ValueError(f"more than {MOST_TABLES:,} lists and tables")
     try:
-        return checked(json.loads(text), kind)
+        tables = json.loads(text)
+        checked(tables, kind)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-
-
-TOO_DEEP = f"lists and tables lie more than {MOST_LEVELS} deep in each other"
+    return dict(tables)
 
 
 def read_scenario(path: Path) -> tuple[str, dict[str, Any]]:
     """(text, tables) of a run's ``scenario.toml``, without files that it may extend. ValueError as of `read_json`."""
     try:
         text = read_bytes(path, MOST_NBYTES).decode()
-        return text, checked(parse_toml(text), ScenarioRecord)
+        tables = parse_toml(text)
+        checked(tables, ScenarioRecord)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     except ValueError as error:
         raise ValueError(str(error).removeprefix(f"{path}: ")) from None
+    return text, dict(tables)
 
 
-def read_record(path: Path, kind: type[AnyKind]) -> AnyKind:
-    """A JSON file as a record. ValueError as of `read_json`."""
-    return validated(read_json(path), kind)
-
-
-def checked(tables: Any, kind: type[Record]) -> dict[str, Any]:
-    """The tables as they are; ValueError, with the key, for values that no run writes."""
-    validated(tables, kind)
-    return dict(tables)
-
-
-def validated(tables: Any, kind: type[AnyKind]) -> AnyKind:
+def checked(tables: Any, kind: type[AnyKind]) -> AnyKind:
     """The tables as a record; ValueError, with the key, for values that no run writes."""
     _check_texts(tables, "", 0)
     try:

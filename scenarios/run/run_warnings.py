@@ -19,7 +19,7 @@ from edge.protocol.portable import PORTABLE, numpy_is_portable
 from edge.runtime.numerics import lacking
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import quantities
-from scenarios.run import builder
+from scenarios.run import builder, evaluated_clients
 from scenarios.run.host import default_workers
 
 MOST_THREADS_PER_CORE = 16
@@ -75,15 +75,21 @@ def _cores(cores: int) -> str:
     return "1 core" if cores == 1 else f"{cores} cores"
 
 
-def partition_notes(description: ModelProfile) -> list[str]:
-    """Clients without training examples."""
-    without = np.flatnonzero(description.samples == 0).tolist()
-    if not without:
-        return []
-    named = ", ".join(map(str, without[:5])) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
-    if len(without) == 1:
-        return [f"data.partition: client {named} has no training examples, and never takes part"]
-    return [f"data.partition: clients {named} have no training examples, and never take part"]
+def notes(loaded: Loaded, description: ModelProfile) -> list[str]:
+    """Clients without training examples, those left out of means over clients, and what the method says of the model.
+
+    None of them is a warning: the run can show what was asked for.
+    """
+    notes, without = [], np.flatnonzero(description.samples == 0).tolist()
+    if without:
+        which = ", ".join(map(str, without[:5])) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
+        are = f"client {which} has" if len(without) == 1 else f"clients {which} have"
+        verb = "takes" if len(without) == 1 else "take"
+        notes.append(f"data.partition: {are} no training examples, and never {verb} part")
+    if count := evaluated_clients.left_out(loaded, description):
+        of, verb, split = len(description.samples), "has" if count == 1 else "have", loaded.scenario.eval.split
+        notes.append(f"{count} of {of} clients {verb} no {split} examples, left out of means over clients")
+    return [*notes, *builder.method_notes(loaded, description)]
 
 
 def found(loaded: Loaded, rounds: int, visits: Mapping[str, int], stopped_by: str) -> list[str]:

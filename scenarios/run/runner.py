@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import logging
-import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import ArrayLike
+from typing import Any, ParamSpec, TypeVar
 
 from coordinator.records.chain import initial_hash
 from coordinator.records.resume import resume_checkpoint
@@ -25,14 +24,14 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import Stopped
 from costmodel.clock import Clock
-from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
-from costmodel.visits.leftovers import Leftovers, Solution
-from costmodel.visits.timeline import Timeline
-from costmodel.visits.work import Work, Works
 from edge.data.content import keep_content
-from edge.protocol.config import Job, ModelProfile
-from edge.protocol.home import shared
+from edge.data.decoded_cache import decoded_files
+from edge.data.json_partition import content
+from edge.data.registry import DataError
+from edge.protocol.config import MAX_FILE_NAME, Job, ShippedFile
+from edge.protocol.files import opened
+from edge.protocol.home import expanded, shared
 from edge.runtime.numerics import fingerprint
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
@@ -46,7 +45,6 @@ from scenarios.run import (
     run_errors,
     run_records,
     run_warnings,
-    shipped_files,
 )
 from scenarios.run.environment import Environment
 from scenarios.run.folder_files import ARRAYS, HeldFolder, run_lock
@@ -55,6 +53,8 @@ from scenarios.run.metadata import environment, summary
 from scenarios.run.observer import Observers
 from scenarios.run.run_folder import LEDGER, RunFolder
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _log = logging.getLogger("fedbr.runner")
 
 
@@ -161,11 +161,8 @@ def _log_and_wrap(held: HeldFolder) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes a run in its folder."""
-
     loaded: Loaded
     fleet: Fleet
-    """As the scenario draws it"""
     host: Host
     held: HeldFolder
     launcher: WorkerLauncher
@@ -185,6 +182,7 @@ class _Maker:
 
     def _run(self, stop_at_target: bool, before: Environment | None) -> dict[str, Any]:
         wall_started, loaded, folder, device = time.monotonic(), self.loaded, self.held.path, self.host.device
+        access = self.host.remote_access
         sources = plugin_sources.find(plugin_sources.named(loaded)) if before is None else {}
         with probe_worker(loaded, device, self.launcher, folder / "logs", self.watch) as probe:
             profile, initial = probe.describe(True)
@@ -192,12 +190,7 @@ class _Maker:
         refused = builder.refused(loaded, fleet, profile)
         evaluated_clients.check_validation(loaded, profile)
         warnings = run_warnings.foreseen(loaded, profile, device)
-        for note in (
-            *run_warnings.partition_notes(profile),
-            *evaluated_clients.left_out_notes(loaded, profile),
-            *builder.method_notes(loaded, profile),
-            *warnings,
-        ):
+        for note in (*run_warnings.notes(loaded, profile), *warnings):
             self.watch.on_note(note)
         chain = initial_hash(builder.identity(loaded), profile.data_sha256)
         self.held.check()
@@ -207,8 +200,15 @@ class _Maker:
                 keep_content(loaded.dataset.content, cache_folder(), folder / ARRAYS)
             here = environment(loaded, profile, self.host, refused, stop_at_target, kept)
             here.write(folder)
-        with self._ledger(chain, before is not None) as ledger:
-            job = self._job(profile)
+        path, genesis, table = folder / LEDGER, chain if before is None else None, loaded.method.objective.table
+        with contextlib.closing(Ledger(path, genesis, table, loaded.scenario.checkpoints, self.held.check)) as ledger:
+            self.held.keep(path)
+            if ledger.genesis != chain:
+                raise _is_another(folder)
+            job = builder.job(loaded, profile, device, cache_folder())
+            if access is not None:
+                numerics = {} if access.any_machine else fingerprint(device, loaded.scenario.train.instructions)
+                job = replace(job, fingerprint=numerics, visit_nbytes=builder.training_nbytes(loaded, profile))
             if before is not None and (change := before.machine_change(device)):
                 ledger.event(HostEvent("machine_changed", "", change, time.time()))
             server = builder.server(loaded, profile, initial, folder)
@@ -228,26 +228,6 @@ class _Maker:
             result["warnings"] = [*warnings, *run_warnings.of_cut_round(result["cut_round"])]
             ledger.finish(shared(result))
             return result
-
-    @contextlib.contextmanager
-    def _ledger(self, chain: str, resumed: bool) -> Iterator[Ledger]:
-        """The ledger of the run, new or resumed; ScenarioError for one whose hash chain begins otherwise."""
-        genesis, table = None if resumed else chain, self.loaded.method.objective.table
-        path = self.held.path / LEDGER
-        ledger = Ledger(path, genesis, table, self.loaded.scenario.checkpoints, self.held.check)
-        with contextlib.closing(ledger):
-            self.held.keep(path)
-            if ledger.genesis != chain:
-                raise _is_another(self.held.path)
-            yield ledger
-
-    def _job(self, profile: ModelProfile) -> Job:
-        job = builder.job(self.loaded, profile, self.host.device, cache_folder())
-        access = self.host.remote_access
-        if access is None:
-            return job
-        numerics = {} if access.any_machine else fingerprint(self.host.device, self.loaded.scenario.train.instructions)
-        return replace(job, fingerprint=numerics, visit_nbytes=builder.training_nbytes(self.loaded, profile))
 
     def _pool(self, job: Job, ledger: Ledger, most_nbytes: int) -> Pool:
         """The workers of the run, and the port of remote ones, which can fetch the files that the run has.
@@ -273,8 +253,20 @@ class _Maker:
             self.watch,
             remote_access=access,
             most_nbytes=most_nbytes,
-            files={} if access is None else shipped_files.find(job, self.held.path),
+            files={} if access is None else shipped_files(job, self.held.path),
         )
+
+
+def _stoppable(method: Callable[P, R]) -> Callable[P, R]:
+    """A method of `Clock` as an `interruptible` one."""
+
+    @functools.wraps(method)
+    def compute(*args: P.args, **kwargs: P.kwargs) -> R:
+        with interruptible():
+            result: R = getattr(Clock, method.__name__)(*args, **kwargs)
+            return result
+
+    return compute
 
 
 class StoppableClock(Clock):
@@ -284,31 +276,58 @@ class StoppableClock(Clock):
     compute, and no worker is waited for meanwhile. Virtual times are those of `costmodel.clock.Clock`.
     """
 
-    def first_available(self, clients: Sequence[int]) -> float:
-        with interruptible():
-            return super().first_available(clients)
+    first_available = _stoppable(Clock.first_available)
+    solve = _stoppable(Clock.solve)
+    solve_beside = _stoppable(Clock.solve_beside)
+    begin = _stoppable(Clock.begin)
+    next = _stoppable(Clock.next)
 
-    def solve(
-        self, starts: ArrayLike, works: Sequence[Work] | Works, conditions: Conditions, until: float = math.inf
-    ) -> Timeline:
-        with interruptible():
-            return super().solve(starts, works, conditions, until)
 
-    def solve_beside(
-        self,
-        leftovers: Leftovers | None,
-        starts: ArrayLike,
-        works: Sequence[Work],
-        conditions: Conditions,
-        until: float = math.inf,
-    ) -> Solution:
-        with interruptible():
-            return super().solve_beside(leftovers, starts, works, conditions, until)
+# --- files for remote workers -----------------------------------------------------------------------------------------
 
-    def begin(self, work: Work, conditions: Conditions, order: int) -> None:
-        with interruptible():
-            super().begin(work, conditions, order)
+MOST_FILES = 2000
+"""Limit of what a job can list: its message has at most 1 MiB."""
 
-    def next(self, until: float = math.inf) -> Any:
-        with interruptible():
-            return super().next(until)
+
+def shipped_files(job: Job, folder: Path) -> dict[ShippedFile, Path]:
+    """The files that remote workers can request if they lack them, and where these are on this machine.
+
+    These are the decoded data set of the cache, the file of a partition, and `source_files`. The run of ``folder`` has
+    described its data. ScenarioError for files that cannot be read, or are too many.
+    """
+    files: dict[ShippedFile, Path] = {}
+    try:
+        for name, (path, sha256) in decoded_files(job.data, Path(job.cache), job.data_sha256).items():
+            files[ShippedFile("data", name, sha256, path.stat().st_size)] = path
+        if job.data.partition.file is not None:
+            path = expanded(job.data.partition.file).resolve()
+            raw = content(path)
+            files[ShippedFile("partition", "partition.json", hashlib.sha256(raw).hexdigest(), len(raw))] = path
+        files |= source_files(folder)
+    except OSError as error:
+        raise ScenarioError(f"--listen: {error.filename}: cannot be read: {error.strerror}") from None
+    except DataError as error:
+        raise ScenarioError(f"--listen: {error}") from None
+    if len(files) > MOST_FILES:
+        raise ScenarioError(
+            f"--listen: the scenario names modules of {len(files)} files; remote workers can get at most {MOST_FILES}"
+        )
+    if too_long := [file.name for file in files if len(file.name) > MAX_FILE_NAME]:
+        raise ScenarioError(f"--listen: {too_long[0]}: longer than {MAX_FILE_NAME} characters; choose a shorter name")
+    nbytes = sum(file.nbytes for file in files)
+    _log.info("remote workers can get %d files, %.1f MB in all", len(files), nbytes / 1e6)
+    return files
+
+
+def source_files(folder: Path) -> dict[ShippedFile, Path]:
+    """The copies of the user's modules in a run folder (`plugin_sources.keep`); ScenarioError for one that differs."""
+    files = {}
+    for path, recorded in plugin_sources.copies(folder).items():
+        with opened(path) as file:
+            raw = file.read()
+        digest = hashlib.sha256(raw).hexdigest()
+        if digest != recorded:  # others have code here that this machine does not run
+            raise ScenarioError(f"--listen: {path} is not the module that the run began with; restore it")
+        name = str(path.relative_to(folder / plugin_sources.FOLDER))
+        files[ShippedFile("source", name, digest, len(raw))] = path
+    return files

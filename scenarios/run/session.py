@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
@@ -18,15 +18,7 @@ from edge.protocol.scratch import scratch
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from scenarios.config.load import Loaded
 from scenarios.run import builder, folder_files, runner
-from scenarios.run.host import (
-    Host,
-    Piece,
-    StopFlag,
-    choose_device,
-    default_workers,
-    logging_to,
-    piece_seconds,
-)
+from scenarios.run.host import Host, Piece, StopFlag, choose_device, default_workers, logging_to, piece_seconds
 from scenarios.run.observer import Observers, RunObserver
 
 Work = Callable[[Host, WorkerLauncher, Piece], dict[str, Any]]
@@ -104,7 +96,10 @@ class Session:
             if engine is not None:
                 engine.on_note = Observers(self.observers).on_note
                 stack.enter_context(engine)
-            launcher = stack.enter_context(self._launcher(runs))
+            launcher = WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)
+            if runs:
+                launcher.use(runs[0].scenario.train.instructions)  # the first pool would have it started twice
+            stack.enter_context(launcher)
             for observer in self.observers:
                 stack.enter_context(observer)
             if engine is not None:
@@ -112,12 +107,6 @@ class Session:
             asked = self.workers
             workers = choose_workers(runs, host.device, launcher, interrupt) if asked is None else asked
             return work(replace(host, workers=workers), launcher, stopped)
-
-    def _launcher(self, runs: Sequence[Loaded]) -> AbstractContextManager[WorkerLauncher]:
-        launcher = WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)
-        if runs:
-            launcher.use(runs[0].scenario.train.instructions)  # the first pool would have it started twice
-        return launcher
 
 
 class _EngineLink(RunObserver):
@@ -144,19 +133,16 @@ def choose_workers(runs: Iterable[Loaded], device: str, launcher: WorkerLauncher
     if not free:
         return default_workers()
     distinct = {repr((run.scenario.model, run.scenario.method, run.scenario.train.batch)): run for run in runs}
-    largest = max(_visit_nbytes(run, launcher, stopped) for run in distinct.values())
+    visit_nbytes = []
+    for run in distinct.values():  # from a description of the model on the CPU, before any worker has a GPU
+        train = replace(run.scenario.train, graphs=False, precision="fp32")
+        there = replace(run, scenario=run.scenario.model_copy(update={"train": train}))
+        with (
+            scratch() as logs,
+            logging_to(logs / "coordinator.log"),
+            runner.probe_worker(there, CPU, launcher, logs, stopped) as pool,
+        ):
+            profile, _ = pool.describe(data=False)
+        visit_nbytes.append(builder.training_nbytes(there, profile))
     visits = max(run.scenario.rounds.cohort for run in distinct.values())
-    return gpu_workers(free, largest, default_workers(), visits)
-
-
-def _visit_nbytes(loaded: Loaded, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> int:
-    """Of one visit, from a description of the model on the CPU, before any worker has a GPU."""
-    train = replace(loaded.scenario.train, graphs=False, precision="fp32")
-    there = replace(loaded, scenario=loaded.scenario.model_copy(update={"train": train}))
-    with (
-        scratch() as logs,
-        logging_to(logs / "coordinator.log"),
-        runner.probe_worker(there, CPU, launcher, logs, stopped) as pool,
-    ):
-        profile, _ = pool.describe(data=False)
-    return builder.training_nbytes(there, profile)
+    return gpu_workers(free, max(visit_nbytes), default_workers(), visits)

@@ -7,8 +7,7 @@ else a time depends on (round trips, loss, spreads, sharing) is not looked at, a
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
@@ -17,8 +16,8 @@ from costmodel.fleet.traces import ClientTrace, Machines
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
+from scenarios.run.visits import Query
 
-Query = Callable[[str], list[sqlite3.Row]]
 READ = "read"
 BASES = ("assumed", "derived", "inference", READ)
 """Weakest first. `READ`: measured in training, read in a source, or given by the scenario's own files and keys."""
@@ -30,16 +29,16 @@ def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
     inputs = fleet_files.read_inputs(scenario)
     given = _given(scenario, inputs.trace)
     all_devices, all_networks = {**devices(), **inputs.devices}, {**networks(), **inputs.networks}
-    return {
-        "devices": {
-            name: {"compute": _compute(all_devices[name], (loaded.model.name, loaded.model.family), given)}
-            for name in dict.fromkeys(scenario.fleet.devices)
-        },
-        "networks": {
-            name: {way: _rate(all_networks[name], way, given) for way in ("down", "up")}
-            for name in dict.fromkeys(scenario.fleet.networks)
-        },
-    }
+    bases: dict[str, dict[str, dict[str, str]]] = {"devices": {}, "networks": {}}
+    for name in dict.fromkeys(scenario.fleet.devices):
+        row = all_devices[name]
+        used = next(family for family in (loaded.model.name, loaded.model.family) if family in row.flops_per_second)
+        throughput = READ if "flops_per_second" in given else _basis(row, f"flops_per_second.{used}")
+        bases["devices"][name] = {"compute": min(throughput, _basis(row, "step_seconds"), key=BASES.index)}
+    for name in dict.fromkeys(scenario.fleet.networks):
+        rates = {way: _basis(all_networks[name], f"{way}_bits_per_second") for way in ("down", "up")}
+        bases["networks"][name] = dict.fromkeys(rates, READ) if "rates" in given else rates
+    return bases
 
 
 def seconds_by_basis(query: Query, bases: Mapping[str, Any] | None) -> dict[str, float] | None:
@@ -75,16 +74,6 @@ def _given(scenario: Scenario, trace: ClientTrace | None) -> set[str]:
     given = {"rates"} if section.rates is not None or section.trace is not None else set()
     has_speeds = isinstance(trace, Machines) or (isinstance(trace, RecordedDays) and trace.flops_per_second is not None)
     return given | {"flops_per_second"} if has_speeds else given
-
-
-def _compute(row: Device, names: tuple[str, ...], given: set[str]) -> str:
-    used = next(name for name in names if name in row.flops_per_second)
-    throughput = READ if "flops_per_second" in given else _basis(row, f"flops_per_second.{used}")
-    return min(throughput, _basis(row, "step_seconds"), key=BASES.index)
-
-
-def _rate(row: Network, way: str, given: set[str]) -> str:
-    return READ if "rates" in given else _basis(row, f"{way}_bits_per_second")
 
 
 def _basis(row: Device | Network, key: str) -> str:

@@ -29,8 +29,6 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class BottleneckCount:
-    """The rounds of one bottleneck."""
-
     rounds: int = 0
     seconds: float = 0.0
     """Virtual seconds of these rounds from beginning to end."""
@@ -46,11 +44,10 @@ class CriticalClient:
     visited: int
     """Rounds in which it had a visit, evaluations and messages of earlier visits aside."""
     rounds: int = 0
-    """Rounds that waited for it last."""
     seconds: float = 0.0
-    """Virtual seconds of these rounds from beginning to end."""
+    """Virtual seconds of these rounds from beginning to end"""
     by: dict[str, int] = field(default_factory=dict)
-    """Bottleneck -> rounds."""
+    """Bottleneck -> rounds"""
 
 
 def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
@@ -133,7 +130,6 @@ class Participation:
 
     @property
     def never(self) -> int:
-        """Clients without any training visit."""
         return self.clients - len(self.counted.keys() | self.wasted.keys())
 
     def histogram(self) -> dict[int, int]:

@@ -185,7 +185,7 @@ def _run_set(folder: Path, names: Sequence[str], mark: Path) -> RunEntry | None:
     """None for a file of the mark's name that no run set writes, beside which there are no runs either."""
     kind, problem = "study", ""
     try:
-        kind = str(run_records.parsed(read_bytes(mark, MOST_RECORD_NBYTES), run_records.AnyRecord)["study"])
+        kind = str(run_records.parsed(read_bytes(mark, MOST_RECORD_NBYTES), run_records.Record)["study"])
     except (OSError, ValueError, KeyError) as error:
         why = "names no study" if isinstance(error, KeyError) else str(error).removeprefix(f"{mark}: ")
         problem = one_paragraph(f"{mark.name}: {why}")

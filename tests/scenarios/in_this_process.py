@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,10 +13,11 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import Payload
 from edge.training.trainer import LocalTrainer
-from scenarios.config.load import load
+from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
 from tests import toy
 
 BOARDS = "fleet.devices={raspberry-pi-4=0.4, jetson-nano=0.3, raspberry-pi-5=0.3}"
@@ -49,8 +50,24 @@ def pool_in_this_process() -> Iterator[None]:
         yield
 
 
+def summary_of_run(
+    out: Path,
+    *overrides: str,
+    run_id: str | None = None,
+    stop_at_target: bool = True,
+    observers: Sequence[RunObserver] = (),
+) -> dict[str, Any]:
+    """The summary of a real run on the digits."""
+    loaded = load("digits", parse_all(["method=fedavg", *SMALL, *overrides]))
+    host = Host(out, 1, "cpu", run_id, observers)
+    return runner.run(loaded, host, WorkerLauncher(), lambda: False, stop_at_target)
+
+
+def resume(loaded: Loaded, folder: Path) -> dict[str, Any]:
+    """The summary of a run that is resumed."""
+    return runner.resume(loaded, Host(folder.parent, 1, "cpu"), folder, WorkerLauncher(), lambda: False)
+
+
 def run(out: Path, *overrides: str, stop_at_target: bool = True) -> Path:
     """The folder of a real run on the digits."""
-    loaded = load("digits", parse_all(["method=fedavg", *SMALL, *overrides]))
-    summary = runner.run(loaded, Host(out, 1, "cpu"), WorkerLauncher(), lambda: False, stop_at_target)
-    return Path(summary["run_dir"])
+    return Path(summary_of_run(out, *overrides, stop_at_target=stop_at_target)["run_dir"])

@@ -50,10 +50,7 @@ def killed(instant: tuple[str, str, int], *words: str) -> None:
 
 def undisturbed(out: Path, launcher: WorkerLauncher, *overrides: str) -> Path:
     """The folder of a run that nobody disturbs."""
-    result = runner.run(
-        load("digits", parse_all([*QUICK, *overrides])), Host(out, 2, "cpu", "whole"), launcher, never, True
-    )
-    return Path(result["run_dir"])
+    return Path(run_with(out, launcher, 2, *overrides, run_id="whole")["run_dir"])
 
 
 def opened(folder: Path) -> tuple[Loaded, str]:
@@ -84,9 +81,11 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err.splitlines()[-1].removeprefix("fedbr: ")
 
 
-def run_with(out: Path, launcher: WorkerLauncher, workers: int, *overrides: str) -> dict[str, Any]:
+def run_with(
+    out: Path, launcher: WorkerLauncher, workers: int, *overrides: str, run_id: str | None = None
+) -> dict[str, Any]:
     """The summary of a run with so many workers."""
-    host = Host(out, workers, "cpu", f"with-{workers}")
+    host = Host(out, workers, "cpu", run_id or f"with-{workers}")
     return runner.run(load("digits", parse_all([*QUICK, *overrides])), host, launcher, never, True)
 
 

@@ -14,24 +14,18 @@ from typing import Any
 
 import pytest
 
-from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.run.host import Host
 from scenarios.run.runner import run
-from tests.ledgers import virtual_rows
+from tests.ledgers import chain, virtual_rows
 from tests.scenarios.runs import never
 
 
 def finished(launcher: WorkerLauncher, out: Path, workers: int, *overrides: str) -> dict[str, Any]:
     loaded = load("digits", parse_all(["rounds.max=3", "train.local_epochs=1", *overrides]))
     return run(loaded, Host(out, workers, "cpu"), launcher, never, stop_at_target=False)
-
-
-def chain(summary: dict[str, Any]) -> list[str]:
-    rows = read(Path(summary["run_dir"]) / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")
-    return [row["chain"] for row in rows]
 
 
 POLICIES = {
@@ -75,8 +69,9 @@ def test_the_number_of_workers_and_a_busy_host_change_no_row(
     with busy_host():
         runs.append(finished(launcher, tmp_path / "busy", 4, *how))
     assert len({run["model_sha256"] for run in runs}) == 1
-    assert chain(runs[0]) == chain(runs[1]) == chain(runs[2])
-    first, second, third = (virtual_rows(Path(run["run_dir"])) for run in runs)
+    folders = [Path(run["run_dir"]) for run in runs]
+    assert chain(folders[0]) == chain(folders[1]) == chain(folders[2])
+    first, second, third = map(virtual_rows, folders)
     assert first == second == third
     trained = sum("train" in row for row in first["visits"])
     assert len(first["rounds"]) == 3
@@ -92,4 +87,4 @@ def test_the_name_of_a_run_changes_no_byte(launcher: WorkerLauncher, tmp_path: P
         for name in ("a", "a-much-longer-name-for-the-same-run")
     ]
     assert runs[0]["bytes_down"] == runs[1]["bytes_down"]
-    assert chain(runs[0]) == chain(runs[1])
+    assert chain(Path(runs[0]["run_dir"])) == chain(Path(runs[1]["run_dir"]))

@@ -21,7 +21,7 @@ import pytest
 import fedbr
 from scenarios.config import search_path
 from scenarios.config.errors import ScenarioError
-from scenarios.run import shipped_files
+from scenarios.run import runner
 from tests import warm
 
 ROOT = Path(__file__).parents[2]
@@ -170,11 +170,11 @@ def test_a_search_path_that_leads_to_the_run_is_not_the_users_own(
 
 
 def test_remote_workers_get_no_other_modules_than_this_machine_runs(own: Path, tmp_path: Path) -> None:
-    sent = list(shipped_files._sources(own / "runs" / "digits" / "cut"))
+    sent = list(runner.source_files(own / "runs" / "digits" / "cut").items())
     assert sorted(file.name for file, _ in sent) == ["sent.py", "sent_side.py"]
     folder = as_sent(own, tmp_path / "mail")
     with pytest.raises(ScenarioError, match=r"sources/sent\w*\.py is not the module that the run began with"):
-        list(shipped_files._sources(folder))
+        runner.source_files(folder)
 
 
 def test_the_users_own_places_are_those_that_do_not_depend_on_the_current_folder(

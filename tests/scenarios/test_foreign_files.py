@@ -26,7 +26,7 @@ from scenarios.report.run_reader import open_runs
 from scenarios.run.environment import Environment
 from scenarios.run.run_records import (
     MOST_LEVELS,
-    AnyRecord,
+    Record,
     ScenarioRecord,
     SummaryRecord,
     checked,
@@ -202,12 +202,12 @@ def test_records_of_other_types_are_refused_with_the_key(kind: Any, tables: Any,
 def test_a_text_of_too_many_or_too_deep_lists_is_refused() -> None:
     for depth in (MOST_LEVELS + 1, 100_000):
         with pytest.raises(ValueError, match="lists and tables lie more than 32 deep in each other"):
-            parsed('{"a": ' + "[" * depth + "]" * depth + "}", AnyRecord)
+            parsed('{"a": ' + "[" * depth + "]" * depth + "}", Record)
     with pytest.raises(ValueError, match="more than 4,000,000 lists and tables"):
-        parsed("[" * 4_000_001, AnyRecord)
+        parsed("[" * 4_000_001, Record)
     with pytest.raises(ValueError, match="integer string conversion"):
-        parsed('{"a": ' + "9" * 5000 + "}", AnyRecord)
-    assert parsed('{"a": [1, 2.5, {"b": null}]}', AnyRecord) == {"a": [1, 2.5, {"b": None}]}
+        parsed('{"a": ' + "9" * 5000 + "}", Record)
+    assert parsed('{"a": [1, 2.5, {"b": null}]}', Record) == {"a": [1, 2.5, {"b": None}]}
 
 
 def test_names_that_a_terminal_obeys_are_escaped_in_messages_and_tables(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests import warm
 from tests.ledgers import virtual_rows
 from tests.remains import Watch
 from tests.scenarios import meddler
-from tests.scenarios.runs import QUICK, committed, never, resumed, undisturbed
+from tests.scenarios.runs import QUICK, committed, never, refused, resumed, undisturbed
 
 
 @pytest.fixture
@@ -92,13 +92,6 @@ def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
     assert list(folder.rglob("*.part")) == []
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert run_command(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err
-
-
 @pytest.mark.usefixtures("reports")
 def test_a_disk_without_room_is_refused_before_anything_is_started(
     disk: Path, launcher: WorkerLauncher, capsys: pytest.CaptureFixture[str]
@@ -107,24 +100,17 @@ def test_a_disk_without_room_is_refused_before_anything_is_started(
     folder.mkdir()
     shutil.copy(ended / "scenario.toml", folder)
     meddler.fill(disk)
-    assert refused(capsys, "run", "digits", "--out", str(disk)) == (
-        f"fedbr: --out: cannot write to {disk / 'digits'}: No space left on device\n"
-    )
-    assert refused(capsys, "resume", str(folder), "--json") == (
-        f"fedbr: run folder {folder} cannot be written: No space left on device\n"
-    )
+    no_place, no_folder = f"--out: cannot write to {disk / 'digits'}", f"run folder {folder} cannot be written"
+    assert refused(capsys, "run", "digits", "--out", str(disk)) == f"{no_place}: No space left on device"
+    assert refused(capsys, "resume", str(folder), "--json") == f"{no_folder}: No space left on device"
     assert run_command(["resume", str(ended), "--json"]) == 0  # there is nothing that it needs room for
     assert capsys.readouterr().err == (
         f"fedbr: warning: there is no report: [Errno 28] No space left on device: '{ended / 'report.html'}'\n"
     )
     (disk / "filler").unlink()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    assert refused(capsys, "run", "digits", "--out", str(disk)) == (
-        f"fedbr: --out: cannot write to {disk / 'digits'}: Read-only file system\n"
-    )
-    assert refused(capsys, "resume", str(folder)) == (
-        f"fedbr: run folder {folder} cannot be written: Read-only file system\n"
-    )
+    assert refused(capsys, "run", "digits", "--out", str(disk)) == f"{no_place}: Read-only file system"
+    assert refused(capsys, "resume", str(folder)) == f"{no_folder}: Read-only file system"
     assert run_command(["resume", str(ended), "--json"]) == 0
     assert sorted(path.name for path in (disk / "digits").iterdir()) == ["begun", "whole"]
 

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
-from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import ScenarioError, load
-from scenarios.config.overrides import parse_all, parsed
-from scenarios.run import runner
-from scenarios.run.host import Host
+from scenarios.config.overrides import parsed
+from tests.ledgers import chain
 from tests.observers import Listener
-from tests.scenarios.in_this_process import SMALL, pool_in_this_process, run
+from tests.scenarios.in_this_process import pool_in_this_process, resume, run, summary_of_run
 from tests.scenarios.runs import opened
 
 __all__ = ["pool_in_this_process"]
@@ -35,19 +32,12 @@ def kept(folder: Path) -> set[str]:
     return {f"{place}/{path.name}" for place in ("checkpoints", "state") for path in (folder / place).iterdir()}
 
 
-def chain(folder: Path) -> list[str]:
-    return [row["chain"] for row in read(folder / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")]
-
-
 def test_kept_checkpoints_survive_an_end_and_a_resume(tmp_path: Path) -> None:
     whole, plain = run(tmp_path / "whole", *SHORT, KEEP), run(tmp_path / "plain", *SHORT)
-    loaded = load("digits", parse_all([*SMALL, *SHORT, KEEP]))
     with pytest.raises(Cut):
-        host = Host(tmp_path, 1, "cpu", "cut", [Listener(on_round=cut)])
-        runner.run(loaded, host, WorkerLauncher(), lambda: False, True)
+        summary_of_run(tmp_path, *SHORT, KEEP, run_id="cut", observers=[Listener(on_round=cut)])
     folder = tmp_path / "digits" / "cut"
-    found, device = opened(folder)
-    runner.resume(found, Host(tmp_path, 1, device), folder, WorkerLauncher(), lambda: False)
+    resume(opened(folder)[0], folder)
     assert {name for name in kept(whole) if "round" in name} == {
         f"checkpoints/round-00000{number}.safetensors" for number in (1, 3, 4)
     }

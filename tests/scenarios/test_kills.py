@@ -49,18 +49,8 @@ FIVE = (*QUICK, "rounds.max=5")
 
 
 def begin(out: Path, *overrides: str) -> list[str]:
-    return [
-        "run",
-        "digits",
-        *changed(FIVE, *overrides),
-        "--workers",
-        "2",
-        "--quiet",
-        "--out",
-        str(out),
-        "--run-id",
-        "cut",
-    ]
+    how = ("--workers", "2", "--quiet", "--out", str(out), "--run-id", "cut")
+    return ["run", "digits", *changed(FIVE, *overrides), *how]
 
 
 def go_on(folder: Path) -> list[str]:

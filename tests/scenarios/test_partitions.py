@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.workers.launcher import WorkerLauncher
 from edge.data.partition_registry import PartitionRow
-from scenarios.config.load import ScenarioError, load
-from scenarios.config.overrides import parse_all
+from scenarios.config.load import ScenarioError
 from scenarios.report import html
-from scenarios.run import runner
-from scenarios.run.host import Host
 from tests.observers import Listener
-from tests.scenarios.in_this_process import SMALL, pool_in_this_process
+from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
 
 __all__ = ["pool_in_this_process"]
 
@@ -30,9 +26,8 @@ TEN_EACH = PartitionRow(
 
 
 def run(out: Path, notes: list[str], *overrides: str) -> dict[str, Any]:
-    loaded = load("digits", parse_all(["method=fedavg", *SMALL, "rounds.max=1", "eval.on=clients", *overrides]))
-    host = Host(out, 1, "cpu", "run", [Listener(on_note=notes.append)])
-    return runner.run(loaded, host, WorkerLauncher(), lambda: False, True)
+    watch = Listener(on_note=notes.append)
+    return summary_of_run(out, "rounds.max=1", "eval.on=clients", *overrides, run_id="run", observers=[watch])
 
 
 def test_a_run_counts_the_clients_that_means_leave_out_and_its_report_shows_who_holds_what(tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.run import runner
-from scenarios.run.host import Host
-from tests.ledgers import virtual_rows
-from tests.scenarios.runs import QUICK, killed, never, resumed, undisturbed
+from tests.ledgers import chain, virtual_rows
+from tests.scenarios.runs import killed_and_resumed, run_with, undisturbed
 
 BRIEF = ("rounds.max=2", "data.clients=4", "rounds.participants=4", "train.local_steps=2")
 SENT = "SELECT DISTINCT direction, key FROM transfers WHERE slot = 'model' ORDER BY direction, key"
@@ -39,15 +37,11 @@ def test_workers_add_up_nothing_of_clients_that_send_nothing(tmp_path: Path, lau
 
 def test_personal_models_outlive_a_kill_with_any_number_of_workers(tmp_path: Path, launcher: WorkerLauncher) -> None:
     steps = ("train.local_steps=2", "method_options.inner_steps=2")
-    rules = (*QUICK, "method=pfedme", *steps, "rounds.max=2", "rounds.policy=fedbuff", "rounds.buffer=2")
-    host = Host(tmp_path, 3, "cpu", "whole")
-    whole = Path(runner.run(load("digits", parse_all(rules)), host, launcher, never, True)["run_dir"])
-    words = ("run", "digits", *rules, "--workers", "1", "--quiet", "--out", str(tmp_path), "--run-id", "cut")
-    killed(AFTER_FIRST_COMMIT, *words)
-    cut = Path(resumed(tmp_path / "digits" / "cut", launcher)["run_dir"])
+    rules = ("method=pfedme", *steps, "rounds.max=2", "rounds.policy=fedbuff", "rounds.buffer=2")
+    whole = Path(run_with(tmp_path, launcher, 3, *rules)["run_dir"])
+    cut = killed_and_resumed(tmp_path, launcher, AFTER_FIRST_COMMIT, *rules)
     assert virtual_rows(cut) == virtual_rows(whole)
-    chains = [read(folder / "ledger.sqlite", "SELECT chain FROM rounds") for folder in (cut, whole)]
-    assert [tuple(row) for row in chains[0]] == [tuple(row) for row in chains[1]]
+    assert chain(cut) == chain(whole)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from scenarios.papers.trial.tables import READ_AS, compared
 from scenarios.papers.trial.trial import PartAnalysis, Say, Trial, difference
 from scenarios.papers.trial.variants import CALIBRATED
 from scenarios.report.tables import Table
-from scenarios.run.progress import Trail, trail
+from scenarios.run.progress import Trail
 from scenarios.run.run_folder import RunFolder
 
 
@@ -32,7 +32,7 @@ def _paired(row: Mapping[str, Any], folders: Mapping[str, Path]) -> dict[str, An
         folder = folders[f"{row['name']}-seed{seed}"]
         twin = folder.parent / folder.name.replace(CALIBRATED, "", 1)
         if is_twin(folder, twin):
-            own[seed], twins[seed] = trail(folder), trail(twin)
+            own[seed], twins[seed] = RunFolder(folder).trail, RunFolder(twin).trail
     keys = ("name", "skew", "variant", "accuracy")
     return {**{key: row[key] for key in keys}, "difference": difference(own, twins)}
 
@@ -44,7 +44,7 @@ def is_twin(calibrated: Path, plain: Path) -> bool:
     own, other = (RunFolder(run).keys() for run in (calibrated, plain))
     differing = {key for key in own.keys() | other.keys() if own.get(key) != other.get(key)}
     added = {key for key in own.keys() - other.keys() if key.startswith("method_options.")}
-    return differing <= {"method", *added} and len(trail(calibrated)) == len(trail(plain))
+    return differing <= {"method", *added} and len(RunFolder(calibrated).trail) == len(RunFolder(plain).trail)
 
 
 def tables(result: Mapping[str, Any]) -> list[Table]:

@@ -139,9 +139,7 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         notes = [
             *loaded.notes,
             *builder.fleet_notes(loaded),
-            *evaluated_clients.left_out_notes(loaded, description),
-            *builder.method_notes(loaded, description),
-            *run_warnings.partition_notes(description),
+            *run_warnings.notes(loaded, description),
             *run_warnings.foreseen(loaded, description, "cpu"),
         ]
         totals, data = estimate(visits), data_source(loaded, description, source)

@@ -37,7 +37,8 @@ from scenarios.report.tables import Table, of_texts
 from scenarios.run import builder, evaluated_clients, runner
 from scenarios.run.host import Host, StopFlag, choose_device, logging_to
 from scenarios.run.observer import InnerRun, RunObserver
-from scenarios.run.progress import AMOUNTS, TARGET, trail
+from scenarios.run.progress import AMOUNTS, TARGET
+from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import read_json
 from scenarios.run.session import choose_workers
 from scenarios.studies.forecast.estimate import estimate
@@ -286,7 +287,7 @@ def runs_left(run_set: RunSet, out: Path, device: str, expected: Sequence[RunDur
         if folder is None or not made:
             rests.append((most, None) if duration is None else (duration.rounds, duration.seconds_per_round))
             continue
-        points = trail(folder / run.name)
+        points = RunFolder(folder / run.name).trail
         spent = {kind: float(getattr(points[-1], name)) / len(points) for kind, name in AMOUNTS.items()}
         rest = max(0, rounds_needed(run.needs, most, spent) - len(points)) if run.name in unfinished else 0
         rests.append((rest, seconds_per_round(made)))

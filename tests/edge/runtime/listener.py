@@ -21,8 +21,7 @@ from edge.protocol.payload import Payload, Vector
 from edge.protocol.scratch import scratch
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.worker import LOST
-from scenarios.cluster.node_agent import state_files
-from scenarios.cluster.task_forwarder import TaskForwarder
+from scenarios.cluster.task_forwarder import StateFiles, TaskForwarder
 from tests.edge.protocol.mutations import DESCRIPTION, RUN, Parts, pack, payload
 
 ROOT = Path(__file__).parents[3]
@@ -68,7 +67,7 @@ def node_agent(argv: Sequence[str]) -> int:
         scratch() as folder,
         Pool(job, 1, launcher, folder, print, bool, f"{__name__}:KeepingSite") as pool,
     ):
-        forwarder = TaskForwarder(link, pool, state_files(folder), [], workers=1)
+        forwarder = TaskForwarder(link, pool, StateFiles(folder / "states"), [], workers=1)
         while link.shutdown is None:
             forwarder.turn()
     return 0

@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 from ray.exceptions import RayActorError
 
-from scenarios.cluster import ray_driver, ray_runs, run_keeper
-from scenarios.cluster.run_keeper import RunOrder
+from scenarios.cluster import keepers, ray_driver, ray_runs
+from scenarios.cluster.keepers import RunOrder
 from scenarios.run.child_process import parent_channel
 
 Futures = list[Future[Any]]
@@ -67,6 +67,6 @@ if __name__ == "__main__":
     size = {"nodes": 2, "cpus": 2, "gpus": 0, "most_cpus": 1}
     channel = parent_channel()
     channel.send({"cluster": {"address": "here", "own_address": "127.0.0.1", **size}})
-    module = os.environ.get("FAKE_RUN_PROCESS", run_keeper.RUN_PROCESS)
-    with patch.object(ray_runs, "ray", FakeRay), patch.object(run_keeper, "RUN_PROCESS", module):
+    module = os.environ.get("FAKE_RUN_PROCESS", keepers.RUN_PROCESS)
+    with patch.object(ray_runs, "ray", FakeRay), patch.object(keepers, "RUN_PROCESS", module):
         ray_driver._serve(channel)

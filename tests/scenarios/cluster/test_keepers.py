@@ -15,9 +15,18 @@ import pytest
 
 from edge.protocol.portable import numpy_environment
 from edge.runtime.keys import new_pair
-from scenarios.cluster.agent_keeper import AgentKeeper, AgentLook, AgentOrder, agent_environment
+from scenarios.cluster.keepers import (
+    AgentKeeper,
+    AgentLook,
+    AgentOrder,
+    RunKeeper,
+    RunOrder,
+    agent_environment,
+    packed_folder,
+    run_environment,
+    unpack,
+)
 from scenarios.cluster.ray_engine import check_address, run_shares
-from scenarios.cluster.run_keeper import RunKeeper, RunOrder, packed_folder, run_environment, unpack
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load, note_on_sums
 from scenarios.config.overrides import parse_all, parsed
@@ -137,7 +146,7 @@ def test_a_run_that_no_node_has_room_for_is_refused() -> None:
 def test_an_address_is_checked_and_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("ray", "auto", "10.0.0.1:6379", "ray://head:10001")
     assert [check_address(address) for address in given] == ["local", *given[1:]]
-    for wrong in ("10.0.0.1", "http://head:1", "ray://head", "slurm"):
+    for wrong in ("10.0.0.1", "http://head:1", "ray://head", "slurm", "host:65536"):
         with pytest.raises(ScenarioError, match=f"--on {wrong}: must be ray, auto, HOST:PORT or ray://HOST:PORT"):
             check_address(wrong)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -22,7 +22,6 @@ from scenarios.cluster.node_agent import (
     check_numerics,
     default_count,
     localized_job,
-    state_files,
 )
 
 
@@ -89,32 +88,3 @@ def test_on_gpus_an_agent_has_as_many_workers_as_fit_into_their_free_memory(monk
     monkeypatch.setattr(node_agent, "free_nbytes", lambda device: [10 << 30, 12 << 30] if device == "cuda" else [])
     assert default_count(job(device="cuda", visit_nbytes=3 << 28)) == 6
     assert default_count(job()) == 16
-
-
-# --- client states that are kept --------------------------------------------------------------------------------------
-
-
-def test_the_oldest_states_go_first_but_not_while_a_task_needs_them(tmp_path: Path) -> None:
-    files = state_files(tmp_path)
-    files._most_nbytes = 250
-    folder = tmp_path / "states"
-
-    def visit(client: int) -> str:
-        path = files.new()
-        Path(path).write_bytes(bytes(100))
-        files.keep(client, f"{client}/after", path)
-        return path
-
-    first, second = visit(1), visit(2)
-    files.release(first, second)
-    assert files.held(1, "1/before") is None
-    assert files.held(1, "1/after") == first
-    third = visit(3)
-    files.release(third)
-    assert files.held(1, "1/after") is None  # no other task gets it
-    assert sorted(map(str, folder.iterdir())) == sorted([first, second, third])  # but the one that has it
-    files.release(first)
-    assert sorted(map(str, folder.iterdir())) == sorted([second, third])
-    newer = visit(2)
-    files.release(newer)
-    assert sorted(map(str, folder.iterdir())) == sorted([third, newer])

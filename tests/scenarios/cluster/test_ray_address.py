@@ -34,11 +34,6 @@ def test_a_port_at_which_nobody_listens_is_named_before_ray_tries_it_for_minutes
     assert notes == ["Ray cluster ray://127.0.0.1:1: connecting, for 120 s at most"]
 
 
-def test_a_port_that_no_machine_has_is_no_address() -> None:
-    with pytest.raises(ScenarioError, match="--on host:65536: must be ray, auto"):
-        RayEngine("host:65536")
-
-
 def test_auto_is_what_ray_address_has_if_that_is_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"": "auto", "auto": "auto", "head:6379": "head:6379", "ray://[::1]:10001": "ray://[::1]:10001"}
     for set_to, named in names.items():

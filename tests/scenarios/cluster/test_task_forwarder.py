@@ -13,8 +13,7 @@ from coordinator.workers.task import PoolError, PoolTask
 from coordinator.workers.task_group import PoolTaskGroup
 from edge.protocol import client_state, codec, messages
 from edge.protocol.payload import Payload, Vector
-from scenarios.cluster.state_files import StateFiles
-from scenarios.cluster.task_forwarder import TaskForwarder
+from scenarios.cluster.task_forwarder import SWEEP_FILES, StateFiles, TaskForwarder
 from tests.edge.protocol.mutations import JOB, pack
 from tests.edge.runtime.listener import Listener
 
@@ -216,3 +215,45 @@ def test_the_run_is_told_once_of_workers_that_have_retired_here(tmp_path: Path) 
         machine.size = size
         forwarder.turn()
     assert machine.sent == [messages.Capacity(3), messages.Capacity(1)]
+
+
+# --- files of client states -------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_states_go_first_but_not_while_a_task_needs_them(tmp_path: Path) -> None:
+    folder = tmp_path / "states"
+    files = StateFiles(folder, 250)
+
+    def visit(client: int) -> str:
+        path = files.new()
+        Path(path).write_bytes(bytes(100))
+        files.keep(client, f"{client}/after", path)
+        return path
+
+    first, second = visit(1), visit(2)
+    files.release(first, second)
+    assert files.held(1, "1/before") is None
+    assert files.held(1, "1/after") == first
+    third = visit(3)
+    files.release(third)
+    assert files.held(1, "1/after") is None  # no other task gets it
+    assert sorted(map(str, folder.iterdir())) == sorted([first, second, third])  # but the one that has it
+    files.release(first)
+    assert sorted(map(str, folder.iterdir())) == sorted([second, third])
+    newer = visit(2)
+    files.release(newer)
+    assert sorted(map(str, folder.iterdir())) == sorted([third, newer])
+
+
+def test_what_a_worker_writes_after_its_task_was_cancelled_does_not_pile_up(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path, 100)
+    kept = files.new()
+    Path(kept).write_bytes(bytes(40))
+    files.keep(1, "state", kept)
+    cancelled = files.new()
+    files.release(cancelled)
+    Path(cancelled).write_bytes(b"late")
+    (tmp_path / "9.safetensors.77.part").write_bytes(b"on its way")
+    for _ in range(SWEEP_FILES):
+        files.release(files.new())
+    assert {path.name for path in tmp_path.iterdir()} == {"1.safetensors", "9.safetensors.77.part"}

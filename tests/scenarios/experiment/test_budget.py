@@ -16,7 +16,8 @@ from scenarios.config.load import ScenarioError
 from scenarios.experiment import budget
 from scenarios.experiment.grid import grid_of
 from scenarios.report import bands
-from scenarios.run.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target, trail
+from scenarios.run.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target
+from scenarios.run.run_folder import RunFolder
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 # Three rounds of 100 bytes, of which the second was not evaluated and the third fell back.
@@ -144,7 +145,7 @@ def test_a_study_has_a_run_folder_per_method_and_seed_whose_run_ends_with_the_la
         "fedavg-seed0", "fedbr-seed0", "fedavg-seed1", "fedbr-seed1",
     ]  # fmt: skip
     for run in result_of(made)["runs"]:
-        points = trail(Path(run["run_dir"]))
+        points = RunFolder(Path(run["run_dir"])).trail
         assert run["stopped_by"] == "budgets"
         assert points[-1].nbytes >= 1_500_000 > points[-2].nbytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 from scenarios.report import bands, method_style
 from scenarios.report.method_style import PALETTE
-from scenarios.run import nominal_cost
+from scenarios.run import own_method
 
 
 def look(method: str, run: int = 0) -> tuple[str, str]:
@@ -39,9 +39,9 @@ def test_dashes_of_a_line_are_given_in_pixels() -> None:
 
 
 def test_nominal_costs_are_shown_only_beside_fedbr() -> None:
-    assert nominal_cost.is_shown(["fedavg", "fedbr"])
-    assert nominal_cost.is_shown(["fedbr+fedprox"])
-    assert not nominal_cost.is_shown(["fedavg", "scaffold", "fedmlb", "no_such:SPEC"])
+    assert own_method.shows_nominal(["fedavg", "fedbr"])
+    assert own_method.shows_nominal(["fedbr+fedprox"])
+    assert not own_method.shows_nominal(["fedavg", "scaffold", "fedmlb", "no_such:SPEC"])
 
 
 def test_rows_of_one_method_have_its_colour_and_dashes_of_their_own() -> None:

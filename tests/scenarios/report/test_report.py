@@ -25,9 +25,10 @@ from scenarios.report import calibration, curves, figures, html, plot_style, rou
 from scenarios.report.groups import grouped
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import BlockTraffic, open_runs
-from scenarios.run import best_round, client_values, metadata, time_basis, visits
+from scenarios.run import client_values, metadata, time_basis, visits
 from scenarios.run.progress import to_target
 from scenarios.run.run_finder import found
+from scenarios.run.run_folder import RunFolder
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
@@ -335,7 +336,7 @@ def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_p
     ]
     assert "adaptation-caption" in page.ids
 
-    best = best_round.of_folder(with_all)
+    best = RunFolder(with_all).best_round
     assert best is not None
     assert dict(terminal.best_round_rows([{"best_round": vars(best)}, {}])) == {
         "best validation round": ["2", "-"],

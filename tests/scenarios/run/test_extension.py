@@ -18,7 +18,7 @@ from scenarios.run.builder import identity
 from scenarios.run.host import Host
 from scenarios.studies.verify import verify
 from tests.ledgers import virtual_rows
-from tests.scenarios.in_this_process import pool_in_this_process, run
+from tests.scenarios.in_this_process import pool_in_this_process, resume, run
 from tests.scenarios.runs import opened
 
 __all__ = ["pool_in_this_process"]
@@ -33,7 +33,7 @@ def extended(folder: Path, *overrides: str) -> Loaded:
 def gone_on(folder: Path, *overrides: str) -> dict[str, object]:
     loaded = extended(folder, *overrides)
     assert runner.ended(loaded, folder) is None
-    return runner.resume(loaded, Host(folder.parent, 1, "cpu"), folder, WorkerLauncher(), lambda: False)
+    return resume(loaded, folder)
 
 
 def refusal(folder: Path, *overrides: str) -> str:
@@ -140,7 +140,7 @@ def test_a_constant_schedule_spans_the_new_rounds_and_the_chain_still_begins_wit
     extended(folder, "rounds.max=2")  # the only round is taken back: nothing is left of the old limits
     again, _ = opened(folder)
     assert (again.scenario.train.lr_rounds, again.began) == (2, {})
-    runner.resume(again, Host(tmp_path, 1, "cpu"), folder, WorkerLauncher(), lambda: False)
+    resume(again, folder)
 
     gone_on(folder, "rounds.max=3")
     gone_on(folder, "rounds.max=4")

@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
-from scenarios.config.overrides import parse_all
-from scenarios.run import runner
-from scenarios.run.host import Host
 from scenarios.run.observer import InnerRun, NotePrinter, Observers, RunObserver
 from scenarios.run.run_folder import RunFolder
 from tests.observers import Listener
-from tests.scenarios.in_this_process import SMALL
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+from tests.scenarios.in_this_process import summary_of_run
 
 NOTE = "2 of 3 clients have no test examples, left out of means over clients"
 
@@ -43,10 +39,8 @@ class Diary(RunObserver):
 
 
 def run(out: Path, *observers: RunObserver) -> dict[str, Any]:
-    loaded = load(
-        "digits", parse_all(["method=fedavg", *SMALL, "rounds.max=2", "data.clients=3", "rounds.participants=2"])
-    )
-    return runner.run(loaded, Host(out, 1, "cpu", "a", observers), WorkerLauncher(), lambda: False, True)
+    shape = ("rounds.max=2", "data.clients=3", "rounds.participants=2")
+    return summary_of_run(out, *shape, run_id="a", observers=observers)
 
 
 def test_all_observers_are_told_of_a_run_in_their_order(tmp_path: Path) -> None:

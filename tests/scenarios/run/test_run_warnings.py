@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import ModelProfile
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import terminal
 from scenarios.report.run_reader import open_runs
-from scenarios.run import builder, run_warnings, runner
-from scenarios.run.host import Host
+from scenarios.run import builder, run_warnings
 from tests.observers import Listener
-from tests.scenarios.in_this_process import SMALL, pool_in_this_process
+from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
 
 __all__ = ["pool_in_this_process"]
 NO_VISITS = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0)
@@ -27,9 +25,8 @@ NO_VISITS = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0)
 def ended(out: Path, *overrides: str) -> dict[str, Any]:
     """The summary of a real run, and the notes before its start."""
     notes: list[str] = []
-    loaded = load("digits", parse_all(["method=fedavg", *SMALL, "rounds.max=1", *overrides]))
-    host = Host(out, 1, "cpu", observers=[Listener(on_note=notes.append)])
-    return runner.run(loaded, host, WorkerLauncher(), lambda: False, True) | {"notes": notes}
+    watch = Listener(on_note=notes.append)
+    return summary_of_run(out, "rounds.max=1", *overrides, observers=[watch]) | {"notes": notes}
 
 
 def test_a_run_in_which_no_visit_is_in_time_says_so(tmp_path: Path) -> None:
@@ -104,7 +101,7 @@ def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: 
 def test_clients_without_examples_are_named() -> None:
     def notes(*samples: int) -> list[str]:
         profile: ModelProfile = SimpleNamespace(samples=np.array(samples))  # type: ignore[assignment]
-        return run_warnings.partition_notes(profile)
+        return run_warnings.notes(load("digits", parsed(["method=fedavg"])), profile)
 
     assert notes(4, 1) == []
     assert notes(4, 0, 1) == ["data.partition: client 1 has no training examples, and never takes part"]

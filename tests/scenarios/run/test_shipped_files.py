@@ -22,7 +22,7 @@ from edge.runtime.keys import make, read_pair, read_public
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.run import runner, shipped_files
+from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
 from tests.edge.data.made_up import png, write
@@ -169,13 +169,13 @@ def test_files_that_a_job_cannot_list_are_refused(runs: Runs, monkeypatch: pytes
     folder, cache = Path(runs.summaries[0]["run_dir"]), runs.folder / "cache" / "fedbr-edge"
     data = DataConfig(DATA_SET, partition=PartitionConfig("file", file=str(runs.folder / "parts.json")))
     job = replace(JOB, data=data, cache=str(cache), data_sha256=RunFolder(folder).environment.data.sha256)
-    kinds = Counter(file.kind for file in shipped_files.find(job, folder))
+    kinds = Counter(file.kind for file in runner.shipped_files(job, folder))
     assert kinds == {"data": 5, "partition": 1, "source": 5}
-    monkeypatch.setattr(shipped_files, "MOST_FILES", 10)
+    monkeypatch.setattr(runner, "MOST_FILES", 10)
     with pytest.raises(ScenarioError, match="modules of 11 files; remote workers can get at most 10"):
-        shipped_files.find(job, folder)
+        runner.shipped_files(job, folder)
     gone = replace(data, partition=PartitionConfig("file", file=str(runs.folder / "none.json")))
     with pytest.raises(ScenarioError, match=r"--listen: data\.partition\.file: cannot read .*none\.json: No such file"):
-        shipped_files.find(replace(job, data=gone), folder)
+        runner.shipped_files(replace(job, data=gone), folder)
     with pytest.raises(ScenarioError, match=f"--listen: data set {DATA_SET}: the cache {cache} has it no more"):
-        shipped_files.find(replace(job, data_sha256="0" * 64), folder)
+        runner.shipped_files(replace(job, data_sha256="0" * 64), folder)

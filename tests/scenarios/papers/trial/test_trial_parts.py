@@ -18,7 +18,8 @@ from scenarios.papers.trial import bandit, speed_map
 from scenarios.papers.trial.calibration import is_twin
 from scenarios.papers.trial.plan import plan
 from scenarios.papers.trial.scaling import SpeedFactors, rescaled
-from scenarios.run.progress import ProgressPoint, Trail, trail
+from scenarios.run.progress import ProgressPoint, Trail
+from scenarios.run.run_folder import RunFolder
 from scenarios.studies.replay import prepared
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -106,7 +107,7 @@ def test_a_part_has_a_result_tables_figures_and_a_report_of_its_name(out: Path) 
 def test_a_calibrated_run_is_compared_with_its_twin_from_another_part(out: Path) -> None:
     result = trial(out, "calibrated", "fedbr+calibrated-alpha-2")
     (found,) = result["calibration"]
-    own, twin = (trail(folder(out, name))[-1].accuracy for name in TWINS)
+    own, twin = (RunFolder(folder(out, name)).trail[-1].accuracy for name in TWINS)
     assert own is not None
     assert twin is not None
     assert found["difference"]["values"] == [own - twin]

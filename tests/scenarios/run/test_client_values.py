@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.records.schema import EvaluationRow, RoundRow
-from scenarios.run import best_round, client_values
-from scenarios.run.best_round import BestRound
+from scenarios.run.client_values import BestRound, before_and_after, best_round
 
 
 def round_row(number: int, accuracy: float | None) -> RoundRow:
@@ -34,7 +33,7 @@ ROUNDS = [round_row(n, accuracy) for n, accuracy in enumerate((0.375, 0.75, 0.62
 def test_the_first_of_equally_good_rounds_on_validation_examples_is_the_best() -> None:
     every = [row for rows in MEASURED for row in rows]
     every += [row for n, pair in enumerate(VALIDATION) for row in values(n, "validation/accuracy", *pair)]
-    assert best_round.best_round(ROUNDS, every, 4) == BestRound(
+    assert best_round(ROUNDS, every, 4) == BestRound(
         round=1,
         rounds=2,
         selected_by="validation",
@@ -47,13 +46,13 @@ def test_the_first_of_equally_good_rounds_on_validation_examples_is_the_best() -
         worst_decile=0.5,
         spread=0.25,
     )
-    assert client_values.before_and_after(every, 1) == [(0.5, 1.0), (0.75, 0.5)]
+    assert before_and_after(every, 1) == [(0.5, 1.0), (0.75, 0.5)]
 
 
 def test_without_validation_examples_the_rounds_own_accuracy_decides() -> None:
-    found = best_round.best_round(ROUNDS, [], 3)
+    found = best_round(ROUNDS, [], 3)
     assert found is not None
     assert (found.round, found.selected_by, found.accuracy) == (3, "accuracy", 0.875)
     assert found.rounds == 3  # the last row is an evaluation after the last round
     assert (found.validation_accuracy, found.clients_accuracy, found.before_accuracy) == (None, None, None)
-    assert best_round.best_round([round_row(0, None)], [], 1) is None
+    assert best_round([round_row(0, None)], [], 1) is None
