@@ -66,7 +66,13 @@ def compared(values: Mapping[str, Mapping[int, float | None]]) -> list[dict[str,
     A pair in which a seed of both has no value in one of them, such as a target that was not reached, is not tested:
     ``without`` names these seeds.
     """
-    pairs = [_pair(a, values[a], b, values[b]) for a, b in combinations(values, 2)]
+    pairs = []
+    for a, b in combinations(values, 2):
+        common = sorted(values[a].keys() & values[b].keys())
+        without = [seed for seed in common if values[a][seed] is None or values[b][seed] is None]
+        difference = None if without else paired(values[a], values[b])
+        untested = {"seeds": common, "mean": None, "deviation": None, "values": [], "half_width": None}
+        pairs.append({"a": a, "b": b, "without": without, **tested(difference or untested)})
     for pair, corrected in zip(pairs, holm([pair["p"] for pair in pairs]), strict=True):
         pair["p_holm"] = corrected
     return pairs
@@ -90,13 +96,3 @@ def against(pairs: Sequence[Mapping[str, Any]], baseline: str) -> dict[str, dict
     for each, corrected in zip(found.values(), holm([each["p"] for each in found.values()]), strict=True):
         each["p_holm"] = corrected
     return found
-
-
-def _pair(
-    name: str, values: Mapping[int, float | None], other: str, others: Mapping[int, float | None]
-) -> dict[str, Any]:
-    common = sorted(values.keys() & others.keys())
-    without = [seed for seed in common if values[seed] is None or others[seed] is None]
-    difference = None if without else paired(values, others)
-    untested = {"seeds": common, "mean": None, "deviation": None, "values": [], "half_width": None}
-    return {"a": name, "b": other, "without": without, **tested(difference or untested)}

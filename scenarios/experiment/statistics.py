@@ -47,14 +47,12 @@ def tested(difference: Mapping[str, Any]) -> dict[str, Any]:
         **difference,
         "higher": sum(value > 0 for value in values),
         "lower": sum(value < 0 for value in values),
-        "p": p_value(mean, deviation, len(values)) if is_spread else None,
+        # of the two-sided t-test that the mean of the differences is 0
+        "p": float(2 * stats.t.sf(abs(mean) / deviation * math.sqrt(len(values)), len(values) - 1))
+        if is_spread
+        else None,
         "seeds_needed": seeds_needed(mean, deviation) if is_spread else None,
     }
-
-
-def p_value(mean: float, deviation: float, count: int) -> float:
-    """Of the two-sided t-test that the mean of ``count`` differences with this sample deviation is 0."""
-    return float(2 * stats.t.sf(abs(mean) / deviation * math.sqrt(count), count - 1))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -104,17 +104,7 @@ def test_seeds_count_up_from_the_scenarios_own_each_with_its_partition() -> None
 # --- a study ----------------------------------------------------------------------------------------------------------
 
 # A round of FedAvg moves 617,230 B: five visits, each a model of 61,352 B with its header down and up.
-WORDS = [
-    "digits",
-    "method=fedavg,fedbr",
-    "--bytes",
-    "700 kB,1.5 MB",
-    "--seeds",
-    "2",
-    "--workers",
-    "1",
-    "--report",
-]
+WORDS = ["digits", "method=fedavg,fedbr", "--bytes", "700 kB,1.5 MB", "--seeds", "2", "--workers", "1", "--report"]
 
 
 def study(out: Path, *more: str) -> int:

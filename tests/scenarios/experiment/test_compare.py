@@ -59,10 +59,7 @@ def test_an_option_goes_to_the_methods_that_have_it_whether_a_file_says_it_or_th
             ["method=fedprox,fedavg + fedprox"],
             "method=fedprox and method=fedavg + fedprox are the same runs; name each value once",
         ),
-        (
-            ["method=fedavg,"],
-            "command line: method: write values separated by commas, for example train.lr=0.05,0.1",
-        ),
+        (["method=fedavg,"], "command line: method: write values separated by commas, for example train.lr=0.05,0.1"),
         (
             ["train.lr=0.1,1"],
             "command line: train.lr: a comparison varies the method alone; fedbr sweep takes several values of any key",
