@@ -21,7 +21,7 @@ from typing import Any, Self
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import shown, words
-from scenarios.experiment import results, sweep_tables
+from scenarios.experiment import statistics, sweep_tables
 from scenarios.experiment.experiment import Experiment, ExperimentPage, Result
 from scenarios.experiment.grid import METHOD, SEED, Axis, Grid, cell_name, folder_name, label, last_part
 from scenarios.experiment.run_set import RunSet
@@ -75,12 +75,12 @@ class Sweep(Experiment):
                     "method": row.method,
                     "settings": {key: shown(value) for key, value in row.settings.items()},
                     "runs": [self.run_name(row, seed) for seed in curves[row.name]],
-                    **results.statistics(curves[row.name], self.targets),
+                    **statistics.over_seeds(curves[row.name], self.targets),
                 }
                 for row in self.rows
                 if row.name in curves
             ],
-            "tests": results.tests(curves, self.targets),
+            "tests": statistics.tests(curves, self.targets),
             **done,
         }
 
@@ -121,7 +121,7 @@ class Sweep(Experiment):
         means = {label: row["accuracy"] for label, row in labels.items()}
         panels = [DotPanel("Final accuracy", "test accuracy", PERCENT, means)]
         if any(pair["mean"] is not None for pair in result["tests"][0]["pairs"]):
-            pairs = results.against(result["tests"][0]["pairs"], baseline)
+            pairs = statistics.against(result["tests"][0]["pairs"], baseline)
             differences = {names[name]: each for name, each in pairs.items()}
             panels.append(DotPanel(f"Difference from {names[baseline]}", "difference", POINTS, differences, True))
         yield (

@@ -8,10 +8,9 @@ from typing import Any
 
 from coordinator.rounds.budget import EARLY
 from edge.protocol.plugins import display_name
-from scenarios.experiment import results
-from scenarios.experiment.results import SPENT
+from scenarios.experiment import statistics
 from scenarios.experiment.run_set import missing_note
-from scenarios.experiment.statistics import MOST_SEEDS
+from scenarios.experiment.statistics import MOST_SEEDS, SPENT
 from scenarios.report import readings, result_tables
 from scenarios.report.columns import COUNT, PERCENT, POINTS
 from scenarios.report.tables import Cell, Number, Table, TableColumn
@@ -144,7 +143,7 @@ def _tests(result: Result, group: Result, baseline: str | None) -> Table:
     quantity = POINTS if is_accuracy else readings.AMOUNTS[group["measure"]].quantity
     if baseline is not None:
         names = {row["name"]: label for row, label in zip(result["rows"], labels(result["rows"]), strict=True)}
-        pairs = results.against(group["pairs"], baseline)
+        pairs = statistics.against(group["pairs"], baseline)
         by_label = {label: pairs.get(name) for name, label in names.items()}
         table = result_tables.differences(measure, quantity, names[baseline], by_label, MOST_SEEDS)
         return replace(table, notes=[AGAINST])
