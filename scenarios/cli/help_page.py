@@ -53,10 +53,11 @@ class PlainCommand(TyperCommand):
             takes_keys = any("KEY=" in (each.metavar or "") for each in self.get_params(ctx))
             if option is not None and takes_keys and f"{option}s" not in near and (key := _key_of(option)):
                 value = ".."
-                for word, following in zip(reversed(words), [*words[1:], "-"][::-1], strict=True):
+                for word, following in zip(words, [*words[1:], "-"], strict=True):
                     name, equals, own = word.partition("=")
                     if name == option:
                         value = own if equals else ".." if following.startswith("-") else following
+                        break
                 error.message += f"; keys of a scenario are written {key}={value}"  # type: ignore[attr-defined]
                 error.possibilities = None  # type: ignore[attr-defined]  # as click's NoSuchOption has it
             raise

@@ -45,14 +45,13 @@ def tested(difference: Mapping[str, Any]) -> dict[str, Any]:
     """
     values, mean, deviation = difference["values"], difference["mean"], difference["deviation"]
     is_spread = deviation is not None and deviation > ROUNDING * abs(mean)
+    # of the two-sided t-test that the mean of the differences is 0
+    p = float(2 * stats.t.sf(abs(mean) / deviation * math.sqrt(len(values)), len(values) - 1)) if is_spread else None
     return {
         **difference,
         "higher": sum(value > 0 for value in values),
         "lower": sum(value < 0 for value in values),
-        # of the two-sided t-test that the mean of the differences is 0
-        "p": float(2 * stats.t.sf(abs(mean) / deviation * math.sqrt(len(values)), len(values) - 1))
-        if is_spread
-        else None,
+        "p": p,
         "seeds_needed": seeds_needed(mean, deviation) if is_spread else None,
     }
 

@@ -55,13 +55,13 @@ class Tuning(Experiment):
         """
         failed = done.get("failed", {})
         diverged = {name: why for name, why in failed.items() if DIVERGED in why}
-        apart = dict(done) | {
+        notes = {
             "failed": {name: why for name, why in failed.items() if name not in diverged},
             "missing": [name for name in done.get("missing", []) if name not in diverged],
             "diverged": diverged,
         }
-        for key in ("failed", "missing", "diverged"):
-            apart = apart if apart[key] else {name: value for name, value in apart.items() if name != key}
+        apart = {key: value for key, value in done.items() if key not in notes}
+        apart |= {key: value for key, value in notes.items() if value}
         rows = [setting for row in self.rows if (setting := self._row(row, apart)) is not None]
         usable = [row for row in rows if not row["diverged"]]
         chosen = []
@@ -115,9 +115,8 @@ class Tuning(Experiment):
     def files(self, result: Result, folder: Path) -> dict[str, str]:
         """``table.csv``, a row per method, setting and seed."""
         rows = (
-            [row["method"], row_of_setting[1], seed, value, rounds]
+            [*_cells(row)[:2], seed, value, rounds]
             for row in result["settings"]
-            for row_of_setting in [_cells(row)]
             for seed, value, rounds in zip(row["seeds"], row["validation"]["values"], row["rounds"], strict=True)
         )
         head = ["method", "settings", "seed", "validation_accuracy", "best_round"]
