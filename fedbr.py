@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from edge.data.registry import DataError
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
-    from scenarios.api.calls import check, measure, replay, resume, run, verify
+    from scenarios.api.calls import RunList, check, diff, ls, measure, replay, resume, run, verify
     from scenarios.api.experiments import RunCollection, budget, compare, report, sweep, tune
     from scenarios.api.experiments import open_folder as open
     from scenarios.api.figures import DrawnFigure
-    from scenarios.api.folders import RunList, diff, ls
     from scenarios.api.mlflow import MLflow
     from scenarios.api.run import Run
     from scenarios.api.tensorboard import TensorBoard
@@ -109,11 +108,12 @@ def _warn_of_others() -> None:
 
 _refuse_others()
 _HOMES = {
-    **dict.fromkeys(("check", "measure", "replay", "resume", "run", "verify"), "scenarios.api.calls"),
+    **dict.fromkeys(
+        ("RunList", "check", "diff", "ls", "measure", "replay", "resume", "run", "verify"), "scenarios.api.calls"
+    ),
     **dict.fromkeys(
         ("RunCollection", "budget", "compare", "open", "report", "sweep", "tune"), "scenarios.api.experiments"
     ),
-    **dict.fromkeys(("RunList", "diff", "ls"), "scenarios.api.folders"),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",
     "dataset": "scenarios.api.arrays",

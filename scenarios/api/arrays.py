@@ -68,7 +68,8 @@ def dataset(
         pairs = [(x, y), _pair("_test", x_test, y_test)]
     if classes is None and len(y) and y.min() > 0:
         raise DataError(f"y: begins with {y.min()}; classes are counted from 0: give y - {y.min()}, or say classes=")
-    kind = kind or _kind(x)
+    if kind is None:
+        kind = "image" if x.ndim > 2 else "features" if x.dtype.kind == "f" else "tokens"
     train, held = (Split(_examples(kind, x), y) for x, y in pairs)
     most = int(max(train.y.max(initial=0), held.y.max(initial=0)))
     largest = int(max(train.x.max(initial=0), held.x.max(initial=0))) if kind != "features" else 0
@@ -108,12 +109,6 @@ def _pair(part: str, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if not np.array_equal(labels, y):
         raise DataError(f"y{part}: must hold classes, integers from 0 on")
     return x, labels
-
-
-def _kind(x: NDArray[Any]) -> ExampleKind:
-    if x.ndim > 2:
-        return "image"
-    return "features" if x.dtype.kind == "f" else "tokens"
 
 
 def _drawn(y: NDArray[Any], part: float, seed: int) -> NDArray[np.bool_]:

@@ -52,19 +52,15 @@ class CommittedRound:
     no number was finite"""
     ledger_row: Mapping[str, Any] = field(repr=False)
     """Column -> value of the ledger's table ``rounds``, where ``round`` is counted from 0"""
-    _is_stopped: bool = field(default=False, repr=False)
+    is_stopped: bool = field(default=False, repr=False)
+    """Whether a callback has called `stop`"""
 
     def stop(self) -> None:
         """End the run after this round, as Ctrl-C would; `fedbr.resume` goes on with it.
 
         So it ends a sweep or comparison; the same call goes on with it.
         """
-        self._is_stopped = True
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a callback has called `stop`."""
-        return self._is_stopped
+        self.is_stopped = True
 
     def numbers(self) -> dict[str, float]:
         """Name -> value of all fields that are amounts and known, and of `logged`, for other tools."""
@@ -72,6 +68,7 @@ class CommittedRound:
         return {name: float(value) for name, value in values.items() if value is not None}
 
 
+_OF_ROW = ("accuracy", "test_loss", "train_loss", "participants", "bytes_down", "bytes_up", "flops", "joules")
 _AMOUNTS = (
     *("accuracy", "test_loss", "train_loss", "participants", "virtual_seconds", "bytes_down", "bytes_up"),
     *("flops", "joules", "total_bytes_down", "total_bytes_up"),
@@ -119,9 +116,14 @@ class CallbackObserver(RunObserver):
     """Tells callbacks of a run; ends it by their wish, or after an error in one, of which the others know nothing."""
 
     def __init__(self, callbacks: Callbacks) -> None:
-        several = _listed(callbacks)
-        self._names = [str(getattr(each, "__qualname__", type(each).__qualname__)) for each in several]
-        self._callbacks = [each if isinstance(each, Callback) else _FunctionCallback(each) for each in several]
+        several = [callbacks] if callable(callbacks) or isinstance(callbacks, Callback) else callbacks
+        self._names, self._callbacks = list[str](), list[Callback]()
+        for each in several if isinstance(several, Iterable) else [several]:
+            if not (callable(each) or isinstance(each, Callback)):
+                why = "must be a function of a CommittedRound, a fedbr.Callback, or several"
+                raise ScenarioError(f"on_round = {each!r}: {why}")
+            self._names.append(str(getattr(each, "__qualname__", type(each).__qualname__)))
+            self._callbacks.append(each if isinstance(each, Callback) else _FunctionCallback(each))
         self._error: tuple[str, Exception] | None = None
         self._is_set = False
         self._name = ""
@@ -139,9 +141,23 @@ class CallbackObserver(RunObserver):
         return self._is_set
 
     def on_round(self, progress: RoundFinished) -> bool:
-        round = _committed(progress, self._folders[self._name])
+        row = progress.row
+        is_after = row.round == progress.rounds and not row.busy_s
+        round = CommittedRound(
+            folder=self._folders[self._name],
+            round=row.round if is_after else row.round + 1,
+            is_whole=row.round < progress.rounds and not row.cut_by,
+            virtual_seconds=row.end_s,
+            **{name: getattr(row, name) for name in _OF_ROW},
+            total_bytes_down=progress.bytes_down,
+            total_bytes_up=progress.bytes_up,
+            logged=progress.logged,
+            ledger_row=row._asdict(),
+        )
         answers = self._tell(lambda callback: callback.on_round(round))
-        self._is_set |= round.is_stopped or any(map(_is_false, answers))
+        # numpy's False is what comparisons of its numbers give; None and 0 stop nothing
+        is_false = any(isinstance(answer, bool | np.bool_) and not answer for answer in answers)
+        self._is_set |= round.is_stopped or is_false
         return self._is_set
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
@@ -174,43 +190,3 @@ class CallbackObserver(RunObserver):
                 self._error = self._error or (name, error)
                 self._is_set = True
         return answers
-
-
-def _is_false(answer: object) -> bool:
-    """Whether a callback has returned False, or numpy's, which comparisons of its numbers give; not None, nor 0."""
-    return isinstance(answer, bool | np.bool_) and not answer
-
-
-def _listed(callbacks: Callbacks) -> list[OnRound]:
-    """Each of the callbacks; ScenarioError for anything else."""
-    several = [callbacks] if callable(callbacks) or isinstance(callbacks, Callback) else callbacks
-    listed = list(several) if isinstance(several, Iterable) else [several]
-    for each in listed:
-        if not (callable(each) or isinstance(each, Callback)):
-            raise ScenarioError(
-                f"on_round = {each!r}: must be a function of a CommittedRound, a fedbr.Callback, or several"
-            )
-    return listed
-
-
-def _committed(progress: RoundFinished, folder: Path) -> CommittedRound:
-    row = progress.row
-    is_after = row.round == progress.rounds and not row.busy_s
-    return CommittedRound(
-        folder=folder,
-        round=row.round if is_after else row.round + 1,
-        is_whole=row.round < progress.rounds and not row.cut_by,
-        accuracy=row.accuracy,
-        test_loss=row.test_loss,
-        train_loss=row.train_loss,
-        participants=row.participants,
-        virtual_seconds=row.end_s,
-        bytes_down=row.bytes_down,
-        bytes_up=row.bytes_up,
-        flops=row.flops,
-        joules=row.joules,
-        total_bytes_down=progress.bytes_down,
-        total_bytes_up=progress.bytes_up,
-        logged=progress.logged,
-        ledger_row=row._asdict(),
-    )

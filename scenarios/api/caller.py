@@ -17,13 +17,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.monitor import FIRST_REMOTE_WORKER_SECONDS
 from coordinator.workers.task import Stopped
 from scenarios.api.callbacks import CallbackObserver
-from scenarios.api.requests import (
-    ExperimentRequest,
-    MeasureRequest,
-    RecordedRequest,
-    ResumeRequest,
-    RunRequest,
-)
+from scenarios.api.requests import ExperimentRequest, MeasureRequest, RecordedRequest, ResumeRequest, RunRequest
 from scenarios.config.load import Loaded, note_on_sums
 from scenarios.experiment import run_set
 from scenarios.experiment.executors import choose_executor, make_runs

@@ -6,29 +6,57 @@ after their last committed round, as on the command line, and the function retur
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolError, Stopped
 from scenarios.api import values
 from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.caller import Caller
-from scenarios.api.notebook import UpdatedLine, in_notebook
 from scenarios.api.objects import as_names, with_names
-from scenarios.api.requests import MeasureRequest, RecordedRequest, ResumeRequest, RunRequest
+from scenarios.api.requests import MachineRequest, MeasureRequest, RecordedRequest, ResumeRequest, RunRequest
 from scenarios.api.run import Run
-from scenarios.api.values import Scenario, listed, place
+from scenarios.api.tables import data_frame
+from scenarios.api.values import Scenario, listed, place, shown
 from scenarios.config.errors import PYTHON, ScenarioError
-from scenarios.config.load import load
+from scenarios.config.load import Source, load
 from scenarios.run.host import KILLED
+from scenarios.studies import run_difference, run_list
+from scenarios.studies.run_difference import RunDifference
+from scenarios.studies.run_list import RunEntry
+
+if TYPE_CHECKING:
+    import pandas
 
 Folder = str | PathLike[str]
+RequestType = TypeVar("RequestType", bound=MachineRequest)
+COLUMNS = ("folder", "kind", "scenario", "method", "seed", "state", "stopped_by", "rounds", "accuracy", "bytes")
+
+
+class RunList(list[RunEntry]):
+    """The runs and run sets that `fedbr.ls` has found, the newest last."""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row per run, those of run sets among them, whose folder is in the column ``run_set``.
+
+        ``modified`` is a time with its zone, ``problem`` empty for a folder with nothing wrong. ImportError without
+        pandas.
+        """
+        rows = []
+        for top in self:
+            for run in top.runs if top.is_set else (top,):
+                record = run.to_dict()
+                ends = {"modified": run.modified, "run_set": str(top.folder) if top.is_set else None}
+                rows.append({key: record[key] for key in COLUMNS} | ends | {"problem": run.problem})
+        return data_frame("RunList.to_pandas", rows, [*COLUMNS, "modified", "run_set", "problem"])
 
 
 def run(
@@ -59,9 +87,7 @@ def run(
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
     with calling(progress, on_round) as caller:
-        request = RunRequest(
-            workers=workers, device=device, on=on, time_limit=time_limit, out=place("out", out), run_id=run_id
-        )
+        request = request_of(RunRequest, locals())
         given = values.overrides(as_names(overrides, scenario))
         loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
         return _made(caller, caller.run(loaded, request))
@@ -91,7 +117,7 @@ def resume(
     """
     path = path_of(folder)
     with calling(progress, on_round) as caller:
-        request = ResumeRequest(workers=workers, device=device, on=on, time_limit=time_limit, allow_code=allow_code)
+        request = request_of(ResumeRequest, locals())
         return _made(caller, caller.resume(path, values.overrides(overrides), request)[1])
 
 
@@ -137,7 +163,7 @@ def verify(
     """
     path = path_of(folder)
     with calling(progress, on_round) as caller:
-        return caller.verify(path, RecordedRequest(workers=workers, device=device, allow_code=allow_code))
+        return caller.verify(path, request_of(RecordedRequest, locals()))
 
 
 def measure(
@@ -161,8 +187,36 @@ def measure(
     path = path_of(folder)
     with calling() as caller:
         names = metrics if isinstance(metrics, str) else ",".join(map(str, listed("metrics", metrics, "['hessian']")))
-        request = MeasureRequest(workers=workers, device=device, allow_code=allow_code, round=round, clients=clients)
-        return caller.measure(path, names, values.overrides(options), request)
+        return caller.measure(path, names, values.overrides(options), request_of(MeasureRequest, locals()))
+
+
+def ls(*folders: Folder) -> RunList:
+    """The runs, comparisons, sweeps and studies that these folders are, or that are below them; by default ``runs``.
+
+    Each is a `RunEntry`; a folder that is damaged, or that no run has written, has a ``problem``. Nothing is imported
+    or written. ScenarioError for a folder that is not there.
+    """
+    with calling():
+        return RunList(run_list.entries([place("folder", folder) for folder in folders or ("runs",)]))
+
+
+def diff(a: Folder | Run | Scenario, b: Folder | Run | Scenario) -> RunDifference:
+    """The difference of two runs, of two scenarios, or of a run and a scenario: what ``fedbr diff --json`` prints.
+
+    Runs are objects or folders, scenarios names, files or mappings. ``same`` says whether their keys and, for two runs,
+    all their rounds are the same to the bit. ScenarioError and ReportError for what is neither.
+    """
+    with calling():
+        return run_difference.difference(_side(a), _side(b))
+
+
+def _side(side: Folder | Run | Scenario) -> Source:
+    """The folder of a run, or a scenario."""
+    if not isinstance(side, Run | str | PathLike | Mapping):
+        raise ScenarioError(f"{shown(side)}: must be a run, its folder, or a scenario")
+    if isinstance(side, str | PathLike) and side == "":
+        raise ScenarioError("'': must be a run, its folder, or a scenario")
+    return values.named(Path(side.folder) if isinstance(side, Run) else side)
 
 
 # --- how Python calls ------------------------------------------------------------------------------------------------
@@ -192,6 +246,16 @@ def calling(progress: bool | None = None, on_round: Callbacks = ()) -> Iterator[
         raise KeyboardInterrupt from None
 
 
+def request_of(kind: type[RequestType], arguments: Mapping[str, Any]) -> RequestType:
+    """The request of a function's call, whose fields are among its ``arguments``."""
+    given = {field.name: arguments[field.name] for field in fields(kind) if field.name in arguments}
+    if "out" in given:
+        given["out"] = place("out", given["out"])
+    if "targets" in given:
+        given["targets"] = tuple(listed("targets", given["targets"], "[0.9]"))
+    return kind(**given)
+
+
 def _made(caller: Caller, result: dict[str, Any]) -> Run:
     """The run with this result, of whose warnings the caller is told."""
     for warning in result.get("warnings", []):
@@ -204,3 +268,26 @@ def path_of(folder: Folder | Run) -> Path:
     if not isinstance(folder, Run | str | PathLike) or folder == "":
         raise ScenarioError(f"{folder!r}: must be a run, or the path of its folder")
     return folder.folder if isinstance(folder, Run) else Path(folder)
+
+
+def in_notebook() -> bool:
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class UpdatedLine(io.StringIO):
+    """A stream whose last line is shown in the cell's output, in the place of the one before."""
+
+    _shown: Any = None
+
+    def write(self, text: str) -> int:
+        from IPython import display as output
+
+        display: Any = output.display
+        lines = text.split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), None)
+        if last is not None and self._shown is None:
+            self._shown = display({"text/plain": last}, raw=True, display_id=True)
+        elif last is not None:
+            self._shown.update({"text/plain": last}, raw=True)
+        return len(text)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from scenarios.api import values
 from scenarios.api.callbacks import Callbacks
 from scenarios.api.caller import Caller
-from scenarios.api.calls import Folder, calling, path_of
+from scenarios.api.calls import Folder, calling, path_of, request_of
 from scenarios.api.figures import RunFigures
 from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.requests import BudgetRequest, CompareRequest, ExperimentRequest, SweepRequest, TuneRequest
@@ -133,18 +134,7 @@ def compare(
     interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
     with calling(progress, on_round) as caller:
-        request = CompareRequest(
-            workers=workers,
-            device=device,
-            on=on,
-            time_limit=time_limit,
-            out=place("out", out),
-            run_id=run_id,
-            seed=seed,
-            seeds=seeds,
-            parallel=parallel,
-            baseline=baseline,
-        )
+        request = request_of(CompareRequest, locals())
         return _made(request.plan(_over_methods(scenario, methods, overrides)), request, caller)
 
 
@@ -186,19 +176,7 @@ def sweep(
     KeyboardInterrupt if there are none.
     """
     with calling(progress, on_round) as caller:
-        request = SweepRequest(
-            workers=workers,
-            device=device,
-            on=on,
-            time_limit=time_limit,
-            out=place("out", out),
-            run_id=run_id,
-            seed=seed,
-            seeds=seeds,
-            parallel=parallel,
-            targets=tuple(listed("targets", targets, "[0.9]")),
-            baseline=baseline,
-        )
+        request = request_of(SweepRequest, locals())
         return _made(request.plan(_grid(scenario, grid, overrides, zipped)), request, caller)
 
 
@@ -227,19 +205,7 @@ def budget(
     largest budget. Other arguments and errors as of `compare`.
     """
     with calling(progress, on_round) as caller:
-        request = BudgetRequest(
-            workers=workers,
-            device=device,
-            on=on,
-            time_limit=time_limit,
-            out=place("out", out),
-            run_id=run_id,
-            seed=seed,
-            seeds=seeds,
-            parallel=parallel,
-            nbytes=nbytes,
-            seconds=seconds,
-        )
+        request = request_of(BudgetRequest, locals())
         return _made(request.plan(_over_methods(scenario, methods, overrides)), request, caller)
 
 
@@ -266,17 +232,7 @@ def tune(
     are never evaluated. Other arguments and errors as of `sweep`.
     """
     with calling(progress, on_round) as caller:
-        request = TuneRequest(
-            workers=workers,
-            device=device,
-            on=on,
-            time_limit=time_limit,
-            out=place("out", out),
-            run_id=run_id,
-            seed=seed,
-            seeds=seeds,
-            parallel=parallel,
-        )
+        request = request_of(TuneRequest, locals())
         return _made(request.plan(_grid(scenario, grid, overrides)), request, caller)
 
 
@@ -313,27 +269,19 @@ def open_folder(folder: Folder) -> Run | RunCollection:
     """
     path = path_of(folder)
     with calling() as caller:
-        return _opened(path, caller.note)
-
-
-def _opened(path: Path, write_note: Callable[[str], None]) -> Run | RunCollection:
-    runs = found([path])
-    not_begun = [file.parent for file in path.glob("*/scenario.toml") if not (file.parent / LEDGER).is_file()]
-    for parts in runs.unfinished:
-        write_note(worded(parts, in_python=True))
-    for reason in (*runs.left_out, *(f"{run} has not committed anything" for run in sorted(not_begun))):
-        write_note(f"left out: {reason}")
-    if runs.comparison is None and list(runs.folders) == [path]:
-        return Run(path)
-    result = _result(path / run_set.MARK) if runs.comparison is None else dict(runs.comparison)
-    return RunCollection(path, [Run(run) for run in runs.folders], result)
-
-
-def _result(file: Path) -> dict[str, Any]:
-    try:
-        return read_json(file)
-    except ValueError:  # a folder of runs that no study made
-        return {}
+        runs = found([path])
+        not_begun = [file.parent for file in path.glob("*/scenario.toml") if not (file.parent / LEDGER).is_file()]
+        for parts in runs.unfinished:
+            caller.note(worded(parts, in_python=True))
+        for reason in (*runs.left_out, *(f"{run} has not committed anything" for run in sorted(not_begun))):
+            caller.note(f"left out: {reason}")
+        if runs.comparison is None and list(runs.folders) == [path]:
+            return Run(path)
+        result = dict(runs.comparison or {})
+        if runs.comparison is None:
+            with suppress(ValueError):  # a folder of runs that no study made
+                result = read_json(path / run_set.MARK)
+        return RunCollection(path, [Run(run) for run in runs.folders], result)
 
 
 def report(

@@ -41,7 +41,6 @@ class UnusableError(ValueError):
 
 
 def label(value: Any) -> str:
-    """What an object is called."""
     if is_row(value):
         return str(value.name)
     name = str(getattr(value, "__qualname__", type(value).__name__))
@@ -50,7 +49,6 @@ def label(value: Any) -> str:
 
 
 def is_row(value: Any) -> bool:
-    """Whether it is a row of a plug-in point."""
     ours = type(value).__module__.startswith(("coordinator.", "edge."))
     return ours and is_dataclass(value) and hasattr(value, "name")
 
@@ -212,17 +210,14 @@ class Named(ast.NodeTransformer):
         self.namespace, self.objects = namespace, named_objects(value)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """Texts."""
         module, _, name = node.value.partition(":") if isinstance(node.value, str) else ("", "", "")
         return ast.Constant(dotted(self.namespace[name])) if module == MAIN and name in self.namespace else node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        """Names of objects."""
         value = self.namespace.get(node.id)
         return ast.Constant(dotted(value)) if any(value is each for each in self.objects) else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """``module.Class``."""
         for each in self.objects:
             if isinstance(node.value, ast.Name) and getattr(self.namespace.get(node.value.id), node.attr, 0) is each:
                 return ast.Constant(dotted(each))
@@ -322,20 +317,17 @@ def _form(value: Any, is_definition: bool = False) -> Any:
         cells = [_form(each.cell_contents) for each in value.__closure__ or ()]
         return _form(value.__code__), _form(value.__defaults__), _form(value.__kwdefaults__), cells
     if isinstance(value, CodeType):
-        return _steps(value), [_form(each) for each in value.co_consts]
+        # Instructions without constants and places. Calls of what the same cell imports are compiled otherwise than
+        # those of what another one does.
+        without = {*dis.hasconst, *dis.hasjrel, *dis.hasjabs}
+        steps = [
+            (each.opname.replace("METHOD", "ATTR"), "" if each.opcode in without else re.sub(UNLIKE, "", each.argrepr))
+            for each in dis.get_instructions(value)
+            if each.opname not in ("PUSH_NULL", "PRECALL", "EXTENDED_ARG")
+        ]
+        return steps, [_form(each) for each in value.co_consts]
     if isinstance(value, tuple | list):
         return [_form(each) for each in value]
     if isinstance(value, str):
         return value.rpartition(":")[2] if OBJECT_NAME.fullmatch(value) else value  # a class that a row names as text
     return _literal(value) or type(value).__qualname__
-
-
-def _steps(code: CodeType) -> list[tuple[str, str]]:
-    """Instructions without constants and places. Calls of what the same cell imports are compiled otherwise than those
-    of what another one does."""
-    without = {*dis.hasconst, *dis.hasjrel, *dis.hasjabs}
-    return [
-        (each.opname.replace("METHOD", "ATTR"), "" if each.opcode in without else re.sub(UNLIKE, "", each.argrepr))
-        for each in dis.get_instructions(code)
-        if each.opname not in ("PUSH_NULL", "PRECALL", "EXTENDED_ARG")
-    ]

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coordinator.records.schema import EvaluationRow, LoggedRow, RoundRow, VisitRow, column_types
 from costmodel.units import format_bytes, format_joules, format_seconds
 from edge.protocol.plugins import display_name
 from scenarios.api import tables
@@ -73,8 +74,7 @@ class Run(RunFigures):
     @property
     def stopped_by(self) -> str | None:
         """The rule that ended the run: target, rounds, a budget, or ``user``; None if it has not ended."""
-        stopped_by: str | None = self.summary["stopped_by"]
-        return stopped_by
+        return None if (summary := self._opened().summary) is None else str(summary["stopped_by"])
 
     @property
     def accuracy(self) -> float | None:
@@ -94,17 +94,17 @@ class Run(RunFigures):
 
         The last row may be no round: one that was cut, or an evaluation after the last round.
         """
-        return tables.rounds(RecordedRun(self.folder))
+        return tables.filled(column_types(RoundRow), RecordedRun(self.folder).rounds)
 
     @property
     def visits(self) -> pyarrow.Table:
         """One row per visit of a client: round, client, device, kind, phases, bytes, joules, loss, .."""
-        return tables.visits(RecordedRun(self.folder))
+        return tables.of_ledger(RecordedRun(self.folder), "visits", column_types(VisitRow), "visit")
 
     @property
     def transfers(self) -> pyarrow.Table:
         """One row per visit, direction and block: visit, round, client, direction, slot, key, nbytes."""
-        return tables.transfers(RecordedRun(self.folder))
+        return tables.of_ledger(RecordedRun(self.folder), "transfers", tables.TRANSFERS, "visit, direction, slot")
 
     @property
     def evaluations(self) -> pyarrow.Table:
@@ -112,7 +112,7 @@ class Run(RunFigures):
 
         Empty for a run that evaluated nothing but the accuracy and loss of the global model, which `rounds` has.
         """
-        return tables.evaluations(RecordedRun(self.folder))
+        return tables.filled(column_types(EvaluationRow), RecordedRun(self.folder).evaluations)
 
     @property
     def logged(self) -> pyarrow.Table:
@@ -120,7 +120,7 @@ class Run(RunFigures):
 
         Empty for a method that logs nothing, as all shipped ones.
         """
-        return tables.logged(RecordedRun(self.folder))
+        return tables.filled(column_types(LoggedRow), RecordedRun(self.folder).logged)
 
     @property
     def choices(self) -> pyarrow.Table:

@@ -5,9 +5,8 @@ torch is imported by the functions that make modules, and by nothing else in thi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,7 +38,10 @@ def model(run: RecordedRun, round: int | None, name: str = GLOBAL, allow_code: b
     from edge.training.trained_model import trained_model
 
     arrays = _checkpoint(run, round)
-    _check_name(run, arrays, name)
+    heads = {key.partition(SEPARATOR)[0] for key in arrays if key.startswith(MODEL)}
+    known = sorted(GLOBAL if head == MODEL else head.removeprefix(f"{MODEL} ") for head in heads)
+    if name not in known:
+        raise ReportError(f"name = {name!r}: {run.method} has no such model; {nearest(name, known)}")
     stored = arrays_under(model_prefix(name), arrays)
     with _job(run, allow_code) as job:
         return trained_model(job, {key: Vector(np.asarray(array, np.float32)) for key, array in stored.items()})
@@ -71,9 +73,16 @@ def _checkpoint(run: RecordedRun, round: int | None) -> Arrays:
         )
     row = kept[max(kept) if round is None else round]
     file = run.folder / CHECKPOINTS / row["file"]
-    if not names.is_valid(CHECKPOINTS, row["file"]) or not _is_undamaged(file, row["sha256"]):
+    try:
+        is_whole = names.is_valid(CHECKPOINTS, row["file"]) and file_sha256(file) == row["sha256"]
+    except OSError:
+        is_whole = False
+    if not is_whole:
         raise ReportError(f"{file} is missing or not what was committed")
-    return _arrays(file)
+    try:
+        return dict(load_file(file))
+    except (OSError, SafetensorError) as error:
+        raise ReportError(f"{file} cannot be read: {error}") from error
 
 
 def round_of(row_round: int, completed: int) -> int:
@@ -83,24 +92,3 @@ def round_of(row_round: int, completed: int) -> int:
     replaces.
     """
     return min(row_round + 1, completed)
-
-
-def _is_undamaged(file: Path, sha256: str) -> bool:
-    try:
-        return file_sha256(file) == sha256
-    except OSError:
-        return False
-
-
-def _arrays(file: Path) -> Mapping[str, np.ndarray]:
-    try:
-        return dict(load_file(file))
-    except (OSError, SafetensorError) as error:
-        raise ReportError(f"{file} cannot be read: {error}") from error
-
-
-def _check_name(run: RecordedRun, arrays: Arrays, name: str) -> None:
-    heads = {key.partition(SEPARATOR)[0] for key in arrays if key.startswith(MODEL)}
-    known = sorted(GLOBAL if head == MODEL else head.removeprefix(f"{MODEL} ") for head in heads)
-    if name not in known:
-        raise ReportError(f"name = {name!r}: {run.method} has no such model; {nearest(name, known)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from rich.console import Console
@@ -38,35 +38,33 @@ def explained(name: str) -> Explanation:
     name = name.strip()
     keys = {entry.key: entry for entry in catalogue.scenario_keys()}
     if name in keys:
-        return _of_key(keys[name])
+        key = keys[name]
+        values = {name: value for name, value in catalogue.shipped_values(key.key).items() if value != key.default}
+        shipped = {name: toml_value(value) for name, value in values.items()}
+        options = {"keys": [_option(option) for option in catalogue.row_options(name)]} if name in BY_OPTIONS else {}
+        return {"kind": "key", **key.row(), "shipped": shipped, "example": _example(key, values), **options}
     table = next((each for each in catalogue.key_tables() if each.key == name), None)
     if table is not None:
-        return {"kind": "table", "name": name, "meaning": table.meaning, "keys": _rows_below(name, keys.values())}
+        below = [entry.row() for entry in keys.values() if entry.key.startswith(f"{name}.")]
+        return {"kind": "table", "name": name, "meaning": table.meaning, "keys": below}
     owners = [entry for entry in catalogue.all_options() if entry.key == name]
     if owners:
         return {"kind": "option", "name": name, "options": [_option(entry) for entry in owners]}
     if is_own(name):
         kind, row = listing.own_row(name)
         return {"kind": "row", "name": name, "rows": {kind: row}}
-    return _of_row(name)
-
-
-def _of_key(entry: ScenarioKey) -> Explanation:
-    found: Explanation = {"kind": "key", **entry.row()}
-    values = {name: value for name, value in catalogue.shipped_values(entry.key).items() if value != entry.default}
-    found["shipped"] = {name: toml_value(value) for name, value in values.items()}
-    found["example"] = _example(entry, values)
-    if entry.key in BY_OPTIONS:
-        found["keys"] = [_option(option) for option in catalogue.row_options(entry.key)]
-    return found
+    rows = {}  # a method, a policy, a device ..: the rows of that name in all lists
+    for kind in listing.KINDS:
+        same = [row for row in listing.rows(kind) if row["name"] == name] if kind != "keys" else []
+        if same:
+            rows[kind] = same[0]
+    if not rows:
+        raise ScenarioError(f"explain {name!r}: {_nearest(name)}")
+    return {"kind": "row", "name": name, "rows": rows}
 
 
 def _option(entry: ScenarioKey) -> Explanation:
     return {**entry.row(), "example": _example(entry, {})}
-
-
-def _rows_below(table: str, entries: Any) -> list[Explanation]:
-    return [entry.row() for entry in entries if entry.key.startswith(f"{table}.")]
 
 
 def _example(entry: ScenarioKey, shipped: Mapping[str, Any]) -> str | None:
@@ -75,7 +73,9 @@ def _example(entry: ScenarioKey, shipped: Mapping[str, Any]) -> str | None:
     value = toml_value(next(iter(shipped.values()))) if shipped else _other(entry)
     if value is None or value == "{}" or len(value) > 60:
         return None
-    return f"fedbr run {EXAMPLE}{users} {entry.key}={_quoted(value)}"
+    plain = value.strip('"')
+    quoted = f"'{value}'" if '"' in plain else f'"{plain}"' if " " in plain else plain  # for a shell
+    return f"fedbr run {EXAMPLE}{users} {entry.key}={quoted}"
 
 
 def _other(entry: ScenarioKey) -> str | None:
@@ -90,25 +90,6 @@ def _other(entry: ScenarioKey) -> str | None:
     return None if entry.default is None else entry.default_text
 
 
-def _quoted(value: str) -> str:
-    """For a shell."""
-    plain = value.strip('"')
-    if '"' in plain:
-        return f"'{value}'"
-    return f'"{plain}"' if " " in plain else plain
-
-
-def _of_row(name: str) -> Explanation:
-    """A method, a policy, a device ..: the rows of that name in all lists."""
-    found = {
-        kind: [row for row in listing.rows(kind) if row["name"] == name] for kind in listing.KINDS if kind != "keys"
-    }
-    rows = {kind: row for kind, (row, *_) in ((kind, rows) for kind, rows in found.items() if rows)}
-    if not rows:
-        raise ScenarioError(f"explain {name!r}: {_nearest(name)}")
-    return {"kind": "row", "name": name, "rows": rows}
-
-
 def _nearest(name: str) -> str:
     """The key or row of a similar name, those whose meaning has the word, or that there is none."""
     keys = known_keys(Scenario) | {table.key: table.key for table in catalogue.key_tables()}
@@ -120,20 +101,15 @@ def _nearest(name: str) -> str:
     near = near or by_last.get(closest(name, by_last, cutoff=0.75) or "")
     if near is not None:
         return f"did you mean {near!r}?"
-    named = _with_word(name)
-    others = f" and {len(named) - MOST_VALUES} more" if len(named) > MOST_VALUES else ""
-    if named:
-        return f"neither a key nor a name, but a word of {', '.join(named[:MOST_VALUES])}{others}"
-    return "neither a key nor a name; see fedbr list keys"
-
-
-def _with_word(word: str) -> list[str]:
-    """The keys, options and rows whose meaning or title has a word that begins so."""
     meanings = [(entry.key, entry.meaning) for entry in (*catalogue.scenario_keys(), *catalogue.all_options())]
     meanings += [(table.key, table.meaning) for table in catalogue.key_tables()]
-    meanings += [(name, row.title) for point in PLUGIN_POINTS for name, row in point.shipped.items()]
-    begins = re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE)
-    return list(dict.fromkeys(key for key, meaning in meanings if len(word) > 2 and begins.search(meaning)))
+    meanings += [(row_name, row.title) for point in PLUGIN_POINTS for row_name, row in point.shipped.items()]
+    begins = re.compile(rf"(?<!\w){re.escape(name)}", re.IGNORECASE)
+    having = list(dict.fromkeys(key for key, meaning in meanings if len(name) > 2 and begins.search(meaning)))
+    others = f" and {len(having) - MOST_VALUES} more" if len(having) > MOST_VALUES else ""
+    if having:
+        return f"neither a key nor a name, but a word of {', '.join(having[:MOST_VALUES])}{others}"
+    return "neither a key nor a name; see fedbr list keys"
 
 
 def show(found: Explanation, stream: IO[str] | None = None) -> None:
@@ -155,7 +131,11 @@ def show(found: Explanation, stream: IO[str] | None = None) -> None:
 def _paragraphs(found: Explanation) -> Iterator[str]:
     if found["kind"] == "option":
         for option in found["options"]:
-            yield from _of_option(option)
+            symbol = f" ({option['symbol']})" if option["symbol"] else ""
+            yield f"with {_users(option)}{symbol}: {_plain(option['meaning'])}"
+            yield f"  {_type(option)}; by default {option['default']}"
+            if option["example"]:
+                yield f"  example: {option['example']}"
         return
     yield _plain(found["meaning"])
     if found["kind"] == "key":
@@ -163,14 +143,6 @@ def _paragraphs(found: Explanation) -> Iterator[str]:
     for row in found.get("keys", ()):
         users = "" if found["kind"] == "table" else f" ({_users(row)})"
         yield f"{row['name']} = {row['default']}{users}: {_plain(row['meaning'])}"
-
-
-def _of_option(option: Explanation) -> Iterator[str]:
-    symbol = f" ({option['symbol']})" if option["symbol"] else ""
-    yield f"with {_users(option)}{symbol}: {_plain(option['meaning'])}"
-    yield f"  {_type(option)}; by default {option['default']}"
-    if option["example"]:
-        yield f"  example: {option['example']}"
 
 
 def _facts(found: Explanation) -> Iterator[str]:
@@ -186,16 +158,12 @@ def _facts(found: Explanation) -> Iterator[str]:
         yield f"used with: {_users(found)}"
     if found["synonyms"]:
         yield f"elsewhere called: {', '.join(found['synonyms'])}"
-    yield from _shipped(found["shipped"])
-    if found["example"]:
-        yield f"example: {found['example']}"
-
-
-def _shipped(values: Mapping[str, str]) -> Iterator[str]:
-    shown: Sequence[str] = [f"{name} {value}" for name, value in values.items() if len(value) <= 60]
-    more = f" and {len(values) - MOST_VALUES} more" if len(shown) > MOST_VALUES else ""
+    shown = [f"{name} {value}" for name, value in found["shipped"].items() if len(value) <= 60]
+    more = f" and {len(found['shipped']) - MOST_VALUES} more" if len(shown) > MOST_VALUES else ""
     if shown:
         yield f"other values in: {', '.join(shown[:MOST_VALUES])}{more}"
+    if found["example"]:
+        yield f"example: {found['example']}"
 
 
 def _users(row: Explanation) -> str:
@@ -210,4 +178,4 @@ def _type(row: Explanation) -> str:
 
 def _plain(text: str) -> str:
     """Without the marks of code."""
-    return text.replace("``", "").replace("`", "")
+    return text.replace("`", "")

@@ -35,7 +35,8 @@ def ls(
     shown = [each for entry in listed for each in (entry, *(entry.runs if all_runs else ()))]
     if not listed:
         print(f"fedbr: no runs in {', '.join(map(str, folders or [RUNS]))}", file=sys.stderr)
-    emit(run_list.as_json(listed), as_json, lambda: run_list.show(shown) if shown else None)
+    result = {"entries": [each.to_dict() for each in listed]}
+    emit(result, as_json, lambda: run_list.show(shown) if shown else None)
 
 
 def diff(
@@ -65,6 +66,7 @@ def rm(
     A folder that is no run's, a link, and a run that is running are refused before anything is removed. Files that no
     run writes stay, and are named.
     """
+    from costmodel.units import format_bytes
     from scenarios.config.errors import ScenarioError
     from scenarios.studies import removal, run_list
 
@@ -74,7 +76,8 @@ def rm(
         run_list.show(going)
     if not yes and (as_json or not sys.stdin.isatty()):
         raise ScenarioError("rm: nobody can be asked here; to remove them, add --yes")
-    is_wanted = yes or _asked(f"Remove {_count(len(going), 'folder')}, {_size(nbytes)}?")
+    plural = "" if len(going) == 1 else "s"
+    is_wanted = yes or _asked(f"Remove {len(going)} folder{plural}, {format_bytes(nbytes)}?")
     left = [path for each in going for path in removal.remove(each)] if is_wanted else []
     result = {"folders": [str(each.folder) for each in going], "bytes": nbytes, "left": [str(path) for path in left]}
     emit(result, as_json, lambda: print(_removed(is_wanted, nbytes)))
@@ -106,7 +109,7 @@ def gc(
     if found and not as_json:
         rows = [[str(each.path), format_bytes(each.nbytes), each.why] for each in found]
         terminal.print_table(of_texts("what no result needs", ["folder", "size", "why"], rows), columns=3)
-    is_wanted = yes or (not as_json and sys.stdin.isatty() and bool(found) and _asked(f"Free {_size(nbytes)}?"))
+    is_wanted = yes or (not as_json and sys.stdin.isatty() and bool(found) and _asked(f"Free {format_bytes(nbytes)}?"))
     for each in found if is_wanted else ():
         try:
             each.remove()
@@ -128,18 +131,10 @@ def _asked(question: str) -> bool:
         return False
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _size(nbytes: int) -> str:
+def _removed(is_removed: bool, nbytes: int) -> str:
     from costmodel.units import format_bytes
 
-    return format_bytes(nbytes)
-
-
-def _removed(is_removed: bool, nbytes: int) -> str:
-    return f"{_size(nbytes)} freed" if is_removed else "nothing was removed; --yes removes it without a question"
+    return f"{format_bytes(nbytes)} freed" if is_removed else "nothing was removed; --yes removes it without a question"
 
 
 def pack(
@@ -155,15 +150,11 @@ def pack(
 
     No file in it has the path of a home folder, and the same run gives the same bytes.
     """
+    from costmodel.units import format_bytes
     from scenarios.studies import archive
 
-    packed = archive.pack(folder, output, checkpoints)
-    result = {
-        "archive": str(packed.path),
-        "bytes": packed.nbytes,
-        "files": list(packed.files),
-        "notes": list(packed.notes),
-    }
-    emit(result, as_json, lambda: print(f"{packed.path}: {len(packed.files)} files, {_size(packed.nbytes)}"))
-    for note in packed.notes:
+    result = archive.pack(folder, output, checkpoints)
+    text = f"{result['archive']}: {len(result['files'])} files, {format_bytes(result['bytes'])}"
+    emit(result, as_json, lambda: print(text))
+    for note in result["notes"]:
         print(f"fedbr: note: {note}", file=sys.stderr)

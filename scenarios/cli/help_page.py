@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -22,8 +21,12 @@ class PlainCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """``[OPTIONS] SCENARIO [KEY=VALUE]...``"""
-        arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
-        return ["[OPTIONS]", *map(_in_usage, arguments)]
+        pieces = ["[OPTIONS]"]
+        for each in self.get_params(ctx):
+            if each.param_type_name == "argument":
+                name = _argument(each)
+                pieces.append(name if each.required or name.startswith("[") else f"[{name}]")
+        return pieces
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write what each argument and option means."""
@@ -31,7 +34,8 @@ class PlainCommand(TyperCommand):
         for each in self.get_params(ctx):
             is_argument, record = each.param_type_name == "argument", each.get_help_record(ctx)
             if record is not None:
-                name = _argument(each) if is_argument else re.sub("<(.*)>", _word, record[0])
+                worded = re.sub("<(.*)>", lambda kind: WORDS.get(kind[1], "TEXT"), record[0])
+                name = _argument(each) if is_argument else worded
                 sections["Arguments" if is_argument else "Options"].append((name, record[1]))
         for heading, rows in sections.items():
             if rows:
@@ -48,22 +52,19 @@ class PlainCommand(TyperCommand):
             near = getattr(error, "possibilities", None) or ()
             takes_keys = any("KEY=" in (each.metavar or "") for each in self.get_params(ctx))
             if option is not None and takes_keys and f"{option}s" not in near and (key := _key_of(option)):
-                error.message += f"; keys of a scenario are written {key}={_value_of(option, words)}"  # type: ignore[attr-defined]
+                value = ".."
+                for word, following in zip(words, [*words[1:], "-"], strict=True):
+                    name, equals, own = word.partition("=")
+                    if name == option:
+                        value = own if equals else ".." if following.startswith("-") else following
+                        break
+                error.message += f"; keys of a scenario are written {key}={value}"  # type: ignore[attr-defined]
                 error.possibilities = None  # type: ignore[attr-defined]  # as click's NoSuchOption has it
             raise
 
 
 def _argument(argument: Any) -> str:
     return str(argument.metavar or argument.name.upper())
-
-
-def _in_usage(argument: Any) -> str:
-    name = _argument(argument)
-    return name if argument.required or name.startswith("[") else f"[{name}]"
-
-
-def _word(kind: re.Match[str]) -> str:
-    return WORDS.get(kind[1], "TEXT")
 
 
 def _key_of(option: str) -> str | None:
@@ -73,15 +74,6 @@ def _key_of(option: str) -> str | None:
 
     name = option.lstrip("-").replace("-", "_")
     return named_like(name, known_keys(Scenario)) or named_like(name.removesuffix("s"), known_keys(Scenario))
-
-
-def _value_of(option: str, words: Sequence[str]) -> str:
-    """The value that an unknown option was given, or ``..``."""
-    for word, following in zip(words, [*words[1:], "-"], strict=True):
-        name, equals, value = word.partition("=")
-        if name == option:
-            return value if equals else ".." if following.startswith("-") else following
-    return ".."
 
 
 class GroupedCommands(TyperGroup):

@@ -1,34 +1,39 @@
 """Rows of ``fedbr list`` and ``fedbr explain``: the names that a scenario can use, read from the tables that runs use.
 
-A row is a dict for ``--json``; `scenarios.cli.listing_text` prints it.
+A row is a dict for ``--json``; `scenarios.cli.listing_text` prints it. A device or network is also written as a file of
+the user's own, to change.
 """
 
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
 
 from coordinator.aggregation.block_exchange import EVERYTHING
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keys_not_downloaded
-from costmodel.fleet.devices import devices, networks
+from costmodel.fleet.devices import Device, Network, devices, networks
 from edge.data.locate import find_data
-from edge.data.partition_registry import PartitionRow
 from edge.data.registry import DataSet
 from edge.protocol import plugins
 from edge.protocol.spelling import nearest
-from edge.training.metrics.registry import MetricRow
 from scenarios.config import catalogue, plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
-from scenarios.config.field_docs import field_docs as field_docs
-from scenarios.config.plugin_points import PLUGIN_POINTS, PluginPoint
+from scenarios.config.field_docs import field_docs
+from scenarios.config.plugin_points import PLUGIN_POINTS
 from scenarios.config.toml_source import FILES, shipped
+from scenarios.config.toml_writer import toml_text
 
 Row = dict[str, Any]
+OWN = "my-"
+"""Before the name of a row in a user's own file, since shipped names are taken."""
+COMMENT_COLUMNS = 100
 
 
 def rows(kind: str, assumed: bool = False) -> list[Row]:
@@ -97,49 +102,27 @@ def options(kind: type[BaseModel]) -> list[Row]:
     ]
 
 
-def _with_options(row: Any, name: str) -> Row:
-    """A plug-in's row that has a title, a source and options."""
-    return {key: getattr(row, key) for key in ("name", "title", "source")} | {"options": options(row.options)}
-
-
-def _server(row: Any, name: str) -> Row:
-    keys = ("name", "title", "source", "neutral")
-    return {key: getattr(row, key) for key in keys} | {"options": options(row.options)}
-
-
-def _fields(row: Any, name: str) -> Row:
-    return asdict(row)
-
-
 def _dataset(row: DataSet, name: str) -> Row:
     keys = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
     found = find_data(name, None, cache_folder())
     return {key: getattr(row, key) for key in keys} | {"natural_clients": row.natural_ids, "found": found}
 
 
-def _partition(row: PartitionRow, name: str) -> Row:
-    return {"name": row.name, "title": row.title, "options": [f"data.partition.{key}" for key in row.keys]}
-
-
-def _metric(row: MetricRow, name: str) -> Row:
-    return asdict(row) | {"options": [] if row.options is None else list(row.options.model_fields)}
-
-
-ROWS: Mapping[str, Callable[[Any, str], Row]] = {
-    "methods": _method,
-    "servers": _server,
-    "models": _fields,
-    "datasets": _dataset,
-    "partitions": _partition,
-    "metrics": _metric,
-    "devices": _fields,
-    "networks": _fields,
-}
-"""Kind -> (object of a table, its name) -> its row; that of any other kind has a title, a source and options"""
-
-
 def _row(kind: str, row: Any, name: str) -> Row:
-    return ROWS.get(kind, _with_options)(row, name)
+    """The row of an object of a table, by the name under which it is there."""
+    match kind:
+        case "methods":
+            return _method(row, name)
+        case "datasets":
+            return _dataset(row, name)
+        case "partitions":
+            return {"name": row.name, "title": row.title, "options": [f"data.partition.{key}" for key in row.keys]}
+        case "metrics":
+            return asdict(row) | {"options": [] if row.options is None else list(row.options.model_fields)}
+        case "models" | "devices" | "networks":
+            return asdict(row)
+    keys = ("name", "title", "source", *(["neutral"] if kind == "servers" else []))
+    return {key: getattr(row, key) for key in keys} | {"options": options(row.options)}
 
 
 # --- all rows of a kind -----------------------------------------------------------------------------------------------
@@ -147,14 +130,6 @@ def _row(kind: str, row: Any, name: str) -> Row:
 
 def _table(kind: str, table: Callable[[], Mapping[str, Any]]) -> Callable[[], list[Row]]:
     return lambda: [_row(kind, row, name) for name, row in table().items()]
-
-
-def _shipped(point: PluginPoint) -> Callable[[], list[Row]]:
-    return _table(point.topic, lambda: point.shipped)
-
-
-def _scenarios() -> list[Row]:
-    return [{"name": name, "head": head(name)} for name in shipped()]
 
 
 def head(name: str) -> list[str]:
@@ -167,17 +142,43 @@ def head(name: str) -> list[str]:
     return lines
 
 
-def _keys() -> list[Row]:
-    return [entry.row() for entry in catalogue.scenario_keys()]
-
-
 FLEET_KEYS = {"devices": "fleet.devices", "networks": "fleet.networks"}
 """Kind of the rows of a fleet, which are figures rather than plug-ins -> the key that takes their names"""
 KINDS: Mapping[str, Callable[[], list[Row]]] = {
-    **{point.topic: _shipped(point) for point in PLUGIN_POINTS},
+    **{point.topic: _table(point.topic, partial(getattr, point, "shipped")) for point in PLUGIN_POINTS},
     "devices": _table("devices", devices),
     "networks": _table("networks", networks),
-    "scenarios": _scenarios,
-    "keys": _keys,
+    "scenarios": lambda: [{"name": name, "head": head(name)} for name in shipped()],
+    "keys": lambda: [entry.row() for entry in catalogue.scenario_keys()],
 }
 """Kind -> all of its rows"""
+
+
+# --- a row as a file --------------------------------------------------------------------------------------------------
+
+
+def row_text(kind: str, name: str) -> str:
+    """The TOML of a row under a name of its own, each key with its meaning. ScenarioError for an unknown row."""
+    tables: Mapping[str, Mapping[str, Device] | Mapping[str, Network]] = {"devices": devices(), "networks": networks()}
+    if kind not in tables:
+        raise ScenarioError(f"list {kind} --toml: only devices and networks are rows of a file")
+    if name not in tables[kind]:
+        raise ScenarioError(f"list {kind} --toml {name}: {nearest(name, tables[kind])}")
+    row, singular = tables[kind][name], kind.removesuffix("s")
+    docs = field_docs(type(row))
+    lines = [
+        f"# Save it as mine.toml, change it, and use it with fleet.{singular}_file=mine.toml",
+        f'# "fleet.{kind}={{{OWN}{name}=1}}". All figures are in SI units.',
+        "",
+        f"[{OWN}{name}]",
+    ]
+    for key, value in asdict(row).items():
+        if key != "name" and value != {}:
+            meaning = docs.get(key, "").replace("`", "")
+            lines += textwrap.wrap(meaning, COMMENT_COLUMNS, initial_indent="# ", subsequent_indent="# ")
+            if isinstance(value, Mapping):
+                inner = ", ".join(toml_text({name: figure}).strip() for name, figure in value.items())
+                lines.append(f"{key} = {{ {inner} }}")
+            else:
+                lines.append(toml_text({key: value}).strip())
+    return "\n".join(lines) + "\n"

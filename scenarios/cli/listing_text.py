@@ -31,17 +31,20 @@ def show_topics(listed: Sequence[Row]) -> None:
 
 def show(kind: str, listed: Sequence[Row], stream: IO[str] | None = None, *, assumed: bool = False) -> None:
     """Print the rows: name and title, and details below; with ``assumed``, assumed figures and their source only."""
-    details = _assumption_details if assumed else DETAILS.get(kind, _details_with_options)
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
-    legend = [] if assumed else [text for text in [LEGENDS.get(kind)] if text and listed]
     for row in listed:
         console.print(Text.assemble((row["name"], "bold"), *(["  ", row["title"]] if "title" in row else [])))
-        for text in details(row):
+        if assumed:  # each assumed figure with its value, in the unit that its key names
+            values = figures(row)
+            texts = [*(f"{key} = {_figure(values[key])}" for key in row["assumed"]), _source(row)]
+        else:
+            texts = DETAILS.get(kind, _plugin_details)(row)
+        for text in texts:
             is_indented = text.startswith(" ")  # a command or a table, whose columns stay
             for piece in [text] if is_indented else textwrap.wrap(text, console.width - 4, subsequent_indent="  "):
                 console.print(f"    {piece}", soft_wrap=is_indented)
-    for text in legend:
-        for piece in textwrap.wrap(text, console.width, initial_indent="  ", subsequent_indent="  "):
+    if kind in LEGENDS and listed and not assumed:
+        for piece in textwrap.wrap(LEGENDS[kind], console.width, initial_indent="  ", subsequent_indent="  "):
             console.print(piece, style="dim")
 
 
@@ -52,12 +55,13 @@ def _method_details(row: Row) -> list[str]:
     lines = [f"source: {row['source']}", f"neutral: {row['neutral']}", f"client state: {row['keeps']}"]
     lines += [*_cost_details(row["costs"])]
     lines.append(f"joins: {row['joins']}" if row["joins"] else f"weights: {row['weights']}")
-    return lines + _option_lines(row)
+    return [*lines, *_option_lines(row)]
 
 
 def _cost_details(costs: Row) -> Iterator[str]:
     """Bytes and compute relative to FedAvg."""
-    down, up = (_nbytes(costs[f"extra_bytes_{way}"], costs["model_bytes"]) for way in ("down", "up"))
+    model, extra = costs["model_bytes"], [costs[f"extra_bytes_{way}"] for way in ("down", "up")]
+    down, up = (format_bytes(each) + f" ({each / model:.2f} models)" * (each > model / 2) for each in extra)
     at_most, chosen = ("at most ", ", chosen per visit") if costs["chosen_per_visit"] else ("", "")
     yield f"extra bytes: {at_most}{down} down{chosen}; {up} up"
     least, most = (f"{factor:.3f}" for factor in costs["relative_compute"])
@@ -66,27 +70,15 @@ def _cost_details(costs: Row) -> Iterator[str]:
     yield "stored per client: " + ", ".join(f"{models:.3g} models on the {where}" for where, models in stored.items())
 
 
-def _nbytes(extra: int, model: int) -> str:
-    """Bytes, and also the number of models where that exceeds a half."""
-    models = f" ({extra / model:.2f} models)" if extra > model / 2 else ""
-    return format_bytes(extra) + models
+def _plugin_details(row: Row) -> list[str]:
+    neutral = [f"neutral: {row['neutral']}"] if "neutral" in row else []
+    return [f"source: {row['source']}", *neutral, *_option_lines(row)]
 
 
-def _option_lines(row: Row) -> list[str]:
-    return [_option(option) for option in row["options"]]
-
-
-def _option(option: Row) -> str:
-    symbol = f" ({option['symbol']})" if option["symbol"] else ""
-    return f"{option['name']}{symbol} = {option['default']!r}: {option['meaning']}"
-
-
-def _details_with_options(row: Row) -> list[str]:
-    return [f"source: {row['source']}", *_option_lines(row)]
-
-
-def _server_details(row: Row) -> list[str]:
-    return [f"source: {row['source']}", f"neutral: {row['neutral']}", *_option_lines(row)]
+def _option_lines(row: Row) -> Iterator[str]:
+    for option in row["options"]:
+        symbol = f" ({option['symbol']})" if option["symbol"] else ""
+        yield f"{option['name']}{symbol} = {option['default']!r}: {option['meaning']}"
 
 
 # --- the other kinds --------------------------------------------------------------------------------------------------
@@ -98,16 +90,12 @@ def _model_details(row: Row) -> list[str]:
     balanced = f", or balanced:2 .. balanced:{row['units']}" if row["units"] > 1 else ""
     multiple = f" or another multiple of {row['width_multiple']}" if row["width_multiple"] > 1 else ""
     width = f", width {row['width']}{multiple}" if row["width"] else ""
+    norms = " or ".join(norm for norm in get_args(Norm) if norm != row["norm"])
     return [
         f"{size}{width}; family {row['family']}",
         f"blocks: {', '.join(row['blocks'])}{balanced}",
-        *([f"norm: {_norms(row['norm'])}"] if row["norm"] else []),
+        *([f"norm: {row['norm']}, or {norms}"] if row["norm"] else []),
     ]
-
-
-def _norms(own: str) -> str:
-    """The model's own normalisation, and those that can replace it."""
-    return f"{own}, or {' or '.join(norm for norm in get_args(Norm) if norm != own)}"
 
 
 def _dataset_details(row: Row) -> list[str]:
@@ -121,7 +109,7 @@ def _dataset_details(row: Row) -> list[str]:
 def _metric_details(row: Row) -> list[str]:
     of = "a mean over examples" if row["per_example"] else "measured once per model"
     examples = f", on the {row['split']} examples" if row["split"] else ""
-    return [f"{of}{examples}; {row['better']} is better", *_options(row)]
+    return [f"{of}{examples}; {row['better']} is better", *filter(None, [", ".join(row["options"])])]
 
 
 def _device_details(row: Row) -> list[str]:
@@ -195,12 +183,6 @@ def _mark(row: Row, key: str) -> str:
     return next((sign for basis, sign in MARKS.items() if key in row.get(basis, ())), "")
 
 
-def _assumption_details(row: Row) -> list[str]:
-    """Each assumed figure with its value, in the unit that its key names."""
-    values = figures(row)
-    return [*(f"{key} = {_figure(values[key])}" for key in row["assumed"]), _source(row)]
-
-
 def _figure(value: float | Sequence[float]) -> str:
     if isinstance(value, Sequence):
         return ", ".join(map(_figure, value))
@@ -209,10 +191,6 @@ def _figure(value: float | Sequence[float]) -> str:
 
 def _source(row: Row) -> str:
     return f"source ({row['year']}): {row['source']}"
-
-
-def _key_details(row: Row) -> list[str]:
-    return [f"{row['type']}; by default {row['default']}", row["meaning"].partition(". ")[0].rstrip(".")]
 
 
 def _paragraphs(row: Row) -> list[str]:
@@ -226,20 +204,15 @@ def _paragraphs(row: Row) -> list[str]:
     return [text for text in texts if text]
 
 
-def _options(row: Row) -> list[str]:
-    return [", ".join(row["options"])] if row["options"] else []
-
-
 DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
     "methods": _method_details,
-    "servers": _server_details,
     "models": _model_details,
     "datasets": _dataset_details,
-    "partitions": _options,
+    "partitions": lambda row: list(filter(None, [", ".join(row["options"])])),
     "metrics": _metric_details,
     "devices": _device_details,
     "networks": _network_details,
     "scenarios": _paragraphs,
-    "keys": _key_details,
+    "keys": lambda row: [f"{row['type']}; by default {row['default']}", row["meaning"].partition(". ")[0].rstrip(".")],
 }
 """Kind -> its row -> the lines below its name; any other kind has a source and options"""

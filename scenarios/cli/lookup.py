@@ -32,9 +32,7 @@ def list_(
         emit(topics, as_json, lambda: listing_text.show_topics(topics))
         return
     if toml is not None:
-        from scenarios.cli.row_template import row_text
-
-        text = row_text(kind, toml)
+        text = listing.row_text(kind, toml)
         emit({"toml": text}, as_json, lambda: print(text, end=""))
         return
     rows = listing.rows(kind, assumed)

@@ -7,18 +7,81 @@ Each command imports its slow modules itself, so that help and usage errors appe
 
 from __future__ import annotations
 
+import inspect
+import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from scenarios.cli import folders, lookup, new, output, recorded, remote, runs, studies, verbosity
+from scenarios.cli import folders, lookup, new, output, recorded, remote, runs, studies
 from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 from scenarios.config import search_path
 from scenarios.run import own_numpy
+
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="log lines on stderr, and tracebacks of errors")]
+_log = logging.getLogger("fedbr")
+_handlers: list[logging.Handler] = []
+
+
+def with_verbose(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the option ``-v`` as its last."""
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        each.replace(annotation=hints.get(each.name, each.annotation))
+        for each in inspect.signature(command).parameters.values()
+    ]
+
+    @wraps(command)
+    def parsed(**values: Any) -> None:
+        if values.pop("verbose"):
+            _switch_on()
+        command(**values)
+
+    last = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose)
+    parameters = [*own, last]
+    parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
+    parsed.__annotations__ = {each.name: each.annotation for each in parameters}
+    return parsed
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Leave logging as it was, whatever the command inside switches on."""
+    level, before = _log.level, list(_handlers)
+    try:
+        yield
+    finally:
+        for handler in [each for each in _handlers if each not in before]:
+            _log.removeHandler(handler)
+            _handlers.remove(handler)
+        _log.setLevel(level)
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print where an expected error was raised, if ``-v`` was given."""
+    if _handlers:
+        traceback.print_exception(error, file=sys.stderr)
+
+
+def _switch_on() -> None:
+    from edge.protocol.plugins import own_folders
+    from scenarios.config.cache import cache_folder
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    _handlers.append(handler)
+    _log.info("Python %s, cache %s, plug-ins from %s", sys.executable, cache_folder(), ", ".join(own_folders()))
+
 
 app = typer.Typer(
     cls=GroupedCommands,
@@ -84,34 +147,25 @@ def run_command(arguments: Sequence[str]) -> int:
     words = list(arguments)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    with verbosity.restored(), search_path.restored():
-        return _ended(words)
-
-
-def _ended(words: Sequence[str]) -> int:
-    try:
-        app(list(words), prog_name="fedbr")
-    except SystemExit as end:
-        if _is_interrupted(end):
+    with restored(), search_path.restored():
+        try:
+            app(words, prog_name="fedbr")
+        except SystemExit as end:
+            cause: BaseException | None = end  # perhaps of a Ctrl-C that no command handled
+            while cause is not None and not isinstance(cause, KeyboardInterrupt):
+                cause = cause.__cause__ or cause.__context__
+            if cause is not None:
+                return exit_with_error("stopped", STOPPED)
+            return end.code if isinstance(end.code, int) else FINISHED
+        except KeyboardInterrupt:
             return exit_with_error("stopped", STOPPED)
-        return end.code if isinstance(end.code, int) else FINISHED
-    except KeyboardInterrupt:
-        return exit_with_error("stopped", STOPPED)
-    except Exception as error:
-        code = _expected(error)
-        if code is None:
-            raise
-        verbosity.show_traceback(error)
-        return exit_with_error(str(error) or "stopped", code)
+        except Exception as error:
+            code = _expected(error)
+            if code is None:
+                raise
+            show_traceback(error)
+            return exit_with_error(str(error) or "stopped", code)
     return FINISHED
-
-
-def _is_interrupted(end: SystemExit) -> bool:
-    """Whether this exit stems from a Ctrl-C that no command handled."""
-    cause: BaseException | None = end
-    while cause is not None and not isinstance(cause, KeyboardInterrupt):
-        cause = cause.__cause__ or cause.__context__
-    return cause is not None
 
 
 def _expected(error: Exception) -> int | None:
@@ -134,11 +188,7 @@ def _expected(error: Exception) -> int | None:
 
 RECORDED = "Runs that there are"
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
-    "Runs": {
-        "run": runs.run,
-        "resume": runs.resume,
-        "check": runs.check,
-    },
+    "Runs": {"run": runs.run, "resume": runs.resume, "check": runs.check},
     RECORDED: {
         "report": recorded.report,
         "replay": recorded.replay,
@@ -171,10 +221,10 @@ CLASSES = {"report": recorded.ReportCommand}
 
 for heading, commands in COMMANDS.items():
     for name, command in commands.items():
-        app.command(name, cls=CLASSES.get(name, PlainCommand), rich_help_panel=heading)(verbosity.with_verbose(command))
+        app.command(name, cls=CLASSES.get(name, PlainCommand), rich_help_panel=heading)(with_verbose(command))
 for study in studies.several.registered_commands:
     assert study.callback is not None
-    study.callback, study.cls = verbosity.with_verbose(study.callback), PlainCommand
+    study.callback, study.cls = with_verbose(study.callback), PlainCommand
 app.add_typer(studies.several, name="study", cls=GroupedCommands, rich_help_panel="Studies")
 
 

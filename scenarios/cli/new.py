@@ -11,7 +11,7 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -36,11 +36,6 @@ class Start:
     """File name, with ``$name`` -> its text in ``starts/``; the test is written for every kind."""
     commands: tuple[str, ...]
     """The next commands, with ``$name``; no name has a character that a shell would take for its own."""
-
-    @property
-    def is_module(self) -> bool:
-        """Whether the name becomes that of a Python module."""
-        return any(file.endswith(".py") for file in self.files)
 
 
 KINDS: Mapping[str, Start] = {
@@ -93,11 +88,15 @@ def write(kind: str, name: str, out: Path) -> dict[str, Any]:
     problem = _problem(kind, name)
     if problem:
         raise ScenarioError(f"new {kind} {name!r}: {problem}")
-    files = _files(kind, name, out)
+    sources = {_filled(file, name): source for file, source in start.files.items()}
+    sources[f"{_test_name(name)}.py"] = f"{kind}_test.py.txt"
+    files = {
+        out / file: _filled((STARTS / source).read_text(encoding="utf-8"), name) for file, source in sources.items()
+    }
     there = [str(path) for path in files if path.exists()]
     if there:
         raise ScenarioError(f"new {kind} {name!r}: {', '.join(there)}: exists already; take another name or --out")
-    shadowed = [path.stem for path in files if path.suffix == ".py" and _is_module(path.stem)]
+    shadowed = [path.stem for path in files if path.suffix == ".py" and importlib.util.find_spec(path.stem) is not None]
     if shadowed:
         raise ScenarioError(f"new {kind} {name!r}: a module {shadowed[0]} exists already; take {name}_{kind}")
     out.mkdir(parents=True, exist_ok=True)
@@ -121,10 +120,14 @@ def show(result: Mapping[str, Any]) -> None:
 
 def _problem(kind: str, name: str) -> str | None:
     """Why the name cannot be taken, with a nearest one; None if it can."""
-    if not KINDS[kind].is_module:
+    from costmodel.fleet.devices import devices
+    from scenarios.config.toml_source import shipped
+
+    if not any(file.endswith(".py") for file in KINDS[kind].files):
         if not ROW_NAME.fullmatch(name):
             return f"must be of small letters, digits, '-' and '_'; take {_tidied(name)!r}"
-        return f"is a shipped {kind}; take 'my-{name}'" if name in SHIPPED[kind]() else None
+        is_shipped = name in (devices() if kind == "device" else shipped())
+        return f"is a shipped {kind}; take 'my-{name}'" if is_shipped else None
     if not MODULE.fullmatch(name):
         return f"must be of small letters, digits and '_', as a Python module; take {_tidied(name)!r}"
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
@@ -137,35 +140,6 @@ def _problem(kind: str, name: str) -> str | None:
 def _tidied(name: str) -> str:
     tidy = re.sub(r"\W+", "_", name.lower(), flags=re.ASCII).strip("_")
     return tidy if MODULE.fullmatch(tidy) else f"my_{tidy}".rstrip("_")
-
-
-def _shipped_devices() -> list[str]:
-    from costmodel.fleet.devices import devices
-
-    return list(devices())
-
-
-def _shipped_scenarios() -> list[str]:
-    from scenarios.config.toml_source import shipped
-
-    return shipped()
-
-
-SHIPPED: Mapping[str, Callable[[], list[str]]] = {"device": _shipped_devices, "scenario": _shipped_scenarios}
-
-
-def _is_module(name: str) -> bool:
-    """Whether Python finds a module of this name, which a new file would hide or be hidden by."""
-    return importlib.util.find_spec(name) is not None
-
-
-def _files(kind: str, name: str, out: Path) -> dict[Path, str]:
-    """Path -> text of each file."""
-    sources = {_filled(file, name): source for file, source in KINDS[kind].files.items()}
-    sources[f"{_test_name(name)}.py"] = f"{kind}_test.py.txt"
-    return {
-        out / file: _filled((STARTS / source).read_text(encoding="utf-8"), name) for file, source in sources.items()
-    }
 
 
 def _test_name(name: str) -> str:

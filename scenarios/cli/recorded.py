@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,8 +118,7 @@ def report(
 def replay(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder; with --draws also several")],
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[RUN|KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"'),
+        list[str] | None, typer.Argument(metavar="[RUN|KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"')
     ] = None,
     draws: Annotated[
         int | None, typer.Option("--draws", help="draws of uncertain figures, for intervals; 100 are enough for most")
@@ -146,7 +145,16 @@ def replay(
     overrides = parsed(settings)
     folders = [folder, *(Path(word) for word in words or [] if word not in settings)]
     if draws is not None:
-        _replay_in_draws(folders, overrides, draws, seed or 0, sigma or [], allow_code, as_json)
+        from scenarios.studies import uncertainty
+
+        sigmas = uncertainty.sigmas(sigma or [])
+        drawn = uncertainty.replay_in_draws(folders, overrides, uncertainty.Draws(draws, seed or 0, sigmas), allow_code)
+        kept: list[Path] = []
+        try:
+            kept = drawn.keep()
+        except OSError as error:  # the result must be printed all the same
+            print(f"fedbr: warning: the draws are not kept for reports: {error}", file=sys.stderr)
+        emit(drawn.result(), as_json, lambda: uncertainty.show(drawn, kept))
         return
     if seed is not None or sigma:
         raise ScenarioError("--seed and --sigma are those of draws: add --draws 100")
@@ -154,26 +162,6 @@ def replay(
         raise ScenarioError(f"{folders[1]}: only with --draws several runs are replayed, for example --draws 100")
     result = study.replay(folder, overrides, allow_code)
     emit(result, as_json, lambda: study.show(result))
-
-
-def _replay_in_draws(
-    folders: list[Path],
-    overrides: Mapping[str, Any],
-    draws: int,
-    seed: int,
-    settings: list[str],
-    allow_code: bool,
-    as_json: bool,
-) -> None:
-    from scenarios.studies import uncertainty as study
-
-    drawn = study.replay_in_draws(folders, overrides, study.Draws(draws, seed, study.sigmas(settings)), allow_code)
-    kept: list[Path] = []
-    try:
-        kept = drawn.keep()
-    except OSError as error:  # the result must be printed all the same
-        print(f"fedbr: warning: the draws are not kept for reports: {error}", file=sys.stderr)
-    emit(drawn.result(), as_json, lambda: study.show(drawn, kept))
 
 
 @with_options
@@ -199,9 +187,7 @@ def measure(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="for example eval.metric_options.hessian.pairs=distinct",
-            callback=each_once,
+            metavar="[KEY=VALUE]...", help="for example eval.metric_options.hessian.pairs=distinct", callback=each_once
         ),
     ] = None,
     metrics: Annotated[str, typer.Option("--metrics", help="names (fedbr list metrics), separated by commas")] = "",

@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 @with_options
 def run(
-    scenario: ScenarioName,
-    overrides: Overrides = None,
-    seed: Seed = None,
-    *,
-    request: RunOptions,
-    output: ReportOutput,
+    scenario: ScenarioName, overrides: Overrides = None, seed: Seed = None, *, request: RunOptions, output: ReportOutput
 ) -> None:
     """Run a scenario; write its run folder and report."""
     from scenarios.config.load import load

@@ -7,7 +7,7 @@ so that all are read in the same way (`run.progress`). One folder holds a study:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import bands, terminal
 from scenarios.report.columns import PERCENT
 from scenarios.report.csv_files import csv_text
-from scenarios.report.tables import Number, Table, TableColumn
+from scenarios.report.tables import Cell, Number, Table, TableColumn
 from scenarios.run.progress import at_budget, spread
 
 KIND = "budget"
@@ -64,7 +64,6 @@ class BudgetStudy(Experiment):
         return {"methods": [row.name for row in self.rows], "seeds": list(self.seeds), **at, **done}
 
     def page(self, result: Result) -> ExperimentPage:
-        """A figure of the bands and a table per kind of budget."""
         caption = (
             f"Test accuracy when last evaluated, mean over {_seeds(result)}; the band is one sample deviation to "
             "either side. Dashed lines are budgets that were reached. A curve ends where the first of its runs ends."
@@ -90,11 +89,17 @@ class BudgetStudy(Experiment):
 
     def files(self, result: Result, folder: Path) -> dict[str, str]:
         """``table.csv``, a row per budget, method and seed, and ``curves.csv``, the points of the bands."""
+        rows, seeds = list[list[Any]](), self.runs_by_row(result["runs"])
+        for kind in PARSE:
+            for at in result[kind]:
+                for row, cell in at["accuracy"].items():
+                    columns = (seeds[row], cell["values"], cell["rounds"], cell["used_up"])
+                    rows += [
+                        [row, seed, kind, at["budget"], accuracy, rounds, used_up]
+                        for seed, accuracy, rounds, used_up in zip(*columns, strict=True)
+                    ]
         head = ["method", "seed", "kind", "budget", "accuracy", "round", "used_up"]
-        return {
-            "table.csv": csv_text(head, self._csv_rows(result)),
-            "curves.csv": bands.csv(self._bands(result)),
-        }
+        return {"table.csv": csv_text(head, rows), "curves.csv": bands.csv(self._bands(result))}
 
     def _bands(self, result: Result) -> list[bands.Band]:
         methods = {row.name: row.method for row in self.rows}
@@ -104,42 +109,32 @@ class BudgetStudy(Experiment):
             for row, trails in self.trails(result["runs"]).items()
         ]
 
-    def _csv_rows(self, result: Result) -> Iterator[list[Any]]:
-        seeds = self.runs_by_row(result["runs"])
-        for kind in PARSE:
-            for at in result[kind]:
-                for row, cell in at["accuracy"].items():
-                    columns = (seeds[row], cell["values"], cell["rounds"], cell["used_up"])
-                    for seed, accuracy, rounds, used_up in zip(*columns, strict=True):
-                        yield [row, seed, kind, at["budget"], accuracy, rounds, used_up]
-
     def _tables(self, result: Result) -> list[Table]:
-        """A table per kind: a row per budget and a column per row that has runs."""
-        return [_table(result, kind) for kind in PARSE if result[kind]]
-
-
-def _table(result: Result, kind: str) -> Table:
-    """A row per budget and a column per row; a star where a run ended before the budget."""
-    rows = list(result[kind][0]["accuracy"])
-    is_short = any(not all(cell["used_up"]) for at in result[kind] for cell in at["accuracy"].values())
-    ends = sorted({str(run["stopped_by"]).replace("_", " ") for run in result["runs"]} - {"budgets"})
-    short = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
-    return Table(
-        f"accuracy at budgets of {'bytes' if kind == 'bytes' else 'virtual time'}",
-        [TableColumn("budget"), *(TableColumn(row, PERCENT, missing="-") for row in rows)],
-        # Budgets name the rows, so each is written as a user writes it, in its own unit.
-        [[bands.SHOWN[kind](at["budget"]), *(_cell(at["accuracy"][row]) for row in rows)] for at in result[kind]],
-        [f"{READ_AS} ({_seeds(result)})", *([short] if is_short else []), *missing_note(result)],
-    )
+        """A table per kind: a row per budget and a column per row; a star where a run ended before the budget."""
+        tables = []
+        for kind, name in (("bytes", "bytes"), ("time", "virtual time")):
+            if not result[kind]:
+                continue
+            rows = list(result[kind][0]["accuracy"])
+            is_short = any(not all(cell["used_up"]) for at in result[kind] for cell in at["accuracy"].values())
+            ends = sorted({str(run["stopped_by"]).replace("_", " ") for run in result["runs"]} - {"budgets"})
+            short = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
+            columns = [TableColumn("budget"), *(TableColumn(row, PERCENT, missing="-") for row in rows)]
+            cells: list[list[Cell]] = []
+            for at in result[kind]:
+                accuracies = [at["accuracy"][row] for row in rows]
+                marks = ["" if all(cell["used_up"]) else " *" for cell in accuracies]
+                numbers = (replace(Number.mean(cell), mark=mark) for cell, mark in zip(accuracies, marks, strict=True))
+                # Budgets name the rows, so each is written as a user writes it, in its own unit.
+                cells.append([bands.SHOWN[kind](at["budget"]), *numbers])
+            notes = [f"{READ_AS} ({_seeds(result)})", *([short] if is_short else []), *missing_note(result)]
+            tables.append(Table(f"accuracy at budgets of {name}", columns, cells, notes))
+        return tables
 
 
 def _seeds(result: Result) -> str:
     count = len(result["seeds"])
     return f"{count} seed{'s' if count > 1 else ''}"
-
-
-def _cell(accuracy: Mapping[str, Any]) -> Number:
-    return replace(Number.mean(accuracy), mark="" if all(accuracy["used_up"]) else " *")
 
 
 def budgets_of(nbytes: str | None, seconds: str | None) -> Budgets:
@@ -174,6 +169,10 @@ def plan(
 ) -> BudgetStudy:
     """The runs of a study, by default of `METHODS`, seed by seed; ScenarioError as `Grid.rows` raises it."""
     grid = over_methods(grid, METHODS)
+
+    def row_name(method: str, settings: Mapping[str, Any]) -> str:
+        return " ".join([method, *(f"{key}={shown(value)}" for key, value in settings.items() if key != METHOD)])
+
     rows, scenarios = grid.rows(first_seed, row_name, variant_name)
     study = BudgetStudy(
         grid.scenario_name,
@@ -185,8 +184,3 @@ def plan(
     )
     needs = {kind: amounts[-1] for kind, amounts in budgets.items()}
     return study.with_runs(lambda row, seed: grid.load(row.settings, seed), needs)
-
-
-def row_name(method: str, settings: Mapping[str, Any]) -> str:
-    """``fedbr``, ``fedbr train.lr=0.1``."""
-    return " ".join([method, *(f"{key}={shown(value)}" for key, value in settings.items() if key != METHOD)])

@@ -56,15 +56,11 @@ class Comparison(Sweep):
             "seconds": min(run["virtual_seconds"] for run in runs),
         }
         trails = {row: of_seeds[self.seeds[0]] for row, of_seeds in self.trails(runs).items()}
-        return {
-            f"at_common_{name}": {
-                name: limits[name],
-                "accuracy": {
-                    method: at_budget(points, kind, limits[name]).accuracy for method, points in trails.items()
-                },
-            }
-            for name, kind in (("bytes", "bytes"), ("seconds", "time"))
-        }
+        common = {}
+        for name, kind in (("bytes", "bytes"), ("seconds", "time")):
+            accuracies = {row: at_budget(points, kind, limits[name]).accuracy for row, points in trails.items()}
+            common[f"at_common_{name}"] = {name: limits[name], "accuracy": accuracies}
+        return common
 
     def write_page(self, result: Result, folder: Path) -> Path:
         """The report of the runs that were compared; of several seeds that of a sweep."""
@@ -82,7 +78,6 @@ class Comparison(Sweep):
             terminal.print_comparison(result, page)
 
     def files(self, result: Result, folder: Path) -> dict[str, str]:
-        """Those of a sweep, of several seeds."""
         return super().files(result, folder) if len(self.seeds) > 1 else {}
 
 

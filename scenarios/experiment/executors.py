@@ -17,23 +17,24 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from coordinator.records.schema import RoundRow
-from coordinator.rounds.run import RoundFinished
+from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher, environment, how_ended
 from coordinator.workers.task import Stopped
 from scenarios.config.errors import ScenarioError
 from scenarios.experiment.run_set import (
     PlannedRun,
     RunSet,
-    collected,
-    ended_before,
+    failures,
     locked,
     make_run,
+    named_summary,
+    pending,
     reason,
-    refuse_nothing,
 )
 from scenarios.run.child_process import ChildProcess, Message
 from scenarios.run.host import Host
 from scenarios.run.observer import Observers
+from scenarios.run.run_folder import RunFolder
 
 RUN_PROCESS = "scenarios.experiment.run_process"
 TURN_SECONDS = 0.2
@@ -43,13 +44,8 @@ END_SECONDS = 10.0
 
 
 class About(Protocol):
-    """Is told of a run by its name."""
-
     def __call__(self, name: str, has_ended: bool = False) -> None:
-        """The next calls are about this run; ``has_ended``: it has just ended or failed."""
-
-
-def _about_none(name: str, has_ended: bool = False) -> None: ...
+        """The next calls are about the run of this name; ``has_ended``: it has just ended or failed."""
 
 
 @dataclass
@@ -60,8 +56,8 @@ class RunOutcomes:
     """Summaries"""
     failed: dict[str, str] = field(default_factory=dict)
     """Reasons"""
-    users_errors: dict[str, str] = field(default_factory=dict)
-    """Those of ``failed`` that the user's input caused."""
+    users_errors: set[str] = field(default_factory=set)
+    """Names of runs that failed by the user's input"""
 
     def add(self, name: str, message: Message) -> None:
         """Add the `outcome` of a run."""
@@ -70,7 +66,7 @@ class RunOutcomes:
         elif "failed" in message:
             self.failed[name] = message["failed"]
             if message["is_users"]:
-                self.users_errors[name] = message["failed"]
+                self.users_errors.add(name)
 
 
 class RunExecutor(Protocol):
@@ -87,7 +83,11 @@ class RunExecutor(Protocol):
 
 
 def make_runs(
-    run_set: RunSet, host: Host, executor: RunExecutor, stopped: Callable[[], bool], about: About = _about_none
+    run_set: RunSet,
+    host: Host,
+    executor: RunExecutor,
+    stopped: Callable[[], bool],
+    about: About = lambda name, has_ended=False: None,
 ) -> dict[str, Any]:
     """Make the runs that are not finished; returns ``folder``, ``runs``, ``warnings``, and ``failed`` and ``missing``
     if any are.
@@ -99,12 +99,30 @@ def make_runs(
     """
     with locked(run_set, host) as held:
         folder = held.path
-        ended, missing = ended_before(run_set, folder, host)
-        made = executor.make(missing, folder, host, held.watched(stopped), about)
+        missing = {run.name: run for run in pending(run_set, host.out, host.device)}
+        ended = {
+            run.name: named_summary(run, folder / run.name, RunFolder(folder / run.name).summary or {})
+            for run in run_set.runs
+            if run.name not in missing
+        }
+        made = executor.make(list(missing.values()), folder, host, held.watched(stopped), about)
         ended |= made.ended
         if not ended:
-            refuse_nothing(made.failed, made.users_errors, folder, run_set.mark)
-        return collected(run_set, folder, ended, made.failed)
+            if not made.failed:
+                raise Stopped
+            if made.users_errors == made.failed.keys():
+                raise ScenarioError(next(iter(made.failed.values())))
+            raise RunFailed(failures(made.failed))
+    runs = [ended[run.name] for run in run_set.runs if run.name in ended]
+    warnings: dict[str, list[str]] = {}
+    for run in runs:
+        for warning in run.get("warnings", []):
+            warnings.setdefault(warning, []).append(run["name"])
+    shown = [{"warning": warning, "runs": names} for warning, names in warnings.items()]
+    others = {"failed": made.failed, "missing": [run.name for run in run_set.runs if run.name not in ended]}
+    return {"folder": str(folder), "runs": runs, "warnings": shown} | {
+        key: each for key, each in others.items() if each
+    }
 
 
 def outcome(make: Callable[[], dict[str, Any]]) -> Message:
@@ -118,7 +136,7 @@ def outcome(make: Callable[[], dict[str, Any]]) -> Message:
 
 
 class InTurn:
-    """Makes one run after the other in this process."""
+    """Makes one run after the other in this process; a run may also be stopped before its first round ends."""
 
     def __init__(self, launcher: WorkerLauncher) -> None:
         self._launcher = launcher
@@ -126,7 +144,6 @@ class InTurn:
     def make(
         self, runs: Sequence[PlannedRun], folder: Path, host: Host, stopped: Callable[[], bool], about: About
     ) -> RunOutcomes:
-        """As of `RunExecutor`; a run may also be stopped before its first round ends."""
         outcomes = RunOutcomes()
         for run in runs:
             about(run.name)
@@ -210,7 +227,6 @@ class AtOnce:
                 self._places.close(slot, at_once=slot in self._at_work)
 
     def _open(self, workers: int) -> None:
-        """Open a slot for the next run, if there is one."""
         if self._waiting:
             slot = next(self._numbers)
             self._places.open(slot, lambda message: self._messages.put((slot, message)))
@@ -245,7 +261,6 @@ class AtOnce:
             self._begin_next(slot)
 
     def _end(self, slot: int, message: Message) -> None:
-        """The run of a slot has an outcome."""
         name = self._at_work.pop(slot).name
         if "ended" in message:  # perhaps in another folder, on another machine
             message = {"ended": {**message["ended"], "run_dir": str(self._folder / name)}}
@@ -257,9 +272,8 @@ class AtOnce:
 class RunProcesses:
     """Processes of this machine (`scenarios.experiment.run_process`), which share the workers of one run in turn."""
 
-    def __init__(self, parallel: int) -> None:
-        """``parallel``: the most processes."""
-        self._parallel = parallel
+    def __init__(self, most: int) -> None:
+        self._parallel = most
         self._processes: dict[int, ChildProcess] = {}
 
     def shares(self, host: Host, runs: int) -> list[int]:
@@ -271,20 +285,16 @@ class RunProcesses:
         return [host.workers // count + (number < host.workers % count) for number in range(count)]
 
     def open(self, slot: int, on_message: OnMessage) -> None:
-        """Start a process."""
         self._processes[slot] = ChildProcess(RUN_PROCESS, env=environment())
         self._processes[slot].channel.listen(on_message)
 
     def begin(self, slot: int, request: Message | None) -> None:
-        """As of `RunPlaces`."""
         self._processes[slot].channel.send({"run": request})
 
     def stop(self, slot: int, why: str) -> None:
-        """As of `RunPlaces`."""
         self._processes[slot].channel.send({"stop": why})
 
     def close(self, slot: int, at_once: bool) -> str:
-        """As of `RunPlaces`."""
         return f"its process {how_ended(self._processes.pop(slot).end(0.0 if at_once else END_SECONDS))}"
 
 

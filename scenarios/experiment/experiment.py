@@ -44,8 +44,6 @@ class ExperimentRow:
 
 @dataclass(frozen=True)
 class ExperimentPage:
-    """What the report of an experiment shows."""
-
     title: str
     lead: str
     """The answer first"""
@@ -87,16 +85,13 @@ class Experiment:
 
     @property
     def result_file(self) -> str:
-        """The file of the result in the folder of the runs."""
         return self.run_set.mark
 
     @property
     def page_file(self) -> str:
-        """The file of the report there."""
         return "report.html"
 
     def run_name(self, row: ExperimentRow, seed: int) -> str:
-        """The name of a run's folder."""
         return f"{row.folder}-seed{seed}"
 
     def result(self, done: Result) -> dict[str, Any]:
@@ -136,34 +131,29 @@ class Experiment:
         self, load_row: Callable[[ExperimentRow, int], Loaded], needs: Mapping[str, float] | None = None
     ) -> Self:
         """The experiment with a planned run per row and seed, seed by seed; ``needs`` as of `PlannedRun`."""
-        runs = [
-            PlannedRun(self.run_name(row, seed), load_row(row, seed), needs or {})
-            for seed in self.seeds
-            for row in self.rows
-        ]
+        pairs = ((row, seed) for seed in self.seeds for row in self.rows)
+        runs = [PlannedRun(self.run_name(row, seed), load_row(row, seed), needs or {}) for row, seed in pairs]
         return replace(self, run_set=replace(self.run_set, runs=runs))
 
     def runs_by_row(self, runs: Sequence[Result]) -> dict[str, dict[int, Result]]:
         """Name of a row -> seed -> its summary, of rows with runs that have ended."""
         ended = {run["name"]: run for run in runs}
         names = {row.name: {seed: self.run_name(row, seed) for seed in self.seeds} for row in self.rows}
-        found = {
-            row: {seed: ended[name] for seed, name in of_row.items() if name in ended} for row, of_row in names.items()
-        }
-        return {row: of_row for row, of_row in found.items() if of_row}
+        rows = {row: {seed: ended[name] for seed, name in own.items() if name in ended} for row, own in names.items()}
+        return {row: own for row, own in rows.items() if own}
 
     def trails(self, runs: Sequence[Result]) -> dict[str, dict[int, Trail]]:
-        """Name of a row -> seed -> the progress of its run, of rows with runs that have ended."""
-        return {
-            row: {seed: whole_rounds(run) for seed, run in of_row.items()}
-            for row, of_row in self.runs_by_row(runs).items()
-        }
+        """Name of a row -> seed -> the progress of its run, of rows with runs that have ended.
 
+        Whole rounds alone count: a last row that is no round has the number of the round before.
+        """
 
-def whole_rounds(run: Result) -> Trail:
-    """The progress of a run, counting whole rounds alone: a last row that is no round counts as the round before."""
-    points = RunFolder(Path(run["run_dir"])).trail
-    return tuple(replace(point, rounds=min(point.rounds, run["rounds"])) for point in points)
+        def whole_rounds(run: Result) -> Trail:
+            points = RunFolder(Path(run["run_dir"])).trail
+            return tuple(replace(point, rounds=min(point.rounds, run["rounds"])) for point in points)
+
+        by_row = self.runs_by_row(runs)
+        return {row: {seed: whole_rounds(run) for seed, run in own.items()} for row, own in by_row.items()}
 
 
 def write(experiment: Experiment, result: Result, with_report: bool) -> Path:

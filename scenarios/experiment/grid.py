@@ -26,7 +26,6 @@ from scenarios.experiment.experiment import ExperimentRow
 
 EXAMPLE = "train.lr=0.05,0.1"
 METHOD, SEED = "method", "seed"
-OPTIONS_OF_METHODS = "method_options"
 ZIPPED = Argument("zipped", option="zip")
 LONGEST_WORD, LONGEST_NAME = 40, 180
 """Characters of a value, and of all of them, in the name of a run folder; longer ones end in a hash."""
@@ -38,8 +37,6 @@ NameOf = Callable[[str, Point], str]
 
 @dataclass(frozen=True)
 class Axis:
-    """A key, and the values that it takes."""
-
     key: str
     values: tuple[Any, ...]
     """At least one, all different"""
@@ -62,7 +59,6 @@ class Grid:
 
     @property
     def varies(self) -> tuple[Axis, ...]:
-        """The axes but that of the seed."""
         return tuple(axis for axis in self.axes if axis.key != SEED)
 
     @property
@@ -76,22 +72,24 @@ class Grid:
             lengths = ", ".join(f"{axis.key} has {len(axis.values)}" for axis in axes)
             raise ScenarioError(ZIPPED, f": lists side by side must be equally long: {lengths}")
         values = (axis.values for axis in axes)
-        rows = zip(*values, strict=True) if self.zipped and axes else product(*values)
-        own = [
-            self.applied(point, point) for point in (dict(zip((a.key for a in axes), row, strict=True)) for row in rows)
-        ]
-        return list({json.dumps(point, sort_keys=True, default=str): point for point in own}.values())
+        points = {}
+        for row in zip(*values, strict=True) if self.zipped and axes else product(*values):
+            point = dict(zip((axis.key for axis in axes), row, strict=True))
+            own = self.applied(point, point)
+            points[json.dumps(own, sort_keys=True, default=str)] = own
+        return list(points.values())
 
     def applied(self, point: Point, values: Point) -> dict[str, Any]:
         """Those of ``values`` that apply to a point: options only where its method (or other row) has them.
 
         This is so for tables of options whose key is an axis; elsewhere `load` refuses an option that is not there.
         """
-        return {key: value for key, value in values.items() if self._has(point, key)}
 
-    def _has(self, point: Point, key: str) -> bool:
-        rows = self._rows_of(key)
-        return rows is None or key.rpartition(".")[2] in rows.row(point[rows.key]).options.model_fields
+        def has(key: str) -> bool:
+            rows = self._rows_of(key)
+            return rows is None or key.rpartition(".")[2] in rows.row(point[rows.key]).options.model_fields
+
+        return {key: value for key, value in values.items() if has(key)}
 
     def _rows_of(self, key: str) -> PluginPoint | None:
         """The axis, a plug-in point, whose rows' option a key is; None for all other keys."""
@@ -123,7 +121,6 @@ class Grid:
                 raise ScenarioError(why, key=key, given=key, choices=choices, source=COMMAND_LINE)
 
     def load(self, point: Point, seed: int | None = None) -> Loaded:
-        """The scenario of a point."""
         own = {key: value for key, value in point.items() if key != METHOD}
         seeds = {} if seed is None else {SEED: seed}
         method = shown(point[METHOD]) if METHOD in point else None
@@ -155,8 +152,8 @@ class Grid:
 
     def without_options(self) -> Grid:
         """The grid without overrides of methods' options, which only some methods have."""
-        table = OPTIONS_OF_METHODS
-        common = {key: value for key, value in self.overrides.items() if key.partition(".")[0] != table}
+        options = "method_options"
+        common = {key: value for key, value in self.overrides.items() if key.partition(".")[0] != options}
         return replace(self, overrides=common)
 
     def seeds(self, count: int | None, first_seed: int | None, start: int, default: int) -> tuple[int, ...]:
@@ -186,7 +183,6 @@ def row_of(method: str, settings: Point) -> ExperimentRow:
 
 
 def row_of_words(method: str, words: Iterable[str]) -> ExperimentRow:
-    """A method with settings KEY=VALUE."""
     return row_of(method, parse_all(words))
 
 
@@ -284,7 +280,6 @@ def last_part(key: str) -> str:
 
 
 def folder_name(words: Sequence[str]) -> str:
-    """The name of a folder from these words."""
     name = "-".join(map(_word, words))
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{_hash(name)}"
 

@@ -38,7 +38,6 @@ from scenarios.run.observer import RunObserver
 
 
 def main() -> None:
-    """Make all runs."""
     channel = parent_channel()
     requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     reasons: list[str] = []
@@ -60,8 +59,6 @@ def main() -> None:
 
 
 class ProgressSender(RunObserver):
-    """Sends how far a run is to the process that asked for it."""
-
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 

@@ -23,7 +23,6 @@ from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
 from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.config.load import Loaded
-from scenarios.config.schema import Scenario
 from scenarios.run import builder, folder_files, runner
 from scenarios.run.folder_files import HeldFolder, run_lock
 from scenarios.run.host import Host
@@ -43,8 +42,6 @@ MOST_NAMED = 6
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a run_set."""
-
     name: str
     """The name of its folder."""
     loaded: Loaded
@@ -55,8 +52,6 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class RunSet:
-    """A folder and the runs planned in it."""
-
     kind: str
     """Written into the folder's mark, so that no other run set resumes it."""
     name: str
@@ -87,71 +82,14 @@ def pending(run_set: RunSet, out: Path, device: str) -> list[PlannedRun]:
     return [run for run in run_set.runs if not _is_finished(folder / run.name, run, device)]
 
 
-@contextlib.contextmanager
-def locked(run_set: RunSet, host: Host) -> Iterator[HeldFolder]:
-    """The folder of a run set, made if it is not there, and locked; errors as of `pending` before anything is made."""
-    host = replace(host, run_id=run_set.run_id)
-    pending(run_set, host.out, host.device)
-    folder = known_folder(run_set, host.out) or _new(run_set, host)
-    with run_lock(folder) as held:
-        yield held
-
-
-def refuse_nothing(failed: Mapping[str, str], users_errors: Mapping[str, str], folder: Path, mark: str) -> None:
-    """Where no run has ended: Stopped if none failed, the user's error if that is why all of them failed.
-
-    ``users_errors``: those of ``failed`` that the user's input caused. The folder is then removed; other failures are
-    the run set's.
-    """
-    if not failed:
-        discard(folder, mark)
-        raise Stopped
-    if users_errors.keys() == failed.keys():
-        discard(folder, mark)
-        raise ScenarioError(next(iter(users_errors.values())))
-
-
-def ended_before(run_set: RunSet, folder: Path, host: Host) -> tuple[dict[str, dict[str, Any]], list[PlannedRun]]:
-    """The summaries by name of the runs that are finished, and the runs that are not."""
-    missing = pending(run_set, host.out, host.device)
-    names = {run.name for run in missing}
-    there = [run for run in run_set.runs if run.name not in names]
-    ended = {run.name: _ended(run, folder / run.name, RunFolder(folder / run.name).summary or {}) for run in there}
-    return ended, missing
-
-
-def collected(
-    run_set: RunSet, folder: Path, ended: Mapping[str, dict[str, Any]], failed: Mapping[str, str]
-) -> dict[str, Any]:
-    """What `make_runs` returns; RunFailed if no run has ended."""
-    if not ended:
-        raise RunFailed(failures(failed))
-    runs = [ended[run.name] for run in run_set.runs if run.name in ended]
-    notes = {"failed": failed, "missing": [run.name for run in run_set.runs if run.name not in ended]}
-    told = {"folder": str(folder), "runs": runs, "warnings": _warnings(runs)}
-    return told | {key: value for key, value in notes.items() if value}
-
-
-def _warnings(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each warning of the runs, with the names of those that have it."""
-    names: dict[str, list[str]] = {}
-    for run in runs:
-        for warning in run.get("warnings", []):
-            names.setdefault(warning, []).append(run["name"])
-    return [{"warning": warning, "runs": those} for warning, those in names.items()]
-
-
 def warning_lines(result: Mapping[str, Any]) -> list[str]:
     """The warnings of a result of `make_runs`, each once, after the runs that have it."""
-    return [f"{_named(each['runs'], len(result['runs']))}: {each['warning']}" for each in result.get("warnings", [])]
-
-
-def _named(names: Sequence[str], count: int) -> str:
-    """Some of so many runs, by their names."""
-    if count > 1 and len(names) == count:
-        return f"all {count} runs"
-    others = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{others}"
+    lines, count = [], len(result["runs"])
+    for each in result.get("warnings", []):
+        names = each["runs"]
+        runs = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED))
+        lines.append(f"{f'all {count} runs' if len(names) == count > 1 else runs}: {each['warning']}")
+    return lines
 
 
 def missing_note(result: Mapping[str, Any]) -> list[str]:
@@ -197,18 +135,26 @@ def known_folder(run_set: RunSet, out: Path) -> Path | None:
     return folder
 
 
-def _new(run_set: RunSet, host: Host) -> Path:
-    mark = json.dumps({"study": run_set.kind})
-    place = host.out / run_set.name
-    return folder_files.make_folder(place, host.run_id, lambda folder: write_text(folder / run_set.mark, mark))
+@contextlib.contextmanager
+def locked(run_set: RunSet, host: Host) -> Iterator[HeldFolder]:
+    """The folder of a run set, made if it is not there, and locked; errors as of `pending` before anything is made.
 
-
-def discard(folder: Path, mark: str) -> None:
-    """Remove a run set's folder if there is nothing but its mark in it."""
-    if [path.name for path in folder.iterdir()] == [mark]:
-        with contextlib.suppress(OSError):
-            (folder / mark).unlink()
-            folder.rmdir()
+    A folder that holds nothing but its mark after `Stopped` or a ScenarioError is removed.
+    """
+    pending(run_set, host.out, host.device)
+    folder, mark = known_folder(run_set, host.out), json.dumps({"study": run_set.kind})
+    if folder is None:
+        place = host.out / run_set.name
+        folder = folder_files.make_folder(place, run_set.run_id, lambda new: write_text(new / run_set.mark, mark))
+    with run_lock(folder) as held:
+        try:
+            yield held
+        except (Stopped, ScenarioError):
+            if [path.name for path in folder.iterdir()] == [run_set.mark]:
+                with contextlib.suppress(OSError):
+                    (folder / run_set.mark).unlink()
+                    folder.rmdir()
+            raise
 
 
 def make_run(
@@ -221,22 +167,18 @@ def make_run(
     inside = replace(host, run_id=f"{path.parent.name}/{run.name}", observers=(*host.observers, needs))
     if is_begun:
         loaded = builder.on_device(run.loaded, host.device)
-        return _ended(run, path, runner.resume(loaded, inside, path, launcher, stopped))
-    _clear(path)
-    return _ended(run, path, runner.run(run.loaded, inside, launcher, stopped, stop_at_target=False))
-
-
-def _clear(path: Path) -> None:
-    """Remove the files of a run that ended before its first round; ScenarioError if anything else is there."""
-    folder_files.discard(path)
+        return named_summary(run, path, runner.resume(loaded, inside, path, launcher, stopped))
+    folder_files.discard(path)  # the files of a run that ended before its first round
     if path.exists():
         left = next((file for file in sorted(path.rglob("*")) if file.is_symlink() or not file.is_dir()), path)
         raise ScenarioError(
             f"{left} is no file of a run, so {path} cannot be made anew; choose another ", Argument("run_id")
         )
+    return named_summary(run, path, runner.run(run.loaded, inside, launcher, stopped, stop_at_target=False))
 
 
-def _ended(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+def named_summary(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary of a run in the folder ``path``, with its name; `BUDGETS` ended it if it has met its needs."""
     stopped_by = summary["stopped_by"]
     if stopped_by in EARLY and reached(RunFolder(path).trail, run.needs):
         stopped_by = BUDGETS
@@ -259,23 +201,17 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
     if not (path / SCENARIO).is_file():
         return False
     recorded = RunFolder(path)
-    _refuse_other(recorded, builder.on_device(run.loaded, device).scenario)
+    try:
+        before = recorded.keys()
+    except ReportError as error:
+        raise ScenarioError(f"{error}; choose another ", Argument("run_id")) from None
+    now = resolved_keys(builder.on_device(run.loaded, device).scenario)
+    for key in sorted({*before, *now}, key=lambda key: (key.count("."), key)):  # seed before what follows it
+        if before.get(key) != now.get(key):
+            was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
+            raise ScenarioError(f"{path} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id"))
     try:
         ended = recorded.summary
         return ended is not None and (ended["stopped_by"] not in EARLY or reached(recorded.trail, run.needs))
     except sqlite3.Error:  # a damaged ledger is refused when the run is made
         return False
-
-
-def _refuse_other(recorded: RunFolder, scenario: Scenario) -> None:
-    try:
-        before = recorded.keys()
-    except ReportError as error:
-        raise ScenarioError(f"{error}; choose another ", Argument("run_id")) from None
-    now = resolved_keys(scenario)
-    for key in sorted({*before, *now}, key=lambda key: (key.count("."), key)):  # seed before what follows it
-        if before.get(key) != now.get(key):
-            was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
-            raise ScenarioError(
-                f"{recorded.folder} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id")
-            )

@@ -21,18 +21,9 @@ from typing import Any, Self
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import shown, words
-from scenarios.experiment import results, sweep_tables
-from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
-from scenarios.experiment.grid import (
-    METHOD,
-    SEED,
-    Axis,
-    Grid,
-    cell_name,
-    folder_name,
-    label,
-    last_part,
-)
+from scenarios.experiment import statistics, sweep_tables
+from scenarios.experiment.experiment import Experiment, ExperimentPage, Result
+from scenarios.experiment.grid import METHOD, SEED, Axis, Grid, cell_name, folder_name, label, last_part
 from scenarios.experiment.run_set import RunSet
 from scenarios.report import groups, readings, result_tables, tables, terminal
 from scenarios.report.columns import PERCENT, POINTS
@@ -78,18 +69,19 @@ class Sweep(Experiment):
             "axes": {axis.key: [shown(value) for value in axis.values] for axis in self.axes},
             "seeds": list(self.seeds),
             "targets": list(self.targets),
-            "rows": [self._row(row, curves[row.name]) for row in self.rows if row.name in curves],
-            "tests": results.tests(curves, self.targets),
+            "rows": [
+                {
+                    "name": row.name,
+                    "method": row.method,
+                    "settings": {key: shown(value) for key, value in row.settings.items()},
+                    "runs": [self.run_name(row, seed) for seed in curves[row.name]],
+                    **statistics.over_seeds(curves[row.name], self.targets),
+                }
+                for row in self.rows
+                if row.name in curves
+            ],
+            "tests": statistics.tests(curves, self.targets),
             **done,
-        }
-
-    def _row(self, row: ExperimentRow, runs: Mapping[int, Any]) -> dict[str, Any]:
-        return {
-            "name": row.name,
-            "method": row.method,
-            "settings": {key: shown(value) for key, value in row.settings.items()},
-            "runs": [self.run_name(row, seed) for seed in runs],
-            **results.statistics(runs, self.targets),
         }
 
     def page(self, result: Result) -> ExperimentPage:
@@ -111,7 +103,7 @@ class Sweep(Experiment):
             f"{result_tables.best_row(readings.ACCURACY, means)} {LEAD}",
             facts,
             list(self._figures(result, labels, baseline, by_row)),
-            sweep_tables.against(result, baseline),
+            sweep_tables.tables(result, baseline),
             groups=by_row,
             drawn=best[:MOST_DRAWN],
         )
@@ -129,8 +121,8 @@ class Sweep(Experiment):
         means = {label: row["accuracy"] for label, row in labels.items()}
         panels = [DotPanel("Final accuracy", "test accuracy", PERCENT, means)]
         if any(pair["mean"] is not None for pair in result["tests"][0]["pairs"]):
-            found = results.against(result["tests"][0]["pairs"], baseline)
-            differences = {names[name]: each for name, each in found.items()}
+            pairs = statistics.against(result["tests"][0]["pairs"], baseline)
+            differences = {names[name]: each for name, each in pairs.items()}
             panels.append(DotPanel(f"Difference from {names[baseline]}", "difference", POINTS, differences, True))
         yield (
             "rows",
@@ -149,7 +141,6 @@ class Sweep(Experiment):
             yield "grid", inline("grid", lambda: grid_maps(runs, [grid])), "The same means over both axes of the grid."
 
     def show(self, result: Result, page: Path) -> None:
-        """Print the tables that a terminal has room for."""
         for table in sweep_tables.short(result, self.baseline):
             terminal.print_table(table)
         terminal.print_location(page)
@@ -197,17 +188,6 @@ def default_targets(loaded: Loaded) -> tuple[float, ...]:
     return () if goal is None else (goal,)
 
 
-def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
-    """The targets, each once and the smallest first; ScenarioError for one that is no accuracy."""
-    for target in targets:
-        if not 0 < target <= 1:
-            raise ScenarioError(
-                Argument("targets", f"{target:g}", option="target"),
-                ": must be an accuracy above 0 and at most 1, for example 0.9",
-            )
-    return tuple(sorted(set(targets)))
-
-
 def default_run_id(grid: Grid, scenarios: Sequence[Loaded]) -> str:
     """``sweep-lr-3fa9c1``: the keys of the axes, and a hash of these keys and of the overrides of all runs.
 
@@ -217,24 +197,32 @@ def default_run_id(grid: Grid, scenarios: Sequence[Loaded]) -> str:
     resolved: dict[str, Any] = {}
     for loaded in reversed(scenarios):
         resolved |= resolved_keys(loaded.scenario)
-    common = {
-        key: _resolved(key, value, resolved) for key, value in grid.overrides.items() if key not in (METHOD, SEED)
-    }
+
+    def plain(value: Any) -> Any:
+        """Without the difference between 20 and 20.0, which no scenario makes."""
+        if isinstance(value, list):
+            return [plain(each) for each in value]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    def in_scenario(key: str, value: Any) -> Any:
+        """A value as the scenario has it; as it was given where the scenario leaves it out, such as None."""
+        if isinstance(value, Mapping):
+            return {name: in_scenario(f"{key}.{name}", each) for name, each in value.items()}
+        return plain(resolved.get(key, value))
+
+    common = {key: in_scenario(key, value) for key, value in grid.overrides.items() if key not in (METHOD, SEED)}
     keys = sorted(axis.key for axis in grid.varies if axis.key != METHOD)
     text = json.dumps([keys, common], sort_keys=True, default=str)
     end = [hashlib.sha256(text.encode()).hexdigest()[:6]] if keys or common else []
     return folder_name([KIND, *map(last_part, keys), *end])
 
 
-def _resolved(key: str, value: Any, resolved: Mapping[str, Any]) -> Any:
-    """A value as the scenario has it; as it was given where the scenario leaves it out, such as None."""
-    if isinstance(value, Mapping):
-        return {name: _resolved(f"{key}.{name}", each, resolved) for name, each in value.items()}
-    return _plain(resolved.get(key, value))
-
-
-def _plain(value: Any) -> Any:
-    """Without the difference between 20 and 20.0, which no scenario makes."""
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
+    """The targets, each once and the smallest first; ScenarioError for one that is no accuracy."""
+    for target in targets:
+        if not 0 < target <= 1:
+            raise ScenarioError(
+                Argument("targets", f"{target:g}", option="target"),
+                ": must be an accuracy above 0 and at most 1, for example 0.9",
+            )
+    return tuple(sorted(set(targets)))

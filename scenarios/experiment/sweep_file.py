@@ -15,7 +15,7 @@ rounds.max = 20
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from scenarios.config.plugin_points import WHOLE
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import read
 from scenarios.config.toml_writer import toml_value
-from scenarios.experiment.grid import Axis, Grid, axis_of, grid_of
+from scenarios.experiment.grid import Grid, axis_of, grid_of
 
 KEYS = ("scenario", "grid", "zip", "overrides", "seeds", "parallel", "targets")
 KINDS = {dict: "a table", list: "a list", str: "text", int: "an integer"}
@@ -49,15 +49,10 @@ def requested(name: str, words: Sequence[str], zipped: bool = False) -> SweepFil
         return SweepFile(own)
     request = read_file(Path(name))
     keys = {axis.key for axis in own.axes} | own.overrides.keys()
-    axes = (axis for axis in request.grid.axes if axis.key not in keys)
+    axes = (*(axis for axis in request.grid.axes if axis.key not in keys), *own.axes)
     common = {key: value for key, value in request.grid.overrides.items() if key not in keys}
-    grid = replace(
-        request.grid,
-        axes=(*axes, *own.axes),
-        overrides={**common, **own.overrides},
-        zipped=zipped or request.grid.zipped,
-    )
-    return replace(request, grid=grid)
+    zipped = zipped or request.grid.zipped
+    return replace(request, grid=replace(request.grid, axes=axes, overrides={**common, **own.overrides}, zipped=zipped))
 
 
 def is_sweep_file(name: str) -> bool:
@@ -69,46 +64,33 @@ def is_sweep_file(name: str) -> bool:
 def read_file(path: Path) -> SweepFile:
     """The sweep of a file; ScenarioError that names the file and the key."""
     raw = read(path, set())
+
+    def wrong(key: str, value: Any, why: str) -> ScenarioError:
+        return ScenarioError(f"{path.name}: {key} = {toml_value(value)}: must be {why}")
+
+    def typed(key: str, kind: type, default: Any) -> Any:
+        value = raw.get(key, default)
+        if key in raw and not isinstance(value, kind):
+            raise wrong(key, value, KINDS[kind])
+        if kind is int and value is not None and (isinstance(value, bool) or value < 1):
+            raise wrong(key, value, "an integer above 0")
+        return value
+
     for key in raw:
         if key not in KEYS:
             raise ScenarioError(f"{path.name}: unknown key {key}, {nearest(key, KEYS)}")
     if "grid" in raw and "zip" in raw:
         raise ScenarioError(f"{path.name}: grid, zip: name one of the two")
-    axes = _typed(path, raw, "zip" if "zip" in raw else "grid", dict, {})
-    targets = _typed(path, raw, "targets", list, [])
-    if not all(isinstance(target, float | int) for target in targets):
-        raise ScenarioError(
-            f"{path.name}: targets = {toml_value(targets)}: must be a list of accuracies, such as [0.9]"
-        )
-    name = _typed(path, raw, "scenario", str, "")
-    beside = path.parent / name
-    grid = Grid(
-        str(beside) if beside.suffix == ".toml" and beside.is_file() else name,
-        tuple(_axes(path, axes)),
-        dict(leaves(_typed(path, raw, "overrides", dict, {}), WHOLE)),
-        "zip" in raw,
-    )
-    return SweepFile(grid, _count(path, raw, "seeds"), _count(path, raw, "parallel"), tuple(map(float, targets)))
-
-
-def _axes(path: Path, lists: Mapping[str, Any]) -> Iterator[Axis]:
-    for key, values in leaves(lists):
+    axes = []
+    for key, values in leaves(typed("zip" if "zip" in raw else "grid", dict, {})):
         if not isinstance(values, list):
-            raise ScenarioError(
-                f"{path.name}: {key} = {toml_value(values)}: must be a list; one value goes to [overrides]"
-            )
-        yield axis_of(key, values, path.name)
-
-
-def _count(path: Path, raw: Mapping[str, Any], key: str) -> int | None:
-    count: int | None = _typed(path, raw, key, int, None)
-    if count is not None and (isinstance(count, bool) or count < 1):
-        raise ScenarioError(f"{path.name}: {key} = {toml_value(count)}: must be an integer above 0")
-    return count
-
-
-def _typed(path: Path, raw: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
-    value = raw.get(key, default)
-    if key in raw and not isinstance(value, kind):
-        raise ScenarioError(f"{path.name}: {key} = {toml_value(value)}: must be {KINDS[kind]}")
-    return value
+            raise wrong(key, values, "a list; one value goes to [overrides]")
+        axes.append(axis_of(key, values, path.name))
+    targets = typed("targets", list, [])
+    if not all(isinstance(target, float | int) for target in targets):
+        raise wrong("targets", targets, "a list of accuracies, such as [0.9]")
+    name = typed("scenario", str, "")
+    beside = path.parent / name
+    scenario = str(beside) if beside.suffix == ".toml" and beside.is_file() else name
+    grid = Grid(scenario, tuple(axes), dict(leaves(typed("overrides", dict, {}), WHOLE)), "zip" in raw)
+    return SweepFile(grid, typed("seeds", int, None), typed("parallel", int, None), tuple(map(float, targets)))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from coordinator.rounds.budget import EARLY
 from edge.protocol.plugins import display_name
-from scenarios.experiment import results
-from scenarios.experiment.results import SPENT
+from scenarios.experiment import statistics
 from scenarios.experiment.run_set import missing_note
-from scenarios.experiment.statistics import MOST_SEEDS
+from scenarios.experiment.statistics import MOST_SEEDS, SPENT
 from scenarios.report import readings, result_tables
 from scenarios.report.columns import COUNT, PERCENT, POINTS
 from scenarios.report.tables import Cell, Number, Table, TableColumn
@@ -38,68 +37,50 @@ OF_RUN = ("accuracy", "best_accuracy", "rounds", "virtual_seconds", "bytes_down"
 """Keys of a run's summary that ``runs.csv`` has"""
 
 
-def tables(result: Result) -> list[Table]:
-    """All tables: accuracies, costs to each target, totals, and the pairs of each measure that was tested."""
-    return [*_of_rows(result), *(_pairs(result, group) for group in _tested(result))]
-
-
-def against(result: Result, baseline: str) -> list[Table]:
-    """The tables of the report: those of `tables`, but each row against one of them in place of all pairs."""
-    return [*_of_rows(result), *(_differences(result, group, baseline) for group in _tested(result))]
-
-
-def _of_rows(result: Result) -> list[Table]:
-    return [
-        _accuracies(result),
-        *(_to_target(result, index) for index in range(len(result["targets"]))),
-        Table("whole runs", [TableColumn(""), *_spent()], _rows(result["rows"], _totals), _notes(result, INTERVAL)),
-    ]
-
-
-def short(result: Result, baseline: str | None = None) -> list[Table]:
-    """The tables of the terminal: of the tests that of the last accuracy alone, and every note once.
+def tables(result: Result, baseline: str | None = None) -> list[Table]:
+    """All tables: accuracies, costs to each target, totals, and the pairs of each measure that was tested.
 
     ``baseline``: the row that all others are compared with, in place of all pairs.
     """
-    shown = [_accuracies(result), *(_to_target(result, index) for index in range(len(result["targets"])))]
-    shown += [
-        _pairs(result, group) if baseline is None else _differences(result, group, baseline)
-        for group in _tested(result)
-        if group is result["tests"][0]
-    ]
-    said: set[str] = set()
+    totals = Table(
+        "whole runs",
+        [TableColumn(""), *_spent()],
+        [
+            [name, *(Number.mean(row[amount.key]) for amount in AMOUNTS)]
+            for name, row in zip(labels(result["rows"]), result["rows"], strict=True)
+        ],
+        _notes(result, INTERVAL),
+    )
+    return [*_of_rows(result), totals, *(_tests(result, group, baseline) for group in _tested(result))]
+
+
+def _of_rows(result: Result) -> list[Table]:
+    return [_accuracies(result), *(_to_target(result, index) for index in range(len(result["targets"])))]
+
+
+def short(result: Result, baseline: str | None = None) -> list[Table]:
+    """The tables of the terminal: of the tests that of the last accuracy alone, and every note once."""
+    shown, noted = _of_rows(result), set[str]()
+    shown += [_tests(result, group, baseline) for group in _tested(result) if group is result["tests"][0]]
     for index, table in enumerate(shown):
-        shown[index] = replace(table, notes=[note for note in table.notes if note not in said])
-        said.update(table.notes)
+        shown[index] = replace(table, notes=[note for note in table.notes if note not in noted])
+        noted.update(table.notes)
     return shown
 
 
 def labels(rows: Sequence[Result]) -> list[str]:
-    """What tells the rows apart: ``2 fedbr lr=0.05``."""
-    names = short_keys(dict.fromkeys(key for row in rows for key in row["settings"]))
-    found = []
+    """What tells the rows apart: ``2 fedbr lr=0.05``; a key is its last part, unless two would have the same."""
+    keys = dict.fromkeys(key for row in rows for key in row["settings"])
+    ends = [key.rpartition(".")[2] for key in keys]
+    names = {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
+    texts = []
     for number, row in enumerate(rows, start=1):
         words = (value if key == "method" else f"{names[key]}={value}" for key, value in row["settings"].items())
-        found.append(f"{number} {display_name(' '.join(words) or row['method'])}")
-    return found
-
-
-def short_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Key -> its last part, or the whole key where two would have the same."""
-    ends = {key: key.rpartition(".")[2] for key in keys}
-    return {key: end if list(ends.values()).count(end) == 1 else key for key, end in ends.items()}
-
-
-def _rows(rows: Sequence[Result], cells: Any) -> list[list[Any]]:
-    return [[label, *cells(row)] for label, row in zip(labels(rows), rows, strict=True)]
-
-
-def _totals(values: Result) -> list[Number]:
-    return [Number.mean(values[amount.key]) for amount in AMOUNTS]
+        texts.append(f"{number} {display_name(' '.join(words) or row['method'])}")
+    return texts
 
 
 def _spent(dispensable: Mapping[str, int] | None = None) -> list[TableColumn]:
-    """A column for each of `AMOUNTS`."""
     order = dispensable or {}
     return [
         TableColumn(amount.heading, amount.quantity, missing="-", dispensable=order.get(amount.key, 0))
@@ -110,10 +91,8 @@ def _spent(dispensable: Mapping[str, int] | None = None) -> list[TableColumn]:
 def _notes(result: Result, *notes: str) -> list[str]:
     alone = [ONE_SEED] if any(len(row["seeds"]) == 1 for row in result["rows"]) else []
     stopped = sum(run["stopped_by"] in EARLY for run in result.get("runs", []))
-    unfinished = (
-        [f"runs that were stopped before their end, and count as far as they are: {stopped}"] if stopped else []
-    )
-    return [*notes, *alone, *unfinished, *missing_note(result)]
+    unfinished = f"runs that were stopped before their end, and count as far as they are: {stopped}"
+    return [*notes, *alone, *([unfinished] if stopped else []), *missing_note(result)]
 
 
 def _accuracies(result: Result) -> Table:
@@ -126,25 +105,24 @@ def _accuracies(result: Result) -> Table:
         TableColumn("sd", PERCENT, missing="-", dispensable=1),
         TableColumn("seeds", COUNT),
     ]
-
-    def cells(row: Result) -> Iterator[Any]:
-        for key in ACCURACIES:
-            yield from (Number.mean(row[key]), row[key]["deviation"])
-        yield len(row["seeds"])
-
-    return Table("accuracy", columns, _rows(result["rows"], cells), _notes(result, INTERVAL))
+    rows: list[list[Cell]] = []
+    for name, row in zip(labels(result["rows"]), result["rows"], strict=True):
+        values = [(Number.mean(row[key]), row[key]["deviation"]) for key in ACCURACIES]
+        rows.append([name, *values[0], *values[1], len(row["seeds"])])
+    return Table("accuracy", columns, rows, _notes(result, INTERVAL))
 
 
 def _to_target(result: Result, index: int) -> Table:
-    def cells(row: Result) -> list[Any]:
+    rows: list[list[Cell]] = []
+    for name, row in zip(labels(result["rows"]), result["rows"], strict=True):
         until = row["to_target"][index]
-        return [f"{until['reached']} of {until['runs']}", *_totals(until)]
-
+        amounts = (Number.mean(until[amount.key]) for amount in AMOUNTS)
+        rows.append([name, f"{until['reached']} of {until['runs']}", *amounts])
     is_short = any(row["to_target"][index]["reached"] < len(row["seeds"]) for row in result["rows"])
     return Table(
         f"until accuracy {100 * result['targets'][index]:g} %",
         [TableColumn(""), TableColumn("reached"), *_spent({"rounds": 1, "joules": 2})],
-        _rows(result["rows"], cells),
+        rows,
         _notes(result, INTERVAL, *([NO_MEAN] if is_short else [])),
     )
 
@@ -157,14 +135,24 @@ def _tested(result: Result) -> list[Result]:
     return [group for group in result["tests"] if any(pair["p"] is not None for pair in group["pairs"])]
 
 
-def _pairs(result: Result, group: Result) -> Table:
+def _tests(result: Result, group: Result, baseline: str | None) -> Table:
+    """The tests of a measure: of each row against the baseline, or without one of all pairs, by numbers of rows."""
+    is_accuracy = group["measure"] in ACCURACIES
+    amount = ACCURACIES[group["measure"]] if is_accuracy else readings.AMOUNTS[group["measure"]].heading
+    measure = amount if group["target"] is None else f"{amount} until accuracy {100 * group['target']:g} %"
+    quantity = POINTS if is_accuracy else readings.AMOUNTS[group["measure"]].quantity
+    if baseline is not None:
+        names = {row["name"]: label for row, label in zip(result["rows"], labels(result["rows"]), strict=True)}
+        pairs = statistics.against(group["pairs"], baseline)
+        by_label = {label: pairs.get(name) for name, label in names.items()}
+        table = result_tables.differences(measure, quantity, names[baseline], by_label, MOST_SEEDS)
+        return replace(table, notes=[AGAINST])
     numbers = {row["name"]: number for number, row in enumerate(result["rows"], start=1)}
     known = [pair for pair in group["pairs"] if pair["p"] is not None]
     shown = known if len(known) <= MOST_PAIRS else sorted(known, key=lambda pair: float(pair["p"]))[:MOST_PAIRS]
-    measure = group["measure"]
     columns = [
         TableColumn("a - b"),
-        TableColumn("difference", POINTS if measure in ACCURACIES else readings.AMOUNTS[measure].quantity),
+        TableColumn("difference", quantity),
         TableColumn("seeds", COUNT),
         TableColumn("+ / -", dispensable=1),
         TableColumn("p"),
@@ -186,29 +174,7 @@ def _pairs(result: Result, group: Result) -> Table:
     without = len(group["pairs"]) - len(known)
     untested = [f"{without} pairs are not tested: a run has no value, or all differences are the same"]
     notes = [PAIRED, *(left if len(shown) < len(known) else []), *(untested if without else [])]
-    return Table(f"differences of {_measure_name(group)}, paired over seeds", columns, rows, notes)
-
-
-def _measure_name(group: Result) -> str:
-    """``accuracy, last``, or ``bytes until accuracy 90 %``."""
-    if group["target"] is None:
-        return ACCURACIES[group["measure"]]
-    return f"{readings.AMOUNTS[group['measure']].heading} until accuracy {100 * group['target']:g} %"
-
-
-def _differences(result: Result, group: Result, baseline: str) -> Table:
-    """Each row minus the baseline."""
-    names = {row["name"]: label for row, label in zip(result["rows"], labels(result["rows"]), strict=True)}
-    quantity = POINTS if group["measure"] in ACCURACIES else readings.AMOUNTS[group["measure"]].quantity
-    found = results.against(group["pairs"], baseline)
-    table = result_tables.differences(
-        _measure_name(group),
-        quantity,
-        names[baseline],
-        {label: found.get(name) for name, label in names.items()},
-        MOST_SEEDS,
-    )
-    return replace(table, notes=[AGAINST])
+    return Table(f"differences of {measure}, paired over seeds", columns, rows, notes)
 
 
 # --- numbers for files --------------------------------------------------------------------------------------------

@@ -53,8 +53,16 @@ class Tuning(Experiment):
         method whose settings all did has none. ``diverged``: run -> why, if any did; these have not failed and are not
         missing.
         """
-        apart = _with_diverged(done)
-        rows = [found for row in self.rows if (found := self._row(row, apart)) is not None]
+        failed = done.get("failed", {})
+        diverged = {name: why for name, why in failed.items() if DIVERGED in why}
+        notes = {
+            "failed": {name: why for name, why in failed.items() if name not in diverged},
+            "missing": [name for name in done.get("missing", []) if name not in diverged],
+            "diverged": diverged,
+        }
+        apart = {key: value for key, value in done.items() if key not in notes}
+        apart |= {key: value for key, value in notes.items() if value}
+        rows = [setting for row in self.rows if (setting := self._row(row, apart)) is not None]
         usable = [row for row in rows if not row["diverged"]]
         chosen = []
         for method in dict.fromkeys(row["method"] for row in usable):
@@ -104,6 +112,16 @@ class Tuning(Experiment):
         facts = {"scenario": self.scenario, "seeds": ", ".join(map(str, result["seeds"]))}
         return ExperimentPage(f"{self.run_set.name}: tuning", LEAD, facts, [], tables(result))
 
+    def files(self, result: Result, folder: Path) -> dict[str, str]:
+        """``table.csv``, a row per method, setting and seed."""
+        rows = (
+            [*_cells(row)[:2], seed, value, rounds]
+            for row in result["settings"]
+            for seed, value, rounds in zip(row["seeds"], row["validation"]["values"], row["rounds"], strict=True)
+        )
+        head = ["method", "settings", "seed", "validation_accuracy", "best_round"]
+        return {"table.csv": csv_text(head, rows)}
+
     def show(self, result: Result, page: Path) -> None:
         """Print the tables, and the words that choose each method's best setting."""
         for table in tables(result):
@@ -111,16 +129,6 @@ class Tuning(Experiment):
         for row in result["chosen"]:
             print(shlex.join(["fedbr", "run", result["scenario"], *run_words(result["overrides"], row)]))
         terminal.print_location(page)
-
-    def files(self, result: Result, folder: Path) -> dict[str, str]:
-        """``table.csv``, a row per method, setting and seed."""
-        rows = (
-            [row["method"], _text(row["settings"]), seed, value, rounds]
-            for row in result["settings"]
-            for seed, value, rounds in zip(row["seeds"], row["validation"]["values"], row["rounds"], strict=True)
-        )
-        head = ["method", "settings", "seed", "validation_accuracy", "best_round"]
-        return {"table.csv": csv_text(head, rows)}
 
 
 def plan(grid: Grid, seeds: int | None = None, first_seed: int | None = None, run_id: str | None = None) -> Tuning:
@@ -150,28 +158,16 @@ def plan(grid: Grid, seeds: int | None = None, first_seed: int | None = None, ru
         RunSet(KIND, scenarios[0].name, (), run_id),
         axes=grid.varies,
     )
-    return study.with_runs(lambda row, seed: _on_validation(grid.load(row.settings, seed)))
 
+    def on_validation(row: ExperimentRow, seed: int) -> Loaded:
+        """The scenario, which evaluates validation examples alone whatever its file evaluates."""
+        loaded = grid.load(row.settings, seed)
+        asked = loaded.scenario.eval
+        adapt = replace(asked.adapt, before=False)
+        own = replace(asked, on="clients", split="validation", select=None, subset=None, drop_last=False, adapt=adapt)
+        return replace(loaded, scenario=loaded.scenario.model_copy(update={"eval": own}))
 
-def _on_validation(loaded: Loaded) -> Loaded:
-    """The scenario, which evaluates validation examples alone whatever its file evaluates."""
-    asked = loaded.scenario.eval
-    adapt = replace(asked.adapt, before=False)
-    own = replace(asked, on="clients", split="validation", select=None, subset=None, drop_last=False, adapt=adapt)
-    return replace(loaded, scenario=loaded.scenario.model_copy(update={"eval": own}))
-
-
-def _with_diverged(done: Result) -> dict[str, Any]:
-    """The runs that diverged apart from those that failed or are missing."""
-    failed = done.get("failed", {})
-    diverged = {name: why for name, why in failed.items() if DIVERGED in why}
-    apart = {
-        "failed": {name: why for name, why in failed.items() if name not in diverged},
-        "missing": [name for name in done.get("missing", []) if name not in diverged],
-        "diverged": diverged,
-    }
-    others = {key: value for key, value in done.items() if key not in apart}
-    return {**others, **{key: value for key, value in apart.items() if value}}
+    return study.with_runs(on_validation)
 
 
 def run_words(overrides: Sequence[str], row: Mapping[str, Any]) -> list[str]:
@@ -204,13 +200,10 @@ def tables(result: Result) -> list[Table]:
     ]
 
 
-def _text(settings: Mapping[str, str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in settings.items())
-
-
 def _cells(row: Mapping[str, Any]) -> list[str | Number]:
     diverged, seeds = len(row["diverged"]), len(row["seeds"])
     partly = f"diverged with {diverged} of {seeds} seeds" if diverged < seeds else "diverged"
     rounds = ", ".join("-" if count is None else str(count) for count in row["rounds"])
     accuracy = partly if diverged else Number.mean(row["validation"])
-    return [row["method"], _text(row["settings"]), accuracy, rounds]
+    settings = " ".join(f"{key}={value}" for key, value in row["settings"].items())
+    return [row["method"], settings, accuracy, rounds]

@@ -15,7 +15,6 @@ import sqlite3
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from scenarios.run.run_records import PRINTED, read_json
 from scenarios.studies.removal import FIGURES, OF_SETS
 from scenarios.studies.run_list import MARKS, RunEntry, entry
 
+UTF_8 = "utf-8"
 README, SUMMARY, REPORT = "README.md", "summary.json", "report.html"
 MEASURED = (folder_files.MEASURED, drawn_times.FILE)
 FIRST_DATE = 315_532_800.0
@@ -46,22 +46,12 @@ MOST_ROWS = 100
 """Runs of a run set that its README lists"""
 
 
-@dataclass(frozen=True)
-class Archive:
-    """What has been written."""
-
-    path: Path
-    nbytes: int
-    files: tuple[str, ...]
-    notes: tuple[str, ...]
-    """What a reader will miss, or its author should know"""
-
-
-def pack(folder: Path, output: Path | None = None, checkpoints: bool = False) -> Archive:
+def pack(folder: Path, output: Path | None = None, checkpoints: bool = False) -> dict[str, Any]:
     """Write the archive of a run or run set, by default ``<scenario>-<run id>.tar.gz`` in the current folder.
 
-    It holds one folder, ``<scenario>/<run id>``. ScenarioError for a folder that is no run or run set, has committed
-    nothing, or is running; OSError.
+    It holds one folder, ``<scenario>/<run id>``. Returns what ``pack --json`` prints: ``archive``, ``bytes``, ``files``
+    and ``notes`` of what a reader will miss, or its author should know. ScenarioError for a folder that is no run or
+    run set, has committed nothing, or is running; OSError.
     """
     packed = entry(folder) if folder.is_dir() else None
     if packed is None:
@@ -83,13 +73,18 @@ def pack(folder: Path, output: Path | None = None, checkpoints: bool = False) ->
             notes += _stage_run(run, inside, checkpoints, with_report=not packed.is_set)
         if packed.is_set:
             notes += _stage_set(packed, top)
-        _write(top / README, _set_readme(packed, runs) if packed.is_set else _run_readme(packed, top))
+        (top / README).write_text(_set_readme(packed, runs) if packed.is_set else _run_readme(packed, top), UTF_8)
         files = sorted(path for path in place.rglob("*") if path.is_file())
-        texts = [path for path in files if path.suffix not in (".safetensors", ".sqlite")]
-        notes += [f"{path.relative_to(top)} has the path of your home folder" for path in texts if _names_home(path)]
-        _tar(place, files, output, _began(runs[0].folder))
-        names = tuple(str(path.relative_to(place)) for path in files)
-    return Archive(output, output.stat().st_size, names, tuple(notes))
+        for path in files:
+            if path.suffix not in (".safetensors", ".sqlite") and contained(path.read_bytes().decode(UTF_8, "replace")):
+                notes.append(f"{path.relative_to(top)} has the path of your home folder")
+        date = FIRST_DATE
+        with suppress(ValueError):
+            began = str(read_json(runs[0].folder / ENVIRONMENT).get("started_utc", ""))
+            date = max(FIRST_DATE, datetime.fromisoformat(began).timestamp())
+        _tar(place, files, output, date)
+        names = [str(path.relative_to(place)) for path in files]
+    return {"archive": str(output), "bytes": output.stat().st_size, "files": names, "notes": notes}
 
 
 # --- the files of a run -----------------------------------------------------------------------------------------------
@@ -105,7 +100,7 @@ def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool)
     _copy_ledger(folder / LEDGER, place / LEDGER)
     (recorded,) = open_runs([folder])
     if recorded.summary is not None:
-        _write(place / SUMMARY, json.dumps(_relative(recorded.summary), indent=1))
+        (place / SUMMARY).write_text(json.dumps(_relative(recorded.summary), indent=1), UTF_8)
     else:
         yield f"{folder.name} has not ended"
     for copy in plugin_sources.copies(folder):
@@ -128,7 +123,7 @@ def _stage_report(folder: Path, place: Path, name: str = REPORT) -> Iterator[str
         return
     try:
         html.from_folder(folder, place / name)
-        _write(place / name, abbreviated((place / name).read_text(encoding="utf-8")))
+        (place / name).write_text(abbreviated((place / name).read_text(UTF_8)), UTF_8)
     except ReportError as error:
         yield f"there is no report: {error}"
 
@@ -148,17 +143,13 @@ def _copy_ledger(source: Path, target: Path) -> None:
 
 def _copy_text(source: Path, target: Path) -> None:
     with opened(source) as file:
-        _write(target, abbreviated(file.read().decode("utf-8")))
+        target.write_text(abbreviated(file.read().decode(UTF_8)), UTF_8)
 
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with opened(source) as file, target.open("wb") as copy:
         shutil.copyfileobj(file, copy)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _relative(result: Any) -> Any:
@@ -171,11 +162,6 @@ def _relative(result: Any) -> Any:
     return abbreviated(result) if isinstance(result, str) else result
 
 
-def _names_home(path: Path) -> bool:
-    with opened(path) as file:
-        return contained(file.read().decode("utf-8", "replace"))
-
-
 # --- the files of a run set -------------------------------------------------------------------------------------------
 
 
@@ -185,7 +171,8 @@ def _stage_set(packed: RunEntry, place: Path) -> Iterator[str]:
         if path.name in MARKS or (path.suffix == ".json" and OF_SETS.fullmatch(path.name)):
             with opened(path) as file:
                 result = _relative(json.loads(file.read()))
-            _write(place / path.name, json.dumps(result | ({"folder": "."} if "folder" in result else {}), indent=1))
+            result |= {"folder": "."} if "folder" in result else {}
+            (place / path.name).write_text(json.dumps(result, indent=1), UTF_8)
         elif OF_SETS.fullmatch(path.name) and path.suffix in (".csv", ".md", ".tex", ".html"):
             _copy_text(path, place / path.name)
     figures = folder / FIGURES
@@ -205,7 +192,7 @@ def _run_readme(packed: RunEntry, place: Path) -> str:
     if run.summary is None or PRINTED - run.summary.keys():
         rows = [
             ("rounds", str(run.completed)),
-            ("accuracy, final", _percent(run.final())),
+            ("accuracy, final", _accuracy(run)),
             ("state", packed.state_text),
         ]
     else:
@@ -223,7 +210,7 @@ def _set_readme(packed: RunEntry, runs: Sequence[RunEntry]) -> str:
             run.method,
             str(run.scenario.get("seed", "")),
             str(run.completed),
-            _percent(run.final()),
+            _accuracy(run),
             format_seconds(run.rounds[-1].end_s),
             format_bytes(run.total("bytes_down") + run.total("bytes_up")),
             format_joules(run.total("joules")),
@@ -296,19 +283,11 @@ def _escaped(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", one_paragraph(abbreviated(text.replace("\n", ", "))))
 
 
-def _percent(accuracy: float | None) -> str:
-    return "" if accuracy is None else percent(accuracy)
+def _accuracy(run: RecordedRun) -> str:
+    return "" if (accuracy := run.final()) is None else percent(accuracy)
 
 
 # --- the archive ------------------------------------------------------------------------------------------------------
-
-
-def _began(folder: Path) -> float:
-    """When a run began, in seconds since 1970."""
-    with suppress(ValueError):
-        began = str(read_json(folder / ENVIRONMENT).get("started_utc", ""))
-        return max(FIRST_DATE, datetime.fromisoformat(began).timestamp())
-    return FIRST_DATE
 
 
 def _tar(place: Path, files: Sequence[Path], output: Path, date: float) -> None:

@@ -38,8 +38,6 @@ ASYNCHRONOUS = ("fedasync", "fedbuff")
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the contract."""
-
     name: str
     holds: bool
     detail: str
@@ -62,24 +60,27 @@ class Examination:
         if first is None:
             return
         self._tried("3 workers", lambda: self._run(loaded, folder, "three", 3), lambda run: self._same(first, run))
-        self._tried("resume", lambda: self._interrupted(loaded, folder), lambda run: self._resumed(first, run))
-        self._note("absence", *self._absence(first))
+
+        def resumed(run: Path) -> tuple[bool, str]:
+            holds, detail = self._same(first, run)
+            condition = ", stopped after each" if holds else " if the run is stopped after each round"
+            return holds, f"{detail}{condition}"
+
+        self._tried("resume", lambda: self._interrupted(loaded, folder), resumed)
+        self.findings.append(Finding("absence", *self._absence(first)))
         if "rounds.policy" not in self.overrides:
             for policy in ASYNCHRONOUS:
                 self._variant(policy, folder, {"rounds.policy": policy})
         self._variant("fixed_point", folder, {"aggregate.sum": "fixed_point"})
-
-    def _note(self, name: str, holds: bool, detail: str) -> None:
-        self.findings.append(Finding(name, holds, detail))
 
     def _tried(self, name: str, make: Callable[[], Path], judge: Callable[[Path], tuple[bool, str]]) -> Path | None:
         """Note what a run gives; its folder, or None if it failed."""
         try:
             run = make()
         except (RunFailed, PoolError) as error:
-            self._note(name, False, str(error).partition("\nrun folder:")[0])
+            self.findings.append(Finding(name, False, str(error).partition("\nrun folder:")[0]))
             return None
-        self._note(name, *judge(run))
+        self.findings.append(Finding(name, *judge(run)))
         return run
 
     def _run(self, loaded: Loaded, folder: Path, name: str, workers: int) -> Path:
@@ -110,7 +111,7 @@ class Examination:
         try:
             loaded = load(BASE, {**self.overrides, **setting})
         except ScenarioError as error:
-            self._note(name, True, f"refused: {error}")
+            self.findings.append(Finding(name, True, f"refused: {error}"))
             return
         self._tried(name, lambda: self._run(loaded, folder, name, 2), self._costs)
 
@@ -130,10 +131,6 @@ class Examination:
         if differing:
             return False, f"round {differing[0] + 1} differs"
         return False, f"{len(chains[1])} rounds of {len(chains[0])}"
-
-    def _resumed(self, first: Path, second: Path) -> tuple[bool, str]:
-        holds, detail = self._same(first, second)
-        return holds, f"{detail}, stopped after each" if holds else f"{detail} if the run is stopped after each round"
 
     @staticmethod
     def _absence(run: Path) -> tuple[bool, str]:
@@ -155,6 +152,10 @@ class _AfterEachRound(RunObserver):
 
     def on_round(self, progress: RoundFinished) -> bool:
         return True
+
+
+def _rows(run: Path, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in read(run / "ledger.sqlite", query)]
 
 
 def plugin_point(name: str) -> PluginPoint:
@@ -198,11 +199,6 @@ def check_plugin(
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Print the table."""
     print(f"{result['plugin']} as {result['key']}")
     for finding in result["findings"]:
         print(f"  {'holds' if finding['holds'] else 'FAILS':6} {finding['name']:12} {finding['detail']}")
-
-
-def _rows(run: Path, query: str) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in read(run / "ledger.sqlite", query)]

@@ -6,7 +6,6 @@ writes one file: this machine as a device that a scenario's fleet can name.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
@@ -59,14 +58,19 @@ def examine() -> dict[str, Any]:
     """What ``doctor --json`` prints."""
     memory, cache = psutil.virtual_memory(), cache_folder()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for name in ("fedbr-edge", *PACKAGES):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
     return {
         "cores": default_workers(),
         "memory_bytes": memory.total,
         "memory_available_bytes": memory.available,
         "gpus": gpus(),
         "platform": platform.platform(),
-        "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in ("fedbr-edge", *PACKAGES)},
+        "versions": versions,
         "data": {name: find_data(name, None, cache) for name in DATASETS},
         "data_folder": os.environ.get(ENVIRONMENT),
         "cache": {"folder": str(cache), "bytes": folder_nbytes(cache)},
@@ -95,20 +99,11 @@ def socket_problem(folder: Path) -> str | None:
     return None
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def show(found: Mapping[str, Any], stream: IO[str] | None = None) -> None:
-    """`examine` for people."""
     terminal.print_facts(rows(found), stream)
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(name, text)"""
     yield "cores", str(found["cores"])
     yield "memory", f"{format_bytes(found['memory_bytes'])}, {format_bytes(found['memory_available_bytes'])} available"
     yield "GPUs", ", ".join(found["gpus"]) or "none"
@@ -147,8 +142,12 @@ def calibrate(
     path = cache_folder() / "devices" / f"{name}.toml"
     if not quiet:
         print(f"fedbr: {QUICK_NOTICE if quick else NOTICE}", file=sys.stderr, flush=True)
-    with _terminated_as_interrupted():
+    # SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that the measuring process is ended too.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
         measured = _measure(quick, passes)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     row = profile(measured, devices()[LIKE])
     measurements = predicted(Device(name=name, **row), measured["measurements"])
     result = {
@@ -193,16 +192,6 @@ def errors(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that the measuring process is ended too."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _measure(quick: bool, passes: int | None = None) -> dict[str, Any]:
     """The output of `edge.profile.calibrate` under the workers' settings; that process ends with this one."""
     options = [*(["--quick"] if quick else []), *(["--passes", str(passes)] if passes is not None else [])]
@@ -230,7 +219,10 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
     found: dict[str, float] = measured["flops_per_second"]
     ratios = {family: figure / like.flops_per_second["conv"] for family, figure in like.flops_per_second.items()}
     others = {family: found["conv"] * ratio for family, ratio in ratios.items() if family not in found}
-    clock_hz = _clock_hz()
+    clock_hz = None  # the processor's highest clock, or its present one if that is unknown
+    if clock := psutil.cpu_freq():
+        clock_hz = _rounded((clock.max or clock.current) * 1e6) or None
+    processor = numerics.processor_fields().get("model name") or platform.machine()
     taken = [f"throughput of {' and '.join(others)} (conv times its ratio)"] if others else []
     networks = len({row["model"] for row in measured["measurements"] if row["fitted"]})
     return {
@@ -243,7 +235,7 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
         "idle_watts": like.idle_watts,
         "clock_hz": clock_hz or ASSUMED_CLOCK_HZ,
         "source": "rates by kind of operation, throughputs and step overhead: CPU time of one core "
-        f"({_processor()}) in training {networks} reference networks with torch {measured['torch']}, "
+        f"({processor}) in training {networks} reference networks with torch {measured['torch']}, "
         "by fedbr doctor --calibrate; "
         f"memory{' and clock' if clock_hz else ''}: as the system tells; of {like.name}: "
         f"{', '.join([*taken, 'both powers'])}",
@@ -259,16 +251,6 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
 
 def _rounded(figure: float) -> float:
     return float(f"{figure:.4g}")
-
-
-def _clock_hz() -> float | None:
-    """The processor's highest clock, or its present one if that is unknown; None if both are."""
-    clock = psutil.cpu_freq()
-    return _rounded((clock.max or clock.current) * 1e6) or None if clock else None
-
-
-def _processor() -> str:
-    return numerics.processor_fields().get("model name") or platform.machine()
 
 
 def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:

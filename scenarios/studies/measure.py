@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +23,21 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.aggregation.server import Model
+from coordinator.records import foreign, names
 from coordinator.records.chain import initial_hash
+from coordinator.records.checkpoints import restore_server
+from coordinator.records.names import CHECKPOINTS, STATE, VECTORS
+from coordinator.records.resume import resume_checkpoint
 from coordinator.records.round_record import EvalResult
+from coordinator.records.store import Ledger
 from coordinator.rounds.evaluation import Evaluation, EvaluationScope, PoolEvaluator, evaluated_examples, result
-from coordinator.rounds.run import FederatedRun
+from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, TaskGroup
-from edge.protocol.config import ComponentConfig, Job
-from edge.protocol.files import write_text
+from costmodel.clock import Clock
+from edge.protocol.config import ComponentConfig, Job, ModelProfile
+from edge.protocol.files import opened, write_text
 from edge.protocol.home import shared
 from edge.protocol.messages import GLOBAL, LOCAL_MODEL, OWN_COMPONENT, SUBVALUE, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
@@ -43,8 +51,8 @@ from scenarios.config.schema import EvalSection
 from scenarios.run import builder, evaluated_clients, run_errors, runner
 from scenarios.run.folder_files import run_lock
 from scenarios.run.host import Host
+from scenarios.run.observer import Observers
 from scenarios.run.run_folder import RunFolder
-from scenarios.studies.restored_run import copied_ledger, restored_run
 
 LOCAL_VISIT = "edge.training.measured_visit:MeasuredVisit"
 VISITS_PER_WORKER = 2
@@ -61,8 +69,6 @@ Tell = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """What is to be measured."""
-
     loaded: Loaded
     """The run's scenario"""
     evaluation: EvalSection
@@ -90,25 +96,24 @@ def plan(
         if name not in {row.name for row in rows if row.options is not None}:
             raise ScenarioError(f"{key}: no metric of --metrics {metrics} has options of that name")
         given.setdefault(name, {})[option] = value
-    options = {row.name: _options(row.name, row.options, given) for row in rows if row.options is not None}
+    options = {}
+    for row in rows:
+        if row.options is None:
+            continue
+        try:
+            options[row.name] = row.options.model_validate(given.get(row.name, {})).model_dump()
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join([f"{OPTIONS}{row.name}", *map(str, first["loc"])])
+            fields = [f"{OPTIONS}{row.name}.{name}" for name in row.options.model_fields]
+            parts, choices = error_message(first, key, {name: name for name in fields})
+            raise ScenarioError(*parts, key=key, choices=choices) from None
     own = loaded.method.objective.has_global_model
     if clients not in (None, "local", "evaluated", "none"):
         raise ScenarioError(f"--clients {clients}: must be local, evaluated or none")
     models: Any = clients or ("local" if own else "evaluated")
     evaluation = replace(loaded.scenario.eval, metrics=chosen, metric_options=options)
     return MeasurePlan(loaded, evaluation, _stored_round(folder, round), models)
-
-
-def _options(name: str, kind: Any, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    try:
-        options: dict[str, Any] = kind.model_validate(given.get(name, {})).model_dump()
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join([f"{OPTIONS}{name}", *map(str, first["loc"])])
-        known = {f"{OPTIONS}{name}.{field}": f"{OPTIONS}{name}.{field}" for field in kind.model_fields}
-        parts, choices = error_message(first, key, known)
-        raise ScenarioError(*parts, key=key, choices=choices) from None
-    return options
 
 
 def _stored_round(folder: Path, round: int | None) -> int:
@@ -135,12 +140,7 @@ def _stored_round(folder: Path, round: int | None) -> int:
 
 
 def measure(
-    request: MeasurePlan,
-    folder: Path,
-    host: Host,
-    launcher: WorkerLauncher,
-    stopped: Callable[[], bool],
-    tell: Tell,
+    request: MeasurePlan, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], tell: Tell
 ) -> dict[str, Any]:
     """Measure, and return what ``measure --json`` prints.
 
@@ -194,16 +194,12 @@ class CountedWorkers:
 
     @property
     def size(self) -> int:
-        """Number of workers."""
         return self.pool.size
 
     def build(self, make: Callable[[], Payload]) -> Any:
-        """As of the pool."""
         return self.pool.build(make)
 
     def submit(self, tasks: Sequence[PoolTask], on_reply: ReplyHandler) -> TaskGroup:
-        """As of the pool."""
-
         def counted(task: PoolTask, reply: Reply) -> None:
             if isinstance(reply, Score) and reply.payload:
                 self.vectors[reply.client] = reply.payload
@@ -230,7 +226,6 @@ class _Measuring:
         self.scope = EvaluationScope("clients", "clients", self.split, frozenset(self.metrics), keeps_values=True)
 
     def result(self) -> dict[str, Any]:
-        """All but the folder and the seconds."""
         request, scenario, run = self.request, self.request.loaded.scenario, self.run
         models, batch = self._server_models(), self.job.eval_batch
         count = self.job.scored(run.description.test_count)
@@ -300,7 +295,6 @@ class _Measuring:
         return values
 
     def _visit(self, client: int) -> PoolTask:
-        """The next visit of a client, with its draws."""
         run = self.run
         visit = run.prepare(client, run.rounds, run.visits if run.is_asynchronous else None)
         dispatch = visit.dispatch
@@ -366,3 +360,72 @@ def progress_lines(say: Callable[[str], None]) -> Tell:
             say(f"{done} of {planned} tasks are done")
 
     return tell
+
+
+# --- a run as it was at a checkpoint ----------------------------------------------------------------------------------
+
+
+COPIED_PAGES = 4096
+"""At a time; signals are handled in between"""
+
+
+def copied_ledger(loaded: Loaded, round: int, folder: Path, place: Path) -> Ledger:
+    """A copy of the ledger up to the checkpoint, beside the files of that."""
+    copy = place / "ledger.sqlite"
+    with (
+        contextlib.closing(foreign.connect(folder / copy.name)) as source,
+        contextlib.closing(sqlite3.connect(copy)) as target,
+    ):
+        source.backup(target, pages=COPIED_PAGES)
+    ledger = Ledger(copy, None, loaded.method.objective.table)
+    ledger.truncate_after(round)
+    files = [(CHECKPOINTS, name) for number, name, _ in ledger.checkpoints() if number == round]
+    files += [(STATE, name) for name, _ in ledger.client_states(round).values()]
+    files += [(VECTORS, name) for name, _ in ledger.client_vectors(round).values()]
+    for kind in names.PLACES:
+        (place / kind).mkdir()
+    for kind, name in dict.fromkeys(files):
+        if names.is_valid(kind, name):  # others are refused by `resume_checkpoint`
+            source_file, target_file = folder / kind / name, place / kind / name
+            try:
+                os.link(source_file, target_file, follow_symlinks=False)
+            except FileNotFoundError:  # `resume_checkpoint` names it
+                pass
+            except OSError:  # another disk
+                with opened(source_file) as file, target_file.open("wb") as other:
+                    shutil.copyfileobj(file, other)
+    return ledger
+
+
+def restored_run(
+    loaded: Loaded,
+    round: int,
+    job: Job,
+    profile: ModelProfile,
+    initial: Payload,
+    pool: Pool,
+    ledger: Ledger,
+    place: Path,
+    stopped: Callable[[], bool],
+) -> FederatedRun:
+    """The run at its checkpoint."""
+    fleet = builder.with_operations(loaded, builder.fleet(loaded), profile)
+    run, store = builder.federated_run(
+        loaded,
+        job,
+        profile,
+        builder.server(loaded, profile, initial, place),
+        Clock(fleet),
+        pool,
+        ledger,
+        place,
+        Observers((), stopped),
+        refused=builder.refused(loaded, fleet, profile),
+        stop_at_target=False,
+    )
+    resume_checkpoint(run, store)
+    if ledger.checkpoints()[0][0] != round:
+        raise RunFailed(f"round {round + 1}: its checkpoint is damaged")
+    if run.history is not None:
+        restore_server(run.server, run.history.checkpoint)
+    return run

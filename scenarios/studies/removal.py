@@ -21,14 +21,13 @@ from coordinator.records.names import PLACES, is_valid
 from coordinator.records.store import NEWEST_FILES, Ledger, read
 from edge.data import decoded_cache
 from edge.data.partitioning import VERSION as PARTITION_VERSION
-from edge.protocol.files import is_locked
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.run import folder_files
 from scenarios.run.folder_files import run_lock
 from scenarios.run.run_folder import ENVIRONMENT, LEDGER
 from scenarios.run.run_records import read_json
-from scenarios.studies.run_list import MARKS, RunEntry, entries, entry, half_made
+from scenarios.studies.run_list import MARKS, RunEntry, entries, entry, half_made, has_lock
 
 TABLES = r"(rounds|rounds-evaluations|rounds-logged)\.(csv|parquet)|runs\.html"
 """Files that ``fedbr report`` writes beside its page"""
@@ -57,17 +56,11 @@ def removable(folders: Sequence[Path]) -> list[RunEntry]:
             raise ScenarioError(
                 one_paragraph(f"{folder}: {why if folder.exists() or folder.is_symlink() else 'no such folder'}")
             )
-        running = [each for each in (*found.runs, found) if each.state == "running" or _is_locked(each.folder)]
+        running = [each for each in (*found.runs, found) if each.state == "running" or has_lock(each.folder)]
         if running:
             raise ScenarioError(one_paragraph(f"{running[0].folder}: is running; stop it first"))
         known.setdefault(folder.resolve(), found)
     return list(known.values())
-
-
-def _is_locked(folder: Path) -> bool:
-    with suppress(OSError):
-        return is_locked(folder)
-    return False
 
 
 def remove(found: RunEntry) -> list[Path]:
@@ -75,20 +68,17 @@ def remove(found: RunEntry) -> list[Path]:
     with run_lock(found.folder):
         for run in found.runs:
             with run_lock(run.folder):
-                _remove_run(run.folder)
+                _unlink(run.folder, BESIDE_REPORTS)
+                folder_files.discard(run.folder)
         if found.is_set:
             _remove_set(found.folder)
         else:
-            _remove_run(found.folder)
+            _unlink(found.folder, BESIDE_REPORTS)
+            folder_files.discard(found.folder)
     if not found.folder.exists():
         return []
     left = [path for path in sorted(found.folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
     return left or [found.folder]
-
-
-def _remove_run(folder: Path) -> None:
-    _unlink(folder, BESIDE_REPORTS)
-    folder_files.discard(folder)
 
 
 def _remove_set(folder: Path) -> None:
@@ -178,27 +168,19 @@ def _tree(folder: Path, why: str) -> Waste:
 def _of_cache(runs: Sequence[RunEntry]) -> Iterator[Waste]:
     cache = cache_folder()
     for kind, version in (("data", decoded_cache.VERSION), ("shares", PARTITION_VERSION)):
-        for folder in _folders(cache / kind):
-            if folder.name != version:
+        place = cache / kind
+        for folder in sorted(place.iterdir()) if place.is_dir() else ():
+            if folder.is_dir() and not folder.is_symlink() and folder.name != version:
                 yield _tree(folder, "of another version of fedbr")
         yield from (_tree(each, "left half made") for each in half_made([cache / kind / version]) if _is_old(each))
     replaced = decoded_cache.replaced(cache)
-    used = {_data_sha256(run.folder) for run in runs} if replaced else set()
+    used = set()
+    for run in runs if replaced else ():
+        with suppress(ValueError, KeyError, TypeError):
+            used.add(str(read_json(run.folder / ENVIRONMENT)["data"]["sha256"]))
     for folder, sha256 in replaced:
         if sha256 not in used:
             yield _tree(folder, "decoded from files that have been replaced")
-
-
-def _folders(place: Path) -> list[Path]:
-    with suppress(OSError):
-        return sorted(each for each in place.iterdir() if each.is_dir() and not each.is_symlink())
-    return []
-
-
-def _data_sha256(run: Path) -> str | None:
-    with suppress(ValueError, KeyError, TypeError):
-        return str(read_json(run / ENVIRONMENT)["data"]["sha256"])
-    return None
 
 
 def _kept_checkpoints(run: RunEntry) -> Waste | None:
@@ -218,17 +200,16 @@ def _kept_checkpoints(run: RunEntry) -> Waste | None:
         if is_valid(place.name, path.name) and path.name not in newest
     ]
     nbytes = sum(path.lstat().st_size for path in others)
-    keep = partial(_keep_newest, run.folder)
-    return Waste(run.folder, "checkpoints beside the newest two", nbytes, keep) if others else None
+
+    def keep_newest() -> None:
+        with run_lock(run.folder):
+            folder_files.check(run.folder)
+            with closing(Ledger(run.folder / LEDGER, None)) as ledger:
+                ledger.keep_newest()
+            remove_all(run.folder, but=_newest(run.folder))
+
+    return Waste(run.folder, "checkpoints beside the newest two", nbytes, keep_newest) if others else None
 
 
 def _newest(folder: Path) -> set[str]:
     return {str(row["file"]) for row in read(folder / LEDGER, NEWEST_FILES)}
-
-
-def _keep_newest(folder: Path) -> None:
-    with run_lock(folder):
-        folder_files.check(folder)
-        with closing(Ledger(folder / LEDGER, None)) as ledger:
-            ledger.keep_newest()
-        remove_all(folder, but=_newest(folder))

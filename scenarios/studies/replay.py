@@ -113,7 +113,14 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
     fresh = shlex.join(["fedbr", "run", file, *words(overrides)])
-    _check_overrides(overrides, fresh)
+    for key in overrides:
+        if key.split(".")[0] not in TABLES and key not in KEYS and not key.startswith(f"{POLICY_OPTIONS}."):
+            raise ScenarioError(
+                f"{key}: would change the training; a replay takes {', '.join(TABLES)} and {', '.join(KEYS)}; to train "
+                f"anew: {fresh}",
+                key=key,
+                source=COMMAND_LINE,
+            )
     for rounds in (recorded.scenario.rounds, loaded.scenario.rounds):
         if rounds.is_asynchronous:
             raise ScenarioError(
@@ -138,17 +145,6 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     return PreparedReplay(record, loaded, target, description, drawn, refused, fresh)
 
 
-def _check_overrides(overrides: Mapping[str, Any], fresh: str) -> None:
-    for key in overrides:
-        if key.split(".")[0] not in TABLES and key not in KEYS and not key.startswith(f"{POLICY_OPTIONS}."):
-            raise ScenarioError(
-                f"{key}: would change the training; a replay takes {', '.join(TABLES)} and {', '.join(KEYS)}; to train "
-                f"anew: {fresh}",
-                key=key,
-                source=COMMAND_LINE,
-            )
-
-
 # --- side by side -----------------------------------------------------------------------------------------------------
 
 
@@ -159,7 +155,6 @@ def time_to(target: float | None, rows: Sequence[RoundRow]) -> float | None:
 
 
 def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
-    """Print the result of `replay` as a table."""
     table = Table(show_edge=False, header_style="bold", pad_edge=False)
     table.add_column(f"{result['method']}, {result['rounds']} rounds", no_wrap=True)
     for name in ("recorded", "replayed"):
@@ -175,8 +170,6 @@ def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
 
 
 def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """(name, [recorded, replayed]) for the table."""
-
     def pair(key: str, quantity: Quantity) -> list[str]:
         return cells(quantity, result[key], missing="not reached")
 

@@ -53,8 +53,6 @@ BUDGETS = (*FLEET_RULES, SECONDS)
 
 @dataclass(frozen=True)
 class RecordedRounds:
-    """The rows of a run's ledger."""
-
     rounds: Sequence[RoundRow]
     visits: Mapping[int, Mapping[int, VisitRow]]
     """Round -> client -> its visit, without the messages of late visits that went on."""
@@ -91,7 +89,6 @@ class RecordedRounds:
 
     @property
     def completed(self) -> int:
-        """The number of whole rounds."""
         return sum(not row.cut_by and row.round in self.visits for row in self.rounds)
 
 
@@ -173,6 +170,12 @@ class RetimedRun:
                 f"keep, so it cannot be replayed; to train anew: {self.fresh}"
             )
         self.server = RetimedServer(server_side)
+
+        def is_stopped() -> bool:
+            if self.run.rounds == len(self.record.rounds) and self.record.stopped_by in (None, *EARLY):
+                raise _EndOfRecord  # of an unfinished run's ledger
+            return False
+
         # A target ends the replay only if it ended the run.
         ending = ready.target if self.record.stopped_by == TARGET else None
         self.run = FederatedRun(
@@ -191,7 +194,7 @@ class RetimedRun:
             selection=builder.client_selection(loaded, description),
             eval_every=loaded.scenario.eval.every,
             on_round=lambda progress: None,
-            is_stopped=self._is_stopped,
+            is_stopped=is_stopped,
             refused=ready.refused,
         )
 
@@ -211,12 +214,6 @@ class RetimedRun:
     def _refuse(self, reason: str, round: int) -> NoReturn:
         raise OtherVisits(f"round {round + 1}: {reason}", self.fresh)
 
-    def _is_stopped(self) -> bool:
-        """Never; raises _EndOfRecord at the end of an unfinished run's ledger."""
-        if self.run.rounds == len(self.record.rounds) and self.record.stopped_by in (None, *EARLY):
-            raise _EndOfRecord
-        return False
-
     # --- in place of workers and ledger -------------------------------------------------------------------------------
 
     def reorder_buffer(self) -> ReorderBuffer:
@@ -229,8 +226,6 @@ class RetimedRun:
         on_update: Callable[[Update], None],
         weights: Mapping[int, float] | None = None,
     ) -> TaskGroup:
-        """The recorded results of these visits."""
-
         def answer() -> None:
             for update in self._updates(visits):
                 on_update(update)
@@ -242,7 +237,6 @@ class RetimedRun:
         return visit
 
     def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:
-        """The recorded kind of the visit."""
         return self.record.visits[self.run.rounds][visit.client].kind, update
 
     def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
@@ -310,8 +304,6 @@ class RetimedRun:
         return Update(visit.client, visit.rng_round, {"loss": row.loss, **reported}, {})
 
     def evaluate(self, round: int, clients: Sequence[int] | None = None) -> PendingEvaluation:
-        """The recorded evaluation."""
-
         def recorded() -> EvalResult:
             index = len(self.rounds_done)
             row = self.record.rounds[index] if index < len(self.record.rounds) else None
@@ -337,7 +329,6 @@ class RetimedRun:
         return Snapshot(self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else "")
 
     def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
-        """Take note of a round."""
         self.rounds_done.append(row)
         self.visits_done += pending.record.visits
         self.evaluations_done += pending.record.evaluations

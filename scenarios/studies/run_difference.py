@@ -50,8 +50,6 @@ Pairs = Mapping[str, tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class RunDifference:
-    """The difference of A and B."""
-
     a: str
     b: str
     keys: Pairs
@@ -88,17 +86,25 @@ def difference(a: Source, b: Source) -> RunDifference:
     before_name, after_name = (side if isinstance(side, str) else UNNAMED for side in (a, b))
     runs = [_run(side) if isinstance(side, str) and Path(side).is_dir() else None for side in (a, b)]
     device = next((RunFolder(run.folder).environment.device for run in runs if run is not None), None)
-    before, after = (
-        _keys(name, device) if run is None else run.settings for name, run in zip((a, b), runs, strict=True)
-    )
-    keys = _differing(before, after)
+    settings = []
+    for side, run in zip((a, b), runs, strict=True):
+        if run is None:  # beside a run, with the defaults of the device that this run was on
+            loaded = load(side)
+            loaded = loaded if device is None else builder.on_device(loaded, device)
+        settings.append(resolved_keys(loaded.scenario) if run is None else run.settings)
+    keys = _differing(*settings)
     first, second = runs
     if first is None or second is None:
         return RunDifference(before_name, after_name, keys, {}, {}, None, None, (), None)
     where, columns = _first_round(first, second)
+    environments = []
+    for run in (first, second):
+        recorded = read_json(run.folder / "environment.json")
+        known = dict(leaves({key: recorded[key] for key in ENVIRONMENT if key in recorded}))
+        environments.append(known | {"data": recorded.get("data", {}).get("sha256")})
     return RunDifference(
         *(before_name, after_name, keys),
-        _differing(*(_environment(run) for run in (first, second))),
+        _differing(*environments),
         {key: tuple(_result(run, key) for run in (first, second)) for key in RESULTS},
         (first.completed, second.completed),
         where,
@@ -113,18 +119,6 @@ def _run(name: str) -> RecordedRun:
         inside = f": name one of its runs, such as {found.runs[0].folder}" if found.runs else ", without a run"
         raise ReportError(f"{name} is the folder of a {found.kind_text}{inside}")
     return open_runs([Path(name)])[0]
-
-
-def _keys(scenario: Source, device: str | None) -> Mapping[str, Any]:
-    """The keys of a scenario; beside a run's, with the defaults of the device that this run was on."""
-    loaded = load(scenario)
-    return resolved_keys((loaded if device is None else builder.on_device(loaded, device)).scenario)
-
-
-def _environment(run: RecordedRun) -> dict[str, Any]:
-    recorded = read_json(run.folder / "environment.json")
-    known = {key: recorded[key] for key in ENVIRONMENT if key in recorded}
-    return dict(leaves(known)) | {"data": recorded.get("data", {}).get("sha256")}
 
 
 def _result(run: RecordedRun, key: str) -> Any:
@@ -144,17 +138,15 @@ def _first_round(a: RecordedRun, b: RecordedRun) -> tuple[int | None, tuple[str,
     """(the first round, from 1, that differs, its columns)."""
     index = _first_index(a.rounds, b.rounds)
     if index is not None:
-        pair = [run.rounds[index - 1] if index <= len(run.rounds) else None for run in (a, b)]
-        return index, _columns(*pair)
+        if index > min(len(a.rounds), len(b.rounds)):
+            return index, ()
+        rows = (a.rounds[index - 1], b.rounds[index - 1])
+        return index, tuple(name for name in RoundRow._fields if getattr(rows[0], name) != getattr(rows[1], name))
     begins = [run.query("SELECT value FROM meta WHERE key = 'genesis'")[0]["value"] for run in (a, b)]
     if begins[0] != begins[1]:
         return None, ()
     chains = ([row["chain"] for row in run.query("SELECT chain FROM rounds ORDER BY round")] for run in (a, b))
     return _first_index(*chains), ()
-
-
-def _columns(a: RoundRow | None, b: RoundRow | None) -> tuple[str, ...]:
-    return () if a is None or b is None else tuple(name for name in a._fields if getattr(a, name) != getattr(b, name))
 
 
 def _first_index(a: Sequence[Any], b: Sequence[Any]) -> int | None:
@@ -165,7 +157,6 @@ def _first_index(a: Sequence[Any], b: Sequence[Any]) -> int | None:
 
 
 def show(result: RunDifference) -> None:
-    """Print what differs."""
     terminal.print_facts([("A", result.a), ("B", result.b)])
     for title, pairs in (("scenario", result.keys), ("environment", result.environment)):
         rows = [[key, *(labels.value_text(value) for value in pair)] for key, pair in pairs.items()]

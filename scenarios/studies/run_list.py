@@ -13,7 +13,7 @@ import sqlite3
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -80,12 +80,10 @@ class RunEntry:
 
     @property
     def is_set(self) -> bool:
-        """Whether it is the folder of several runs."""
         return self.kind != RUN
 
     @property
     def kind_text(self) -> str:
-        """The kind as people say it."""
         return "comparison" if self.kind == "compare" else self.kind
 
     @property
@@ -140,13 +138,13 @@ def entry(folder: Path) -> RunEntry | None:
 
 def half_made(folders: Sequence[Path]) -> list[Path]:
     """Folders below these that processes have left half filled, or fill now."""
-    return [Path(place, name) for top in folders for place, name in _hidden(top) if HALF_MADE.fullmatch(name)]
-
-
-def _hidden(top: Path) -> Iterator[tuple[str, str]]:
-    for place, names, _ in os.walk(top):
-        yield from ((place, name) for name in names if name.startswith(".") and not Path(place, name).is_symlink())
-        names[:] = [name for name in names if not name.startswith(".") and name not in folder_files.FOLDERS]
+    half = []
+    for top in folders:
+        for place, names, _ in os.walk(top):
+            paths = (Path(place, name) for name in names if HALF_MADE.fullmatch(name))
+            half += [path for path in paths if not path.is_symlink()]
+            names[:] = [name for name in names if not name.startswith(".") and name not in folder_files.FOLDERS]
+    return half
 
 
 def _in_order(several: Iterable[RunEntry]) -> list[RunEntry]:
@@ -206,7 +204,7 @@ def _run_set(folder: Path, names: Sequence[str], mark: Path) -> RunEntry | None:
     )
     states = {run.state for run in runs}
     state: State = "finished" if states == {"finished"} else "unfinished"
-    if "running" in states or _is_locked(folder):
+    if "running" in states or has_lock(folder):
         state = "running"
     state = "damaged" if problem else state
     changed = max([_changed([folder / mark.name]), *(run.modified for run in runs)])
@@ -233,7 +231,7 @@ def _run(folder: Path, in_set: bool) -> RunEntry:
     state: State = "finished" if not is_early else "stopped" if values.get("stopped_by") else "unfinished"
     if problem:
         state = "damaged"
-    elif is_early and _is_locked(folder):
+    elif is_early and has_lock(folder):
         state = "running"
     changed = _changed(folder / name for name in (*folder_files.LEDGER, SCENARIO))
     return RunEntry(folder, RUN, name, state, _size(folder), changed, problem=one_paragraph(problem), **values)
@@ -258,27 +256,24 @@ def _of_ledger(ledger: Path) -> dict[str, Any]:
 
 
 def _of_summary(ledger: Path) -> dict[str, Any]:
-    rows = _query(ledger, "SELECT length(value) AS nbytes, value FROM meta WHERE key = 'summary' LIMIT 1")
-    if not rows:
-        return {}
-    if not isinstance(rows[0]["value"], str) or rows[0]["nbytes"] > MOST_RECORD_NBYTES:
-        raise ValueError("its summary is none, or too long")
-    summary = run_records.parsed(rows[0]["value"], run_records.SummaryRecord)
-    keys = ("method", "seed", "rounds", "accuracy", "stopped_by")
-    return {key: summary[key] for key in keys if key in summary}
+    text = "SELECT length(value) AS nbytes, value FROM meta WHERE key = 'summary' LIMIT 1"
+    for row in read(ledger, text, limit_seconds=MOST_SECONDS):
+        if not isinstance(row["value"], str) or row["nbytes"] > MOST_RECORD_NBYTES:
+            raise ValueError("its summary is none, or too long")
+        summary = run_records.parsed(row["value"], run_records.SummaryRecord)
+        keys = ("method", "seed", "rounds", "accuracy", "stopped_by")
+        return {key: summary[key] for key in keys if key in summary}
+    return {}
 
 
 def _of_rounds(ledger: Path) -> dict[str, Any]:
-    last = _query(ledger, "SELECT MAX(round) AS last FROM rounds")[0]["last"]
-    scores = _query(ledger, "SELECT accuracy FROM rounds WHERE accuracy IS NOT NULL ORDER BY round DESC LIMIT 1")
+    last = read(ledger, "SELECT MAX(round) AS last FROM rounds", limit_seconds=MOST_SECONDS)[0]["last"]
+    score = "SELECT accuracy FROM rounds WHERE accuracy IS NOT NULL ORDER BY round DESC LIMIT 1"
+    scores = read(ledger, score, limit_seconds=MOST_SECONDS)
     accuracy = scores[0]["accuracy"] if scores else None
     if not isinstance(last, int | None) or not isinstance(accuracy, float | None):
         raise ValueError("table rounds: holds a value that no run writes")
     return {"rounds": 0 if last is None else last + 1, "accuracy": accuracy}
-
-
-def _query(ledger: Path, sql: str) -> list[sqlite3.Row]:
-    return read(ledger, sql, limit_seconds=MOST_SECONDS)
 
 
 def _of_scenario(file: Path) -> dict[str, Any]:
@@ -290,11 +285,11 @@ def _of_scenario(file: Path) -> dict[str, Any]:
     return {key: tables[key] for key in ("method", "seed") if key in tables}
 
 
-def _is_locked(folder: Path) -> bool:
-    try:
+def has_lock(folder: Path) -> bool:
+    """Whether a process has locked the folder; False where that cannot be seen."""
+    with suppress(OSError):
         return is_locked(folder)
-    except OSError:
-        return False
+    return False
 
 
 def _nbytes(file: Path) -> int:
@@ -367,8 +362,3 @@ def show(listed: Sequence[RunEntry]) -> None:
         ]
         line = (" " * terminal.GAP).join(texts).rstrip()
         console.print(line, style=None if number else "bold", markup=False, highlight=False, soft_wrap=True)
-
-
-def as_json(listed: Sequence[RunEntry]) -> Mapping[str, Any]:
-    """What ``ls --json`` prints."""
-    return {"entries": [each.to_dict() for each in listed]}

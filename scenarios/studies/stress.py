@@ -74,8 +74,6 @@ PERCENTILES = {"p5": 5, "p50": 50, "p95": 95, "p99": 99, "max": 100}
 
 @dataclass(frozen=True)
 class StressRound:
-    """One synchronous round."""
-
     seconds: float
     """Virtual, from beginning to end"""
     wall_seconds: float
@@ -227,17 +225,14 @@ def _timed(
     for first in range(0, chosen.size, part):
         place = slice(first, min(first + part, chosen.size))
         clients = chosen[place]
-        conditions = clock.conditions(clients, number)
-        yield place, conditions, clock.solve(np.full(clients.size, clock.now), _works(clients.size), conditions, until)
-
-
-def _works(visits: int) -> Works:
-    return Works(
-        np.full(visits, VISIT.bytes_down, np.int64),
-        np.full(visits, VISIT.bytes_up, np.int64),
-        np.full(visits, VISIT.flops, np.float64),
-        np.full(visits, VISIT.steps, np.int64),
-    )
+        conditions, count = clock.conditions(clients, number), clients.size
+        works = Works(
+            np.full(count, VISIT.bytes_down, np.int64),
+            np.full(count, VISIT.bytes_up, np.int64),
+            np.full(count, VISIT.flops, np.float64),
+            np.full(count, VISIT.steps, np.int64),
+        )
+        yield place, conditions, clock.solve(np.full(count, clock.now), works, conditions, until)
 
 
 def _percentiles(values: NDArray[Any]) -> dict[str, float]:
@@ -326,12 +321,10 @@ class ResidentMemory:
 
 
 def show(result: dict[str, Any], stream: IO[str] | None = None) -> None:
-    """Print the result of `stress`."""
     terminal.print_facts(rows(result), stream, width=80)
 
 
 def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(name, text)"""
     visit = result["visit"]
     yield "fleet", f"{result['clients']:,} clients, {_shares(DEVICES)}; {_shares(NETWORKS)}"
     yield (

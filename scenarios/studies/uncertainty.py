@@ -49,8 +49,6 @@ MOST_LEFT_OUT_PERCENT = 10
 
 @dataclass(frozen=True)
 class Draws:
-    """How often, from which seed and with which sigmas."""
-
     count: int
     seed: int = 0
     sigmas: Mapping[str, float] = field(default_factory=lambda: SIGMAS)

@@ -141,7 +141,6 @@ def _rows(folder: Path, table: str, round: int, order: str, all_columns: bool = 
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Print the result."""
     if result["same"]:
         print(f"all {result['rounds']} rounds of {result['run_dir']} are bit-identical when repeated")
     elif result["difference"] is None:

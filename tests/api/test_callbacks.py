@@ -15,8 +15,7 @@ from scenarios.api.callbacks import Callback, CallbackObserver, CommittedRound
 from scenarios.config.load import load
 
 ROW = RoundRow(
-    *(0, 0.0, 1.5, 2, 0.25, None, 2.0, 300, 200, 500.0, 1e6, 1e6, 4.0),
-    *(3.0, 0.0, 0, 0.0, 1, "compute", "ab"),
+    *(0, 0.0, 1.5, 2, 0.25, None, 2.0, 300, 200, 500.0, 1e6, 1e6, 4.0), *(3.0, 0.0, 0, 0.0, 1, "compute", "ab")
 )
 
 
@@ -121,7 +120,7 @@ def test_runs_at_the_same_time_are_told_apart_by_their_folders() -> None:
     watch.about("two")
     watch.on_end(None)
     assert diary.lines == [
-        *("one starts", "two starts", "two round 1", "one round 1", "one ends: rounds", "two ends: None"),
+        *("one starts", "two starts", "two round 1", "one round 1", "one ends: rounds", "two ends: None")
     ]
 
 

@@ -37,7 +37,7 @@ def test_ls_gives_runs_as_objects_and_as_a_data_frame(swept: fedbr.RunCollection
     frame = found.to_pandas().set_index("folder")
     assert len(frame) == 5
     assert frame.loc[str(single), ["method", "seed", "rounds", "state", "run_set"]].tolist()[:4] == [
-        *("fedavg", 3, 1, "finished"),
+        *("fedavg", 3, 1, "finished")
     ]
     assert frame["run_set"].value_counts().to_dict() == {str(several): 4}
     assert fedbr.ls(single)[0].rounds == 1

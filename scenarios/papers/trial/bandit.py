@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.records.store import read
-from scenarios.experiment.results import Trails
-from scenarios.experiment.statistics import paired
+from scenarios.experiment.statistics import Trails, paired
 from scenarios.papers.trial.tables import READ_AS, compared
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial
 from scenarios.report.tables import Table

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.experiment.results import Trails
 from scenarios.experiment.run_set import is_interrupted
+from scenarios.experiment.statistics import Trails
 from scenarios.papers.trial.scaling import SpeedFactors, rescaled
 from scenarios.papers.trial.tables import percent_of
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow

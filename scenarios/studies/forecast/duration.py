@@ -71,7 +71,6 @@ class RunDuration:
 
     @property
     def seconds(self) -> float:
-        """Of the whole run."""
         return self.rounds * self.seconds_per_round
 
 
@@ -257,8 +256,6 @@ def rounds_needed(needs: Mapping[str, float], most: int, spent: Mapping[str, flo
 
 @dataclass(frozen=True)
 class RunsLeft:
-    """How far a run set is."""
-
     runs_ended: int
     runs: int
     rounds_done: int

@@ -33,8 +33,6 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True)
 class RefusedClients:
-    """Clients that cannot take part for one reason."""
-
     clients: int
     why: str
 
@@ -82,7 +80,6 @@ class Estimate:
 
 
 def estimate(visits: TypicalVisits) -> Estimate:
-    """The estimate of a run with these visits."""
     loaded, evaluation, priced = visits.loaded, visits.evaluation(), visits.training()
 
     def cost(visit: PricedVisit) -> tuple[int, float]:
@@ -134,7 +131,6 @@ def estimate(visits: TypicalVisits) -> Estimate:
 def _bytes(
     visits: TypicalVisits, cheapest: VisitPrice, dearest: VisitPrice, evaluation: EvaluationVisits
 ) -> dict[str, Ends]:
-    """The bytes of ``rounds.max`` rounds, by name."""
     clients, rounds, cut = visits.per_round, visits.loaded.scenario.rounds.max, visits.cut_at_end
     low, high, (others, download) = cheapest.work, dearest.work, visits.download_only
     downloads, evaluations = len(others), len(evaluation.clients) * evaluation.evaluations

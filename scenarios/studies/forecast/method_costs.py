@@ -68,8 +68,6 @@ SETTING = {
 
 @dataclass(frozen=True)
 class MethodCosts:
-    """The costs of a method relative to FedAvg on `MODEL_NAME`."""
-
     extra_bytes_down: int
     """Additional bytes of a visit's message with its header; the maximum if the method chooses for each visit."""
     extra_bytes_up: int

@@ -40,8 +40,6 @@ WITHOUT_EFFECT = (
 
 @dataclass(frozen=True)
 class MeasuredRound:
-    """One round of a run folder, as this machine made it."""
-
     seconds: float
     is_evaluated: bool
     flops: Sequence[float] = ()
@@ -71,8 +69,6 @@ def seconds_per_round(rounds: Sequence[MeasuredRound]) -> float | None:
 
 @dataclass(frozen=True)
 class RoundWork:
-    """The work of a run's rounds."""
-
     cohorts: Sequence[Sequence[float]]
     """FLOPs of each visit, in several typical rounds."""
     evaluation: float
@@ -83,8 +79,6 @@ class RoundWork:
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed of this machine in one kind of run."""
-
     training: float
     """Seconds per FLOP of the worker that has most to do, while all work."""
     evaluation: float
@@ -118,8 +112,6 @@ def busiest(flops: Sequence[float], workers: int) -> float:
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A run of the same kind on this machine."""
-
     folder: Path
     seconds_per_round: float
     rounds: int

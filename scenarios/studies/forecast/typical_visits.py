@@ -33,8 +33,6 @@ ANY = 0
 
 @dataclass(frozen=True)
 class PricedVisit:
-    """The price of one visit, and the bytes of its payloads."""
-
     price: VisitPrice
     payload_down: int
     payload_up: int
@@ -100,7 +98,6 @@ class TypicalVisits:
 
     @cached_property
     def job(self) -> Job:
-        """The job of the run's workers."""
         return builder.job(self.loaded, self.description, DEVICE, Path())
 
     @cached_property
@@ -115,7 +112,6 @@ class TypicalVisits:
 
     @property
     def per_round(self) -> int:
-        """The number of training visits of a round."""
         rules = self.loaded.scenario.rounds
         if rules.is_asynchronous:
             return rules.visits_per_round
@@ -205,5 +201,4 @@ class TypicalVisits:
 
 
 def payload_nbytes(sizes: Shapes) -> int:
-    """The bytes of the vectors of these shapes."""
     return ITEM_NBYTES * sum(size for by_key in sizes.values() for size in by_key.values())

@@ -140,9 +140,7 @@ def test_the_result_has_a_row_per_cell_and_tests_of_all_pairs(swept: Swept) -> N
 
 def test_the_folder_holds_the_tables_and_a_report(swept: Swept) -> None:
     files = {path.name for path in swept.folder.iterdir() if path.is_file()}
-    assert files == {
-        *("study.json", "report.html", "sweep.md", "sweep.tex", "sweep.csv", "pairs.csv", "runs.csv"),
-    }
+    assert files == {*("study.json", "report.html", "sweep.md", "sweep.tex", "sweep.csv", "pairs.csv", "runs.csv")}
     runs = list(csv.DictReader((swept.folder / "runs.csv").read_text().splitlines()))
     assert len(runs) == 8
     by_name = {run["name"]: run for run in swept.whole["runs"]}
@@ -197,11 +195,7 @@ def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str],
     def refusal(*words: str) -> str:
         return refused(capsys, "sweep", "digits", "--out", str(tmp_path), *words)
 
-    assert refusal("method=fedavg,fedbrr").startswith("command line: method: no method 'fedbrr'; did you mean 'fedbr'")
     assert refusal("train.lr=0.1,-1").startswith("command line: train.lr = -1")
-    assert refusal("train.lr=0.1,1", "train.momentum=0,0.5,0.9", "--zip") == (
-        "--zip: lists side by side must be equally long: train.lr has 2, train.momentum has 3"
-    )
     assert list(tmp_path.iterdir()) == []
 
 

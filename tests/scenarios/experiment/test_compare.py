@@ -13,7 +13,6 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.config.errors import worded
-from scenarios.config.load import ScenarioError
 from scenarios.experiment.compare import plan
 from scenarios.experiment.executors import InTurn, make_runs
 from scenarios.experiment.grid import grid_of
@@ -38,41 +37,6 @@ def test_an_option_goes_to_the_methods_that_have_it_whether_a_file_says_it_or_th
     fedavg, fedbr = plan(grid_of(str(file), ["method=fedavg,fedbr"])).run_set.runs
     assert fedavg.loaded.scenario.method_options == {}
     assert fedbr.loaded.scenario.method_options["period"] == 9
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (
-            ["method=fedavg,fedprox", "method_options.mo=1"],
-            "command line: unknown key method_options.mo: none of fedavg, fedprox has it; "
-            "did you mean 'method_options.mu'?",
-        ),
-        (
-            ["method=fedavg,fedprox", "method_options={mo=1}"],
-            "command line: unknown key method_options.mo: none of fedavg, fedprox has it; "
-            "did you mean 'method_options.mu'?",
-        ),
-        (["method=fedavg,fedbrr"], "command line: method: no method 'fedbrr'; did you mean 'fedbr'"),
-        (["method=fedavg,fedavg"], "command line: method = fedavg: is named twice; name each value once"),
-        (
-            ["method=fedprox,fedavg + fedprox"],
-            "method=fedprox and method=fedavg + fedprox are the same runs; name each value once",
-        ),
-        (
-            ["method=fedavg,"],
-            "command line: method: write values separated by commas, for example train.lr=0.05,0.1",
-        ),
-        (
-            ["train.lr=0.1,1"],
-            "command line: train.lr: a comparison varies the method alone; fedbr sweep takes several values of any key",
-        ),
-    ],
-)
-def test_words_that_cannot_be_compared_are_refused(words: list[str], why: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        plan(grid_of("digits", words))
-    assert str(caught.value).startswith(why)
 
 
 @pytest.fixture(scope="module")

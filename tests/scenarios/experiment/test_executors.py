@@ -89,8 +89,7 @@ def made(
 
 
 @pytest.mark.parametrize(
-    ("kind", "processes", "workers"),
-    [(IN_TURN, 1, [3, 3, 3, 3]), (PROCESSES, 2, [2, 1]), (CLUSTER, 4, [1, 1, 1, 1])],
+    ("kind", "processes", "workers"), [(IN_TURN, 1, [3, 3, 3, 3]), (PROCESSES, 2, [2, 1]), (CLUSTER, 4, [1, 1, 1, 1])]
 )
 def test_results_are_in_the_order_of_the_plan_whoever_makes_the_runs(
     kind: str, processes: int, workers: list[int], tmp_path: Path, choose: Chosen

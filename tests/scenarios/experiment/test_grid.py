@@ -2,38 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from scenarios.config.errors import ScenarioError
 from scenarios.config.overrides import shown
 from scenarios.config.toml_writer import toml_value
 from scenarios.experiment.grid import Axis, Grid, axis_of, cell_name, grid_of, over_methods, variant_name
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (
-            ["train.lr=0.1,,0.2"],
-            "command line: train.lr: write values separated by commas, for example train.lr=0.05,0.1",
-        ),
-        (["train.lr=0.1,0.10"], "command line: train.lr = 0.1: is named twice; name each value once"),
-        (
-            ["train.lr=0.1,1", "train.lr=2"],
-            "command line: train.lr: is named twice; write all its values as one list, train.lr=0.05,0.1",
-        ),
-        (
-            ["train.lr"],
-            "'train.lr': an override reads KEY=VALUE, for example train.lr=0.05; values of a list are separated by "
-            "commas without spaces",
-        ),
-        (["train.lr=1", "train.lr=2"], "command line: train.lr: is given twice; a key has one value"),
-    ],
-)
-def test_words_that_cannot_be_meant_are_refused_by_key(words: list[str], why: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        grid_of("digits", words)
-    assert str(caught.value) == why
 
 
 def test_a_word_with_several_values_is_an_axis_and_one_with_a_single_value_an_override() -> None:
@@ -65,9 +36,6 @@ def test_every_combination_is_a_point_or_lists_run_side_by_side() -> None:
     ]
     assert Grid("digits", axes, zipped=True).points == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
     assert Grid("digits").points == [{}]
-    with pytest.raises(ScenarioError) as caught:
-        assert Grid("digits", (*axes, axis_of("c", [1, 2, 3])), zipped=True).points
-    assert str(caught.value) == "--zip: lists side by side must be equally long: a has 2, b has 2, c has 3"
 
 
 def test_names_of_folders_follow_from_method_and_settings_and_differ_where_they_do() -> None:

@@ -1,13 +1,24 @@
-"""Statistics over seeds: intervals, paired differences and their test, Holm's correction, and seeds needed."""
+"""Statistics over seeds: intervals, paired differences and their test, Holm's correction, seeds needed; and the tables
+of a sweep, worked by hand, with the files that hold them."""
 
 from __future__ import annotations
 
+import csv
 import math
+import re
+from io import StringIO
+from typing import Any
 
 import pytest
 
-from scenarios.experiment import statistics
+from scenarios.experiment import experiment, statistics
+from scenarios.experiment import sweep_tables as tables
+from scenarios.experiment.grid import grid_of
+from scenarios.experiment.sweep import plan
+from scenarios.report import terminal
+from scenarios.report.tables import numbers
 from scenarios.run import progress
+from scenarios.run.progress import ProgressPoint, Trail
 
 
 def test_an_interval_is_students_t_over_seeds_and_one_seed_has_none() -> None:
@@ -61,3 +72,143 @@ def test_seeds_needed_are_those_of_gpower(effect: float, seeds: int) -> None:
 def test_a_huge_difference_takes_two_seeds_and_a_tiny_one_more_than_anybody_runs() -> None:
     assert statistics.seeds_needed(1.0, 1e-9) == 2
     assert statistics.seeds_needed(1e-4, 1.0) is None
+
+
+# --- of a sweep's rows, and their tables ------------------------------------------------------------------------------
+
+
+def run(accuracy: float, best: float, seconds: float = 10.0) -> Trail:
+    """Two rounds: the best accuracy is reached at the end of the first."""
+    return (
+        ProgressPoint(1, seconds / 2, 100, 0.0, best, best, 3.0),
+        ProgressPoint(2, seconds, 200, 0.0, accuracy, best, 6.0),
+    )
+
+
+CURVES = {
+    "method=fedavg": {0: run(0.80, 0.82, 10.0), 1: run(0.82, 0.84, 12.0), 2: run(0.84, 0.85, 14.0)},
+    "method=fedbr": {0: run(0.79, 0.79), 1: run(0.80, 0.86), 2: run(0.81, 0.90)},
+}
+
+
+def found(targets: tuple[float, ...] = (0.82,)) -> dict[str, Any]:
+    rows = [
+        {
+            "name": name,
+            "method": name.removeprefix("method="),
+            "settings": {"method": name.removeprefix("method="), "train.lr": "0.1"},
+            **statistics.over_seeds(runs, targets),
+        }
+        for name, runs in CURVES.items()
+    ]
+    return {"rows": rows, "targets": list(targets), "tests": statistics.tests(CURVES, targets)}
+
+
+def test_a_row_has_mean_deviation_and_interval_over_seeds() -> None:
+    row = found()["rows"][0]
+    # 0.80, 0.82, 0.84: the mean is 0.82, the deviation 0.02, half the interval 4.3027 * 0.02 / sqrt(3).
+    assert row["accuracy"]["mean"] == pytest.approx(0.82)
+    assert row["accuracy"]["deviation"] == pytest.approx(0.02)
+    assert row["accuracy"]["half_width"] == pytest.approx(0.04968, abs=1e-5)
+    assert row["virtual_seconds"]["mean"] == 12.0
+    assert [row[key]["values"] for key in ("bytes", "joules", "rounds")] == [[200.0] * 3, [6.0] * 3, [2.0] * 3]
+
+
+def test_there_is_no_mean_until_a_target_that_a_run_missed_and_the_count_says_so() -> None:
+    fedavg, fedbr = (row["to_target"][0] for row in found()["rows"])
+    assert (fedavg["reached"], fedavg["runs"], fedavg["virtual_seconds"]["mean"]) == (3, 3, 6.0)
+    assert (fedbr["reached"], fedbr["runs"], fedbr["virtual_seconds"]["mean"]) == (2, 3, None)
+    assert fedbr["bytes"]["values"] == [None, 100.0, 100.0]
+
+
+def test_two_rows_are_tested_over_their_common_seeds() -> None:
+    by_measure = {(group["measure"], group["target"]): group["pairs"] for group in found()["tests"]}
+    (pair,) = by_measure["accuracy", None]
+    # 0.01, 0.02, 0.03: t = sqrt(12) with two degrees of freedom, so p = 1 - sqrt(12 / 14). One pair: no correction.
+    assert pair["values"] == pytest.approx([0.01, 0.02, 0.03])
+    assert pair["p"] == pair["p_holm"] == pytest.approx(1 - math.sqrt(12 / 14))
+    # Power 0.8 at an effect of 2: the noncentral t of 4 seeds gives 0.77, of 5 seeds 0.91.
+    assert (pair["higher"], pair["lower"], pair["seeds_needed"]) == (3, 0, 5)
+    (missed,) = by_measure["bytes", 0.82]
+    assert (missed["without"], missed["mean"], missed["p"]) == ([0], None, None)
+
+
+def test_rows_with_other_seeds_are_compared_in_those_they_share_and_holm_counts_all_pairs() -> None:
+    values = {
+        "a": {0: 0.5, 1: 0.6, 2: 0.8},
+        "b": {1: 0.5, 2: 0.5, 7: 0.1},
+        "c": {0: 0.1, 1: 0.3, 2: 0.2},
+        "d": {9: 0.5},
+    }
+    pairs = {(pair["a"], pair["b"]): pair for pair in statistics.compared(values)}
+    assert len(pairs) == 6
+    assert pairs["a", "b"]["seeds"] == [1, 2]
+    assert (pairs["a", "d"]["seeds"], pairs["a", "d"]["p"]) == ([], None)
+    smallest = min((pair["p"], names) for names, pair in pairs.items() if pair["p"] is not None)[1]
+    assert pairs[smallest]["p_holm"] == pytest.approx(3 * pairs[smallest]["p"])  # three of the pairs are tested
+
+
+def test_accuracies_have_mean_interval_and_deviation_per_row() -> None:
+    (table, *_) = tables.tables(found())
+    assert table.texts == [
+        ["1 fedavg lr=0.1", "82.0 ± 5.0 %", "2.00 %", "83.7 ± 3.8 %", "1.53 %", "3"],
+        ["2 fedbr lr=0.1", "80.0 ± 2.5 %", "1.00 %", "85.0 ± 13.8 %", "5.57 %", "3"],
+    ]
+
+
+def test_the_pairs_of_a_table_are_named_by_the_numbers_of_its_rows() -> None:
+    pairs = next(table for table in tables.tables(found()) if table.title.startswith("differences of accuracy, last"))
+    assert pairs.texts == [["1 - 2", "2.0 ± 2.5 pp", "3", "3 / 0", "0.074", "0.074", "5"]]
+
+
+def test_the_numbers_for_csv_have_a_column_per_setting_and_ends_of_intervals() -> None:
+    first, second = csv.DictReader(StringIO(numbers(tables.numbers(found()))))
+    assert [first[key] for key in ("method", "train.lr", "seeds", "reached_0.82")] == ["fedavg", "0.1", "3", "3"]
+    assert float(first["accuracy_low"]) == pytest.approx(0.82 - 0.04968, abs=1e-5)
+    assert (second["reached_0.82"], second["bytes_to_0.82_mean"]) == ("2", "")
+    names, pairs = tables.pair_numbers(found())
+    assert dict(zip(names, pairs[0], strict=True))["seeds_needed"] == 5
+    assert len(pairs) == 5
+
+
+@pytest.mark.parametrize(
+    ("width", "accuracies", "pairs"),
+    [
+        (80, ["accuracy, last", "sd", "accuracy, best", "sd", "seeds"],
+         ["difference", "seeds", "+ / -", "p", "Holm", "seeds needed"]),
+        (60, ["accuracy, last", "accuracy, best", "seeds"], ["difference", "seeds", "p", "Holm", "seeds needed"]),
+        (40, ["accuracy, last", "seeds"], ["difference", "seeds", "p", "Holm"]),
+    ],
+)  # fmt: skip
+def test_a_narrow_terminal_keeps_p_and_seeds_and_leaves_out_what_matters_less(
+    monkeypatch: pytest.MonkeyPatch, width: int, accuracies: list[str], pairs: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for table, headings in ((tables.short(found())[0], accuracies), (tables.short(found())[-1], pairs)):
+        stream = StringIO()
+        terminal.print_table(table, stream=stream)
+        _, title, header, *_ = stream.getvalue().splitlines()
+        assert title == table.title
+        assert re.split(r"  +", header.strip())[-len(headings) :] == headings
+
+
+def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
+    alone = {name: {0: runs[0]} for name, runs in CURVES.items()}
+    rows = [
+        {"name": name, "method": name, "settings": {"method": name}, **statistics.over_seeds(runs, ())}
+        for name, runs in alone.items()
+    ]
+    shown = tables.short({"rows": rows, "targets": [], "tests": statistics.tests(alone, ())})
+    assert shown[0].texts[0][1:] == ["80.00 %", "-", "82.00 %", "-", "1"]
+    assert tables.ONE_SEED in shown[0].notes
+    assert len(shown) == 1
+
+
+def test_a_last_row_that_is_no_round_counts_as_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "trail", lambda folder: run(0.8, 0.8))  # two rows, the second of them cut
+    swept = plan(grid_of("digits", ["method=fedavg,fedbr"]), seeds=2)
+    found = swept.trails([{"name": "fedavg-seed0", "run_dir": "a", "rounds": 1}])
+    assert [list(by_seed) for by_seed in found.values()] == [[0]]
+    row = statistics.over_seeds(found[swept.rows[0].name], (0.8,))
+    assert (row["rounds"]["values"], row["to_target"][0]["rounds"]["values"]) == ([1.0], [1.0])
+    assert row["virtual_seconds"]["values"] == [10.0]

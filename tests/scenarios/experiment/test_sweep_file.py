@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from scenarios.config.errors import ScenarioError
 from scenarios.experiment.grid import Grid, axis_of
 from scenarios.experiment.sweep import plan
 from scenarios.experiment.sweep_file import SweepFile, is_sweep_file, requested
@@ -65,23 +62,3 @@ def test_a_scenario_file_is_none_and_a_scenario_beside_the_file_is_found(tmp_pat
     assert not is_sweep_file("digits")
     asked = requested(written(tmp_path, 'scenario = "own.toml"\n[zip]\ntrain.lr = [0.1]\n'), [])
     assert (asked.grid.scenario, asked.grid.zipped) == (own, True)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("sead = 1", "mine.toml: unknown key sead, did you mean 'seeds'?"),
-        ("seeds = 0", "mine.toml: seeds = 0: must be an integer above 0"),
-        ("parallel = true", "mine.toml: parallel = true: must be an integer above 0"),
-        ("targets = 0.9", "mine.toml: targets = 0.9: must be a list"),
-        ('targets = ["a"]', 'mine.toml: targets = ["a"]: must be a list of accuracies, such as [0.9]'),
-        ("grid = 1", "mine.toml: grid = 1: must be a table"),
-        ("[grid]\n[zip]", "mine.toml: grid, zip: name one of the two"),
-        ("[grid]\ntrain.lr = 0.1", "mine.toml: train.lr = 0.1: must be a list; one value goes to [overrides]"),
-        ("[grid]\ntrain.lr = [1, 1.0]", "mine.toml: train.lr = 1: is named twice; name each value once"),
-    ],
-)
-def test_mistakes_name_the_file_and_the_key(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        requested(written(tmp_path, f'scenario = "digits"\n{text}\n'), [])
-    assert str(caught.value) == said

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from scenarios.config.errors import ScenarioError
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import Sweep, plan
 from tests.ledgers import made_run
@@ -73,13 +72,6 @@ def test_the_terminal_compares_the_last_accuracy_alone(
     assert "accuracy, last" in shown
     assert "differences of accuracy, best" not in shown
     assert "whole runs" not in shown
-
-
-def test_a_baseline_that_is_no_row_is_refused() -> None:
-    with pytest.raises(
-        ScenarioError, match=r"^--baseline 'fedavg lr=0\.2': no row of this sweep is called so, did you"
-    ):
-        plan(grid_of("digits", GRID), seeds=2).with_baseline("fedavg lr=0.2")
 
 
 def test_a_sweep_without_a_run_has_its_words_alone(tmp_path: Path) -> None:

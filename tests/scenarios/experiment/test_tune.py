@@ -16,7 +16,7 @@ from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted
 from tests.scenarios.in_this_process import SMALL
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
-from tests.scenarios.runs import changed, refused
+from tests.scenarios.runs import changed
 
 HELD_OUT = "data.validation=0.2"
 
@@ -50,18 +50,6 @@ def test_what_a_scenario_evaluates_otherwise_is_left_out() -> None:
     }
     assert found == {("clients", "validation", None, False)}
     assert {run.loaded.scenario.eval.adapt.epochs for run in planned.run_set.runs} == {5}
-
-
-def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    def refusal(*words: str) -> str:
-        return refused(capsys, "study", "tune", "digits", "--out", str(tmp_path), *words)
-
-    lr = ("train.lr=0.1,1",)
-    assert refusal(*lr) == "data.validation = 0: settings are chosen on validation examples; set data.validation=0.2"
-    assert refusal(HELD_OUT, "eval.split=test", *lr).startswith("eval.split: tuning evaluates")
-    assert refusal(HELD_OUT) == "name values to choose from, such as train.lr=0.05,0.1"
-    assert "unknown key method_options.mu: none of fedavg has it" in refusal(HELD_OUT, "method_options.mu=0,1")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("pool_in_this_process")

@@ -42,7 +42,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def unpacked(archive: Path, place: Path) -> Path:
+def unpacked(archive: str, place: Path) -> Path:
     """The one folder in an archive."""
     with tarfile.open(archive) as file:
         file.extractall(place, filter="data")
@@ -55,27 +55,27 @@ def test_an_archive_has_what_a_reader_needs_and_no_checkpoints_unless_they_are_a
 ) -> None:
     packed = pack(recorded, tmp_path / "a.tar.gz")
     names = {"README.md", "environment.json", "ledger.sqlite", "measure.json", "report.html", "scenario.toml"}
-    assert {Path(name).name for name in packed.files} == {*names, "summary.json"}
-    assert {Path(name).parent for name in packed.files} == {Path("digits", recorded.name)}
-    assert (packed.notes, packed.nbytes) == ((), (tmp_path / "a.tar.gz").stat().st_size)
+    assert {Path(name).name for name in packed["files"]} == {*names, "summary.json"}
+    assert {Path(name).parent for name in packed["files"]} == {Path("digits", recorded.name)}
+    assert (packed["notes"], packed["bytes"]) == ([], (tmp_path / "a.tar.gz").stat().st_size)
     whole = pack(recorded, tmp_path / "b.tar.gz", checkpoints=True)
-    assert {Path(name).parent.name for name in set(whole.files) - set(packed.files)} == {"checkpoints"}
+    assert {Path(name).parent.name for name in set(whole["files"]) - set(packed["files"])} == {"checkpoints"}
 
 
 def test_the_same_run_gives_the_same_bytes_on_another_day(recorded: Path, tmp_path: Path) -> None:
-    first, second = (pack(recorded, tmp_path / name).path for name in ("a.tar.gz", "b.tar.gz"))
+    first, second = (Path(pack(recorded, tmp_path / name)["archive"]) for name in ("a.tar.gz", "b.tar.gz"))
     assert first.read_bytes() == second.read_bytes()
     with tarfile.open(first) as file:
         started = json.loads((recorded / "environment.json").read_text())["started_utc"]
         assert {member.mtime for member in file} == {datetime.fromisoformat(started).timestamp()}
     os.utime(recorded / "scenario.toml", (0, 0))
-    assert pack(recorded, second).path.read_bytes() == first.read_bytes()
+    assert Path(pack(recorded, second)["archive"]).read_bytes() == first.read_bytes()
     assert sorted(tmp_path.iterdir()) == [first, second]  # and nothing half written
 
 
 def test_no_file_names_a_home_folder(recorded: Path, tmp_path: Path) -> None:
     assert str(Path.home()).encode() in (recorded / "ledger.sqlite").read_bytes()
-    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz").path, tmp_path / "elsewhere")
+    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz")["archive"], tmp_path / "elsewhere")
     for file in folder.rglob("*"):
         assert f"{Path.home()}/fed".encode() not in file.read_bytes(), file
     assert (folder / "report.html").read_text() == "<td>~/fed</td>"
@@ -86,7 +86,7 @@ def test_a_reader_can_list_report_replay_verify_and_resume_it(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = hashlib.sha256((recorded / "ledger.sqlite").read_bytes()).digest()
-    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz", checkpoints=True).path, tmp_path / "elsewhere")
+    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz", checkpoints=True)["archive"], tmp_path / "elsewhere")
     assert hashlib.sha256((recorded / "ledger.sqlite").read_bytes()).digest() == before
     (listed,) = entries([folder])
     assert (listed.state, listed.rounds, listed.scenario) == ("finished", 2, "digits")
@@ -103,7 +103,7 @@ def test_a_reader_can_list_report_replay_verify_and_resume_it(
 def test_an_archive_without_checkpoints_can_be_verified(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz").path, tmp_path / "elsewhere")
+    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz")["archive"], tmp_path / "elsewhere")
     assert run_command(["verify", str(folder), "--workers", "1", "-q"]) == 0
     assert "all 2 rounds of" in capsys.readouterr().out
 
@@ -121,15 +121,15 @@ def test_modules_of_the_users_own_are_packed_as_they_are_and_paths_in_them_are_s
     )
     (folder / "report.html").write_text("")
     packed = pack(folder, tmp_path / "a.tar.gz")
-    assert packed.notes == ("sources/mine.py has the path of your home folder",)
-    place = unpacked(packed.path, tmp_path / "elsewhere")
+    assert packed["notes"] == ["sources/mine.py has the path of your home folder"]
+    place = unpacked(packed["archive"], tmp_path / "elsewhere")
     assert (place / "sources" / "mine.py").read_text() == content
     assert not (place / "sources" / "secrets.py").exists()
     assert "Modules of its author are in `sources`." in (place / "README.md").read_text()
 
 
 def test_the_readme_says_what_it_is_what_it_gave_and_how_to_repeat_it(recorded: Path, tmp_path: Path) -> None:
-    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz").path, tmp_path / "elsewhere")
+    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz")["archive"], tmp_path / "elsewhere")
     text = (folder / "README.md").read_text()
     assert text.startswith("# digits: fedavg\n\nThis folder holds a run, made by FedBR Edge ")
     for line in (
@@ -155,8 +155,8 @@ def test_a_run_set_is_packed_with_its_runs_and_tables(tmp_path: Path) -> None:
     (folder / "killed" / "logs").mkdir(parents=True)
     (folder / "killed" / "scenario.toml").write_text('method = "fedavg"\n')
     packed = pack(folder, tmp_path / "a.tar.gz")
-    assert packed.notes == ("killed has not committed a round, and is left out",)
-    place = unpacked(packed.path, tmp_path / "elsewhere")
+    assert packed["notes"] == ["killed has not committed a round, and is left out"]
+    place = unpacked(packed["archive"], tmp_path / "elsewhere")
     assert sorted(path.name for path in place.iterdir()) == ["README.md", "a", "b", "compare.json", "report.html"]
     assert [run["run_dir"] for run in json.loads((place / "compare.json").read_text())["runs"]] == ["a", "b"]
     assert (
@@ -176,8 +176,8 @@ def test_a_run_that_was_killed_is_packed_as_far_as_it_is(tmp_path: Path) -> None
         packed = pack(folder, tmp_path / "a.tar.gz")
     finally:
         ledger.close()
-    assert packed.notes == ("a has not ended",)
-    place = unpacked(packed.path, tmp_path / "elsewhere")
+    assert packed["notes"] == ["a has not ended"]
+    place = unpacked(packed["archive"], tmp_path / "elsewhere")
     assert not (place / "summary.json").exists() and not (place / "ledger.sqlite-wal").exists()
     (listed,) = entries([place])
     assert (listed.state, listed.rounds, listed.accuracy) == ("unfinished", 2, 0.25)

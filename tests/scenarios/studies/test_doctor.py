@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -102,8 +103,8 @@ def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
 
 
 def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_clock_hz", lambda: None)
-    monkeypatch.setattr(doctor, "_processor", lambda: "a processor")
+    monkeypatch.setattr("psutil.cpu_freq", lambda: None)
+    monkeypatch.setattr("edge.runtime.numerics.processor_fields", lambda: {"model name": "a processor"})
     made = doctor.profile(MEASURED, LIKE)
 
     # Depthwise: 80 GFLOP/s, what conv reaches here, times 40/100. Attention was measured.
@@ -118,7 +119,7 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
     )
     assert made["assumed"] == ["flops_per_second.depthwise", "train_watts", "idle_watts", "clock_hz"]
     assert set(made) == set(asdict(LIKE)) - {"name", "inference", "derived"}
-    monkeypatch.setattr(doctor, "_clock_hz", lambda: 3.1e9)  # which the system tells
+    monkeypatch.setattr("psutil.cpu_freq", lambda: SimpleNamespace(max=3100.0))  # which the system tells
     made = doctor.profile(MEASURED, LIKE)
     assert made["assumed"] == ["flops_per_second.depthwise", "train_watts", "idle_watts"]
     assert "; memory and clock: as the system tells; " in made["source"]

@@ -89,11 +89,7 @@ def linked(place: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("make", "why"),
-    [
-        (no_run, "is no run, and no folder of a run set"),
-        (linked, "is a link"),
-        (lambda place: place, "no such folder"),
-    ],
+    [(no_run, "is no run, and no folder of a run set"), (linked, "is a link"), (lambda place: place, "no such folder")],
 )
 def test_what_is_no_run_is_refused_before_anything_is_removed(
     make: Callable[[Path], Path], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

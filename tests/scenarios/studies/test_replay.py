@@ -278,8 +278,7 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "rounds"),
-    [("budget.virtual_seconds=1 s", 2), ("budget.bytes=1.5 MB", 2), ("budget.joules=18 J", 2)],
+    ("budget", "rounds"), [("budget.virtual_seconds=1 s", 2), ("budget.bytes=1.5 MB", 2), ("budget.joules=18 J", 2)]
 )
 def test_a_budget_may_end_a_replay_before_the_record(plain: Path, budget: str, rounds: int, tmp_path: Path) -> None:
     """It is then, to the bit, the run with that budget, and both are compared over the rounds that both have."""

@@ -104,7 +104,7 @@ def test_a_contended_server_holds_most_visits_and_a_boundless_one_none() -> None
 def test_a_round_closes_when_that_of_a_run_would(rules: RoundPolicy) -> None:
     clock = Clock(study._fleet(60, 20, True, 0))
     conditions = clock.conditions(range(rules.cohort), 0)
-    timeline = clock.solve(np.full(rules.cohort, 3.0), study._works(rules.cohort), conditions)
+    timeline = clock.solve(np.full(rules.cohort, 3.0), [study.VISIT] * rules.cohort, conditions)
     visits: list[Any] = [type("Visit", (), {"kind": "train", "client": k})() for k in range(rules.cohort)]
     counts, end = synchronous.accepted(rules, visits, timeline, 3.0)
 
