@@ -77,7 +77,7 @@ MODULES = {
 }
 """Modules -> the tests beside them, below ``tests/``."""
 PRELOADED = (
-    *("hypothesis", "msgpack", "numpy", "psutil", "pyarrow.parquet", "pydantic", "pytest", "safetensors.numpy"),
+    *("hypothesis", "msgspec", "numpy", "psutil", "pyarrow.parquet", "pydantic", "pytest", "safetensors.numpy"),
     *("scipy.optimize", "scipy.stats", "simpy", "sklearn.datasets", "torch", "torch.func", "torchvision", "zmq"),
 )
 PYTEST = (

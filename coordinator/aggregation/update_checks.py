@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import structs
 from pydantic import Field
 
 from coordinator.aggregation.server import GLOBAL, Model, Models, ServerStrategy
@@ -224,4 +225,4 @@ def no_op_update(server: ServerStrategy, reply: Update, start: Models) -> Update
         }
         for slot, named in server.up_shapes().items()
     }
-    return replace(nothing, payload=payload)
+    return structs.replace(nothing, payload=payload)

@@ -8,8 +8,10 @@ fails, and the reply counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import structs
 
 from coordinator.workers.instructions import Instruction
 from coordinator.workers.registry import Worker
@@ -38,7 +40,8 @@ class Answer(NamedTuple):
 
     def made_by(self, worker: str) -> Answer:
         """The same, with its remote worker's name in the update."""
-        return self._replace(reply=replace(self.reply, by=worker)) if isinstance(self.reply, messages.Update) else self
+        is_update = isinstance(self.reply, messages.Update)
+        return self._replace(reply=structs.replace(self.reply, by=worker)) if is_update else self
 
 
 @dataclass(eq=False)

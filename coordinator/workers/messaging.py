@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from coordinator.workers.answers import Answer, DoubtedReplies
 from coordinator.workers.file_sender import FileSender
 from coordinator.workers.instructions import DeliverPartial, DeliverReply, DropReply, Instruction
@@ -36,6 +38,18 @@ MOST_OFFENCES = 3
 """Remote workers of one key that may be dismissed before the key is rejected."""
 MAX_REASON = 400
 """Characters of the reason for which a message was refused."""
+COMES_UP = (
+    Reply
+    | messages.Updates
+    | ClientState
+    | messages.Hello
+    | messages.Pong
+    | messages.Error
+    | messages.PartialSum
+    | messages.Capacity
+    | messages.FetchFile
+)
+"""Messages of workers."""
 OUT_OF_MEMORY = "OutOfMemoryError"
 """The name of torch's error (`torch.OutOfMemoryError`)."""
 
@@ -107,7 +121,7 @@ class MessageHandler:
         if not key or known is not None or len(parts) != 2:
             return None
         envelope = codec.Envelope.parse(parts[0])
-        message = codec.decode(parts[1], (), messages.NO_RUN)
+        message = codec.decode(parts[1], (), messages.NO_RUN, kinds=messages.Hello)
         if envelope.worker != identity or not isinstance(message, messages.Hello):
             return None
         if self.registry.offences[key] >= MOST_OFFENCES:
@@ -129,7 +143,9 @@ class MessageHandler:
         envelope = codec.Envelope.parse(parts[0])
         if envelope.worker != worker.identity:
             raise messages.WireError(f"the envelope names {envelope.worker}")
-        message = codec.decode(parts[1], parts[2:], self.job.run_id if worker.greeted else messages.NO_RUN)
+        message = codec.decode(
+            parts[1], parts[2:], self.job.run_id if worker.greeted else messages.NO_RUN, kinds=COMES_UP
+        )
         if isinstance(message, messages.Hello) != (not worker.greeted):
             raise messages.WireError(f"a {type(message).__name__} {'after' if worker.greeted else 'before'} the hello")
         pending, worker.pending_client_state = worker.pending_client_state, None
@@ -159,10 +175,9 @@ class MessageHandler:
             self._received_partial_sum(worker, message)
         elif isinstance(message, messages.Capacity):
             self._shrank(worker, message.workers)
-        elif isinstance(message, messages.FetchFile):
-            self.files.requested(worker, message)
         else:
-            raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
+            assert isinstance(message, messages.FetchFile), message
+            self.files.requested(worker, message)
 
     def _shrank(self, worker: Worker, workers: int) -> None:
         """Workers of a node agent have retired; WireError unless there are fewer now."""
@@ -260,7 +275,7 @@ class MessageHandler:
         if isinstance(message, messages.Updates):
             return [self._answer(worker, *reply, state) for reply in message.replies()]
         if isinstance(message, messages.Update):
-            message = replace(message, logged=envelope.logged)
+            message = structs.replace(message, logged=envelope.logged)
         return [self._answer(worker, envelope.sequence, envelope.wall_seconds, message, state)]
 
     def _answer(self, worker: Worker, sequence: int, seconds: float, reply: Reply, state: ClientState | None) -> Answer:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from msgspec import structs
+
 from edge.protocol import messages
 from edge.protocol.fixed_point import not_summable, sizes
 from edge.protocol.messages import Totals
@@ -110,7 +112,7 @@ class PoolTask:
     def with_payload(self, payload: Payload) -> PoolTask:
         """The task with the vectors that were built."""
         assert not isinstance(self.message, messages.Describe), self.name
-        return replace(self, message=replace(self.message, payload=payload), build=None)
+        return replace(self, message=structs.replace(self.message, payload=payload), build=None)
 
     @property
     def partial_sum_request(self) -> messages.FetchPartial:

@@ -8,14 +8,16 @@ ahead of each update, and comes down only if the client's last visit was elsewhe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
+
+from msgspec import structs
 
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, PoolTask, Reply
 from coordinator.workers.task_group import PoolTaskGroup
 from edge.protocol import client_state, messages
-from edge.protocol.envelope import Envelope
+from edge.protocol.codec import Envelope
 from edge.protocol.messages import MAX_ERROR_TEXT, ClientState, Evaluate, Message, Train
 from edge.protocol.payload import Payload
 from edge.runtime.connection import CoordinatorConnection
@@ -171,7 +173,7 @@ class TaskForwarder:
                 for slot, named in message.payload.items()
             }
             self._last_payload = message.payload, payload
-        return replace(message, payload=self._last_payload[1])
+        return structs.replace(message, payload=self._last_payload[1])
 
     def _submit(self, tasks: Sequence[ForwardedTask]) -> None:
         single = [task for task in tasks if not task.weight]
@@ -243,7 +245,7 @@ class TaskForwarder:
         assert group is not None, self._round.number
         sums = group.try_collect()
         if sums is not None:
-            self._send_sum(replace(sums, round=self._round.number))
+            self._send_sum(structs.replace(sums, round=self._round.number))
             self._round.is_wanted = False
             self._end_round()
 

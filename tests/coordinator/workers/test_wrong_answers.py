@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from coordinator.workers import paces
 from coordinator.workers import scheduler as scheduling
@@ -30,7 +31,7 @@ def doubtful(client: int) -> PoolTask:
 
 
 def lie(task: messages.Message, **numbers: float) -> Update:
-    return replace(answer(task), numbers=numbers)
+    return structs.replace(answer(task), numbers=numbers)
 
 
 def does(peer: Peer, act: Callable[[messages.Message], messages.Message], count: int) -> None:
@@ -151,7 +152,7 @@ def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
         with Peer(host.endpoint, ALICE) as alice:
             alice.join()
             sequence, task = alice.hear()
-            alice.say(replace(answer(task), payload={}), sequence)  # added up, it says
+            alice.say(structs.replace(answer(task), payload={}), sequence)  # added up, it says
             assert isinstance(alice.hear()[1], messages.FetchPartial)
             assert isinstance(message := alice.hear()[1], messages.Shutdown)
             assert message.why == "its sums did not come within 1 s"
@@ -160,7 +161,7 @@ def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
         with Peer(host.endpoint, BOB, "remote-2") as bob:
             bob.join()
             sequence, task = bob.hear()
-            bob.say(replace(answer(task), payload={}), sequence)
+            bob.say(structs.replace(answer(task), payload={}), sequence)
             assert isinstance(bob.hear()[1], messages.FetchPartial)
             bob.say(messages.PartialSum(5, 1, {"model": {key: np.ones(100_000, np.int64) for key in "ab"}}))
 
