@@ -95,8 +95,8 @@ def validate(
             raise InvalidUpdate(f"{whose}: it reports no numbers{by}")
         _log.warning("%s: skipped", whose)
         return FAILED, reply
-    problem = unusable(checks, server, reply, start, reach)
-    if problem is None:
+    problem = unusable(checks, server, reply, start, reach) if reply.problem is None else reply.problem
+    if not problem:
         return TRAIN, reply
     if checks.on_bad_update == "stop":
         raise InvalidUpdate(problem + by)

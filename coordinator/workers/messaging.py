@@ -24,13 +24,12 @@ from coordinator.workers.message_sender import MessageSender
 from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
 from coordinator.workers.sockets import Received, RouterSocket
-from coordinator.workers.task import PoolError, PoolTask, Reply, caused_by, check_partial_sum, check_reply_kind
+from coordinator.workers.task import PoolError, PoolTask, Reply, caused_by, check_partial_sum
 from coordinator.workers.task_group import TaskGroups
 from edge.protocol import client_state, codec, messages
 from edge.protocol.client_state import StateError
 from edge.protocol.config import Job
-from edge.protocol.messages import ClientState, Train, WireError, printable
-from edge.protocol.payload import shapes
+from edge.protocol.messages import ClientState, printable
 
 MAX_MESSAGES_PER_TURN = 32
 """Messages handled before the event loop checks for a stop and for the replies that it waits for."""
@@ -232,14 +231,14 @@ class MessageHandler:
         self._check_assigned(worker, sequence)
         opened = self.groups.get(sequence)
         if opened is not None:  # or it was cancelled
-            check_client_state(opened.task, state)
+            opened.task.validator.refuse_state(opened.task, state)
         worker.pending_client_state = sequence, state
 
     def _answered(self, worker: Worker, replies: Sequence[Answer]) -> None:
         """The replies of one message; WireError, before any of them counts, if one does not answer its task."""
         for answer in replies:
             self._check(worker, answer)
-        accepted = [answer for answer in replies if self._doubts.accepts(worker, answer)]
+        accepted = [counted for answer in replies if (counted := self._doubts.accepted(worker, answer)) is not None]
         if worker.key:
             by = f"worker {worker.number}, a remote worker, key {worker.key}"
             accepted = [answer.made_by(by) for answer in accepted]
@@ -253,7 +252,7 @@ class MessageHandler:
     def _check(self, worker: Worker, answer: Answer) -> None:
         self._check_assigned(worker, answer.sequence)
         if answer.task is not None:
-            check_reply_kind(answer.task, answer.reply)
+            answer.task.validator.refuse(answer.task, answer.reply)
             if worker.key and answer.task.state_out is not None and answer.state is None:
                 raise messages.WireError(f"{answer.task.name}: the client's state did not come ahead of the update")
 
@@ -308,17 +307,6 @@ class MessageHandler:
             if closed:  # or their group was cancelled
                 task, group, _ = closed[0]
                 group.add_partial_sum(worker.number, task.partial_sum_request.round, sums)
-
-
-def check_client_state(task: PoolTask, state: ClientState) -> None:
-    """WireError for client state that does not belong to this task, or has other vectors than the client keeps."""
-    if task.state_out is None or not isinstance(task.message, Train):
-        raise WireError(f"state of client {state.client}, which was not requested: {task.name}")
-    if state.client != task.message.client:
-        raise WireError(f"state of client {state.client} does not answer: {task.name}")
-    got = shapes(state.payload)
-    if task.client_state_shapes is not None and got != task.client_state_shapes:
-        raise WireError(f"{task.name}: state of shapes {got} instead of {task.client_state_shapes}")
 
 
 def store_client_state(task: PoolTask, state: ClientState) -> None:

@@ -206,6 +206,8 @@ class Update(Message, frozen=True):
     envelope, and is charged to nobody."""
     by: Attached[str] = ""
     """The remote worker that trained it; empty for a local one. It does not travel."""
+    problem: Attached[str | None] = None
+    """Why it cannot be used, or empty; None if it has not been examined. It does not travel."""
 
 
 class Visits(Message, frozen=True):

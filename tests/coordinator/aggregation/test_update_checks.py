@@ -22,9 +22,9 @@ from coordinator.records.store import read
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import run_rounds
-from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped
+from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped, UpdateValidator
 from edge.protocol.config import PartitionConfig, TrainConfig
-from edge.protocol.messages import Train, Update
+from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Payload, Shapes, Vector
 from tests.toy import (
     Direct,
@@ -82,7 +82,7 @@ class Spoiling:
     build = staticmethod(build_now)
 
     def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> Later:
-        self.shapes_due += [task.up for task in tasks if isinstance(task.message, Train)]
+        self.shapes_due += [task.validator.up for task in tasks if isinstance(task.validator, UpdateValidator)]
 
         def hear(task: PoolTask, reply: Reply) -> None:
             if isinstance(reply, Update):
@@ -207,12 +207,11 @@ def test_what_a_remote_worker_says_that_a_client_keeps_is_looked_at_before_it_is
     run.trainer.submit([run.prepare(1, 0)], heard.append).wait()
     store(run).ledger.close()
     (task,) = tasks
-    assert task.unfit is not None
     base = run.server.model["head"].data
     far = np.where(base < 0, 3.4e38, -3.4e38).astype(np.float32)
     vectors = {key: Vector(far if size is None else np.zeros(size, np.float32)) for key, size in kept.items()}
-    assert task.unfit(heard[0], {}) is None
-    problem = task.unfit(heard[0], {MODEL: vectors})
+    assert task.validator.examine(task, heard[0], {}) == (structs.replace(heard[0], problem=""), None)
+    _, problem = task.validator.examine(task, heard[0], {MODEL: vectors})
     assert problem is not None
     assert problem.startswith("client 1, round 1: client state: ")
     assert why in problem

@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace as changed
 
-from coordinator.workers.task import PoolError, PoolTask, Reply
+from coordinator.workers.task import PoolError, PoolTask, Reply, UpdateValidator
 from edge.protocol import client_state, codec, messages
 from edge.protocol.payload import Payload, Vector
 from tests.pools import ALICE, Opener, Peer, answer, meanwhile, model, visit
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 def keeping(folder: Path) -> PoolTask:
     """A visit to client 7, which has kept something and is to keep something."""
     asked = visit(7, payload=DOWN, state_in=folder / "before", state_out=folder / "after")
-    return replace(asked, client_state_shapes=SHAPES)
+    return replace(asked, validator=UpdateValidator(client_state_shapes=SHAPES))
 
 
 def files(folder: Path) -> list[str]:
@@ -128,7 +128,7 @@ def test_it_does_not_go_back_to_the_remote_worker_that_did_the_last_visit_unless
 
     def again() -> PoolTask:
         asked = visit(7, payload=DOWN, state_in=folder / "after", state_out=folder / "after")
-        return replace(asked, client_state_shapes=SHAPES)
+        return replace(asked, validator=UpdateValidator(client_state_shapes=SHAPES))
 
     with meanwhile(serve):
         for task in (keeping(folder), again(), again()):

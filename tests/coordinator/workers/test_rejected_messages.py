@@ -13,7 +13,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
-from coordinator.workers.task import PoolTask, Reply
+from coordinator.workers.task import PoolTask, Reply, UpdateValidator
 from edge.protocol import codec, messages
 from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.payload import Payload, Vector, shapes
@@ -49,7 +49,8 @@ class Heard:
 
 
 def visit(client: int, share: float = 0.0) -> PoolTask:
-    return PoolTask(messages.Train(client, 5, 0.1, {"act": 0}, payload()), weight=share, up=UP)
+    message = messages.Train(client, 5, 0.1, {"act": 0}, payload())
+    return PoolTask(message, weight=share, validator=UpdateValidator(up=UP))
 
 
 def vectors(**arrays: NDArray[np.float64]) -> Payload:

@@ -13,21 +13,23 @@ from msgspec import structs
 
 from coordinator.workers import paces
 from coordinator.workers import scheduler as scheduling
-from coordinator.workers.task import PoolTask, Reply
+from coordinator.workers.task import PoolTask, Reply, ReplyValidator, UpdateValidator
 from edge.protocol import codec, messages
 from edge.protocol.messages import Update
 from edge.protocol.payload import Payload
 from tests.pools import ALICE, BOB, Opener, Peer, answer, meanwhile, sums, visit
 
 
-def is_finite(update: Update, kept: Payload) -> str | None:
-    wrong = [name for name, number in update.numbers.items() if not math.isfinite(number)]
-    return f"client {update.client}: {wrong[0]} = {update.numbers[wrong[0]]}" if wrong else None
+class FiniteNumbers(ReplyValidator):
+    def examine(self, task: PoolTask, reply: Reply, state: Payload) -> tuple[Reply, str | None]:
+        assert isinstance(reply, Update)
+        wrong = [name for name, number in reply.numbers.items() if not math.isfinite(number)]
+        return reply, f"client {reply.client}: {wrong[0]} = {reply.numbers[wrong[0]]}" if wrong else None
 
 
 def doubtful(client: int) -> PoolTask:
     """A visit whose update is looked at before it counts."""
-    return replace(visit(client), unfit=is_finite)
+    return replace(visit(client), validator=FiniteNumbers())
 
 
 def lie(task: messages.Message, **numbers: float) -> Update:
@@ -111,7 +113,7 @@ def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_els
             host.pool.submit(tasks, lambda task, reply: scores.append(reply)).wait()
     assert all(isinstance(each, messages.Score) and each.values["loss"] == (0.5, 1) for each in scores)
     assert "the sum of loss is nan" in host.of("task_failed")[0]
-    asked = [replace(visit(n), reports=frozenset({"pid"})) for n in range(4)]
+    asked = [replace(visit(n), validator=UpdateValidator(reports=frozenset({"pid"}))) for n in range(4)]
     with Peer(host.endpoint, BOB) as bob, meanwhile(lambda: does(bob, lambda task: lie(task, loss=0.5), 1)):
         while len(host.of("worker_died")) < 2:
             assert sums(host.pool, asked) == {n: [n, n + 1.0] for n in range(4)}
