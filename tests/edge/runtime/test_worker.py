@@ -55,7 +55,10 @@ def test_a_message_that_does_not_fit_is_answered_and_the_next_is_served(listener
             pack(messages.Train(1, 5, 0.1, {}, {}), codec.Envelope(listener.identity), frames=False),
             0,
         ),
-        "a second welcome": (pack(messages.Welcome(JOB), codec.Envelope(listener.identity), run_id=RUN), 0),
+        "a Welcome that was not requested": (
+            pack(messages.Welcome(JOB), codec.Envelope(listener.identity), run_id=RUN),
+            0,
+        ),
         "run id (this is run-1): '' does not fit": (pack(messages.Welcome(JOB), codec.Envelope(listener.identity)), 0),
         f"entry model/a: version {payload(8.0)['model']['a'].version.hex()} is not held here": (
             pack(messages.Evaluate(0, 4, 1, payload(8.0)), mine, frames=False),
