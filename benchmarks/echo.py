@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from edge.protocol.config import Job
 from edge.protocol.messages import Train, Update
@@ -29,13 +29,13 @@ class EchoSite(LocalTrainer):
         samples = len(self.client_indices.train[task.client])
         if samples not in self._first:
             update = super().train(task, state_in, state_out)
-            self._first[samples] = replace(update, payload=_plus(update.payload, 0.0))
+            self._first[samples] = structs.replace(update, payload=_plus(update.payload, 0.0))
         first, key = self._first[samples], (samples, task.round)
         if key not in self._of_round:
             self._of_round = {key: _plus(first.payload, 1e-4 * (1 + task.round % 7))} | {
                 each: payload for each, payload in self._of_round.items() if each[1] == task.round
             }
-        return replace(first, client=task.client, round=task.round, payload=self._of_round[key])
+        return structs.replace(first, client=task.client, round=task.round, payload=self._of_round[key])
 
 
 def _plus(payload: Payload, number: float) -> Payload:

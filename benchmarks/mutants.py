@@ -54,12 +54,11 @@ MODULES = {
     "coordinator/rounds/synchronous.py": ("coordinator/rounds/test_policies.py",),
     "coordinator/workers/assignment.py": ("coordinator/workers/test_scheduler.py",),
     "coordinator/workers/block_cache.py": ("coordinator/workers/test_block_cache.py",),
-    "coordinator/workers/paces.py": (
+    "coordinator/workers/scheduled_workers.py": (
         *("coordinator/workers/test_scheduler.py", "coordinator/workers/test_wrong_answers.py"),
     ),
-    "coordinator/workers/partial_sum_tracker.py": ("coordinator/workers/test_scheduler.py",),
     "coordinator/workers/scheduler.py": ("coordinator/workers/test_scheduler.py",),
-    "coordinator/workers/task_queue.py": ("coordinator/workers/test_scheduler.py",),
+    "coordinator/workers/task.py": ("coordinator/workers/test_rejected_messages.py",),
     "costmodel/fleet/availability.py": ("costmodel/fleet/test_availability.py",),
     "costmodel/network/fair_link.py": ("costmodel/network/test_fair_link.py",),
     "costmodel/network/water_filling.py": ("costmodel/network/test_fair_link.py",),
@@ -70,13 +69,14 @@ MODULES = {
     "costmodel/visits/live_visit.py": ("costmodel/visits/test_live_visit.py", "costmodel/test_clock.py"),
     "edge/data/partition.py": ("edge/data/test_partition.py",),
     "edge/protocol/codec.py": ("edge/protocol/test_codec.py",),
+    "edge/protocol/messages.py": ("edge/protocol/test_codec.py", "edge/protocol/test_batches.py"),
     "edge/protocol/fixed_point.py": ("edge/protocol/test_fixed_point.py",),
     "edge/training/block_model.py": ("edge/training/test_block_model.py", "edge/models/test_models.py"),
     "edge/training/pathways.py": ("edge/training/test_pathways.py",),
 }
 """Modules -> the tests beside them, below ``tests/``."""
 PRELOADED = (
-    *("hypothesis", "msgpack", "numpy", "psutil", "pyarrow.parquet", "pydantic", "pytest", "safetensors.numpy"),
+    *("hypothesis", "msgspec", "numpy", "psutil", "pyarrow.parquet", "pydantic", "pytest", "safetensors.numpy"),
     *("scipy.optimize", "scipy.stats", "simpy", "sklearn.datasets", "torch", "torch.func", "torchvision", "zmq"),
 )
 PYTEST = (

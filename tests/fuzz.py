@@ -30,7 +30,7 @@ import zmq
 from coordinator.workers import messaging, scheduler
 from coordinator.workers.pool import Pool
 from coordinator.workers.registry import Worker
-from coordinator.workers.task import PoolTask, Reply
+from coordinator.workers.task import PoolTask, Reply, UpdateValidator
 from edge.protocol import client_state, codec, messages
 from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.payload import Vector
@@ -270,7 +270,7 @@ def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float, f
 
     down, up = payload(), {"model": {"a": 3, "b": 1}}
     asked = [messages.Train(client, 5, 0.1, {"act": 0}, down) for client in clients]
-    tasks = [PoolTask(message, weight=share, up=up) for message in asked]
+    tasks = [PoolTask(message, weight=share, validator=UpdateValidator(up=up)) for message in asked]
     if pool.remote_access is not None:
         before = str(folder / "before")
         client_state.write(before, keeps(1).payload)
@@ -279,7 +279,7 @@ def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float, f
                 task,
                 state_in=before,
                 state_out=str(folder / f"after-{number}"),
-                client_state_shapes={"model": {"a": 3}},
+                validator=UpdateValidator(up=up, client_state_shapes={"model": {"a": 3}}),
             )
             for number, task in enumerate(tasks)
         ]

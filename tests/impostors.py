@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import numpy as np
 import zmq
+from msgspec import msgpack
 
 from coordinator.records.schema import HostEvent
 from coordinator.workers.pool import Pool
@@ -125,18 +125,18 @@ class Impostors:
 
     def _heed(self, identity: str, envelope: codec.Envelope, header: bytes, frames: Sequence[bytes]) -> None:
         name = name_of(header)
-        if name == "bye":
+        if name == "Shutdown":
             self.end([identity])
-        elif name == "ping":
+        elif name == "Ping":
             self.say(identity, messages.Pong())
-        elif name == "train":
+        elif name == "Train":
             update = answer(client_of(header))
             if self.key is not None and envelope.state_out is not None:
                 self.say(identity, keeps(update.client), envelope.sequence)
             if envelope.weight:
                 update = self._sums.setdefault(identity, FixedPointSums(update.round)).put(update, envelope.weight)
             self.say(identity, update, envelope.sequence)
-        elif name == "collect":
+        elif name == "FetchPartial":
             self.say(identity, self._sums.pop(identity).message())
 
 
@@ -172,12 +172,12 @@ def answer(client: int) -> messages.Update:
 
 def name_of(header: bytes) -> str:
     """The type of a message."""
-    return str(msgpack.unpackb(header)[1])
+    return str(msgpack.decode(header)[1])
 
 
 def client_of(header: bytes) -> int:
     """Whose visit it is."""
-    return int.from_bytes(msgpack.unpackb(header)[3]["client"], "big")
+    return int.from_bytes(msgpack.decode(header)[3]["client"], "big")
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import msgpack
 import pytest
+from msgspec import msgpack
 
 from edge.protocol import codec, messages
 from tests.edge.protocol.mutations import BOMBS, RUN, going_up, mutate, one_of_each, pack, run_of
@@ -55,10 +55,10 @@ def test_valid_messages_pass_as_they_are() -> None:
 def test_a_bomb_is_no_message_wherever_it_stands(bomb: bytes) -> None:
     parts = pack(going_up()[3])
     for index in (0, 1):
-        tree = msgpack.unpackb(parts[index])
+        tree = msgpack.decode(parts[index])
         for place in range(len(tree)):
-            raw = msgpack.packb([*tree[:place], "(bomb)", *tree[place + 1 :]])
-            changed = [*parts[:index], raw.replace(msgpack.packb("(bomb)"), bomb), *parts[index + 1 :]]
+            raw = msgpack.encode([*tree[:place], "(bomb)", *tree[place + 1 :]])
+            changed = [*parts[:index], raw.replace(msgpack.encode("(bomb)"), bomb), *parts[index + 1 :]]
             with pytest.raises(messages.WireError):
                 read(changed, None)
     with pytest.raises(messages.WireError):

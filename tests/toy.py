@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -172,7 +173,7 @@ class Direct:
         message = (task if task.build is None else task.with_payload(task.build())).message
         assert isinstance(message, messages.Train | messages.Evaluate)
         # A slot without vectors does not arrive.
-        message = replace(message, payload={slot: named for slot, named in message.payload.items() if named})
+        message = structs.replace(message, payload={slot: named for slot, named in message.payload.items() if named})
         if isinstance(message, messages.Evaluate):
             return self.site.evaluate(message, task.state_in)
         sites = (self.site, *self.others)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import structs
 from pydantic import Field
 
 from coordinator.aggregation.server import GLOBAL, Model, Models, ServerStrategy
@@ -94,8 +95,8 @@ def validate(
             raise InvalidUpdate(f"{whose}: it reports no numbers{by}")
         _log.warning("%s: skipped", whose)
         return FAILED, reply
-    problem = unusable(checks, server, reply, start, reach)
-    if problem is None:
+    problem = unusable(checks, server, reply, start, reach) if reply.problem is None else reply.problem
+    if not problem:
         return TRAIN, reply
     if checks.on_bad_update == "stop":
         raise InvalidUpdate(problem + by)
@@ -224,4 +225,4 @@ def no_op_update(server: ServerStrategy, reply: Update, start: Models) -> Update
         }
         for slot, named in server.up_shapes().items()
     }
-    return replace(nothing, payload=payload)
+    return structs.replace(nothing, payload=payload)

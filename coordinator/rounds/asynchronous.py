@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from coordinator.aggregation.server import Models
 from coordinator.aggregation.update_checks import bases
@@ -294,7 +295,7 @@ class _AsynchronousRun:
             }
             for slot, now in current.items()
         }
-        return replace(reply, payload={**reply.payload, **rebased})
+        return structs.replace(reply, payload={**reply.payload, **rebased})
 
     # --- rounds of the ledger -------------------------------------------------------------------------------------
 

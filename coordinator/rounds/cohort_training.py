@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coordinator.aggregation.server import ServerStrategy
 from coordinator.records.schema import TRAIN, TRAINED

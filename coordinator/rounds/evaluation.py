@@ -19,7 +19,7 @@ from coordinator.aggregation.server import ServerStrategy
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import EvalResult, MeasuredValue
 from coordinator.rounds.run import RunFailed
-from coordinator.workers.task import PoolTask, Reply, Workers
+from coordinator.workers.task import PoolTask, Reply, ReplyValidator, Workers
 from edge.protocol import messages
 from edge.protocol.config import EvalSplit, Job, ModelProfile
 from edge.protocol.messages import ACCURACY, GLOBAL, LOSS, Score
@@ -103,7 +103,7 @@ class PoolEvaluator:
             PoolTask(
                 messages.Evaluate(start, min(start + batch, count), GLOBAL, payload, round),
                 flops=self._forward_flops * min(batch, count - start),
-                metrics=self._scope.metrics,
+                validator=ReplyValidator(self._scope.metrics),
             )
             for start in range(0, count, batch)
         ]
@@ -133,7 +133,7 @@ class PoolEvaluator:
             messages.Evaluate(0, count, client, payload, round, lr, dispatch.choice, self._scope.split),
             None if self._states is None else self._states.newest(client),
             flops=self._forward_flops * float(measured + adapted),
-            metrics=self._metrics_of_clients,
+            validator=ReplyValidator(self._metrics_of_clients),
             build=build,
         )
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from coordinator.aggregation.server import Models, ServerStrategy
 from coordinator.aggregation.update_checks import (
@@ -31,7 +32,7 @@ from coordinator.records.schema import FAILED
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.visit import PlannedVisit
-from coordinator.workers.task import PoolTask, Reply, TaskGroup, Workers
+from coordinator.workers.task import PoolTask, Reply, TaskGroup, UpdateValidator, Workers
 from edge.protocol import messages
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.fixed_point import not_summable
@@ -96,7 +97,7 @@ class PoolTrainer:
         building = self.workers.build(visit.dispatch.build)
         return replace(visit, dispatch=replace(visit.dispatch, build=building.result))
 
-    def _start(self, visit: PlannedVisit) -> Models:
+    def start(self, visit: PlannedVisit) -> Models:
         """The models that a visit started from; no step of the server lies between its start and this call."""
         return self.server.start_model(visit.client) if visit.start is None else visit.start
 
@@ -120,12 +121,15 @@ class PoolTrainer:
             self.server.setup.numbering,
             visit.work.flops,
             weight,
-            # an update that the pool rejects ends its worker; a run that tolerates bad updates validates it itself
-            up if self.checks.on_bad_update == "stop" else None,
-            self._state_shapes,
-            reports=self._reports,
-            unfit=lambda update, state: self._invalid(update, state, visit, reach),
-            unfit_sums=lambda totals, weight: sums_too_far(self.checks, totals, weight, self._start(visit), reach),
+            VisitValidator(
+                # an update that the pool rejects ends its worker; a run that tolerates bad updates validates it itself
+                up=up if self.checks.on_bad_update == "stop" else None,
+                client_state_shapes=self._state_shapes,
+                reports=self._reports,
+                trainer=self,
+                visit=visit,
+                reach=reach,
+            ),
             may_fail=self.checks.on_bad_client == "skip",
             build=build,
         )
@@ -160,31 +164,18 @@ class PoolTrainer:
             for model in self.server.setup.initial_models
         )
 
-    def _invalid(self, update: messages.Update, state: Payload, visit: PlannedVisit, reach: Reach) -> str | None:
-        """Why a remote worker's update and client state of a visit are invalid, or None."""
-        whose = self.server.setup.visit_name(visit.client, visit.rng_round)
-        for slot, key, vector in vectors(state):
-            problem = not_summable(vector.data, math.inf)
-            if problem is not None:
-                return f"{whose}: client state: {slot}/{key} {problem}"
-        start = self._start(visit)
-        return (
-            unusable(self.checks, self.server, update, start, reach)
-            or too_far(self.checks, f"{whose}: client state", state, state_bases(start), reach)
-            or self._wrong_flops(update, visit)
-        )
-
     def validate(self, update: messages.Update, visit: PlannedVisit) -> tuple[str, messages.Update]:
         """As `coordinator.aggregation.update_checks.validate`, with a check of FLOPs; RunFailed if the run ends."""
         try:
-            kind, validated = validate(self.checks, self.server, update, visit, self._start(visit), self.reach(visit))
+            kind, validated = validate(self.checks, self.server, update, visit, self.start(visit), self.reach(visit))
         except InvalidUpdate as error:
             raise RunFailed(f"update rejected: {error}") from None
-        if kind != FAILED and (problem := self._wrong_flops(update, visit)):
+        if kind != FAILED and (problem := self.wrong_flops(update, visit)):
             raise RunFailed(problem)
         return kind, validated
 
-    def _wrong_flops(self, update: messages.Update, visit: PlannedVisit) -> str | None:
+    def wrong_flops(self, update: messages.Update, visit: PlannedVisit) -> str | None:
+        """Why the FLOPs that a worker has counted are not those of the visit's plan, or None."""
         counted, predicted = update.numbers["flops"], visit.work.flops
         if visit.price.exact and math.isclose(counted, predicted, rel_tol=1e-9):
             return None
@@ -206,3 +197,36 @@ class PoolTrainer:
         if problem is not None:
             raise RunFailed(f"updates rejected: round {visits[0].round + 1}: {problem}")
         self.server.accumulate_partial(totals)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisitValidator(UpdateValidator):
+    """Checks the replies to the task of one visit by the rules of its run."""
+
+    trainer: PoolTrainer
+    visit: PlannedVisit
+    reach: Reach
+
+    def examine(self, task: PoolTask, reply: Reply, state: Payload) -> tuple[Reply, str | None]:
+        """Finds an update and a client state that cannot be used, and FLOPs that the visit cannot have taken."""
+        assert isinstance(reply, messages.Update)
+        trainer, visit = self.trainer, self.visit
+        whose = f"{trainer.server.setup.visit_name(visit.client, visit.rng_round)}: client state"
+        start = trainer.start(visit)
+        problem = unusable(trainer.checks, trainer.server, reply, start, self.reach)
+        reply = structs.replace(reply, problem=problem or "")
+        for slot, key, vector in vectors(state):
+            if (wrong := not_summable(vector.data, math.inf)) is not None:
+                return reply, f"{whose}: {slot}/{key} {wrong}"
+        far = too_far(trainer.checks, whose, state, state_bases(start), self.reach)
+        return reply, problem or far or trainer.wrong_flops(reply, visit)
+
+    def refuse_sums(self, task: PoolTask, totals: messages.Totals, weight: float, is_remote: bool) -> None:
+        """Also for sums of a remote worker that are too far from the model."""
+        super().refuse_sums(task, totals, weight, is_remote)
+        if not is_remote:
+            return
+        trainer = self.trainer
+        problem = sums_too_far(trainer.checks, totals, weight, trainer.start(self.visit), self.reach)
+        if problem is not None:
+            raise messages.WireError(problem)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
+from msgspec.structs import replace
 
 from edge.protocol.messages import Update
 from edge.protocol.payload import ITEM_NBYTES, Floats, Payload, Shapes, Vector, nbytes, shapes, vectors

@@ -8,13 +8,15 @@ fails, and the reply counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import structs
 
 from coordinator.workers.instructions import Instruction
 from coordinator.workers.registry import Worker
 from coordinator.workers.scheduler import TaskScheduler
-from coordinator.workers.task import PoolTask, Reply, doubt
+from coordinator.workers.task import PoolTask, Reply
 from coordinator.workers.task_group import TaskGroups
 from edge.protocol import messages
 from edge.protocol.messages import ClientState
@@ -38,7 +40,8 @@ class Answer(NamedTuple):
 
     def made_by(self, worker: str) -> Answer:
         """The same, with its remote worker's name in the update."""
-        return self._replace(reply=replace(self.reply, by=worker)) if isinstance(self.reply, messages.Update) else self
+        is_update = isinstance(self.reply, messages.Update)
+        return self._replace(reply=structs.replace(self.reply, by=worker)) if is_update else self
 
 
 @dataclass(eq=False)
@@ -56,18 +59,18 @@ class DoubtedReplies:
     _doubted: dict[int, list[Worker]] = field(default_factory=dict, init=False)
     """task -> remote workers whose replies to it were unusable"""
 
-    def accepts(self, worker: Worker, answer: Answer) -> bool:
-        """Whether a reply counts. An unusable one of a remote worker does only if no other worker's is better."""
-        sequence, task, state = answer.sequence, answer.task, answer.state
+    def accepted(self, worker: Worker, answer: Answer) -> Answer | None:
+        """The reply as it counts. None for a doubted one of a remote worker, unless no other worker's is better."""
+        sequence, task = answer.sequence, answer.task
         if task is None or (not worker.key and sequence not in self._doubted):
-            return True
-        problem = doubt(task, answer.reply, {} if state is None else state.payload)
-        if problem is None:
+            return answer
+        reply, doubt = task.validator.examine(task, answer.reply, {} if answer.state is None else answer.state.payload)
+        if doubt is None:
             self._dismiss_doubted(sequence)
         elif worker.key and not self._is_confirmed(worker, sequence):
-            self._repeat_elsewhere(worker, sequence, problem)
-            return False
-        return True
+            self._repeat_elsewhere(worker, sequence, doubt)
+            return None
+        return answer._replace(reply=reply)
 
     def _is_confirmed(self, remote_worker: Worker, sequence: int) -> bool:
         """Whether others' replies to a task were no better, or there are no others: the training itself fails."""

@@ -1,4 +1,8 @@
-"""Which of the tasks that wait a worker gets, and how many. Never an event, never a clock.
+"""The open tasks of the task scheduler: those that wait, those that workers have, and those in partial sums.
+
+A task is open until it is over or cancelled. An open task waits, or is assigned to a worker, or its update is in a
+worker's partial sum. Tasks wait in the order of their submission; those that are put back come first. Never an event,
+never a clock.
 
 A worker runs the first of the tasks that it is assigned; the others wait in its prefetch queue, so that short tasks do
 not cost a round trip each. An idle worker gets a task whenever one waits; further ones are prefetched up to
@@ -15,14 +19,13 @@ worker here. Below its capacity it is idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
 from coordinator.workers.instructions import SendTask
-from coordinator.workers.paces import Paces
-from coordinator.workers.scheduled_workers import ScheduledWorkers
-from coordinator.workers.task_queue import TaskQueue
+from coordinator.workers.scheduled_workers import Paces, ScheduledWorkers
 
 PREFETCH_SECONDS = 0.2
 """Foreseen seconds of work up to which tasks are prefetched: many round trips, and short to do again."""
@@ -30,6 +33,67 @@ MAX_PREFETCH = 256
 """Most tasks assigned to one worker per task that it runs, however short they are."""
 LOOK_AHEAD = 64
 """Tasks among which one is chosen that does not prefer another worker."""
+
+
+@dataclass(slots=True)
+class ScheduledTask:
+    """What the scheduler knows of a task."""
+
+    name: str
+    """For errors."""
+    flops: float
+    """Foreseen work; 0 if it is unknown."""
+    preferred: int | None = None
+    """The worker that has what the task needs, and may be lost since."""
+    failures: int = 0
+    local_workers: set[int] = field(default_factory=set)
+    """Local workers that it was sent to: the reply of one that has died since counts."""
+    failed_at: set[int | str] = field(default_factory=set)
+    """Places where it has failed."""
+    is_suspect: bool = False
+    """Whether a local worker has died that had it and others."""
+
+
+class TaskQueue:
+    """Open tasks by number, and those of them that wait."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, ScheduledTask] = {}
+        """All that are neither over nor cancelled; it is changed here alone, as `waiting` is."""
+        self.waiting: deque[int] = deque()
+        """The numbers of those that wait, in order."""
+
+    def add(self, sequence: int, task: ScheduledTask) -> None:
+        """Add a new task, which waits."""
+        assert sequence not in self.open, sequence
+        self.open[sequence] = task
+        self.waiting.append(sequence)
+
+    def take(self, sequence: int) -> ScheduledTask:
+        """A task waits no longer: it is assigned."""
+        self.waiting.remove(sequence)  # among the first
+        return self.open[sequence]
+
+    def put_back(self, sequences: Iterable[int]) -> None:
+        """Assigned tasks, and those of a lost partial sum, wait again, before all others; cancelled ones do not."""
+        self.waiting.extendleft(sequence for sequence in reversed([*sequences]) if sequence in self.open)
+
+    def close(self, sequence: int) -> None:
+        """A task that does not wait is over."""
+        del self.open[sequence]
+
+    def stop_waiting(self, sequence: int) -> bool:
+        """A task was answered though it was requeued; whether it waited."""
+        if sequence not in self.waiting:
+            return False
+        self.waiting.remove(sequence)
+        return True
+
+    def cancel(self, sequences: Iterable[int]) -> set[int]:
+        """Cancel tasks; returns those that were open."""
+        over = {sequence for sequence in sequences if self.open.pop(sequence, None) is not None}
+        self.waiting = deque(sequence for sequence in self.waiting if sequence not in over)
+        return over
 
 
 @dataclass(eq=False)
@@ -132,3 +196,62 @@ class TaskAssignment:
         if worker not in self.workers.capacities:
             task.local_workers.add(worker)
         return SendTask(worker, sequence)
+
+
+class PartialSumTracker:
+    """Whose partial sums have which tasks in them, and which sums are requested.
+
+    A sum counts when it has come, and never if its worker died.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, list[int]] = {}  # worker -> tasks in its partial sum
+        self._requested: set[int] = set()  # workers whose partial sums were requested, and have not come
+        self._deaths = 0
+
+    def add(self, worker: int, sequence: int) -> None:
+        """A worker has added the update of a task to its partial sum."""
+        self._tasks.setdefault(worker, []).append(sequence)
+
+    def tasks(self, worker: int) -> tuple[int, ...]:
+        """The open tasks in the partial sum of a worker."""
+        return tuple(self._tasks.get(worker, ()))
+
+    def is_requested(self, worker: int) -> bool:
+        """Whether the partial sum of a worker was requested, and has not come."""
+        return worker in self._requested
+
+    def request(self, sequences: Iterable[int]) -> dict[int, int]:
+        """The partial sums with these tasks in them that were not requested, and are now: worker -> a task in it."""
+        wanted = set(sequences)
+        workers = {
+            worker: in_partial[0]
+            for worker, in_partial in self._tasks.items()
+            if worker not in self._requested and not wanted.isdisjoint(in_partial)
+        }
+        self._requested.update(workers)
+        return workers
+
+    def come(self, worker: int) -> tuple[int, ...]:
+        """A requested partial sum has come; returns the open tasks in it."""
+        self._requested.remove(worker)
+        self._deaths = 0
+        return tuple(self._tasks.pop(worker, ()))
+
+    def lose(self, worker: int, is_death: bool) -> tuple[tuple[int, ...], int]:
+        """A worker has ended; returns (open tasks in its partial sum, see below).
+
+        The number of workers in a row that have died, of which ``is_death`` says whether this is one, before they had
+        sent a requested partial sum; 0 if this worker's was not requested.
+        """
+        lost = tuple(self._tasks.pop(worker, ()))
+        if worker not in self._requested:
+            return lost, 0
+        self._requested.remove(worker)
+        self._deaths += is_death
+        return lost, self._deaths
+
+    def cancel(self, over: Collection[int]) -> None:
+        """These tasks are cancelled."""
+        for worker, in_partial in self._tasks.items():
+            self._tasks[worker] = [sequence for sequence in in_partial if sequence not in over]

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 
-import numpy as np
 import zmq
 
 from coordinator.workers.block_cache import CachedPayload, CachedPayloads
@@ -134,14 +133,14 @@ class MessageSender:
         cached_payload = opened[0][1].cached_payload
         assert cached_payload is not None, worker.identity
         message = messages.Visits(
-            np.array([sequence for sequence, _ in opened]),
-            np.array([visit.client for visit in visits]),
-            np.array([visit.round for visit in visits]),
-            np.array([visit.lr for visit in visits]),
-            np.array([task.weight for task in tasks]),
+            [sequence for sequence, _ in opened],
+            [visit.client for visit in visits],
+            [visit.round for visit in visits],
+            [visit.lr for visit in visits],
+            [task.weight for task in tasks],
             [_path_for(worker, task.state_in) for task in tasks],
             [_path_for(worker, task.state_out) for task in tasks],
-            {name: np.array([visit.choice[name] for visit in visits]) for name in visits[0].choice},
+            {name: [visit.choice[name] for visit in visits] for name in visits[0].choice},
             visits[0].payload,
         )
         retired = self._registry.retired_slots

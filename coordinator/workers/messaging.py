@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from coordinator.workers.answers import Answer, DoubtedReplies
 from coordinator.workers.file_sender import FileSender
 from coordinator.workers.instructions import DeliverPartial, DeliverReply, DropReply, Instruction
@@ -22,13 +24,12 @@ from coordinator.workers.message_sender import MessageSender
 from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
 from coordinator.workers.sockets import Received, RouterSocket
-from coordinator.workers.task import PoolError, PoolTask, Reply, caused_by, check_partial_sum, check_reply_kind
+from coordinator.workers.task import PoolError, PoolTask, Reply, caused_by, check_partial_sum
 from coordinator.workers.task_group import TaskGroups
 from edge.protocol import client_state, codec, messages
 from edge.protocol.client_state import StateError
 from edge.protocol.config import Job
-from edge.protocol.messages import ClientState, Train, WireError, printable
-from edge.protocol.payload import shapes
+from edge.protocol.messages import ClientState, printable
 
 MAX_MESSAGES_PER_TURN = 32
 """Messages handled before the event loop checks for a stop and for the replies that it waits for."""
@@ -36,6 +37,18 @@ MOST_OFFENCES = 3
 """Remote workers of one key that may be dismissed before the key is rejected."""
 MAX_REASON = 400
 """Characters of the reason for which a message was refused."""
+COMES_UP = (
+    Reply
+    | messages.Updates
+    | ClientState
+    | messages.Hello
+    | messages.Pong
+    | messages.Error
+    | messages.PartialSum
+    | messages.Capacity
+    | messages.FetchFile
+)
+"""Messages of workers."""
 OUT_OF_MEMORY = "OutOfMemoryError"
 """The name of torch's error (`torch.OutOfMemoryError`)."""
 
@@ -107,7 +120,7 @@ class MessageHandler:
         if not key or known is not None or len(parts) != 2:
             return None
         envelope = codec.Envelope.parse(parts[0])
-        message = codec.decode(parts[1], (), messages.NO_RUN)
+        message = codec.decode(parts[1], (), messages.NO_RUN, kinds=messages.Hello)
         if envelope.worker != identity or not isinstance(message, messages.Hello):
             return None
         if self.registry.offences[key] >= MOST_OFFENCES:
@@ -129,7 +142,9 @@ class MessageHandler:
         envelope = codec.Envelope.parse(parts[0])
         if envelope.worker != worker.identity:
             raise messages.WireError(f"the envelope names {envelope.worker}")
-        message = codec.decode(parts[1], parts[2:], self.job.run_id if worker.greeted else messages.NO_RUN)
+        message = codec.decode(
+            parts[1], parts[2:], self.job.run_id if worker.greeted else messages.NO_RUN, kinds=COMES_UP
+        )
         if isinstance(message, messages.Hello) != (not worker.greeted):
             raise messages.WireError(f"a {type(message).__name__} {'after' if worker.greeted else 'before'} the hello")
         pending, worker.pending_client_state = worker.pending_client_state, None
@@ -159,10 +174,9 @@ class MessageHandler:
             self._received_partial_sum(worker, message)
         elif isinstance(message, messages.Capacity):
             self._shrank(worker, message.workers)
-        elif isinstance(message, messages.FetchFile):
-            self.files.requested(worker, message)
         else:
-            raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
+            assert isinstance(message, messages.FetchFile), message
+            self.files.requested(worker, message)
 
     def _shrank(self, worker: Worker, workers: int) -> None:
         """Workers of a node agent have retired; WireError unless there are fewer now."""
@@ -217,14 +231,14 @@ class MessageHandler:
         self._check_assigned(worker, sequence)
         opened = self.groups.get(sequence)
         if opened is not None:  # or it was cancelled
-            check_client_state(opened.task, state)
+            opened.task.validator.refuse_state(opened.task, state)
         worker.pending_client_state = sequence, state
 
     def _answered(self, worker: Worker, replies: Sequence[Answer]) -> None:
         """The replies of one message; WireError, before any of them counts, if one does not answer its task."""
         for answer in replies:
             self._check(worker, answer)
-        accepted = [answer for answer in replies if self._doubts.accepts(worker, answer)]
+        accepted = [counted for answer in replies if (counted := self._doubts.accepted(worker, answer)) is not None]
         if worker.key:
             by = f"worker {worker.number}, a remote worker, key {worker.key}"
             accepted = [answer.made_by(by) for answer in accepted]
@@ -238,7 +252,7 @@ class MessageHandler:
     def _check(self, worker: Worker, answer: Answer) -> None:
         self._check_assigned(worker, answer.sequence)
         if answer.task is not None:
-            check_reply_kind(answer.task, answer.reply)
+            answer.task.validator.refuse(answer.task, answer.reply)
             if worker.key and answer.task.state_out is not None and answer.state is None:
                 raise messages.WireError(f"{answer.task.name}: the client's state did not come ahead of the update")
 
@@ -260,7 +274,7 @@ class MessageHandler:
         if isinstance(message, messages.Updates):
             return [self._answer(worker, *reply, state) for reply in message.replies()]
         if isinstance(message, messages.Update):
-            message = replace(message, logged=envelope.logged)
+            message = structs.replace(message, logged=envelope.logged)
         return [self._answer(worker, envelope.sequence, envelope.wall_seconds, message, state)]
 
     def _answer(self, worker: Worker, sequence: int, seconds: float, reply: Reply, state: ClientState | None) -> Answer:
@@ -293,17 +307,6 @@ class MessageHandler:
             if closed:  # or their group was cancelled
                 task, group, _ = closed[0]
                 group.add_partial_sum(worker.number, task.partial_sum_request.round, sums)
-
-
-def check_client_state(task: PoolTask, state: ClientState) -> None:
-    """WireError for client state that does not belong to this task, or has other vectors than the client keeps."""
-    if task.state_out is None or not isinstance(task.message, Train):
-        raise WireError(f"state of client {state.client}, which was not requested: {task.name}")
-    if state.client != task.message.client:
-        raise WireError(f"state of client {state.client} does not answer: {task.name}")
-    got = shapes(state.payload)
-    if task.client_state_shapes is not None and got != task.client_state_shapes:
-        raise WireError(f"{task.name}: state of shapes {got} instead of {task.client_state_shapes}")
 
 
 def store_client_state(task: PoolTask, state: ClientState) -> None:

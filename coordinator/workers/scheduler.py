@@ -17,7 +17,8 @@ its task is requeued without a failure. Until it has ended no task is assigned; 
 more memory. Only the last worker's task counts failures.
 
 *Remote workers* come and go: nobody starts them, and nobody replaces them. When one is lost its link may be the cause,
-so that its task counts no failure. Each task that a remote worker runs has a *term* (`coordinator.workers.paces`).
+so that its task counts no failure. Each task that a remote worker runs has a *term*
+(`coordinator.workers.scheduled_workers`).
 
 Nothing here refers to a worker that is lost, but for the numbers of local ones in the tasks that they had: their last
 replies may still come.
@@ -28,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
-from coordinator.workers.assignment import TaskAssignment
+from coordinator.workers.assignment import PartialSumTracker, ScheduledTask, TaskAssignment, TaskQueue
 from coordinator.workers.instructions import (
     Abort,
     CancelTask,
@@ -43,10 +44,7 @@ from coordinator.workers.instructions import (
     RetireWorker,
     StartWorker,
 )
-from coordinator.workers.paces import READY_SECONDS, Paces
-from coordinator.workers.partial_sum_tracker import PartialSumTracker
-from coordinator.workers.scheduled_workers import ScheduledWorkers
-from coordinator.workers.task_queue import ScheduledTask, TaskQueue
+from coordinator.workers.scheduled_workers import READY_SECONDS, Paces, ScheduledWorkers
 
 TRIES = 3
 """Workers that may die or fail over one task, and workers in a row that may die before they are ready, or before they

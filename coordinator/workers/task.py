@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from msgspec import structs
+
 from edge.protocol import messages
 from edge.protocol.fixed_point import not_summable, sizes
-from edge.protocol.messages import Totals
+from edge.protocol.messages import Totals, WireError
 from edge.protocol.payload import Payload, Shapes, shapes, vectors
 
 ROUND = "round"
@@ -43,6 +45,101 @@ class Stopped(Exception):  # noqa: N818 - not an error
     """The user asked to stop."""
 
 
+Reply = messages.Update | messages.Score | messages.Described
+
+
+@dataclass(frozen=True)
+class ReplyValidator:
+    """Checks what workers send for one task, once, when it comes. Subclasses may override:
+
+    * `refuse`, `refuse_state`, `refuse_sums`: raise WireError for what no honest worker sends; the worker is ended;
+    * `examine`: finds what cannot be true or cannot be used. A remote worker's reply that is doubted counts only if
+      another worker's is no better.
+    """
+
+    metrics: frozenset[str] | None = None
+    """Names of the metrics whose values a score may have; None: any."""
+    takes_vectors: bool = False
+    """Whether a score may have vectors."""
+
+    def refuse(self, task: PoolTask, reply: Reply) -> None:
+        """WireError for a reply to another task, or with other values."""
+        message = task.message
+        if isinstance(message, messages.Train):
+            fits = isinstance(reply, messages.Update) and (reply.client, reply.round) == (message.client, message.round)
+        elif isinstance(message, messages.Evaluate):
+            examples = (message.client, message.start, message.stop - message.start)
+            fits = isinstance(reply, messages.Score) and (reply.client, reply.start, reply.examples) == examples
+        else:
+            fits = isinstance(reply, messages.Described)
+        if not fits:
+            raise WireError(f"a {type(reply).__name__} that does not answer: {task.name}")
+        if not isinstance(reply, messages.Score):
+            return
+        unknown = {name.partition(messages.SUBVALUE)[0] for name in reply.values} - (self.metrics or set())
+        if unknown and self.metrics is not None:
+            raise WireError(f"{task.name}: values of {sorted(unknown)}, which were not requested")
+        if reply.payload and not self.takes_vectors:
+            raise WireError(f"{task.name}: vectors {shapes(reply.payload)}, which were not requested")
+
+    def examine(self, task: PoolTask, reply: Reply, state: Payload) -> tuple[Reply, str | None]:
+        """(the reply as it counts, why it is doubted or None). ``state``: the client state that came with it."""
+        if isinstance(reply, messages.Score):
+            for name, (total, _) in reply.values.items():
+                if not math.isfinite(total):
+                    return reply, f"{task.name}: the sum of {name} is {total}"
+        return reply, None
+
+    def refuse_state(self, task: PoolTask, state: messages.ClientState) -> None:
+        """WireError for client state of a remote worker that does not belong to this task."""
+        if task.state_out is None or not isinstance(task.message, messages.Train):
+            raise WireError(f"state of client {state.client}, which was not requested: {task.name}")
+        if state.client != task.message.client:
+            raise WireError(f"state of client {state.client} does not answer: {task.name}")
+
+    def refuse_sums(self, task: PoolTask, totals: Totals, weight: float, is_remote: bool) -> None:
+        """WireError for a partial sum with this task's update that cannot be. ``weight``: of all updates in it."""
+
+
+@dataclass(frozen=True)
+class UpdateValidator(ReplyValidator):
+    """Checks the replies to a training task: vectors and numbers must be those that its method sends."""
+
+    up: Shapes | None = None
+    """Shapes of the update's vectors; None: any."""
+    client_state_shapes: Shapes | None = None
+    """Shapes of the vectors that its client keeps; None: any."""
+    reports: frozenset[str] | None = None
+    """Names of the numbers in the update; None: any."""
+
+    def refuse(self, task: PoolTask, reply: Reply) -> None:
+        """Also for other vectors and other numbers."""
+        super().refuse(task, reply)
+        assert isinstance(reply, messages.Update)
+        if self.reports is not None and reply.numbers.keys() != self.reports:
+            raise WireError(f"{task.name}: reports {sorted(reply.numbers)} instead of {sorted(self.reports)}")
+        if self.up is None or task.is_in_partial_sum(reply):
+            return
+        got = shapes(reply.payload)
+        if got != self.up:
+            raise WireError(f"{task.name}: vectors {got} instead of {self.up}")
+        if task.weight > 0.0 and not any(not_summable(vector.data) for _, _, vector in vectors(reply.payload)):
+            raise WireError(f"{task.name}: an update that its worker was to add up")
+
+    def refuse_state(self, task: PoolTask, state: messages.ClientState) -> None:
+        """Also for other vectors."""
+        super().refuse_state(task, state)
+        got = shapes(state.payload)
+        if self.client_state_shapes is not None and got != self.client_state_shapes:
+            raise WireError(f"{task.name}: state of shapes {got} instead of {self.client_state_shapes}")
+
+    def refuse_sums(self, task: PoolTask, totals: Totals, weight: float, is_remote: bool) -> None:
+        """For other vectors."""
+        got = sizes(totals)
+        if self.up is not None and got != self.up:
+            raise WireError(f"{task.name}: sums {got} instead of {self.up}")
+
+
 @dataclass(frozen=True)
 class PoolTask:
     """One unit of work, and the files of the client's state."""
@@ -59,20 +156,8 @@ class PoolTask:
 
     All tasks of a group have one or none has, and no two groups with weights are open at a time.
     """
-    up: Shapes | None = None
-    """Shapes of the update's vectors; None: any."""
-    client_state_shapes: Shapes | None = None
-    """Shapes of the vectors that its client keeps in ``state_out``; None: any."""
-    reports: frozenset[str] | None = None
-    """Names of the numbers in the update; None: any."""
-    metrics: frozenset[str] | None = None
-    """Names of the metrics whose values a score may have; None: any."""
-    takes_vectors: bool = False
-    """Whether a score may have vectors."""
-    unfit: Callable[[messages.Update, Payload], str | None] | None = None
-    """(update, client state) -> why a remote worker's reply cannot be true or cannot be used, or None."""
-    unfit_sums: Callable[[Totals, float], str | None] | None = None
-    """(totals, weight of their clients together) -> the same of a remote worker's partial sum."""
+    validator: ReplyValidator = ReplyValidator()
+    """Checks what workers send for it."""
     build: Callable[[], Payload] | None = None
     """Builds the vectors that the worker needs, once, on another thread, when the task is to be sent; ``message`` has
     none before that."""
@@ -110,7 +195,7 @@ class PoolTask:
     def with_payload(self, payload: Payload) -> PoolTask:
         """The task with the vectors that were built."""
         assert not isinstance(self.message, messages.Describe), self.name
-        return replace(self, message=replace(self.message, payload=payload), build=None)
+        return replace(self, message=structs.replace(self.message, payload=payload), build=None)
 
     @property
     def partial_sum_request(self) -> messages.FetchPartial:
@@ -123,62 +208,17 @@ class PoolTask:
         return self.weight > 0.0 and isinstance(reply, messages.Update) and not reply.payload
 
 
-Reply = messages.Update | messages.Score | messages.Described
-
-
-def check_reply_kind(task: PoolTask, reply: Reply) -> None:
-    """WireError for a reply to another task."""
-    message = task.message
-    if isinstance(message, messages.Train):
-        fits = isinstance(reply, messages.Update) and (reply.client, reply.round) == (message.client, message.round)
-    elif isinstance(message, messages.Evaluate):
-        examples = (message.client, message.start, message.stop - message.start)
-        fits = isinstance(reply, messages.Score) and (reply.client, reply.start, reply.examples) == examples
-    else:
-        fits = isinstance(reply, messages.Described)
-    if not fits:
-        raise messages.WireError(f"a {type(reply).__name__} that does not answer: {task.name}")
-    if isinstance(reply, messages.Score) and task.metrics is not None:
-        unknown = {name.partition(messages.SUBVALUE)[0] for name in reply.values} - task.metrics
-        if unknown:
-            raise messages.WireError(f"{task.name}: values of {sorted(unknown)}, which were not requested")
-    if isinstance(reply, messages.Score) and reply.payload and not task.takes_vectors:
-        raise messages.WireError(f"{task.name}: vectors {shapes(reply.payload)}, which were not requested")
-    if isinstance(reply, messages.Update) and task.reports is not None and reply.numbers.keys() != task.reports:
-        raise messages.WireError(f"{task.name}: reports {sorted(reply.numbers)} instead of {sorted(task.reports)}")
-    if isinstance(reply, messages.Update) and task.up is not None and not task.is_in_partial_sum(reply):
-        got = shapes(reply.payload)
-        if got != task.up:
-            raise messages.WireError(f"{task.name}: vectors {got} instead of {task.up}")
-        if task.weight > 0.0 and not any(not_summable(vector.data) for _, _, vector in vectors(reply.payload)):
-            raise messages.WireError(f"{task.name}: an update that its worker was to add up")
-
-
-def doubt(task: PoolTask, reply: Reply, state: Payload) -> str | None:
-    """Why a remote worker's reply and client state cannot be true or cannot be used, or None."""
-    if isinstance(reply, messages.Score):
-        unusable = [(name, total) for name, (total, _) in reply.values.items() if not math.isfinite(total)]
-        return f"{task.name}: the sum of {unusable[0][0]} is {unusable[0][1]}" if unusable else None
-    if isinstance(reply, messages.Update) and task.unfit is not None:
-        return task.unfit(reply, state)
-    return None
-
-
 def check_partial_sum(sums: messages.PartialSum, tasks: Sequence[PoolTask], is_remote: bool) -> None:
-    """WireError for a partial sum of other tasks than these, all of one round; a remote worker's must be possible."""
+    """WireError for a partial sum of other tasks than these, all of one round, or one that cannot be theirs."""
+    weight = sum(task.weight for task in tasks)
     for task in tasks:
         message = task.message
         assert isinstance(message, messages.Train), task.name
         if (sums.round, sums.clients) != (message.round, len(tasks)):
             counted = f"{sums.clients} updates of {task.numbered(sums.round)}"
-            raise messages.WireError(f"sums of {counted} instead of {len(tasks)} of {task.numbered(message.round)}")
-        got = sizes(sums.totals)
-        if task.up is not None and got != task.up:
-            raise messages.WireError(f"{task.name}: sums {got} instead of {task.up}")
-    if is_remote and tasks and tasks[0].unfit_sums is not None:
-        problem = tasks[0].unfit_sums(sums.totals, sum(task.weight for task in tasks))
-        if problem is not None:
-            raise messages.WireError(problem)
+            raise WireError(f"sums of {counted} instead of {len(tasks)} of {task.numbered(message.round)}")
+    if tasks:
+        tasks[0].validator.refuse_sums(tasks[0], sums.totals, weight, is_remote)
 
 
 ReplyHandler = Callable[[PoolTask, Reply], None]

@@ -2,67 +2,68 @@
 
 On a socket a message is ``[envelope, header, frame...]``, each one part of a multipart message.
 
-*Header* (charged). msgpack of ``[protocol, type, run id, {field: value}, [entry...]]``. Every number is packed in a
-form whose length does not depend on its value: integers and floats as 8 bytes, big-endian, in a msgpack ``bin``, and a
-float where an integer may stand, which is in ``choice`` alone, in the extension of type 0, which is as long; so the
-length of a header follows from names and shapes alone, and `train_nbytes` and `update_nbytes` give it before a message
-exists. One *entry* per frame: ``[slot, key, version, dtype, shape, nbytes, checksum]``; version is the 16 bytes of
-`Vector.version` for vectors that go down and zeros for those that go up; checksum is the CRC-32 of the frame, zero when
-unused.
+*Header* (charged). msgpack of ``[protocol, type, run id, {field: value}, [entry...]]``; the type is the name of the
+message's class. In the two charged messages, ``Train`` and ``Update``, every number has ten bytes, whatever its value:
+an integer is a msgpack ``bin`` of 8 bytes, big-endian, and a float the extension of type 0, which is as long. So the
+length of such a header follows from names and shapes alone, and `train_nbytes` and `update_nbytes` give it before a
+message exists. The job of a ``Welcome`` is JSON. One *entry* per frame: ``[slot, key, version, dtype, shape, nbytes,
+checksum]``; version is the 16 bytes of `Vector.version` for vectors that go down and zeros for those that go up;
+checksum is the CRC-32 of the frame, zero when unused. Numbers of entries are 8 bytes, too.
 
 *Frames* (charged). The raw little-endian numbers of one vector each, in the order of the entries.
 
 *Envelope* (not charged). What only the transport needs; see `Envelope`.
 
-``train``, ``visits`` and ``evaluate`` travel as envelope + header alone. The frames that their entries name are sent
-ahead of them in a ``blocks`` message, each version once per worker, and are found again by version. All other messages
-have their frames, of float32 numbers but for the arrays of ``described`` and for ``sums``, which are int64.
+``Train``, ``Visits`` and ``Evaluate`` travel as envelope + header alone. The frames that their entries name are sent
+ahead of them as ``Tensors``, each version once per worker, and are found again by version. All other messages have
+their frames, of float32 numbers but for the arrays of ``Described`` and for a ``PartialSum``, which are int64.
 
-Visits that need the same vectors travel together, as the columns of one ``visits``, and updates with the same numbers
-as those of one ``updates``, which has one frame per update, with all its vectors. Each visit is charged for the train
-and the update that it would be alone: what passes between two processes of the simulator is not what the simulated
+Visits that need the same vectors travel together, as the columns of one ``Visits``, and updates with the same numbers
+as those of one ``Updates``, which has one frame per update, with all its vectors. Each visit is charged for the Train
+and the Update that it would be alone: what passes between two processes of the simulator is not what the simulated
 client sends.
 
-A worker that the coordinator has started finds long vectors in files in memory instead, which ``mapped`` names: all
-workers of a machine map the same. A worker skips a version whose file is gone, since its tasks are cancelled then.
+A worker that the coordinator has started finds long vectors in files in memory instead, which ``MappedTensors`` names:
+all workers of a machine map the same. A worker skips a version whose file is gone, since its tasks are cancelled then.
 
-``kept`` (not charged) is client state, for remote workers, which do not reach the files that an envelope names. It has
-the sequence of its task. If the envelope of a task names a file to read, a kept is sent right ahead of the task; if it
-names one to write, a kept is sent right ahead of the update, and is on the coordinator's disk before that update is
-handled. No kept is sent to the worker that sent the kept of the same name, by which it finds its own copy; if it has
-none, it answers with an error of the kind MissingStateError, and gets kept and task again. For a remote worker these
-names are never paths. Every frame of a kept has its checksum.
+``ClientState`` (not charged) is for remote workers, which do not reach the files that an envelope names. It has the
+sequence of its task. If the envelope of a task names a file to read, a ClientState is sent right ahead of the task; if
+it names one to write, one is sent right ahead of the update, and is on the coordinator's disk before that update is
+handled. None is sent to the worker that sent the ClientState of the same name, by which it finds its own copy; if it
+has none, it answers with an error of the kind MissingStateError, and gets ClientState and task again. For a remote
+worker these names are never paths. Every frame of a ClientState has its checksum.
 
-``fetch`` and ``part`` (not charged) bring files that the job lists to a remote worker that lacks them, before it is
-ready. A part is in the header. It is followed by a ping, since the worker ignores those that come during a transfer.
+``FetchFile`` and ``FilePart`` (not charged) bring files that the job lists to a remote worker that lacks them, before
+it is ready. A FilePart has no frames. It is followed by a ping, since the worker ignores those that come during a
+transfer.
 
     worker                         coordinator
-    hello                     ->
-                              <-   welcome (job), ping
-    [fetch]                   ->
-                              <-   [part, ping]
-    pong (ready for a task)   ->
-                              <-   describe | [mapped] [blocks] [kept] train | [mapped] [blocks] visits
-                              <-   [mapped] [blocks] [kept] evaluate
-    described | [kept] update | updates | score | error   ->
-                              <-   collect
-    sums | error              ->
-    capacity                  ->
-                              <-   cancel (with a task's sequence)
-    pong (with the task's sequence: it is not queued any more)   ->
-                              <-   bye
+    Hello                     ->
+                              <-   Welcome (job), Ping
+    [FetchFile]               ->
+                              <-   [FilePart, Ping]
+    Pong (ready for a task)   ->
+                              <-   Describe | [MappedTensors] [Tensors] [ClientState] Train
+                              <-   [MappedTensors] [Tensors] Visits | [MappedTensors] [Tensors] [ClientState] Evaluate
+    Described | [ClientState] Update | Updates | Score | Error   ->
+                              <-   FetchPartial
+    PartialSum | Error        ->
+    Capacity                  ->
+                              <-   Cancel (with a task's sequence)
+    Pong (with the task's sequence: it is not queued any more)   ->
+                              <-   Shutdown
 
-A hello says how many tasks are done at a time: one, or as many as a node agent has workers. If workers of the agent
-leave for lack of memory, a capacity says how many remain; it may only fall. A hello and its welcome
-have no run id (`edge.protocol.messages.NO_RUN`), since a worker learns the run from the job.
+A Hello says how many tasks are done at a time: one, or as many as a node agent has workers. If workers of the agent
+leave for lack of memory, a Capacity says how many remain; it may only fall. A Hello and its Welcome have no run id
+(`edge.protocol.messages.NO_RUN`), since a worker learns the run from the job.
 
 A worker may be sent further tasks before it has answered the first. It does them in the order in which they came, and
-reads new messages after each task. A bye ends it at once.
+reads new messages after each task. A Shutdown ends it at once.
 
-If the envelope of a train has an aggregation weight, the answer is an update without vectors: the worker has added them
-to its partial sum of that round (`edge.protocol.fixed_point`), which it sends, and empties, after a collect. It has the
-sum of one round at a time. An update that cannot be added is sent whole. A collect belongs to no task, and is queued
-behind the tasks.
+If the envelope of a Train has an aggregation weight, the answer is an Update without vectors: the worker has added them
+to its partial sum of that round (`edge.protocol.fixed_point`), which it sends, and empties, after a FetchPartial. It
+has the sum of one round at a time. An update that cannot be added is sent whole. A FetchPartial belongs to no task, and
+is queued behind the tasks.
 
 After an error of the kind OutOfMemoryError a worker may be retired; the envelopes of later tasks tell the others its
 slot.
@@ -72,9 +73,9 @@ is refused, counted, and logged with its reason, at most once a second, and chan
 error of the kind WireError, with the message's sequence if that could be read, so that its task fails and is not waited
 for. A coordinator ignores messages of unknown senders, and ends a worker whose message was refused, or that answers a
 task which is not assigned to it, or answers twice; its tasks are requeued. A local worker's process is ended, a remote
-worker gets a bye with the reason. So does a remote worker whose kept was not requested, has other vectors than the
-client keeps, or is not followed by its update; and one whose update comes without it. The content of a frame is checked
-only if its entry has a checksum.
+worker gets a Shutdown with the reason. So does a remote worker whose ClientState was not requested, has other vectors
+than the client keeps, or is not followed by its update; and one whose update comes without it. The content of a frame
+is checked only if its entry has a checksum.
 
 `encode` gives the header and frames of a message, `train_nbytes` and `update_nbytes` their length before a message
 exists; `decode` gives the message of a header and frames, or raises a `WireError`.
@@ -87,19 +88,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, cast
+from types import UnionType
+from typing import Any, get_type_hints
 
 import numpy as np
+from msgspec import Raw, Struct, defstruct, structs
+from msgspec.msgpack import Decoder
 from numpy.typing import NDArray
 
-from edge.protocol.config import ModelProfile
-from edge.protocol.envelope import Envelope
-from edge.protocol.limits import MAX_HEADER_NBYTES, Buffer, packb, packed_list, split
-from edge.protocol.message_fields import ARRAYS, DESCRIPTION, NAMES, PROTOCOL, TYPES, pack_int
+from edge.protocol.config import Job, ModelProfile, from_json, to_json
 from edge.protocol.messages import (
+    ATTACHED,
     MAX_BATCH_VECTORS,
     ClientState,
     Described,
+    Envelope,
     Evaluate,
     Message,
     PartialSum,
@@ -110,16 +113,14 @@ from edge.protocol.messages import (
     Update,
     Updates,
     Visits,
-    WireError,
-    expect,
-    shown,
+    Welcome,
 )
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import ITEM_NBYTES, PASS_TYPES, Floats, Payload, Shapes, Vector, vectors
+from edge.protocol.payload import ITEM_NBYTES, PASS_TYPES, Floats, Layout, Payload, Shapes, Vector, vectors
 from edge.protocol.tensor_specs import (
+    DESCRIPTION,
     FLOAT32,
     INT64,
-    MAX_CACHED_NBYTES,
     UNNAMED,
     Frame,
     Sizes,
@@ -129,6 +130,19 @@ from edge.protocol.tensor_specs import (
     pack_tensor_spec,
     parse_tensor_specs,
     read,
+)
+from edge.protocol.wire import (
+    MAX_HEADER_NBYTES,
+    Buffer,
+    FixedFields,
+    WireError,
+    convert,
+    expect,
+    fixed,
+    pack_as,
+    packb,
+    unfixed,
+    unpackb,
 )
 
 __all__ = [
@@ -145,6 +159,57 @@ __all__ = [
     "train_nbytes",
     "update_nbytes",
 ]
+
+PROTOCOL = 9
+MAX_COMPLAINT = 500
+"""Characters of the reason for which a job is refused."""
+MAX_CACHED_NBYTES = 1 << 16
+"""Longer lists of entries are not cached."""
+ARRAYS = {
+    "flops": "<f8",
+    "activations": "<f8",
+    "samples": "<i8",
+    "histogram": "<i8",
+    "test_samples": "<i8",
+    "validation_samples": "<i8",
+    "variants": "<f8",
+    "operations": "<f8",
+    "outputs": "<f8",
+    "unit_blocks": "<i8",
+    "unit_flops": "<f8",
+}
+"""The arrays of a `ModelProfile`, which travel as frames of slot `DESCRIPTION`, and their types."""
+
+
+class _Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    protocol: int
+    type: str
+    run_id: str
+    fields: Raw
+    entries: Raw
+
+
+_HEADER, _FIXED_FIELDS = Decoder(_Header), Decoder(FixedFields)
+CHARGED = (Train, Update)
+"""Messages whose length must not depend on their numbers."""
+
+
+def _fields_struct(kind: type[Message]) -> type[Struct]:
+    """The fields of a message in its header: all that are not attached, none of which may be missing."""
+    if kind is Welcome:
+        fields: list[tuple[str, Any]] = [("job", bytes)]
+    elif kind is Described:
+        hints = get_type_hints(ModelProfile, include_extras=True)
+        fields = [(name, hint) for name, hint in hints.items() if name not in ARRAYS]
+    else:
+        described = [(field.name, field.type) for field in structs.fields(kind)]
+        fields = [(name, hint) for name, hint in described if ATTACHED not in getattr(hint, "__metadata__", ())]
+    return defstruct(kind.__name__, fields, forbid_unknown_fields=True)
+
+
+KINDS_OF_MESSAGES = {kind.__name__: kind for kind in Message.__subclasses__()}
+_STRUCTS = {kind: _fields_struct(kind) for kind in KINDS_OF_MESSAGES.values()}
+_DECODERS = {kind: Decoder(struct) for kind, struct in _STRUCTS.items()}
 
 
 @dataclass(frozen=True)
@@ -193,45 +258,46 @@ def pack_tensor_specs(payload: Payload) -> TensorSpecs:
 
 def encode_header(message: Message, run_id: str, entries: TensorSpecs) -> bytes:
     """The header of a message with these entries."""
-    name = NAMES[type(message)]
-    source: Any = message.description if isinstance(message, Described) else message
-    fields = {key: codec.pack(getattr(source, key)) for key, codec in TYPES[name][1].items()}
-    header = _header(name, run_id, fields, entries.packed)
-    if isinstance(message, Train | Update):
+    kind = type(message)
+    if isinstance(message, Welcome):
+        fields: dict[str, Any] = {"job": to_json(message.job)}
+    else:
+        source = message.description if isinstance(message, Described) else message
+        fields = {name: getattr(source, name) for name in _STRUCTS[kind].__struct_fields__}
+    header = _packed_header(kind, run_id, fields, Raw(entries.packed))
+    if isinstance(message, CHARGED):
         names = message.choice if isinstance(message, Train) else message.numbers
-        assert len(header) + entries.frames_nbytes == _nbytes(name, run_id, tuple(names), entries.sizes)
+        assert len(header) + entries.frames_nbytes == _nbytes(kind, run_id, tuple(names), entries.sizes)
     return header
 
 
 def train_nbytes(run_id: str, choice_names: Iterable[str], shapes: Shapes) -> int:
     """Bytes charged for a `Train` that carries these vectors."""
-    return _nbytes("train", run_id, tuple(choice_names), _sizes(shapes))
+    return _nbytes(Train, run_id, tuple(choice_names), _sizes(shapes))
 
 
 def update_nbytes(run_id: str, number_names: Iterable[str], shapes: Shapes) -> int:
     """Bytes charged for an `Update` that carries these vectors."""
-    return _nbytes("update", run_id, tuple(number_names), _sizes(shapes))
+    return _nbytes(Update, run_id, tuple(number_names), _sizes(shapes))
 
 
 def _sizes(shapes: Shapes) -> Sizes:
     return tuple([(slot, key, size) for slot, named in shapes.items() for key, size in named.items()])
 
 
-_NAMED = {"train": "choice", "update": "numbers"}
-"""The field of a charged message that holds numbers by name."""
-
-
 @lru_cache(maxsize=1024)
-def _nbytes(name: str, run_id: str, names: tuple[str, ...], sizes: Sizes) -> int:
-    zero = pack_int(0)
-    fields: dict[str, object] = dict.fromkeys(TYPES[name][1], zero) | {_NAMED[name]: dict.fromkeys(names, zero)}
+def _nbytes(kind: type[Message], run_id: str, names: tuple[str, ...], sizes: Sizes) -> int:
+    numbers = {"choice": dict.fromkeys(names, 0), "numbers": dict.fromkeys(names, 0)}
+    fields = {name: numbers.get(name, 0) for name in _STRUCTS[kind].__struct_fields__}
     entries = [pack_tensor_spec(slot, key, UNNAMED, "<f4", (size,), 0) for slot, key, size in sizes]
-    return len(_header(name, run_id, fields, packed_list(entries))) + ITEM_NBYTES * sum(size for _, _, size in sizes)
+    header = _packed_header(kind, run_id, fields, entries)
+    return len(header) + ITEM_NBYTES * sum(size for _, _, size in sizes)
 
 
-def _header(name: str, run_id: str, fields: Mapping[str, object], packed_entries: bytes) -> bytes:
-    """A list of five."""
-    return packed_list([*map(packb, (PROTOCOL, name, run_id, fields)), packed_entries])
+def _packed_header(kind: type[Message], run_id: str, fields: dict[str, Any], entries: object) -> bytes:
+    name = kind.__name__
+    packed = packb(fixed(fields)) if kind in CHARGED else pack_as(_DECODERS[kind], fields, name)
+    return packb([PROTOCOL, name, run_id, Raw(packed), entries])
 
 
 def _frames(message: Message) -> list[Frame]:
@@ -265,21 +331,26 @@ def _down(payload: Payload) -> list[Frame]:
 
 
 def decode(
-    header: Buffer, frames: Sequence[Buffer], run_id: str, held: Mapping[bytes, Vector] | None = None
+    header: Buffer,
+    frames: Sequence[Buffer],
+    run_id: str,
+    held: Mapping[bytes, Vector] | None = None,
+    kinds: type[Message] | UnionType = Message,
 ) -> Message:
     """The message of a header and its frames; vectors are views of the frames, not copies.
 
     With ``held`` (version -> vector), the vectors of `Train` and `Evaluate` are found there instead of in ``frames``.
+    ``kinds``: the messages that may come; of all others no field is decoded.
     Raises `WireError` for anything that does not follow the protocol.
     """
-    protocol, name, sender_run_id, fields, packed_entries = split(header)
-    expect(type(protocol) is int and protocol == PROTOCOL, "protocol", protocol)
-    expect(isinstance(name, str) and name in TYPES, "message type", name)
-    expect(sender_run_id == run_id, f"run id (this is {run_id})", sender_run_id)
-    kind, codecs = TYPES[name]
-    if not isinstance(fields, dict) or fields.keys() != codecs.keys():
-        raise WireError(f"{name}: fields {shown(fields)}, not {', '.join(codecs) or 'none'}")
-    values = {key: codec.unpack(fields[key], f"{name}: {key}") for key, codec in codecs.items()}
+    parsed = unpackb(_HEADER, header, "header")
+    name, kind = parsed.type, KINDS_OF_MESSAGES.get(parsed.type)
+    expect(parsed.protocol == PROTOCOL, "protocol", parsed.protocol)
+    if kind is None or not issubclass(kind, kinds):
+        raise WireError(f"message type: {name[:100]!r} does not fit")
+    expect(parsed.run_id == run_id, f"run id (this is {run_id})", parsed.run_id)
+    values = _values(kind, parsed.fields)
+    packed_entries = bytes(parsed.entries)
     parse = parse_tensor_specs if len(packed_entries) <= MAX_CACHED_NBYTES else parse_tensor_specs.__wrapped__
     entries = parse(packed_entries, name)
     if kind is Updates:
@@ -293,17 +364,43 @@ def decode(
     return _compose(kind, values, entries, arrays)
 
 
+def _values(kind: type[Message], fields: Raw) -> dict[str, Any]:
+    """The fields of a message that are in its header."""
+    name = kind.__name__
+    if kind in CHARGED:
+        plain = unfixed(unpackb(_FIXED_FIELDS, fields, name), name)
+        return structs.asdict(convert(plain, _STRUCTS[kind], name))
+    values = structs.asdict(unpackb(_DECODERS[kind], fields, name))
+    if kind is Welcome:
+        try:
+            values["job"] = from_json(Job, values["job"])
+        except ValueError as error:
+            raise WireError(f"Welcome: job: {error}"[:MAX_COMPLAINT]) from error
+    if kind is Described:
+        _check_layout(values["layout"])
+    return values
+
+
+def _check_layout(layout: Layout) -> None:
+    for block in layout.blocks:
+        totals = sum(part.params for part in block.parts), sum(part.buffers for part in block.parts)
+        expect(totals == (block.params, block.buffers), f"Described: layout: {block.name}: layers", totals)
+    keys = [part.key for block in layout.blocks for part in block.parts]
+    expect(len(set(layout.names)) == len(layout), "Described: layout: a block twice", list(layout.names))
+    expect(len(set(keys)) == len(keys), "Described: layout: a layer twice", keys)
+
+
 def _uploads(entries: Sequence[TensorSpec], frames: Sequence[Buffer], count: int) -> list[Payload]:
     """The vectors of each update, all with these entries. WireError for frames of another length or number."""
     if len(frames) != (count if entries else 0):
-        raise WireError(f"updates: {count if entries else 0} frames announced, {len(frames)} received")
-    expect(count * len(entries) <= MAX_BATCH_VECTORS, "updates: vectors", count * len(entries))
+        raise WireError(f"Updates: {count if entries else 0} frames announced, {len(frames)} received")
+    expect(count * len(entries) <= MAX_BATCH_VECTORS, "Updates: vectors", count * len(entries))
     ends = np.cumsum([entry.shape[0] for entry in entries]).tolist()
     payloads: list[Payload] = []
     for frame in frames:
         if memoryview(frame).nbytes != ITEM_NBYTES * ends[-1]:
             got = memoryview(frame).nbytes
-            raise WireError(f"updates: {ITEM_NBYTES * ends[-1]} bytes announced, a frame of {got} came")
+            raise WireError(f"Updates: {ITEM_NBYTES * ends[-1]} bytes announced, a frame of {got} came")
         numbers = np.frombuffer(frame, FLOAT32)
         numbers = numbers if numbers.flags.aligned else numbers.copy()
         payload: Payload = {}
@@ -314,7 +411,7 @@ def _uploads(entries: Sequence[TensorSpec], frames: Sequence[Buffer], count: int
 
 
 def _compose(
-    kind: type, values: dict[str, Any], entries: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]
+    kind: type[Message], values: dict[str, Any], entries: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]
 ) -> Message:
     if kind is PartialSum:
         return PartialSum(**values, totals=_totals(entries, arrays))
@@ -333,8 +430,8 @@ def _compose(
     if kind in (Train, Visits, Update, Evaluate, Score, ClientState):
         values["payload"] = payload
     elif entries:
-        raise WireError(f"{NAMES[kind]} carries no frames, but {len(entries)} came")
-    return cast(Message, kind(**values))
+        raise WireError(f"{kind.__name__} carries no frames, but {len(entries)} came")
+    return kind(**values)
 
 
 def _totals(entries: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]) -> Totals:
@@ -345,9 +442,7 @@ def _totals(entries: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]) -> To
 
 
 def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> ModelProfile:
-    expect(arrays.keys() == ARRAYS.keys(), "described: arrays", sorted(arrays))
-    for name in ("classes", "test_count"):
-        expect(values[name] >= 0, f"described: {name}", values[name])
+    expect(arrays.keys() == ARRAYS.keys(), "Described: arrays", sorted(arrays))
     blocks, classes, clients = len(values["layout"]), values["classes"], len(arrays["samples"])
     wanted = {
         "flops": (blocks, PASS_TYPES),
@@ -366,11 +461,11 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Mod
         # a model described without its data has no clients, and its histogram no columns to count
         uncounted = name == "histogram" and clients == 0 and array.size == 0
         fits = array.dtype.str == ARRAYS[name] and (array.shape == wanted[name] or uncounted)
-        expect(fits, f"described: {name}", (array.dtype.str, array.shape))
+        expect(fits, f"Described: {name}", (array.dtype.str, array.shape))
         wrong = array[~((array >= 0) & (array < np.inf))]
-        expect(wrong.size == 0, f"described: {name}", wrong[:1].tolist())
+        expect(wrong.size == 0, f"Described: {name}", wrong[:1].tolist())
     beyond = arrays["unit_blocks"][arrays["unit_blocks"] >= blocks]
-    expect(beyond.size == 0, "described: unit_blocks", beyond[:1].tolist())
+    expect(beyond.size == 0, "Described: unit_blocks", beyond[:1].tolist())
     return ModelProfile(**(values | arrays))
 
 

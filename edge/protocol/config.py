@@ -6,6 +6,7 @@ of a job that users choose are tables of a scenario: every field with its range,
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
@@ -13,17 +14,20 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from edge.protocol.home import FilePath
 from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
 from edge.protocol.payload import Layout
 from edge.protocol.plugins import PluginOptions
 from edge.protocol.portable import Instructions
+from edge.protocol.wire import Count
 
 T = TypeVar("T")
 
 CPU = "cpu"
+MAX_ITEMS = 1 << 15
+"""Items of all lists and maps of a record that travels as JSON."""
 FILE_NAME = r"^[^/\\.\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*(/[^/\\.\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*)*$"
 """Names of files in folders: no part is hidden, ``.`` or ``..``."""
 MAX_FILE_NAME = 300
@@ -341,8 +345,8 @@ class ModelProfile:
     activations: NDArray[np.float64]
     data_sha256: str
     data_source: str
-    classes: int
-    test_count: int
+    classes: Count
+    test_count: Count
     """Examples of the global test set."""
     samples: NDArray[np.int64]
     histogram: NDArray[np.int64]
@@ -364,16 +368,22 @@ class ModelProfile:
         return self.variants.reshape(-1, *self.flops.shape)
 
 
-def plain(record: Any) -> dict[str, Any]:
-    """A frozen record as nested dicts and lists, for a header."""
-    return asdict(record)
+def to_json(record: Any) -> bytes:
+    """A frozen record as JSON, for a header."""
+    return json.dumps(asdict(record)).encode()
 
 
-def parse(kind: type[T], plain: Any) -> T:
-    """Build a record of ``kind`` from `plain` output; pydantic.ValidationError if anything does not fit."""
+def from_json(kind: type[T], packed: bytes) -> T:
+    """The record of ``kind`` of `to_json`; ValueError with the first field that does not fit, or for too many items."""
     named: Any = kind
     adapter: TypeAdapter[T] = _adapter(named)
-    return adapter.validate_python(plain)
+    if packed.count(b",") > MAX_ITEMS:
+        raise ValueError(f"more than {MAX_ITEMS} items")
+    try:
+        return adapter.validate_json(packed)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
 @lru_cache

@@ -13,9 +13,9 @@ for a hundred clients is less than 1e-12; that of the products x w, to float64, 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from edge.protocol.messages import PartialSum, Totals, Update

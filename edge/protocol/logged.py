@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from edge.protocol.message_checks import expect
+from msgspec import Meta
+
+from edge.protocol.wire import expect
 
 MOST_NAMES = 64
 """Names of one visit, and of one round on the server's side."""
 NAME = re.compile(r"[a-z0-9_.-]{1,64}")
+LoggedName = Annotated[str, Meta(pattern=rf"^{NAME.pattern}\Z")]
 
 
 class NumberLog:
@@ -54,8 +57,7 @@ def joined(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return together
 
 
-def expect_names(what: str, logged: Mapping[Any, object]) -> None:
-    """WireError unless these are the names of logged numbers."""
-    expect(len(logged) <= MOST_NAMES, f"{what}: logged: names", len(logged))
-    for name in logged:
-        expect(isinstance(name, str) and NAME.fullmatch(name) is not None, f"{what}: logged", name)
+def expect_no_infinity(what: str, numbers: Iterable[float]) -> None:
+    """WireError for logged numbers that are infinite: those that are not finite travel as NaN."""
+    for number in numbers:
+        expect(not math.isinf(number), what, number)

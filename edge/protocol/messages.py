@@ -1,41 +1,45 @@
-"""The messages between worker and coordinator, and the values that each may have. Never their encoding.
+"""The messages between worker and coordinator, and the envelope of each, with the range of each field.
 
-Those of visits are defined in `edge.protocol.visit_messages`, and named here, too. Order and encoding of all are in
-`edge.protocol.codec`.
+A field of type `Attached` is in frames of its own, or in the envelope; all others are in the header, under their names.
+`edge.protocol.codec` has the order of messages.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from msgspec import Meta, Struct
+from msgspec.msgpack import Decoder
 from numpy.typing import NDArray
 
 from edge.protocol.client_state import SEPARATOR
-from edge.protocol.config import SPLITS, EvalSplit, Job, ModelProfile
-from edge.protocol.message_checks import WireError as WireError
-from edge.protocol.message_checks import expect as expect
-from edge.protocol.message_checks import printable as printable
-from edge.protocol.message_checks import reject as reject
-from edge.protocol.message_checks import shown as shown
+from edge.protocol.config import EvalSplit, Job, ModelProfile
+from edge.protocol.logged import MOST_NAMES, LoggedName, expect_no_infinity
 from edge.protocol.payload import VERSION_NBYTES, Payload, Vector
-from edge.protocol.visit_messages import MAX_BATCH as MAX_BATCH
-from edge.protocol.visit_messages import MAX_BATCH_VECTORS as MAX_BATCH_VECTORS
-from edge.protocol.visit_messages import Choice as Choice
-from edge.protocol.visit_messages import Train as Train
-from edge.protocol.visit_messages import Update as Update
-from edge.protocol.visit_messages import Updates as Updates
-from edge.protocol.visit_messages import Visits as Visits
-from edge.protocol.visit_messages import expect_finite
+from edge.protocol.wire import (
+    MAX_LENGTH,
+    Buffer,
+    Count,
+    Finite,
+    FiniteSize,
+    Fraction,
+    Int,
+    Positive,
+    Sha256,
+    expect,
+    pack_as,
+    unpackb,
+)
+from edge.protocol.wire import WireError as WireError
+from edge.protocol.wire import printable as printable
+
+T = TypeVar("T")
 
 Totals = dict[str, dict[str, NDArray[np.int64]]]
 """slot -> key -> sum of clients' vectors, in the units of `edge.protocol.fixed_point`"""
 
-VERSION = re.compile(f"[0-9a-f]{{{2 * VERSION_NBYTES}}}")
-"""A version in hexadecimal digits."""
 NO_RUN = ""
 """The run id of a hello and of its welcome: a worker learns the run from the welcome."""
 MAX_ERROR_TEXT = 4000
@@ -43,10 +47,9 @@ MAX_ERROR_TEXT = 4000
 MAX_TRACEBACK = 16_000
 """Characters of the traceback of an `Error`, for who asks for it."""
 PART_NBYTES = 1 << 19
-"""Bytes of a `FilePart`, which travels in a header (`edge.protocol.limits.MAX_HEADER_NBYTES`)."""
+"""Bytes of a `FilePart`, which travels in a header (`edge.protocol.wire.MAX_HEADER_NBYTES`)."""
 MOST_REQUESTS = 8
 """Parts of files that a worker may have requested and not received."""
-SHA256 = re.compile("[0-9a-f]{64}")
 GLOBAL = -1
 """The client number of an `Evaluate` on the global test set."""
 ACCURACY, LOSS = "accuracy", "loss"
@@ -62,10 +65,37 @@ LOCAL_MODEL = "local model"
 OWN_COMPONENT = "own component"
 """The option of that client side which names the method's."""
 
+MAX_SECONDS = 1e8
+"""Three years over one task."""
+MAX_TELEMETRY = 1000
+"""Characters."""
+
 MAX_WORKERS = 4096
 """Workers of one node agent."""
 MAX_VALUES, MAX_VALUE_NAME = 2000, 100
 """Values of a `Score`, and characters of their names."""
+MAX_BATCH = 1024
+"""Visits of one `Visits`, and updates of one `Updates`."""
+MAX_BATCH_VECTORS = 1 << 16
+"""Vectors of one `Updates`: a short header can announce many empty ones for each update."""
+
+MAX_BATCH_NUMBERS = 64
+"""Names of the numbers of one `Updates`: a short header can hold many of them for each update, too."""
+
+ATTACHED = Meta(extra={"attached": True})
+Attached = Annotated[T, ATTACHED]
+"""A field that is not in the header."""
+Choice = Mapping[str, Any]
+"""name -> integer of 64 bits, or finite float, as methods see a server's choice for a visit"""
+ChosenNumbers = Annotated[Mapping[str, Int | Finite], Meta(max_length=MAX_LENGTH)]
+Text = Annotated[str, Meta(max_length=MAX_ERROR_TEXT)]
+Version = Annotated[str, Meta(pattern=rf"^[0-9a-f]{{{2 * VERSION_NBYTES}}}\Z")]
+"""The version of a vector in hexadecimal digits."""
+VersionBytes = Annotated[bytes, Meta(min_length=VERSION_NBYTES, max_length=VERSION_NBYTES)]
+EvaluatedClient = Annotated[int, Meta(ge=GLOBAL)]
+ValueName = Annotated[str, Meta(min_length=1, max_length=MAX_VALUE_NAME)]
+Column = Annotated[Sequence[T], Meta(min_length=1, max_length=MAX_BATCH)]
+"""One item for each visit of a batch."""
 
 
 def further_values(job: Job) -> tuple[str, ...]:
@@ -75,169 +105,230 @@ def further_values(job: Job) -> tuple[str, ...]:
     return tuple(f"{group}{SUBVALUE}{name}" for group in groups for name in (ACCURACY, LOSS))
 
 
-@dataclass(frozen=True)
-class Hello:
+class Message(Struct, frozen=True):
+    """One message, of either direction."""
+
+
+class Hello(Message, frozen=True):
     """A worker has connected, or a node agent."""
 
-    workers: int = 1
+    workers: Annotated[int, Meta(ge=1, le=MAX_WORKERS)] = 1
     """Tasks that it does at a time: the workers of a node agent."""
 
-    def __post_init__(self) -> None:
-        expect(0 < self.workers <= MAX_WORKERS, "hello: workers", self.workers)
 
-
-@dataclass(frozen=True)
-class Capacity:
+class Capacity(Message, frozen=True):
     """A node agent does fewer tasks at a time than it has said: workers of its machine have left for lack of memory."""
 
-    workers: int
+    workers: Annotated[int, Meta(ge=1, lt=MAX_WORKERS)]
     """Those that are left."""
 
-    def __post_init__(self) -> None:
-        expect(0 < self.workers < MAX_WORKERS, "capacity: workers", self.workers)
 
-
-@dataclass(frozen=True)
-class Welcome:
+class Welcome(Message, frozen=True):
     """The answer to `Hello`: the job of the run."""
 
     job: Job
 
 
-@dataclass(frozen=True)
-class Ping:
+class Ping(Message, frozen=True):
     """Requests a `Pong` from the worker's main loop."""
 
 
-@dataclass(frozen=True)
-class Pong:
+class Pong(Message, frozen=True):
     """The answer to a ping, with sequence 0; or to a cancel, with its sequence: that task is not queued any more."""
 
 
-@dataclass(frozen=True)
-class Describe:
+class Describe(Message, frozen=True):
     """Requests `Described`."""
 
     data: bool
     """Whether to open the data set, or describe the model alone."""
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(Message, frozen=True):
     """The profile of model and data, and the initial vectors."""
 
     description: ModelProfile
-    payload: Payload
+    payload: Attached[Payload]
 
 
-@dataclass(frozen=True)
-class Tensors:
+class Tensors(Message, frozen=True):
     """Vectors for the worker's cache, by version, until an envelope evicts them."""
 
-    vectors: tuple[Vector, ...]
+    vectors: Attached[tuple[Vector, ...]]
 
 
-@dataclass(frozen=True)
-class MappedTensors:
+class MappedTensors(Message, frozen=True):
     """The same, in files in the memory of this machine, for workers that the coordinator has started."""
 
     folder: str
-    sizes: Mapping[str, int]
-    """Version in hexadecimal digits, which is the name of a file of raw little-endian float32 numbers -> how many."""
-
-    def __post_init__(self) -> None:
-        for name, size in self.sizes.items():
-            expect(VERSION.fullmatch(name) is not None, "mapped: version", name)
-            expect(size > 0, f"mapped: {name}", size)
+    sizes: Annotated[Mapping[Version, Positive], Meta(max_length=MAX_LENGTH)]
+    """Version, which is the name of a file of raw little-endian float32 numbers -> how many."""
 
 
-@dataclass(frozen=True)
-class ClientState:
+class ClientState(Message, frozen=True):
     """Client state to or from a worker that does not reach the files of the run. Not charged.
 
     It is sent right ahead of the task that needs it, and right ahead of the update of the visit that changed it, with
     that task's sequence.
     """
 
-    client: int
-    payload: Payload
+    client: Count
+    payload: Attached[Payload]
     """The vectors of one file of `edge.protocol.client_state`."""
 
     def __post_init__(self) -> None:
-        expect(self.client >= 0, "kept: client", self.client)
         for slot in self.payload:
-            expect(SEPARATOR not in slot, "kept: slot", slot)
+            expect(SEPARATOR not in slot, "ClientState: slot", slot)
 
 
-@dataclass(frozen=True)
-class FetchPartial:
+class Train(Message, frozen=True):
+    """One visit of one client. Charged."""
+
+    client: Count
+    round: Count
+    lr: FiniteSize
+    choice: ChosenNumbers
+    """What the server chose for this visit, by name (FedBR: ``alpha``)."""
+    payload: Attached[Payload]
+
+
+class Update(Message, frozen=True):
+    """The answer to `Train`. Charged as if its vectors came with it, also where the worker has added them up."""
+
+    client: Count
+    round: Count
+    numbers: Annotated[Mapping[str, float], Meta(max_length=MAX_LENGTH)]
+    """What the visit measured, by name (losses, samples, steps)."""
+    payload: Attached[Payload]
+    """Empty if the worker has added the vectors to its partial sum."""
+    logged: Attached[Mapping[str, float]] = {}
+    """What the method has logged in the visit, by name; NaN for a number that was not finite. It travels in the
+    envelope, and is charged to nobody."""
+    by: Attached[str] = ""
+    """The remote worker that trained it; empty for a local one. It does not travel."""
+    problem: Attached[str | None] = None
+    """Why it cannot be used, or empty; None if it has not been examined. It does not travel."""
+
+
+class Visits(Message, frozen=True):
+    """Several visits that need the same vectors: columns with one item for each. Each is charged as a `Train`."""
+
+    sequences: Column[Positive]
+    """Numbers of the tasks"""
+    clients: Column[Count]
+    rounds: Column[Count]
+    lrs: Column[FiniteSize]
+    weights: Column[Fraction]
+    """Aggregation weights, as in the envelope of a `Train`"""
+    state_in: Column[str | None]
+    state_out: Column[str | None]
+    choice: Annotated[Mapping[str, Column[Int | Finite]], Meta(max_length=MAX_LENGTH)]
+    payload: Attached[Payload]
+
+    def __post_init__(self) -> None:
+        others = (self.clients, self.rounds, self.lrs, self.weights, self.state_in, self.state_out)
+        _expect_columns("Visits", self.sequences, *others, *self.choice.values())
+
+    def tasks(self) -> Iterator[tuple[int, float, str | None, str | None, Train]]:
+        """(sequence, weight, state_in, state_out, visit) of each."""
+        choices = by_row(self.choice, len(self.sequences))
+        payloads = [self.payload] * len(self.sequences)
+        visits = map(Train, self.clients, self.rounds, self.lrs, choices, payloads)
+        yield from zip(self.sequences, self.weights, self.state_in, self.state_out, visits, strict=True)
+
+
+class Updates(Message, frozen=True):
+    """Several updates that report the same numbers, in columns. Each is charged as an `Update`."""
+
+    sequences: Column[Positive]
+    """Numbers of the tasks"""
+    clients: Column[Count]
+    rounds: Column[Count]
+    seconds: Column[FiniteSize]
+    """How long the worker took over each task"""
+    numbers: Annotated[Mapping[str, Column[float]], Meta(max_length=MAX_BATCH_NUMBERS)]
+    logged: Annotated[Mapping[LoggedName, Column[float]], Meta(max_length=MOST_NAMES)] = {}
+    """As of `Update`; all have logged the same names"""
+    payloads: Attached[Sequence[Payload]] = ()
+    """One for each, all of the same shapes; none if all have been added to the worker's partial sum"""
+
+    def __post_init__(self) -> None:
+        others = (self.clients, self.rounds, self.seconds, *self.numbers.values(), *self.logged.values())
+        _expect_columns("Updates", self.sequences, *others, *([self.payloads] if self.payloads else []))
+        for name, column in self.logged.items():
+            expect_no_infinity(f"Updates: logged: {name}", column)
+
+    def replies(self) -> Iterator[tuple[int, float, Update]]:
+        """(sequence, seconds, update) of each."""
+        count = len(self.sequences)
+        payloads = self.payloads or [{} for _ in range(count)]
+        numbers, logged = by_row(self.numbers, count), by_row(self.logged, count)
+        updates = map(Update, self.clients, self.rounds, numbers, payloads, logged)
+        yield from zip(self.sequences, self.seconds, updates, strict=True)
+
+
+def by_row(columns: Mapping[str, Sequence[T]], count: int) -> list[dict[str, T]]:
+    """The ``count`` rows of columns by name."""
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return rows or [{} for _ in range(count)]
+
+
+def _expect_columns(name: str, sequences: Sequence[int], *columns: Sequence[object]) -> None:
+    """WireError unless the sequences are distinct, and all columns as long."""
+    lengths = [len(sequences), *map(len, columns)]
+    expect(len(set(lengths)) == 1, f"{name}: lengths", lengths)
+    expect(len(set(sequences)) == len(sequences), f"{name}: tasks", sequences[:8])
+
+
+class FetchPartial(Message, frozen=True):
     """Requests a worker's partial sum of a round."""
 
-    round: int
-
-    def __post_init__(self) -> None:
-        expect(self.round >= 0, "collect: round", self.round)
+    round: Count
 
 
-@dataclass(frozen=True)
-class PartialSum:
+class PartialSum(Message, frozen=True):
     """The answer to `FetchPartial`, which empties the worker's sum."""
 
-    round: int
-    clients: int
+    round: Count
+    clients: Count
     """Number of updates in it; 0 if the worker has none of that round."""
-    totals: Totals
-
-    def __post_init__(self) -> None:
-        expect(self.round >= 0, "sums: round", self.round)
-        expect(self.clients >= 0, "sums: clients", self.clients)
+    totals: Attached[Totals]
 
 
-@dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Message, frozen=True):
     """Examples ``start`` to ``stop`` (exclusive) of a client, or of the global test set."""
 
-    start: int
-    stop: int
-    client: int
+    start: Count
+    stop: Count
+    client: EvaluatedClient
     """`GLOBAL` for the global test set."""
-    payload: Payload
-    round: int = 0
+    payload: Attached[Payload]
+    round: Count = 0
     """Of a client: the round of a visit that began now; so are ``lr`` and ``choice``, as in `Train`."""
-    lr: float = 0.0
-    choice: Choice = field(default_factory=dict)
+    lr: FiniteSize = 0.0
+    choice: ChosenNumbers = {}
     split: EvalSplit = "test"
 
     def __post_init__(self) -> None:
-        expect(self.client >= GLOBAL, "evaluate: client", self.client)
-        expect(self.split in SPLITS, "evaluate: split", self.split)
-        expect(self.round >= 0, "evaluate: round", self.round)
-        expect(math.isfinite(self.lr) and self.lr >= 0, "evaluate: lr", self.lr)
-        expect_finite("evaluate", self.choice)
-        expect(0 <= self.start <= self.stop, "evaluate: start, stop", (self.start, self.stop))
+        expect(self.start <= self.stop, "Evaluate: start, stop", (self.start, self.stop))
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(Message, frozen=True):
     """The answer to `Evaluate`. A sum need not be finite, since a model may have diverged."""
 
-    start: int
-    client: int
-    values: Mapping[str, tuple[float, int]]
+    start: Count
+    client: EvaluatedClient
+    values: Annotated[Mapping[ValueName, tuple[float, Count]], Meta(max_length=MAX_VALUES)]
     """Name -> (sum, number of examples or measurements in it), in the order of measurement."""
-    payload: Payload = field(default_factory=dict)
+    payload: Attached[Payload] = {}
     """Vectors that metrics give, in slots of their names, if the job collects them."""
 
     def __post_init__(self) -> None:
-        expect(self.client >= GLOBAL, "score: client", self.client)
-        expect(self.start >= 0, "score: start", self.start)
-        expect(len(self.values) <= MAX_VALUES, "score: number of values", len(self.values))
-        for name, (_, count) in self.values.items():
-            expect(0 < len(name) <= MAX_VALUE_NAME and name.isprintable(), "score: name of a value", name)
-            expect(count >= 0, f"score: {name}: count", count)
+        for name in self.values:
+            expect(name.isprintable(), "Score: name of a value", name)
         for name in (ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURACY):
             correct, count = self.values.get(name, (0.0, 0))
-            expect(0 <= correct <= count, "score: correct, count", (correct, count))
+            expect(0 <= correct <= count, "Score: correct, count", (correct, count))
 
     @property
     def examples(self) -> int | None:
@@ -246,88 +337,77 @@ class Score:
         return counts.pop() if len(counts) == 1 else None
 
 
-@dataclass(frozen=True)
-class Cancel:
+class Cancel(Message, frozen=True):
     """Cancels a task; a `Pong` with its sequence answers it."""
 
 
-@dataclass(frozen=True)
-class Error:
+class Error(Message, frozen=True):
     """A task, or the worker's start, ended in an exception."""
 
-    kind: str
+    kind: Text
     """The exception's type."""
-    text: str
-    traceback: str = ""
+    text: Text
+    traceback: Annotated[str, Meta(max_length=MAX_TRACEBACK)] = ""
     """Where it was raised, as Python prints it; '' if there is nothing to say."""
 
-    def __post_init__(self) -> None:
-        longest = max(len(self.kind), len(self.text))
-        expect(longest <= MAX_ERROR_TEXT, "error: characters", longest)
-        expect(len(self.traceback) <= MAX_TRACEBACK, "error: traceback: characters", len(self.traceback))
 
-
-@dataclass(frozen=True)
-class FetchFile:
+class FetchFile(Message, frozen=True):
     """Requests the part of a file of `Job.shipped` that begins at ``offset``. Not charged."""
 
-    sha256: str
-    offset: int
-
-    def __post_init__(self) -> None:
-        expect(SHA256.fullmatch(self.sha256) is not None, "fetch: sha256", self.sha256)
-        expect(self.offset >= 0, "fetch: offset", self.offset)
+    sha256: Sha256
+    offset: Count
 
 
-@dataclass(frozen=True)
-class FilePart:
+class FilePart(Message, frozen=True):
     """The answer to `FetchFile`. Not charged."""
 
-    sha256: str
+    sha256: Sha256
     """Of the whole file."""
-    offset: int
-    content: bytes = field(repr=False)
+    offset: Count
+    content: Annotated[bytes, Meta(max_length=PART_NBYTES)]
     """`PART_NBYTES` bytes; the last part of a file may be shorter."""
 
-    def __post_init__(self) -> None:
-        expect(SHA256.fullmatch(self.sha256) is not None, "part: sha256", self.sha256)
-        expect(self.offset >= 0, "part: offset", self.offset)
-        expect(len(self.content) <= PART_NBYTES, "part: bytes", len(self.content))
 
-
-@dataclass(frozen=True)
-class Shutdown:
+class Shutdown(Message, frozen=True):
     """Ends the worker."""
 
-    why: str = ""
+    why: Text = ""
     """Why a remote worker, whose process the coordinator cannot end, is dismissed before the end of the run."""
 
-    def __post_init__(self) -> None:
-        expect(len(self.why) <= MAX_ERROR_TEXT, "bye: characters", len(self.why))
+
+class Envelope(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The fields of one message that only the transport needs."""
+
+    worker: str
+    """The identity of the worker that sends or receives."""
+    sequence: Count = 0
+    """The number of the task; 0 for messages that belong to none."""
+    state_in: str | None = None
+    """File of the client's state after its last visit."""
+    state_out: str | None = None
+    """File for its state after this visit."""
+    evict: tuple[VersionBytes, ...] = ()
+    """Block versions that the worker may drop."""
+    wall_seconds: Annotated[float, Meta(ge=0, lt=MAX_SECONDS)] = 0.0
+    """How long the worker took over the task."""
+    weight: Fraction = 0.0
+    """The client's aggregation weight, if the worker adds its update to a partial sum; 0: it is sent whole."""
+    retired_slots: Annotated[tuple[Count, ...], Meta(max_length=MAX_LENGTH)] = ()
+    """Slots of workers that have left for lack of memory; the others divide their memory (`edge.runtime.gpu_share`)."""
+    telemetry: Annotated[str, Meta(max_length=MAX_TELEMETRY)] = ""
+    """The worker's measurements of itself, for the record of the run."""
+    logged: Annotated[Mapping[LoggedName, float], Meta(max_length=MOST_NAMES)] = {}
+    """`Update.logged` of the update that it comes with."""
+
+    def pack(self) -> bytes:
+        """As one frame."""
+        return pack_as(_ENVELOPE, self, "envelope")
+
+    @classmethod
+    def parse(cls, raw: Buffer) -> Envelope:
+        envelope = unpackb(_ENVELOPE, raw, "envelope")
+        expect_no_infinity("envelope: logged", envelope.logged.values())
+        return envelope
 
 
-Message = (
-    Hello
-    | Capacity
-    | Welcome
-    | Ping
-    | Pong
-    | Describe
-    | Described
-    | Tensors
-    | MappedTensors
-    | ClientState
-    | Train
-    | Visits
-    | Update
-    | Updates
-    | FetchPartial
-    | PartialSum
-    | Evaluate
-    | Score
-    | Cancel
-    | Error
-    | Shutdown
-    | FetchFile
-    | FilePart
-)
+_ENVELOPE = Decoder(Envelope)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
+
+from edge.protocol.wire import Count
 
 Floats = NDArray[np.float32]
 FORWARD, WEIGHT_GRADIENT, INNER_GRADIENT, INPUT_GRADIENT = range(4)
@@ -110,23 +111,21 @@ def sha256(payload: Payload) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class LayerShape:
+class LayerShape(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One layer of a block, by its key, and how many float32 parameters and buffers it has."""
 
     key: str
     """``block/layer``, or the block's name if it is a single layer"""
-    params: int
-    buffers: int = 0
+    params: Count
+    buffers: Count = 0
 
 
-@dataclass(frozen=True)
-class BlockShape:
+class BlockShape(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One block of a model: its name and how many float32 parameters and buffers it has."""
 
     name: str
-    params: int
-    buffers: int = 0
+    params: Count
+    buffers: Count = 0
     layers: tuple[LayerShape, ...] = ()
     """Its layers, if these have keys of their own"""
 
@@ -136,8 +135,7 @@ class BlockShape:
         return self.layers or (LayerShape(self.name, self.params, self.buffers),)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True, dict=True, array_like=True, forbid_unknown_fields=True):
     """The blocks of a model, in the order in which data flows through them."""
 
     blocks: tuple[BlockShape, ...]
@@ -178,19 +176,6 @@ class Layout:
     def nbytes(self, keys: Iterable[str] | None = None) -> int:
         """Bytes of the numbers of these keys (default: the whole model)."""
         return ITEM_NBYTES * sum(self.sizes[key] for key in (self.sizes if keys is None else keys))
-
-    def plain(self) -> list[list[Any]]:
-        """As nested lists for a header."""
-        return [[block.name, block.params, block.buffers, list(map(astuple, block.layers))] for block in self.blocks]
-
-    @classmethod
-    def parse(cls, plain: list[list[Any]]) -> Layout:
-        return cls(tuple(_block(*row) for row in plain))
-
-
-def _block(name: Any, params: Any, buffers: Any, layers: Any) -> BlockShape:
-    parsed = tuple(LayerShape(str(key), int(numbers), int(more)) for key, numbers, more in layers)
-    return BlockShape(str(name), int(params), int(buffers), parsed)
 
 
 def block_of(key: str) -> str:

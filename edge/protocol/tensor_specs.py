@@ -7,22 +7,29 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Meta, Raw
+from msgspec.msgpack import Decoder
 from numpy.typing import NDArray
 
-from edge.protocol.limits import Buffer, packb, packed_list, unpackb
-from edge.protocol.message_fields import DESCRIPTION, as_list, is_version, pack_int, unpack_int, unpack_text
-from edge.protocol.messages import WireError, expect, reject
+from edge.protocol.messages import VersionBytes
 from edge.protocol.payload import VERSION_NBYTES
+from edge.protocol.wire import MAX_LENGTH, Buffer, Fixed, WireError, expect, pack_int, packb, unpack_int, unpackb
 
 MAX_DIMENSION = 1 << 40
-MAX_CACHED_NBYTES = 1 << 16
-"""Longer lists of entries are not cached."""
 UNNAMED = bytes(VERSION_NBYTES)
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype("<i8")
+DESCRIPTION = "(description)"
+"""The slot of the arrays of a `ModelProfile`."""
+HAVE_VERSIONS = ("Train", "Visits", "Evaluate", "Tensors")
+"""Messages whose vectors are known by version."""
+
+_Shape = Annotated[tuple[Fixed, ...], Meta(min_length=1, max_length=2)]
+_Entry = tuple[str, str, VersionBytes, Literal["<f4", "<f8", "<i8"], _Shape, Fixed, Fixed]
+_ENTRIES = Decoder(Annotated[tuple[_Entry, ...], Meta(max_length=MAX_LENGTH)])
 
 
 class Frame(NamedTuple):
@@ -55,14 +62,14 @@ def pack_all(frames: Sequence[Frame], checksums: Iterable[int]) -> TensorSpecs:
         for frame, checksum in zip(frames, checksums, strict=False)
     ]
     sizes = tuple([(frame.slot, frame.key, frame.array.size) for frame in frames])
-    return TensorSpecs(packed_list(packed), sizes, sum(frame.array.nbytes for frame in frames))
+    return TensorSpecs(packb(packed), sizes, sum(frame.array.nbytes for frame in frames))
 
 
 @lru_cache(maxsize=4096)
-def pack_tensor_spec(slot: str, key: str, version: bytes, dtype: str, shape: tuple[int, ...], checksum: int) -> bytes:
+def pack_tensor_spec(slot: str, key: str, version: bytes, dtype: str, shape: tuple[int, ...], checksum: int) -> Raw:
     """One entry, packed. Cached: all clients of a round get the same vectors, and send vectors of the same shapes."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    return packb([slot, key, version, dtype, [pack_int(n) for n in shape], pack_int(nbytes), pack_int(checksum)])
+    return Raw(packb([slot, key, version, dtype, [pack_int(n) for n in shape], pack_int(nbytes), pack_int(checksum)]))
 
 
 class TensorSpec(NamedTuple):
@@ -80,47 +87,29 @@ class TensorSpec(NamedTuple):
 @lru_cache(maxsize=256)
 def parse_tensor_specs(packed: bytes, name: str) -> tuple[TensorSpec, ...]:
     """The entries of a message of this type. Cached: all updates of a round have the same."""
-    unpacked = unpackb(packed)
-    if not isinstance(unpacked, list):
-        reject(f"{name}: entries", unpacked)
-    entries = tuple(map(_parse_entry, unpacked))
-    places: set[tuple[str, str]] = set()
-    for entry in entries:
-        _check_kind(entry, name)
-        place = (entry.slot, entry.key)
-        if place in places:
-            reject("slot and key sent twice", place)
-        places.add(place)
-    return entries
+    specs = tuple([_parse(entry, name) for entry in unpackb(_ENTRIES, packed, f"{name}: entries")])
+    places = {(spec.slot, spec.key) for spec in specs}
+    expect(len(places) == len(specs), f"{name}: slot and key sent twice: vectors", len(specs))
+    return specs
 
 
-def _check_kind(entry: TensorSpec, name: str) -> None:
-    """WireError if messages of this type have no such array, or name it in another way."""
-    slot, key, version, dtype, shape, _, _ = entry
-    if name != "described" or slot != DESCRIPTION:
-        wanted = INT64 if name == "sums" else FLOAT32
-        if dtype != wanted or len(shape) != 1:
-            reject(f"{name}: vector {slot}/{key}", (dtype, shape))
-    goes_down = name in ("train", "visits", "evaluate", "blocks")
-    expect(goes_down == (version != UNNAMED), f"{name}: version of {slot}/{key}", version)
-    if name == "blocks":
-        expect((slot, key) == ("", version.hex()), f"{name}: version {version.hex()} sent as", (slot, key))
-
-
-def _parse_entry(entry: object) -> TensorSpec:
-    slot, key, version, dtype, shape, nbytes, checksum = as_list(entry, 7, "entry")
-    slot, key = unpack_text(slot, "entry: slot"), unpack_text(key, "entry: key")
-    what = f"entry {slot}/{key}"
-    expect(is_version(version), f"{what}: version", version)
-    expect(dtype in ("<f4", "<f8", "<i8"), f"{what}: dtype", dtype)
-    expect(isinstance(shape, list) and len(shape) in (1, 2), f"{what}: shape", shape)
-    dimensions = tuple(unpack_int(n, f"{what}: shape") for n in shape)
+def _parse(entry: _Entry, name: str) -> TensorSpec:
+    """WireError for sizes that do not belong together, and for an array that messages of this type do not have."""
+    slot, key, version, dtype, shape, nbytes, checksum = entry
+    what = f"{name}: entry {slot}/{key}"
+    dimensions = tuple([unpack_int(n) for n in shape])
     expect(all(0 <= n <= MAX_DIMENSION for n in dimensions), f"{what}: shape", dimensions)
-    announced, wanted = unpack_int(nbytes, f"{what}: nbytes"), math.prod(dimensions) * np.dtype(dtype).itemsize
+    announced, wanted = unpack_int(nbytes), math.prod(dimensions) * np.dtype(dtype).itemsize
     if announced != wanted:
         raise WireError(f"{what}: {announced} bytes announced, but shape {dimensions} of {dtype} has {wanted}")
-    crc = unpack_int(checksum, f"{what}: checksum")
+    crc = unpack_int(checksum)
     expect(0 <= crc < 1 << 32, f"{what}: checksum", crc)
+    if name != "Described" or slot != DESCRIPTION:
+        due = INT64 if name == "PartialSum" else FLOAT32
+        expect(dtype == due.str and len(shape) == 1, f"{what}: type and shape", (dtype, dimensions))
+    expect((name in HAVE_VERSIONS) == (version != UNNAMED), f"{what}: version", version)
+    if name == "Tensors":
+        expect((slot, key) == ("", version.hex()), f"{what}: version", version.hex())
     return TensorSpec(slot, key, version, np.dtype(dtype), dimensions, wanted, crc)
 
 

@@ -250,9 +250,7 @@ class CoordinatorConnection:
         return envelope, *parts[1:]
 
     def _message(self, envelope: codec.Envelope, rest: Sequence[memoryview]) -> messages.Message:
-        message = codec.decode(rest[0], rest[1:], self._run_id, self._cached)
-        if not isinstance(message, COMES_DOWN):
-            raise messages.WireError(f"a worker has no use for a {type(message).__name__}")
+        message = codec.decode(rest[0], rest[1:], self._run_id, self._cached, COMES_DOWN)
         if isinstance(message, messages.MappedTensors) and not self._reuses_vectors:
             raise messages.WireError("a node agent maps no files of the run")
         if isinstance(message, NUMBERED) != (envelope.sequence > 0):
@@ -271,7 +269,7 @@ def vectors_of(message: messages.Message) -> Sequence[Vector] | None:
     try:
         return list(_mapped(message))
     except (OSError, ValueError) as error:  # the mapping of a file that is too short is a ValueError
-        raise messages.WireError(f"mapped: {message.folder}: {error}") from error
+        raise messages.WireError(f"MappedTensors: {message.folder}: {error}") from error
 
 
 def _mapped(message: messages.MappedTensors) -> Iterator[Vector]:

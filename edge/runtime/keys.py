@@ -1,7 +1,8 @@
 """Files of the key pairs by which a run and its remote workers authenticate each other. Never a socket.
 
 They are CURVE pairs (https://rfc.zeromq.org/spec/26), each key 40 letters of Z85. ``NAME.key`` has both keys and is for
-its owner alone; ``NAME.pub`` has the public key and is for everybody else.
+its owner alone; ``NAME.pub`` has the public key and is for everybody else. The certificates of `zmq.auth` would be
+written over files that exist, and secret ones with a mode that lets others read them.
 """
 
 from __future__ import annotations

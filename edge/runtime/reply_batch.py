@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from edge.protocol import codec, messages
 from edge.protocol.payload import ITEM_NBYTES, Payload, Vector, nbytes, vectors
@@ -48,6 +48,8 @@ class ReplyBatch:
     def add(self, sequence: int, seconds: float, reply: messages.Message) -> bool:
         """Keep an update for the next batch; False for a reply that must be sent alone."""
         if not isinstance(reply, messages.Update) or (size := nbytes(reply.payload)) > MAX_COPY_NBYTES:
+            return False
+        if len(reply.numbers) > messages.MAX_BATCH_NUMBERS:
             return False
         if self._waiting and (not _match(self._waiting[0][2], reply) or self._is_full(size)):
             self.send()
@@ -92,13 +94,13 @@ def batch_of(replies: list[tuple[int, float, messages.Update]]) -> messages.Upda
     updates = [update for _, _, update in replies]
     payloads = [update.payload for update in updates] if updates[0].payload else []
     return messages.Updates(
-        np.array([sequence for sequence, _, _ in replies]),
-        np.array([update.client for update in updates]),
-        np.array([update.round for update in updates]),
-        np.array([seconds for _, seconds, _ in replies]),
-        {name: np.array([update.numbers[name] for update in updates]) for name in updates[0].numbers},
+        [sequence for sequence, _, _ in replies],
+        [update.client for update in updates],
+        [update.round for update in updates],
+        [seconds for _, seconds, _ in replies],
+        {name: [update.numbers[name] for update in updates] for name in updates[0].numbers},
+        {name: [update.logged[name] for update in updates] for name in updates[0].logged},
         payloads,
-        {name: np.array([update.logged[name] for update in updates]) for name in updates[0].logged},
     )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -24,16 +23,15 @@ from edge.protocol import codec, messages
 from edge.protocol.config import Job
 from edge.protocol.portable import NATIVE, trains_portably
 from edge.runtime.connection import CoordinatorConnection
+from edge.runtime.inbox import TaskInbox
 from edge.runtime.log import log, log_error
-from edge.runtime.reply_batch import ReplyBatch, visits_of
+from edge.runtime.reply_batch import ReplyBatch
 from edge.runtime.task_runner import TaskRunner, error_of, load_executor
 
 LOST = 75
 """Exit status of a worker that lost the coordinator (EX_TEMPFAIL of sysexits.h)."""
 MIN_PREFETCHED = 2
 """Shortest prefetch queue with which replies wait: while its last task runs, more can come."""
-MAX_PREFETCHED = 1024
-"""Longest prefetch queue; a coordinator sends a quarter as many tasks (`coordinator.workers.assignment`)."""
 
 
 def _lost(why: str) -> NoReturn:
@@ -51,79 +49,43 @@ def serve(connection: CoordinatorConnection, open_runner: Callable[[], TaskRunne
             pass
         return False
     replies = ReplyBatch(connection)
-    queue = _PrefetchQueue(replies)
-    while queue.tasks or queue.receive(connection):
-        task = queue.tasks[0]
+    inbox: TaskInbox[tuple[codec.Envelope, messages.Message]] = TaskInbox(connection, replies)
+    while inbox.tasks or _receive(connection, inbox):
+        number, task = next(iter(inbox.tasks.items()))
         envelope, message = task
         connection.settle()
         began = time.monotonic()
         reply = runner.perform(message, envelope)
         seconds = time.monotonic() - began
         telemetry = runner.telemetry(message, reply)
-        if not queue.receive(connection):
+        if not _receive(connection, inbox):
             break
-        if queue.tasks and queue.tasks[0] is task:  # or it was cancelled meanwhile
-            queue.tasks.popleft()
+        if inbox.tasks.get(number) is task:  # or it was cancelled meanwhile
+            del inbox.tasks[number]
             if telemetry or not replies.add(envelope.sequence, seconds, reply):
                 replies.send()
                 connection.send(reply, envelope.sequence, seconds, telemetry)
-            if len(queue.tasks) < MIN_PREFETCHED or replies.is_due():
+            if len(inbox.tasks) < MIN_PREFETCHED or replies.is_due():
                 replies.send()
     return True
 
 
-class _PrefetchQueue:
-    """The tasks that are not answered yet, in order of arrival; the first is next, or in progress."""
-
-    def __init__(self, replies: ReplyBatch) -> None:
-        self._replies = replies
-        self.tasks: deque[tuple[codec.Envelope, messages.Message]] = deque()
-
-    def receive(self, connection: CoordinatorConnection) -> bool:
-        """Handle all messages that have come, and wait for a task if there is none; False after a `Shutdown`."""
-        while True:
-            if self.tasks and not connection.is_readable():
-                return True
-            try:
-                envelope, message = connection.receive(wait=not self.tasks)
-            except zmq.Again:
-                return True
-            if isinstance(message, messages.Shutdown):
-                return False
-            if isinstance(message, messages.Ping):
-                connection.send(messages.Pong())
-            elif isinstance(message, messages.Cancel):
-                self._replies.send()  # after its pong, the reply to a cancelled task would be refused
-                self._drop(envelope.sequence)
-                connection.send(messages.Pong(), envelope.sequence)
-            elif isinstance(message, messages.Visits):
-                for task_envelope, visit in visits_of(envelope, message):
-                    self._add(connection, task_envelope, visit)
-            else:
-                self._add(connection, envelope, message)
-
-    def _add(self, connection: CoordinatorConnection, envelope: codec.Envelope, message: messages.Message) -> None:
-        invalid = self._why_invalid(envelope.sequence, message)
-        if invalid:
-            connection.refuse(0, invalid)  # of a task that came twice, the first is still to be answered
-        else:
-            self.tasks.append((envelope, message))
-
-    def _why_invalid(self, sequence: int, message: messages.Message) -> str:
-        """Why a message cannot be the next task; '' if it can."""
-        if isinstance(message, messages.Welcome):
-            return "a second welcome"
-        if isinstance(message, messages.FilePart):
-            return "a part of a file that was not requested"
+def _receive(connection: CoordinatorConnection, inbox: TaskInbox[tuple[codec.Envelope, messages.Message]]) -> bool:
+    """Handle all messages that have come, and wait for a task if there is none; False after a `Shutdown`."""
+    while True:
+        if inbox.tasks and not connection.is_readable():
+            return True
+        try:
+            envelope, message = connection.receive(wait=not inbox.tasks)
+        except zmq.Again:
+            return True
+        if isinstance(message, messages.Shutdown):
+            return False
         if isinstance(message, messages.ClientState):
-            return "a worker that reaches the files of the run has no use for a ClientState"
-        if sequence and any(task[0].sequence == sequence for task in self.tasks):
-            return f"task {sequence} came twice"
-        return f"more than {MAX_PREFETCHED} tasks wait" if len(self.tasks) >= MAX_PREFETCHED else ""
-
-    def _drop(self, sequence: int) -> None:
-        """Remove a cancelled task, if its reply has not crossed the cancel."""
-        self.tasks = deque(task for task in self.tasks if task[0].sequence != sequence)
+            connection.refuse(0, "a worker that reaches the files of the run has no use for a ClientState")
+            continue
+        for number, of_task, task in inbox.new_tasks(envelope, message):
+            inbox.tasks[number] = of_task, task
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,22 +8,23 @@ ahead of each update, and comes down only if the client's last visit was elsewhe
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+
+from msgspec import structs
 
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, PoolTask, Reply
 from coordinator.workers.task_group import PoolTaskGroup
 from edge.protocol import client_state, messages
-from edge.protocol.envelope import Envelope
+from edge.protocol.codec import Envelope
 from edge.protocol.messages import MAX_ERROR_TEXT, ClientState, Evaluate, Message, Train
 from edge.protocol.payload import Payload
 from edge.runtime.connection import CoordinatorConnection
-from edge.runtime.reply_batch import ReplyBatch, visits_of
-from edge.runtime.worker import MAX_PREFETCHED
+from edge.runtime.inbox import MAX_PREFETCHED, TaskInbox
+from edge.runtime.reply_batch import ReplyBatch
 
 Task = Train | Evaluate | messages.Describe
 TURN_SECONDS = 0.1
@@ -67,7 +68,7 @@ class TaskForwarder:
         self._connection, self._pool, self._states, self._telemetry = connection, pool, states, telemetry
         self._replies = ReplyBatch(connection, 2 * WAITING_SECONDS)  # they have waited in workers
         self._workers = workers  # as the coordinator knows it
-        self._open: dict[int, ForwardedTask] = {}
+        self._inbox = TaskInbox(connection, self._replies, lambda: MAX_PREFETCHED * pool.size, self._withdraw)
         self._single: PoolTaskGroup | None = None  # of all tasks whose replies go up whole
         self._round = _Round(-1)
         self._pending: tuple[int, ClientState] | None = None  # the last message, for the task that comes next
@@ -85,7 +86,7 @@ class TaskForwarder:
         if self._pool.size < self._workers:  # some have retired: there was too little memory for so many
             self._workers = self._pool.size
             self._connection.send(messages.Capacity(self._workers))
-        if len(self._open) < self._pool.size or self._replies.is_due():
+        if len(self._inbox.tasks) < self._pool.size or self._replies.is_due():
             self._replies.send()
 
     def receive(self) -> None:
@@ -95,50 +96,32 @@ class TaskForwarder:
             pending, self._pending = self._pending, None
             if isinstance(message, ClientState):
                 self._pending = envelope.sequence, message
-            elif isinstance(message, messages.Visits):
-                tasks += self._tasks(visits_of(envelope, message), None)
-            elif isinstance(message, Task):
-                tasks += self._tasks([(envelope, message)], pending)
-            else:
+                continue
+            if not isinstance(message, Task | messages.Visits):  # of the tasks that came before it, too
                 self._submit(tasks)
                 tasks = []
-                self._control(envelope, message)
+            if isinstance(message, messages.FetchPartial):
+                self._request_sum(message.round)
+            elif not isinstance(message, messages.Shutdown):  # which the connection keeps
+                tasks += self._tasks(envelope, message, pending)
         self._submit(tasks)
-
-    def _control(self, envelope: Envelope, message: Message) -> None:
-        if isinstance(message, messages.Ping):
-            self._connection.send(messages.Pong())
-        elif isinstance(message, messages.Cancel):
-            self._cancel(envelope.sequence)
-        elif isinstance(message, messages.FetchPartial):
-            self._request_sum(message.round)
-        elif not isinstance(message, messages.Shutdown):  # which the connection keeps
-            self._connection.refuse(0, f"a {type(message).__name__} that was not requested")
 
     # --- tasks down -----------------------------------------------------------------------------------------------
 
     def _tasks(
-        self, visits: Iterable[tuple[Envelope, Task]], pending: tuple[int, ClientState] | None
+        self, envelope: Envelope, message: Message, pending: tuple[int, ClientState] | None
     ) -> list[ForwardedTask]:
         """The tasks for the pool; those that cannot be done are answered here."""
         tasks: list[ForwardedTask] = []
-        for envelope, message in visits:
-            invalid = self._why_invalid(envelope.sequence)
-            mismatch = why_mismatched(message, envelope, pending)
-            if invalid:
-                self._connection.refuse(0, invalid)  # of a task that came twice, the first is still to be answered
-            elif mismatch:
-                self._connection.refuse(envelope.sequence, mismatch)
-            elif (task := self._task(envelope, message, pending)) is not None:
-                self._open[task.sequence] = task
+        for number, of_task, task_message in self._inbox.new_tasks(envelope, message):
+            assert isinstance(task_message, Task), task_message
+            mismatch = why_mismatched(task_message, of_task, pending)
+            if mismatch:
+                self._connection.refuse(number, mismatch)
+            elif (task := self._task(of_task, task_message, pending)) is not None:
+                self._inbox.tasks[number] = task
                 tasks.append(task)
         return tasks
-
-    def _why_invalid(self, sequence: int) -> str:
-        if sequence in self._open:
-            return f"task {sequence} came twice"
-        most = MAX_PREFETCHED * self._pool.size
-        return f"more than {most} tasks wait" if len(self._open) >= most else ""
 
     def _task(self, envelope: Envelope, message: Task, pending: tuple[int, ClientState] | None) -> ForwardedTask | None:
         """A task with files of this machine; None if its client's state is not here, and is now requested."""
@@ -176,7 +159,7 @@ class TaskForwarder:
                 for slot, named in message.payload.items()
             }
             self._last_payload = message.payload, payload
-        return replace(message, payload=self._last_payload[1])
+        return structs.replace(message, payload=self._last_payload[1])
 
     def _submit(self, tasks: Sequence[ForwardedTask]) -> None:
         single = [task for task in tasks if not task.weight]
@@ -190,13 +173,9 @@ class TaskForwarder:
             of_round = [task for task, _ in group]
             self._round.group = self._pool.submit(of_round, self._on_reply, self._round.group)
 
-    def _cancel(self, sequence: int) -> None:
-        task = self._open.pop(sequence, None)
-        if task is not None:
-            self._pool.withdraw(task)
-            self._states.release(task.state_in, task.state_out)
-        self._replies.send()  # after its pong, the reply to a cancelled task would be refused
-        self._connection.send(messages.Pong(), sequence)
+    def _withdraw(self, task: ForwardedTask) -> None:
+        self._pool.withdraw(task)
+        self._states.release(task.state_in, task.state_out)
 
     # --- replies up -----------------------------------------------------------------------------------------------
 
@@ -223,7 +202,7 @@ class TaskForwarder:
     def _on_failure(self, pool_task: PoolTask, reason: str) -> None:
         """PoolError for a visit whose update has gone up already: its sum was lost here, and the run must know."""
         assert isinstance(pool_task, ForwardedTask), pool_task
-        if pool_task.sequence not in self._open:
+        if pool_task.sequence not in self._inbox.tasks:
             raise PoolError(f"a partial sum was lost, and a visit in it cannot be done again: {reason}")
         task = self._closed(pool_task)
         self._states.release(task.state_in, task.state_out)
@@ -232,7 +211,7 @@ class TaskForwarder:
 
     def _closed(self, task: PoolTask) -> ForwardedTask:
         assert isinstance(task, ForwardedTask), task
-        return self._open.pop(task.sequence)
+        return self._inbox.tasks.pop(task.sequence)
 
     # --- partial sums ---------------------------------------------------------------------------------------------
 
@@ -248,7 +227,7 @@ class TaskForwarder:
         assert group is not None, self._round.number
         sums = group.try_collect()
         if sums is not None:
-            self._send_sum(replace(sums, round=self._round.number))
+            self._send_sum(structs.replace(sums, round=self._round.number))
             self._round.is_wanted = False
             self._end_round()
 

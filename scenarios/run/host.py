@@ -24,7 +24,7 @@ from costmodel import units
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run.observer import RunObserver
 
-PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
+PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgspec", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
 
 

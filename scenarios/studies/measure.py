@@ -34,7 +34,7 @@ from coordinator.rounds.evaluation import Evaluation, EvaluationScope, PoolEvalu
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
-from coordinator.workers.task import PoolTask, Reply, ReplyHandler, TaskGroup
+from coordinator.workers.task import PoolTask, Reply, ReplyHandler, ReplyValidator, TaskGroup
 from costmodel.clock import Clock
 from edge.protocol.config import ComponentConfig, Job, ModelProfile
 from edge.protocol.files import opened, write_text
@@ -207,7 +207,8 @@ class CountedWorkers:
             self.done += 1
             self.tell(self.done, self.planned)
 
-        return self.pool.submit([replace(task, takes_vectors=True) for task in tasks], counted)
+        takers = [replace(task, validator=replace(task.validator, takes_vectors=True)) for task in tasks]
+        return self.pool.submit(takers, counted)
 
 
 class _Measuring:
@@ -306,7 +307,7 @@ class _Measuring:
         )
 
     def _values(self, evaluations: Sequence[Evaluate]) -> dict[int, Values]:
-        tasks = [PoolTask(message, metrics=self.scope.metrics) for message in evaluations]
+        tasks = [PoolTask(message, validator=ReplyValidator(self.scope.metrics)) for message in evaluations]
         return _by_client(Evaluation(self.workers, tasks, lambda scores: result(scores, self.scope)).wait())
 
 

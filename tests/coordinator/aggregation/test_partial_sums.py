@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method, resolve
@@ -44,7 +45,7 @@ def visit(
     """As `tests.pools.visit`, of which so large a share goes into the sums."""
     task = pools_visit(client, act, state_out=state_out)
     assert isinstance(task.message, messages.Train)
-    return replace(task, message=replace(task.message, round=round), weight=share)
+    return replace(task, message=structs.replace(task.message, round=round), weight=share)
 
 
 class Clients:
@@ -290,7 +291,7 @@ def with_number(client: int, number: float) -> Callable[[Update], Update]:
             return update
         head = update.payload[MODEL]["head"].data.copy()
         head[3] = number
-        return replace(update, payload={MODEL: {**update.payload[MODEL], "head": Vector(head)}})
+        return structs.replace(update, payload={MODEL: {**update.payload[MODEL], "head": Vector(head)}})
 
     return spoil
 
@@ -328,7 +329,7 @@ def test_a_number_at_the_limit_is_refused_and_the_largest_below_it_is_not(tmp_pa
 
 def test_sums_of_other_shapes_than_the_model_are_refused(tmp_path: Path) -> None:
     def cut(update: Update) -> Update:
-        return replace(update, payload={MODEL: {"head": update.payload[MODEL]["head"]}})
+        return structs.replace(update, payload={MODEL: {"head": update.payload[MODEL]["head"]}})
 
     assert "updates rejected: round 1: shapes {'model': {'head': " in failure(spoilt(tmp_path, cut))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.server import GLOBAL
@@ -21,9 +22,9 @@ from coordinator.records.store import read
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import run_rounds
-from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped
+from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped, UpdateValidator
 from edge.protocol.config import PartitionConfig, TrainConfig
-from edge.protocol.messages import Train, Update
+from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Payload, Shapes, Vector
 from tests.toy import (
     Direct,
@@ -49,17 +50,17 @@ BAD = 1
 def not_a_number(update: Update) -> Update:
     head = update.payload[MODEL]["head"].data.copy()
     head[3] = math.nan
-    return replace(update, payload={**update.payload, MODEL: {**update.payload[MODEL], "head": Vector(head)}})
+    return structs.replace(update, payload={**update.payload, MODEL: {**update.payload[MODEL], "head": Vector(head)}})
 
 
 def without_its_head(update: Update) -> Update:
     model = {key: vector for key, vector in update.payload[MODEL].items() if key != "head"}
-    return replace(update, payload={MODEL: model})
+    return structs.replace(update, payload={MODEL: model})
 
 
 def far_away(update: Update) -> Update:
     model = {key: Vector(vector.data + np.float32(100)) for key, vector in update.payload[MODEL].items()}
-    return replace(update, payload={**update.payload, MODEL: model})
+    return structs.replace(update, payload={**update.payload, MODEL: model})
 
 
 def of_nobody(update: Update) -> Update:
@@ -81,7 +82,7 @@ class Spoiling:
     build = staticmethod(build_now)
 
     def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> Later:
-        self.shapes_due += [task.up for task in tasks if isinstance(task.message, Train)]
+        self.shapes_due += [task.validator.up for task in tasks if isinstance(task.validator, UpdateValidator)]
 
         def hear(task: PoolTask, reply: Reply) -> None:
             if isinstance(reply, Update):
@@ -120,13 +121,13 @@ def of_size(number: float) -> Callable[[Update], Update]:
     def spoil(update: Update) -> Update:
         named = update.payload[MODEL]
         model = {key: Vector(np.full_like(vector.data, number)) for key, vector in named.items()}
-        return replace(update, payload={**update.payload, MODEL: model})
+        return structs.replace(update, payload={**update.payload, MODEL: model})
 
     return spoil
 
 
 def reporting(loss: float) -> Callable[[Update], Update]:
-    return lambda update: replace(update, numbers={**update.numbers, "loss": loss})
+    return lambda update: structs.replace(update, numbers={**update.numbers, "loss": loss})
 
 
 @pytest.mark.parametrize("number", [1e10, 1e38, 3.4e38])
@@ -171,7 +172,7 @@ def test_numbers_that_no_training_reports_are_refused(loss: float, tmp_path: Pat
 def test_a_control_variate_has_a_bound_too(tmp_path: Path) -> None:
     def spoil(update: Update) -> Update:
         control = {key: Vector(np.full_like(v.data, 1e30)) for key, v in update.payload["control"].items()}
-        return replace(update, payload={**update.payload, "control": control})
+        return structs.replace(update, payload={**update.payload, "control": control})
 
     with pytest.raises(RunFailed, match="client 1, round 1: the norm of control is"):
         ended(spoilt(tmp_path, spoil, UpdateChecks(), "scaffold"))
@@ -206,12 +207,11 @@ def test_what_a_remote_worker_says_that_a_client_keeps_is_looked_at_before_it_is
     run.trainer.submit([run.prepare(1, 0)], heard.append).wait()
     store(run).ledger.close()
     (task,) = tasks
-    assert task.unfit is not None
     base = run.server.model["head"].data
     far = np.where(base < 0, 3.4e38, -3.4e38).astype(np.float32)
     vectors = {key: Vector(far if size is None else np.zeros(size, np.float32)) for key, size in kept.items()}
-    assert task.unfit(heard[0], {}) is None
-    problem = task.unfit(heard[0], {MODEL: vectors})
+    assert task.validator.examine(task, heard[0], {}) == (structs.replace(heard[0], problem=""), None)
+    _, problem = task.validator.examine(task, heard[0], {MODEL: vectors})
     assert problem is not None
     assert problem.startswith("client 1, round 1: client state: ")
     assert why in problem

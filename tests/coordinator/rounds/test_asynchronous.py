@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 
 from coordinator.aggregation.optimizers import ServerOptimizer
@@ -502,7 +502,7 @@ class Spoilt:
 
         def spoil(task: Any, reply: Any) -> None:
             spoilt = isinstance(reply, Update) and reply.client in self.clients
-            heard(task, replace(reply, numbers={**reply.numbers, "loss": math.nan}) if spoilt else reply)
+            heard(task, structs.replace(reply, numbers={**reply.numbers, "loss": math.nan}) if spoilt else reply)
 
         return self.workers.submit(tasks, spoil)
 

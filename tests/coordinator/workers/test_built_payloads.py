@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec import structs
 
 from coordinator.workers.assignment import MAX_PREFETCH
 from coordinator.workers.pool import Pool
@@ -21,7 +22,7 @@ from tests.pools import Heard, Pools, model, sums, visit
 def built(client: int, build: Callable[[], Payload]) -> PoolTask:
     task = visit(client)
     assert isinstance(task.message, Train)
-    return replace(task, message=replace(task.message, payload={}), build=build)
+    return replace(task, message=structs.replace(task.message, payload={}), build=build)
 
 
 def test_a_payload_is_built_once_on_another_thread_when_a_worker_can_use_it(pools: Pools) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
+from msgspec.structs import replace as changed
 
-from coordinator.workers.task import PoolError, PoolTask, Reply
+from coordinator.workers.task import PoolError, PoolTask, Reply, UpdateValidator
 from edge.protocol import client_state, codec, messages
 from edge.protocol.payload import Payload, Vector
 from tests.pools import ALICE, Opener, Peer, answer, meanwhile, model, visit
@@ -36,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 def keeping(folder: Path) -> PoolTask:
     """A visit to client 7, which has kept something and is to keep something."""
     asked = visit(7, payload=DOWN, state_in=folder / "before", state_out=folder / "after")
-    return replace(asked, client_state_shapes=SHAPES)
+    return replace(asked, validator=UpdateValidator(client_state_shapes=SHAPES))
 
 
 def files(folder: Path) -> list[str]:
@@ -126,7 +128,7 @@ def test_it_does_not_go_back_to_the_remote_worker_that_did_the_last_visit_unless
 
     def again() -> PoolTask:
         asked = visit(7, payload=DOWN, state_in=folder / "after", state_out=folder / "after")
-        return replace(asked, client_state_shapes=SHAPES)
+        return replace(asked, validator=UpdateValidator(client_state_shapes=SHAPES))
 
     with meanwhile(serve):
         for task in (keeping(folder), again(), again()):
@@ -146,16 +148,16 @@ INSTEAD = "in place of the update of task 1"
 WRONG: list[tuple[Callable[[messages.Update, int], Said], str]] = [
     (lambda update, n: [(update, n)], f"{VISIT}: the client's state did not come ahead of the update"),
     (lambda update, n: [(update, n), (KEPT, n)], f"{VISIT}: the client's state did not come ahead of the update"),
-    (lambda update, n: [(replace(KEPT, client=8), n), (update, n)], f"state of client 8 does not answer: {VISIT}"),
-    (lambda update, n: [(replace(KEPT, payload=LONG), n), (update, n)], f"{VISIT}: state of shapes {LONG_SHAPES}"),
-    (lambda update, n: [(replace(KEPT, payload=OTHER), n), (update, n)], f"{VISIT}: state of shapes {OTHER_SHAPES}"),
+    (lambda update, n: [(changed(KEPT, client=8), n), (update, n)], f"state of client 8 does not answer: {VISIT}"),
+    (lambda update, n: [(changed(KEPT, payload=LONG), n), (update, n)], f"{VISIT}: state of shapes {LONG_SHAPES}"),
+    (lambda update, n: [(changed(KEPT, payload=OTHER), n), (update, n)], f"{VISIT}: state of shapes {OTHER_SHAPES}"),
     (lambda update, n: [(KEPT, n + 1), (update, n)], "task 2 is not assigned to it"),
     (lambda update, n: [(KEPT, 0), (update, n)], "task 0 is not assigned to it"),
     (lambda update, n: [(KEPT, n), (KEPT, n), (update, n)], f"a ClientState {INSTEAD}"),
     (lambda update, n: [(KEPT, n), (messages.Pong(), 0), (update, n)], f"a Pong {INSTEAD}"),
     (lambda update, n: [(KEPT, n), (messages.Error("E", ""), n)], f"a Error {INSTEAD}"),
     (lambda update, n: [(KEPT, n), (update, n + 1)], f"a Update {INSTEAD}"),
-    (lambda update, n: [(KEPT, n), (replace(update, client=8), n)], f"a Update that does not answer: {VISIT}"),
+    (lambda update, n: [(KEPT, n), (structs.replace(update, client=8), n)], f"a Update that does not answer: {VISIT}"),
 ]
 
 
@@ -177,8 +179,8 @@ def test_a_frame_that_was_damaged_cut_or_swapped_for_a_longer_one_is_refused(lis
     wrong = {
         "entry model/a: the checksum does not fit the frame": [encoded.header, bytes(damaged)],
         "entry model/a: 8 bytes announced, a frame of 12 came": [encoded.header, longer],
-        "kept: 1 frames announced, 0 received": [encoded.header],
-        "not a msgpack message": [encoded.header[:-1], bytes(encoded.frames[0])],
+        "ClientState: 1 frames announced, 0 received": [encoded.header],
+        "header: Input data was truncated": [encoded.header[:-1], bytes(encoded.frames[0])],
     }
     for reason, parts in wrong.items():
         (folder / "after").unlink(missing_ok=True)
@@ -281,7 +283,7 @@ def test_an_update_that_was_added_up_leaves_what_its_client_keeps_all_the_same(l
         with Guest(host.endpoint, ALICE) as alice:
             sequence, update = alice.join().asked()
             alice.say(KEPT, sequence)
-            alice.say(replace(update, payload={}), sequence)
+            alice.say(structs.replace(update, payload={}), sequence)
             assert alice.hear()[1] == messages.FetchPartial(5)
             alice.say(messages.PartialSum(5, 1, {}))
 

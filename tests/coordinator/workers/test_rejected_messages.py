@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zmq
+from msgspec import structs
 from numpy.typing import NDArray
 
 from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
-from coordinator.workers.task import PoolTask, Reply
+from coordinator.workers.task import PoolTask, Reply, UpdateValidator
 from edge.protocol import codec, messages
 from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.payload import Payload, Vector, shapes
@@ -49,7 +49,8 @@ class Heard:
 
 
 def visit(client: int, share: float = 0.0) -> PoolTask:
-    return PoolTask(messages.Train(client, 5, 0.1, {"act": 0}, payload()), weight=share, up=UP)
+    message = messages.Train(client, 5, 0.1, {"act": 0}, payload())
+    return PoolTask(message, weight=share, validator=UpdateValidator(up=UP))
 
 
 def vectors(**arrays: NDArray[np.float64]) -> Payload:
@@ -64,16 +65,16 @@ Said = list[tuple[messages.Message, int]]
 WRONG: list[tuple[Callable[[messages.Update, int], Said], str]] = [
     *(
         (
-            lambda update, n, sent=sent: [(replace(update, payload=sent), n)],
+            lambda update, n, sent=sent: [(structs.replace(update, payload=sent), n)],
             f"{VISIT}: vectors {shapes(sent)} instead of {ASKED}",
         )
         for sent in (SHORT, OTHER_BLOCK, MISSING, {})
     ),
-    (lambda update, n: [(replace(update, client=2), n)], f"a Update that does not answer: {VISIT}"),
-    (lambda update, n: [(replace(update, round=4), n)], f"a Update that does not answer: {VISIT}"),
+    (lambda update, n: [(structs.replace(update, client=2), n)], f"a Update that does not answer: {VISIT}"),
+    (lambda update, n: [(structs.replace(update, round=4), n)], f"a Update that does not answer: {VISIT}"),
     (lambda update, n: [(messages.Score(0, 1, {}), n)], f"a Score that does not answer: {VISIT}"),
     (lambda update, n: [(update, n + 7)], "task 8 is not assigned to it"),
-    (lambda update, n: [(replace(update, client=2), n + 1)], "task 2 is not assigned to it"),
+    (lambda update, n: [(structs.replace(update, client=2), n + 1)], "task 2 is not assigned to it"),
     (lambda update, n: [(update, 0)], "task 0 is not assigned to it"),
     (lambda update, n: [(update, n), (update, n)], "task 1 is not assigned to it"),
     (lambda update, n: [(messages.Pong(), n)], "task 1 was given up, but nobody cancelled it"),
@@ -81,7 +82,7 @@ WRONG: list[tuple[Callable[[messages.Update, int], Said], str]] = [
     (lambda update, n: [(messages.PartialSum(5, 1, {}), 0)], "sums that were not requested"),
     (lambda update, n: [(KEPT, n)], "a ClientState of a worker that reaches the files of the run"),
     (lambda update, n: [(messages.Capacity(1), 0)], "a capacity of 1 tasks at a time after one of 1"),
-    (lambda update, n: [(messages.Shutdown(), n)], "a coordinator has no use for a Shutdown"),
+    (lambda update, n: [(messages.Shutdown(), n)], "message type: 'Shutdown' does not fit"),
     (lambda update, n: [(messages.Hello(), n)], "run id (this is run-1): '' does not fit"),
 ]
 
@@ -123,10 +124,10 @@ def test_a_worker_greets_first_and_once(tmp_path: Path) -> None:
 
 
 UNASKED: dict[str, tuple[Callable[[messages.PartialSum], messages.PartialSum], str]] = {
-    "round": (lambda sums: replace(sums, round=4), "sums of 2 updates of round 5 instead of 2 of round 6"),
-    "clients": (lambda sums: replace(sums, clients=3), "sums of 3 updates of round 6 instead of 2 of round 6"),
+    "round": (lambda sums: structs.replace(sums, round=4), "sums of 2 updates of round 5 instead of 2 of round 6"),
+    "clients": (lambda sums: structs.replace(sums, clients=3), "sums of 3 updates of round 6 instead of 2 of round 6"),
     "shape": (
-        lambda sums: replace(sums, totals={"model": {"a": np.zeros(2, np.int64)}}),
+        lambda sums: structs.replace(sums, totals={"model": {"a": np.zeros(2, np.int64)}}),
         "client 1, round 6, train: sums {'model': {'a': 2}} instead of {'model': {'a': 3, 'b': 1}}",
     ),
 }
@@ -164,8 +165,8 @@ def test_an_update_that_comes_whole_though_it_could_be_added_is_refused(tmp_path
 
 def test_nothing_counts_that_comes_after_a_refusal_and_no_control_characters_reach_the_log(tmp_path: Path) -> None:
     def instead(update: messages.Update, number: int) -> list[tuple[messages.Message, int]]:
-        poisoned = replace(update, payload=payload(99.0))
-        return [(replace(update, client=7), number), *[(poisoned, number)] * 20]
+        poisoned = structs.replace(update, payload=payload(99.0))
+        return [(structs.replace(update, client=7), number), *[(poisoned, number)] * 20]
 
     heard = Heard()
     with impostors_pool(Once(instead), tmp_path) as (pool, events):

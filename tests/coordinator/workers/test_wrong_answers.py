@@ -9,28 +9,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from coordinator.workers import paces
+from coordinator.workers import scheduled_workers
 from coordinator.workers import scheduler as scheduling
-from coordinator.workers.task import PoolTask, Reply
+from coordinator.workers.task import PoolTask, Reply, ReplyValidator, UpdateValidator
 from edge.protocol import codec, messages
 from edge.protocol.messages import Update
 from edge.protocol.payload import Payload
 from tests.pools import ALICE, BOB, Opener, Peer, answer, meanwhile, sums, visit
 
 
-def is_finite(update: Update, kept: Payload) -> str | None:
-    wrong = [name for name, number in update.numbers.items() if not math.isfinite(number)]
-    return f"client {update.client}: {wrong[0]} = {update.numbers[wrong[0]]}" if wrong else None
+class FiniteNumbers(ReplyValidator):
+    def examine(self, task: PoolTask, reply: Reply, state: Payload) -> tuple[Reply, str | None]:
+        assert isinstance(reply, Update)
+        wrong = [name for name, number in reply.numbers.items() if not math.isfinite(number)]
+        return reply, f"client {reply.client}: {wrong[0]} = {reply.numbers[wrong[0]]}" if wrong else None
 
 
 def doubtful(client: int) -> PoolTask:
     """A visit whose update is looked at before it counts."""
-    return replace(visit(client), unfit=is_finite)
+    return replace(visit(client), validator=FiniteNumbers())
 
 
 def lie(task: messages.Message, **numbers: float) -> Update:
-    return replace(answer(task), numbers=numbers)
+    return structs.replace(answer(task), numbers=numbers)
 
 
 def does(peer: Peer, act: Callable[[messages.Message], messages.Message], count: int) -> None:
@@ -110,7 +113,7 @@ def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_els
             host.pool.submit(tasks, lambda task, reply: scores.append(reply)).wait()
     assert all(isinstance(each, messages.Score) and each.values["loss"] == (0.5, 1) for each in scores)
     assert "the sum of loss is nan" in host.of("task_failed")[0]
-    asked = [replace(visit(n), reports=frozenset({"pid"})) for n in range(4)]
+    asked = [replace(visit(n), validator=UpdateValidator(reports=frozenset({"pid"}))) for n in range(4)]
     with Peer(host.endpoint, BOB) as bob, meanwhile(lambda: does(bob, lambda task: lie(task, loss=0.5), 1)):
         while len(host.of("worker_died")) < 2:
             assert sums(host.pool, asked) == {n: [n, n + 1.0] for n in range(4)}
@@ -120,9 +123,9 @@ def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_els
 def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term_is_over(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert paces.TERM_SECONDS == 180.0
-    monkeypatch.setattr(paces, "TERM_SECONDS", 1.0)
-    monkeypatch.setattr(paces, "UNKNOWN_TERM_SECONDS", 1.0)
+    assert scheduled_workers.TERM_SECONDS == 180.0
+    monkeypatch.setattr(scheduled_workers, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(scheduled_workers, "UNKNOWN_TERM_SECONDS", 1.0)
     host, told = listening(1), []
 
     def squat() -> None:
@@ -144,14 +147,14 @@ def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term
 def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paces, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(scheduled_workers, "TERM_SECONDS", 1.0)
     host = listening(0)
 
     def squat() -> None:
         with Peer(host.endpoint, ALICE) as alice:
             alice.join()
             sequence, task = alice.hear()
-            alice.say(replace(answer(task), payload={}), sequence)  # added up, it says
+            alice.say(structs.replace(answer(task), payload={}), sequence)  # added up, it says
             assert isinstance(alice.hear()[1], messages.FetchPartial)
             assert isinstance(message := alice.hear()[1], messages.Shutdown)
             assert message.why == "its sums did not come within 1 s"
@@ -160,7 +163,7 @@ def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
         with Peer(host.endpoint, BOB, "remote-2") as bob:
             bob.join()
             sequence, task = bob.hear()
-            bob.say(replace(answer(task), payload={}), sequence)
+            bob.say(structs.replace(answer(task), payload={}), sequence)
             assert isinstance(bob.hear()[1], messages.FetchPartial)
             bob.say(messages.PartialSum(5, 1, {"model": {key: np.ones(100_000, np.int64) for key in "ab"}}))
 

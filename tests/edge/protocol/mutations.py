@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import msgpack
+import msgspec
 import numpy as np
+import pytest
+from msgspec import msgpack
 
 from edge.protocol import codec, messages
 from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
@@ -71,7 +73,7 @@ def going_up() -> list[messages.Message]:
         messages.Error("ValueError", "that cannot be trained"),
         messages.ClientState(1, payload()),
         messages.FetchFile("0f" * 32, 1 << 19),
-        messages.Updates(COUNTS, COUNTS, COUNTS, COUNTS / 2, {"loss": COUNTS / 4}, [payload(), payload(2.0)]),
+        messages.Updates([5, 7], [5, 7], [5, 7], [2.5, 3.5], {"loss": [1.25, 1.75]}, {}, [payload(), payload(2.0)]),
     ]
 
 
@@ -90,7 +92,7 @@ def going_down() -> list[messages.Message]:
         messages.ClientState(1, payload()),
         messages.FilePart("0f" * 32, 1 << 19, b"some of it"),
         messages.Visits(
-            COUNTS, COUNTS, COUNTS, COUNTS / 8, COUNTS / 8, [None, "1"], ["2", None], {"act": COUNTS * 0}, payload()
+            [5, 7], [5, 7], [5, 7], [0.625, 0.875], [0.625, 0.875], [None, "1"], ["2", None], {"act": [0, 0]}, payload()
         ),
     ]
 
@@ -115,6 +117,30 @@ def pack(
     encoded = codec.encode(message, run_of(message) if run_id is None else run_id)
     envelope = envelope or codec.Envelope(WORKER, 3, "state/1", None, (b"v" * 16,), 0.5, 0.25, (1,), "")
     return [envelope.pack(), encoded.header, *map(bytes, encoded.frames if frames else ())]
+
+
+def put(*path: object) -> Callable[[Any], None]:
+    """Sets a value of an unpacked header: its place, step by step, and the value."""
+    *steps, last, value = path
+
+    def edit(header: Any) -> None:
+        for step in steps:
+            header = header[step]
+        header[last] = value
+
+    return edit
+
+
+def refusal(
+    message: messages.Message, edit: Callable[[Any], object] = lambda header: None, frames: list[bytes] | None = None
+) -> str:
+    """Encode, edit the unpacked header, and return what decode says about it."""
+    encoded = codec.encode(message, RUN)
+    unpacked = msgpack.decode(encoded.header)
+    edit(unpacked)
+    with pytest.raises(messages.WireError) as refused:
+        codec.decode(msgpack.encode(unpacked), encoded.frames if frames is None else frames, RUN)
+    return str(refused.value)
 
 
 def mutate(draw: random.Random, parts: Sequence[bytes]) -> Parts:
@@ -201,13 +227,13 @@ def _edit(draw: random.Random, tree: Any) -> bytes:
 
 
 def _packed(tree: Any) -> bytes:
-    return bytes(msgpack.packb(tree))
+    return msgpack.encode(tree)
 
 
 def _edit_part(draw: random.Random, parts: Parts, index: int) -> Parts:
     try:
-        tree = msgpack.unpackb(parts[index])
-    except (IndexError, ValueError, msgpack.UnpackException):  # mutated before
+        tree = msgpack.decode(parts[index])
+    except (IndexError, RecursionError, UnicodeDecodeError, msgspec.DecodeError):  # mutated before
         return parts
     return [*parts[:index], _edit(draw, tree), *parts[index + 1 :]]
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import msgpack
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from edge.protocol import codec, messages
 from edge.protocol.fixed_point import CHUNK, FRACTION_BITS, LIMIT, FixedPointSum, FixedPointSums, not_summable
 from edge.protocol.messages import PartialSum, Totals, Update
 from edge.protocol.payload import Floats, Payload, Vector
+from tests.edge.protocol.mutations import RUN, put, refusal
 
 ONE = 2**46
 BELOW = float(np.nextafter(np.float32(2**15), np.float32(0)))
@@ -147,22 +146,9 @@ def test_sums_are_merged_with_those_of_the_same_round_and_shapes() -> None:
 
 # --- on the wire ------------------------------------------------------------------------------------------------------
 
-RUN = "run-1"
 SUMS = PartialSum(
     5, 2, {"model": {"stem": np.array([2**62, -1]), "head": np.array([7])}, "control": {"c": np.array([], int)}}
 )
-
-
-def refusal(message: messages.Message, edit: tuple[int | str, ...], value: object) -> str:
-    """What decode says of a message whose header has another value at this place."""
-    encoded = codec.encode(message, RUN)
-    header = inner = msgpack.unpackb(encoded.header)
-    for step in edit[:-1]:
-        inner = inner[step]
-    inner[edit[-1]] = value
-    with pytest.raises(messages.WireError) as refused:
-        codec.decode(msgpack.packb(header), encoded.frames, RUN)
-    return str(refused.value)
 
 
 def test_sums_come_back_as_64_bit_integers() -> None:
@@ -178,24 +164,29 @@ def test_sums_come_back_as_64_bit_integers() -> None:
     assert back.totals["model"]["stem"].dtype == np.int64
 
 
-def test_sums_that_do_not_follow_the_protocol_are_refused() -> None:
-    minus_one = (-1).to_bytes(8, "big", signed=True)
-    assert refusal(SUMS, (3, "clients"), minus_one) == "sums: clients: -1 does not fit"
-    assert refusal(SUMS, (3, "round"), minus_one) == "sums: round: -1 does not fit"
-    assert refusal(messages.FetchPartial(5), (3, "round"), minus_one) == "collect: round: -1 does not fit"
-    assert refusal(SUMS, (4, 0, 3), "<f8") == "sums: vector model/stem: (dtype('float64'), (2,)) does not fit"
-    assert refusal(SUMS, (4, 1, 1), "stem").startswith("slot and key sent twice")
-    one = (1).to_bytes(8, "big")
-    assert "16 bytes announced, but shape (1,) of <i8 has 8" in refusal(SUMS, (4, 0, 4), [one])
-    # Nor does an update bring integers.
-    integers = ["model", "head", bytes(16), "<i8", [one], (8).to_bytes(8, "big"), bytes(8)]
-    assert refusal(update(1, 1.0, 2.0), (4, 0), integers).startswith("update: vector model/head: (dtype('int64')")
+ONE_NUMBER = (1).to_bytes(8, "big")
+INTEGERS = ["model", "head", bytes(16), "<i8", [ONE_NUMBER], (8).to_bytes(8, "big"), bytes(8)]
 
 
-def test_a_share_of_the_whole_rides_in_the_envelope() -> None:
-    for share in (0.0, 1 / 3, 1.0):
-        envelope = codec.Envelope("worker-1-00ff", 9, weight=share)
-        assert codec.Envelope.parse(envelope.pack()) == envelope
-    for share in (-0.1, 1.1, float("nan"), float("inf"), 1):
-        with pytest.raises(messages.WireError, match="envelope: weight"):
-            codec.Envelope.parse(codec.Envelope("worker-1-00ff", 9, weight=share).pack())
+@pytest.mark.parametrize(
+    ("message", "place", "value", "reason"),
+    [
+        (SUMS, (3, "clients"), -1, "PartialSum: Expected `int` >= 0 - at `$.clients`"),
+        (SUMS, (3, "round"), -1, "PartialSum: Expected `int` >= 0 - at `$.round`"),
+        (messages.FetchPartial(5), (3, "round"), -1, "FetchPartial: Expected `int` >= 0 - at `$.round`"),
+        (SUMS, (4, 0, 3), "<f8", "PartialSum: entry model/stem: type and shape: ('<f8', (2,)) does not fit"),
+        (SUMS, (4, 1, 1), "stem", "PartialSum: slot and key sent twice"),
+        (SUMS, (4, 0, 4), [ONE_NUMBER], "PartialSum: entry model/stem: 16 bytes announced, but shape (1,)"),
+        (update(1, 1.0, 2.0), (4, 0), INTEGERS, "Update: entry model/head: type and shape: ('<i8', (1,)) does not fit"),
+    ],
+)  # fmt: skip
+def test_sums_that_do_not_follow_the_protocol_and_updates_of_integers_are_refused(
+    message: messages.Message, place: tuple[object, ...], value: object, reason: str
+) -> None:
+    assert refusal(message, put(*place, value)).startswith(reason)
+
+
+@pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
+def test_a_share_of_the_whole_rides_in_the_envelope(share: float) -> None:
+    envelope = codec.Envelope("worker-1-00ff", 9, weight=share)
+    assert codec.Envelope.parse(envelope.pack()) == envelope

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.protocol.config import TrainConfig, parse, plain
+from edge.protocol.config import TrainConfig, from_json, to_json
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parsed
 from scenarios.config.toml_writer import toml_text
@@ -56,7 +56,7 @@ def test_keys_that_were_added_later_leave_chains_as_they_were() -> None:
 
 def test_a_worker_need_not_have_the_users_schedule() -> None:
     train = TrainConfig(lr_schedule="nowhere:ROW", lr_schedule_options={"warm": 3})
-    assert parse(TrainConfig, plain(train)) == train
+    assert from_json(TrainConfig, to_json(train)) == train
 
 
 OWN = """

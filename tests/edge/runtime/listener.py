@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import numpy as np
 import zmq
+from msgspec import msgpack
 
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
@@ -102,7 +102,7 @@ class Listener:
         """The next message, and its sequence."""
         assert self._router.poll(SILENT_SECONDS * 1000), f"the worker has stalled: {self.log.read_text()[-2000:]}"
         _, envelope, header, *frames = self._router.recv_multipart()
-        if msgpack.unpackb(header)[2] == RUN:  # it has got its welcome, and names the run from now on
+        if msgpack.decode(header)[2] == RUN:  # it has got its welcome, and names the run from now on
             self._run_id = RUN
         return codec.Envelope.parse(envelope).sequence, codec.decode(header, frames, self._run_id)
 

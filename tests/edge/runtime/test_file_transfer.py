@@ -123,7 +123,7 @@ def test_no_path_that_a_run_names_is_opened_here_or_replaced(tmp_path: Path) -> 
         fetch_files(HonestSource([]), asked(tmp_path, [], data=data), say=quiet)
     for wrong in ("../../mine", "/home", "0f" * 31):  # it becomes the name of a folder
         with pytest.raises(ValueError, match="data_sha256"):
-            config.parse(Job, config.plain(asked(tmp_path, [], data_sha256=wrong)))
+            config.from_json(Job, config.to_json(asked(tmp_path, [], data_sha256=wrong)))
 
 
 @pytest.fixture

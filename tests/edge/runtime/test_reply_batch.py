@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from edge.protocol import codec, messages
 from edge.protocol.payload import Vector
@@ -69,7 +68,7 @@ def test_what_visits_have_logged_waits_with_them_and_other_names_are_not_mixed()
     sent = Sent()
     batch = ReplyBatch(sent)
     for client, name in enumerate(("gap", "gap", "norm")):
-        batch.add(7 + client, 0.5, replace(update(client), logged={name: 0.5 * client}))
+        batch.add(7 + client, 0.5, structs.replace(update(client), logged={name: 0.5 * client}))
     batch.send()
     (both, _), (last, sequence) = sent.messages
     assert isinstance(both, messages.Updates) and isinstance(last, messages.Update)

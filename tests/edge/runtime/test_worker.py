@@ -49,13 +49,16 @@ def test_a_message_that_does_not_fit_is_answered_and_the_next_is_served(listener
         "1 parts where at least 2 were due": ([b""], 0),
         "the envelope names worker-1-00ff": (pack(messages.Cancel(), codec.Envelope("worker-1-00ff", 7)), 0),
         "run id (this is run-1): 'run-2' does not fit": ([mine.pack(), of_another_run.header], 7),
-        "a worker has no use for a Score": (pack(messages.Score(0, 1, {}), mine), 7),
+        "message type: 'Score' does not fit": (pack(messages.Score(0, 1, {}), mine), 7),
         "a Ping with the number 7": (pack(messages.Ping(), mine), 7),
         "a Train with the number 0": (
             pack(messages.Train(1, 5, 0.1, {}, {}), codec.Envelope(listener.identity), frames=False),
             0,
         ),
-        "a second welcome": (pack(messages.Welcome(JOB), codec.Envelope(listener.identity), run_id=RUN), 0),
+        "a Welcome that was not requested": (
+            pack(messages.Welcome(JOB), codec.Envelope(listener.identity), run_id=RUN),
+            0,
+        ),
         "run id (this is run-1): '' does not fit": (pack(messages.Welcome(JOB), codec.Envelope(listener.identity)), 0),
         f"entry model/a: version {payload(8.0)['model']['a'].version.hex()} is not held here": (
             pack(messages.Evaluate(0, 4, 1, payload(8.0)), mine, frames=False),
@@ -74,7 +77,7 @@ def test_what_comes_before_the_welcome_is_refused(listener: Listener) -> None:
     listener.send(pack(messages.Ping(), codec.Envelope(listener.identity)))
     assert refusal(listener) == (0, "run id (this is ): 'run-1' does not fit")
     listener.send([b"\xc1", b"\xc1"])
-    assert refusal(listener)[1].startswith("not a msgpack message")
+    assert refusal(listener)[1].startswith("envelope: MessagePack data is malformed")
     welcome(listener)
     assert is_served(listener)
 
@@ -101,7 +104,7 @@ def test_a_refused_message_changes_nothing(listener: Listener) -> None:
     listener.send(pack(messages.Tensors(vectors), codec.Envelope(listener.identity)))
     forget = codec.Envelope(listener.identity, evict=tuple(vector.version for vector in vectors))
     listener.send([forget.pack(), b"\xc1"])
-    assert refusal(listener)[1].startswith("not a msgpack message")
+    assert refusal(listener)[1].startswith("header: MessagePack data is malformed")
     listener.send(pack(messages.Evaluate(0, 4, 1, payload()), codec.Envelope(listener.identity, 8), frames=False))
     assert listener.hear() == (8, messages.Score(0, 1, {"accuracy": (0, 4), "loss": (0.5, 4)}))
 

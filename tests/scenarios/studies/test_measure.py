@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.task import PoolTask, check_reply_kind
+from coordinator.workers.task import PoolTask, ReplyValidator
 from edge.protocol.messages import Evaluate, Score, WireError
 from edge.protocol.payload import Vector
 from scenarios.config.load import ScenarioError
@@ -114,5 +114,5 @@ def test_vectors_of_a_score_that_nobody_asked_for_are_refused() -> None:
     score = Score(0, 3, {"accuracy": (1, 2), "loss": (0.5, 2)}, {"own": {"v": Vector(np.ones(2, np.float32))}})
     task = PoolTask(Evaluate(0, 2, 3, {}))
     with pytest.raises(WireError, match=r"vectors \{'own': \{'v': 2\}\}, which were not requested"):
-        check_reply_kind(task, score)
-    check_reply_kind(PoolTask(Evaluate(0, 2, 3, {}), takes_vectors=True), score)
+        task.validator.refuse(task, score)
+    ReplyValidator(takes_vectors=True).refuse(task, score)
