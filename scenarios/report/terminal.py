@@ -38,23 +38,20 @@ def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = N
     """Print the summary of one run."""
     console = console_on(stream)
     _print_runs(console, [result], {})
-    _print_values(console, (result.get("evaluation") or {}).get("values") or {})
-    _print_data(console, result)
-    _print_path(console, "run folder", result["run_dir"])
-    if page is not None:
-        _print_path(console, "report", page)
-
-
-def _print_values(console: Console, values: Mapping[str, float | None]) -> None:
-    for name, value in values.items():
+    for name, value in ((result.get("evaluation") or {}).get("values") or {}).items():
         console.print(f"{name}: {UNKNOWN if value is None else format(value, '.6g')}", markup=False, highlight=False)
+    # The source of the data says if they are lossy or a subset.
+    for name, place in (("data", result.get("data")), ("run folder", result["run_dir"]), ("report", page)):
+        if place:
+            print_path(name, place, stream)
 
 
 def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | None = None) -> None:
     """Print the summaries of a comparison side by side."""
     console = console_on(stream)
     _print_runs(console, result["runs"], result)
-    _print_data(console, result["runs"][0])
+    if result["runs"][0].get("data"):
+        print_path("data", result["runs"][0]["data"], stream)
     print_location(page, stream)
 
 
@@ -112,22 +109,12 @@ def aligned(
 
 def print_location(page: Path, stream: IO[str] | None = None) -> None:
     """Print where a study's report is, or its folder where there is no report."""
-    _print_path(console_on(stream), "report" if page.suffix == ".html" else "folder", page)
+    print_path("report" if page.suffix == ".html" else "folder", page, stream)
 
 
-def print_path(name: str, path: Path, stream: IO[str] | None = None) -> None:
-    """Print where a file is."""
-    _print_path(console_on(stream), name, path)
-
-
-def _print_path(console: Console, name: str, path: object) -> None:
-    console.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_data(console: Console, run: Summary) -> None:
-    """Print the source of the data, which says if they are lossy or a subset; older summaries lack it."""
-    if run.get("data"):
-        _print_path(console, "data", run["data"])
+def print_path(name: str, path: Path | str, stream: IO[str] | None = None) -> None:
+    """Print where a file is, on one line however long."""
+    console_on(stream).print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -184,7 +171,8 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
             ("bytes to it, real", _cells(runs, "bytes_to_target", BYTES, NOT_REACHED)),
         ]
         if has_nominal:
-            nominal = [nominal_to_target(run) for run in runs]
+            reached = [to_target(trail(Path(run["run_dir"])), run["target_accuracy"]) for run in runs]
+            nominal = [None if point is None else point.nominal_nbytes for point in reached]
             rows.append(("bytes to it, nominal", cells(BYTES, nominal, missing=NOT_REACHED)))
     for key, amount, show in (
         ("at_common_bytes", "bytes", format_bytes),
@@ -291,12 +279,6 @@ def assumed_share(run: Summary) -> str:
     """Share of the seconds of visits that rest on assumed figures; summaries of earlier versions lack it."""
     shares = time_basis.shares(run.get("seconds_by_basis"))
     return UNKNOWN if shares is None else percent(shares["assumed"])
-
-
-def nominal_to_target(run: Summary) -> float | None:
-    """Nominal bytes until the round that reached the target; None if none did."""
-    point = to_target(trail(Path(run["run_dir"])), run["target_accuracy"])
-    return None if point is None else point.nominal_nbytes
 
 
 def _cells(runs: Sequence[Summary], key: str, quantity: Quantity, missing: str = "-") -> list[str]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.row_factors import RowFactors, scaled
 from scenarios.experiment.results import Trails
 from scenarios.experiment.run_set import is_interrupted
-from scenarios.papers.trial.scaling import SpeedFactors, rescaled
 from scenarios.papers.trial.tables import percent_of
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow
 from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_link_of
@@ -30,6 +31,35 @@ from scenarios.studies.replayed_run import OtherVisits, PreparedReplay
 LINKS = tuple(2.0**power for power in range(-4, 3))
 DEVICES = tuple(2.0**power for power in range(-3, 4))
 FEDAVG, GMBS = "fedavg", "fedbr"
+
+
+class SpeedFactors(NamedTuple):
+    """Factors on rates and speeds; 1 everywhere is the fleet itself, to the bit."""
+
+    server: float = 1.0
+    """On both directions of the server's link"""
+    client: float = 1.0
+    """On both directions of the clients' own links and of access links; round trips stay"""
+    device: float = 1.0
+    """On throughput; the overhead of a step is divided by it"""
+
+
+def rescaled(fleet: Fleet, factors: SpeedFactors) -> Fleet:
+    """The fleet with these factors. Watts stay, so energies are not those of faster hardware."""
+    by_device = {
+        "flops_per_second": {row.name: factors.device for row in fleet.devices},
+        "step_seconds": {row.name: 1 / factors.device for row in fleet.devices},
+    }
+    own = {row.name: factors.client for row in fleet.networks}
+    by_network = {"down": own, "up": own, "rtt": dict.fromkeys(own, 1.0)}
+    links = replace(
+        fleet.links,
+        down=factors.server * fleet.links.down,
+        up=factors.server * fleet.links.up,
+        site_down=tuple(factors.client * rate for rate in fleet.links.site_down),
+        site_up=tuple(factors.client * rate for rate in fleet.links.site_up),
+    )
+    return replace(scaled(fleet, RowFactors(by_device, by_network)), links=links)
 
 
 @dataclass(frozen=True)
@@ -239,7 +269,7 @@ def _with_ends(found: Mapping[str, Any]) -> tuple[str, str]:
 
 def figures(result: Mapping[str, Any]) -> list[Figure]:
     """A figure per variant and target: both pairs of axes beside each other."""
-    from scenarios.papers.trial.map_figure import ratios
+    from scenarios.papers.trial.figures import ratios
 
     drawn = []
     for variant, target in dict.fromkeys((found["variant"], found["target"]) for found in result["maps"]):
