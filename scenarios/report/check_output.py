@@ -30,7 +30,19 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
     _print_warnings(console, result["estimate"])
     _print_columns(console, "blocks", BLOCK_COLUMNS, _blocks(result["blocks"]))
     console.print(BLOCK_NOTES, highlight=False, style="dim")
-    _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, map(_alpha, result["alphas"]))
+    alphas = (
+        [
+            *(str(row["alpha"]), f"{row['payload_nbytes']:,}", f"{row['message_nbytes']:,}", percent(row["share"])),
+            *(
+                percent(row["nominal_share"]),
+                f"{row['flops_ratio']:.3f}",
+                f"{row['ratio_3f']:.4f}",
+                f"{row['eq2']:.4f}",
+            ),
+        ]
+        for row in result["alphas"]
+    )
+    _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, alphas)
     console.print(ALPHA_NOTES, highlight=False, style="dim")
     until = "a budget ends the run" if result["estimate"]["ended_by"] else "the run lasts all its rounds"
     _print_columns(console, f"estimate, if {until}", (), estimate_rows(result["estimate"]))
@@ -81,19 +93,6 @@ def _blocks(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
         counts = [f"{row[name]:,}" for name in ("params", "buffers", "nbytes")]
         flops = [column.text(row[key]).removesuffix("FLOP") for key in passes]
         yield [row["name"], *counts, percent(row["share"]), *flops]
-
-
-def _alpha(row: Mapping[str, Any]) -> list[str]:
-    return [
-        str(row["alpha"]),
-        f"{row['payload_nbytes']:,}",
-        f"{row['message_nbytes']:,}",
-        percent(row["share"]),
-        percent(row["nominal_share"]),
-        f"{row['flops_ratio']:.3f}",
-        f"{row['ratio_3f']:.4f}",
-        f"{row['eq2']:.4f}",
-    ]
 
 
 def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

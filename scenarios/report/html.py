@@ -7,7 +7,6 @@ functions that use them, so that the command line starts fast.
 from __future__ import annotations
 
 import math
-import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -259,7 +258,14 @@ def _sections(
         "blocks": _distinct((run, run.environment.blocks) for run in shown),
         "calibrations": _distinct((run, run.environment.calibrations) for run in shown),
         "environments": _distinct((run, _environment(run)) for run in opened),
-        "events": [(run.label, *_events(run)) for run in opened],
+        "events": [
+            (
+                run.label,
+                run.query("SELECT COUNT(*) AS n FROM host_events")[0]["n"],
+                run.query("SELECT kind, worker, detail, wall_s FROM host_events LIMIT ?", [MAX_EVENTS]),
+            )
+            for run in opened
+        ],
         "figures": figures.draw(figured),
         "method_figures": method_figures.figures_of(figured.runs),
         "swatches": {
@@ -317,12 +323,6 @@ def _several(values: Sequence[Any]) -> str:
 def _environment(run: RecordedRun) -> list[tuple[str, str]]:
     shown = {key: value for key, value in run.environment.tables().items() if key not in ELSEWHERE}
     return [(key, str(value)) for key, value in leaves(shown)]
-
-
-def _events(run: RecordedRun) -> tuple[int, list[sqlite3.Row]]:
-    """The number of host events, and the first of them."""
-    count = run.query("SELECT COUNT(*) AS n FROM host_events")[0]["n"]
-    return count, run.query("SELECT kind, worker, detail, wall_s FROM host_events LIMIT ?", [MAX_EVENTS])
 
 
 def _distinct(pairs: Iterable[tuple[RecordedRun, Any]]) -> list[tuple[str, Any]]:

@@ -156,6 +156,7 @@ def method_name(run: Summary) -> str:
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
     """The rows of the table of runs; with a comparison, also accuracies at the common bytes and time."""
     target, drawn = runs[0]["target_accuracy"], _drawn(runs)
+    bases = [time_basis.shares(run.get("seconds_by_basis")) for run in runs]
     has_nominal = nominal_cost.is_shown(str(run["method"]) for run in runs)
     rows: list[Row] = [
         ("accuracy, final", _cells(runs, "accuracy", PERCENT)),
@@ -193,7 +194,10 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("energy went into", _listed(map(energy_shares, runs))),
         ("waste", _listed(waste(runs))),
         ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),
-        ("time on assumed figures", [assumed_share(run) for run in runs]),
+        (
+            "time on assumed figures",
+            [UNKNOWN if shares is None else percent(shares["assumed"]) for shares in bases],
+        ),
         ("wall time", _cells(runs, "wall_seconds", SECONDS)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
@@ -273,12 +277,6 @@ def energy_shares(run: Summary) -> str:
     """``compute 61 %, idle 30 %, send 9 %``: parts of the energy, the largest first; older summaries lack them."""
     joules = sorted((run.get("joules_by_part") or {}).items(), key=lambda part: -float(part[1]))
     return ", ".join(f"{name} {100 * amount / run['joules']:.0f} %" for name, amount in joules if amount) or UNKNOWN
-
-
-def assumed_share(run: Summary) -> str:
-    """Share of the seconds of visits that rest on assumed figures; summaries of earlier versions lack it."""
-    shares = time_basis.shares(run.get("seconds_by_basis"))
-    return UNKNOWN if shares is None else percent(shares["assumed"])
 
 
 def _cells(runs: Sequence[Summary], key: str, quantity: Quantity, missing: str = "-") -> list[str]:

@@ -8,7 +8,7 @@ the rows of devices and networks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,16 +113,13 @@ class RetimedTimes:
     def at(self, factors: SpeedFactors) -> Times:
         """The times; empty where other visits would have been trained."""
         if factors not in self.known:
-            self.known[factors] = self._replayed(factors)
+            try:
+                rows = self.ready.play(rescaled(self.ready.fleet, factors)).rounds_done
+                self.known[factors] = {target: time_to(target, rows) for target in self.targets}
+            except OtherVisits as other:
+                self.refused = self.refused or other.reason
+                self.known[factors] = {}
         return self.known[factors]
-
-    def _replayed(self, factors: SpeedFactors) -> Times:
-        try:
-            rows = self.ready.play(rescaled(self.ready.fleet, factors)).rounds_done
-        except OtherVisits as other:
-            self.refused = self.refused or other.reason
-            return {}
-        return {target: time_to(target, rows) for target in self.targets}
 
 
 def read(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
@@ -182,7 +179,12 @@ def shown_targets(trial: Trial, curves: Trails, rows: Sequence[TrialRow], seeds:
 
 def grid(axes: MapAxes, target: float, pairs: Sequence[tuple[RetimedTimes, RetimedTimes]]) -> dict[str, Any]:
     """Ratios of times, mean over seeds of their logarithms: (rows, columns), None where a run has no time."""
-    cells = [[_ratios(axes.factors(x, y), target, pairs) for x in axes.columns] for y in axes.rows]
+
+    def ratios(factors: SpeedFactors) -> dict[str, float | None]:
+        times = [(own.at(factors).get(target), fedavg.at(factors).get(target)) for own, fedavg in pairs]
+        return ratio_of([None if own is None or fedavg is None else own / fedavg for own, fedavg in times])
+
+    cells = [[ratios(axes.factors(x, y)) for x in axes.columns] for y in axes.rows]
     return {
         "axes": axes.name,
         "title": axes.title,
@@ -190,13 +192,6 @@ def grid(axes: MapAxes, target: float, pairs: Sequence[tuple[RetimedTimes, Retim
         "y": {"name": axes.y, "factors": list(axes.rows)},
         **{key: [[cell[key] for cell in row] for row in cells] for key in ("ratio", "low", "high")},
     }
-
-
-def _ratios(
-    factors: SpeedFactors, target: float, pairs: Sequence[tuple[RetimedTimes, RetimedTimes]]
-) -> dict[str, float | None]:
-    times = [(own.at(factors).get(target), fedavg.at(factors).get(target)) for own, fedavg in pairs]
-    return ratio_of([None if own is None or fedavg is None else own / fedavg for own, fedavg in times])
 
 
 def ratio_of(ratios: Sequence[float | None]) -> dict[str, float | None]:
@@ -290,15 +285,13 @@ def figures(result: Mapping[str, Any]) -> list[Figure]:
 def files(result: Mapping[str, Any]) -> dict[str, str]:
     """``map-grid.csv``, a row per cell."""
     head = ["variant", "target", "axes", "x", "y", "ratio", "low", "high"]
-    return {"map-grid.csv": csv_text(head, _grid_rows(result["maps"]))}
-
-
-def _grid_rows(maps: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
-    for found in maps:
-        for row, y in enumerate(found["y"]["factors"]):
-            for column, x in enumerate(found["x"]["factors"]):
-                values = (found[key][row][column] for key in ("ratio", "low", "high"))
-                yield [found["variant"], found["target"], found["axes"], x, y, *values]
+    rows = (
+        [found["variant"], found["target"], found["axes"], x, y, *(found[key][row][column] for key in head[5:])]
+        for found in result["maps"]
+        for row, y in enumerate(found["y"]["factors"])
+        for column, x in enumerate(found["x"]["factors"])
+    )
+    return {"map-grid.csv": csv_text(head, rows)}
 
 
 ANALYSIS = PartAnalysis(read, tables, figures, files, is_alone=True)
