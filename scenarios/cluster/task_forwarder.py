@@ -8,6 +8,7 @@ ahead of each update, and comes down only if the client's last visit was elsewhe
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.methods.compute import ComputeContext, PassCounts, Variant
+from coordinator.methods.compute import ComputeContext, Variant
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import Options
 from edge.data.registry import dataset
@@ -85,7 +85,7 @@ def forward_macs(method: Method, options: Options, counted: CountedModel) -> flo
     Other models are counted whole, even where their classifiers never run. What a method computes beside convolutions,
     linear layers and pools (matrices, norms) is left out.
     """
-    with_nothing = _flops(method, options, counted, _nothing)
+    with_nothing = _flops(method, options, counted, lambda costs: np.zeros_like(costs.flops))
     return (_flops(method, options, counted, _forward) - with_nothing) / FLOPS_PER_MAC
 
 
@@ -100,27 +100,20 @@ def _forward(costs: PassCosts) -> Costs:
     return flops
 
 
-def _nothing(costs: PassCosts) -> Costs:
-    return np.zeros_like(costs.flops)
-
-
 def _flops(method: Method, options: Options, counted: CountedModel, read: Callable[[PassCosts], Costs]) -> float:
     """FLOPs per example of the plan, with blocks and variants priced by ``read``; the mean over visits."""
     visits: list[float] = []
     for client in range(VISITS):
         context = _context(method, options, counted, read, client)
         compute = method.objective.compute(context)
-        passes = _whole(compute.passes / context.samples) if read is _forward else compute.passes / context.samples
+        passes = compute.passes / context.samples
+        if read is _forward:  # passes of other models run through all blocks, as the paper counts them
+            most = passes.max(axis=0)
+            passes = np.where(most > 1, most, passes)
         visits.append(float((passes * context.flops).sum()) + compute.further_flops / context.samples)
         if visits[-2:] == [visits[-1]] * 2:
             break  # nothing is drawn
     return float(np.mean(visits))
-
-
-def _whole(passes: PassCounts) -> PassCounts:
-    """The passes, where those of other models run through all blocks, as the paper counts them."""
-    most = passes.max(axis=0)
-    return np.where(most > 1, most, passes)
 
 
 def _context(

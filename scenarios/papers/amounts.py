@@ -24,16 +24,11 @@ HESSIAN_NORM, HESSIAN_DIRECTION = "difference of clients' Hessian norms", "cosin
 HESSIANS = (EIGENVALUE, TRACE, HESSIAN_NORM, HESSIAN_DIRECTION)
 
 
-def _summary(folder: Path, key: str) -> float | None:
-    """A number of the run's summary; None before there is one."""
-    rows = read(folder / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
-    return None if not rows else float(json.loads(rows[0]["value"])[key])
-
-
 def wall_seconds(folder: Path) -> float | None:
     """Measured seconds per round of a run, of all its rounds, with their evaluations."""
-    seconds, points = _summary(folder, "wall_seconds"), RunFolder(folder).trail
-    return None if seconds is None or not points else seconds / points[-1].rounds
+    rows = read(folder / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
+    points = RunFolder(folder).trail
+    return float(json.loads(rows[0]["value"])["wall_seconds"]) / points[-1].rounds if rows and points else None
 
 
 def virtual_seconds(folder: Path) -> float | None:

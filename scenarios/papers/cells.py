@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -99,7 +99,10 @@ def run_name(group: str, variant: ExperimentRow, seed: int) -> str:
 def reading(plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One cell, from the summaries of the runs that there are."""
     if panel.counts is not None:
-        return _counted_cell(plan, panel, panel.counts, name)
+        # It depends on the paper's method and model alone, at every scale.
+        counted = plan.figure.rows[name]
+        facts = {"limit": panel.limit, "scaled": False, "marks": [], "changed": ""}
+        return {"panel": panel.name, **described(panel, name, counted), **facts, **_values([panel.counts(counted)])}
     row, limit, group = plan.figure.rows[name], plan.limit(panel), plan.groups[panel.setting]
     folders = [folder for variant in row.variants(plan.scale) for folder in plan.folders(runs, group, variant)]
     data = list(dict.fromkeys(word for folder in folders for word in differences(folder)))
@@ -123,27 +126,11 @@ def reading(plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[Ma
         "marks": [mark for mark, holds in marks.items() if holds],
         "changed": "; ".join(words),
         **(
-            _amount(folders, panel.measure)
-            if panel.measure in TABLE_AMOUNTS
+            _values([read(folder) for folder in folders])
+            if (amount := TABLE_AMOUNTS.get(panel.measure)) and (read := amount.read)
             else measured_row(plan.trails(runs, group, name, panel.measure), panel.measure, limit)
         ),
     }
-
-
-def _counted_cell(
-    plan: CellSelection, panel: PaperPanel, counts: Callable[[PaperRow], float], name: str
-) -> dict[str, Any]:
-    """A cell that depends on the paper's method and model alone, at every scale."""
-    row = plan.figure.rows[name]
-    facts = {"limit": panel.limit, "scaled": False, "marks": [], "changed": ""}
-    return {"panel": panel.name, **described(panel, name, row), **facts, **_values([counts(row)])}
-
-
-def _amount(folders: Sequence[Path], measure: str) -> dict[str, Any]:
-    """An amount of `TABLE_AMOUNTS` that is read in each run's folder."""
-    read = TABLE_AMOUNTS[measure].read
-    assert read is not None
-    return _values([read(folder) for folder in folders])
 
 
 def _values(values: Sequence[float | None]) -> dict[str, Any]:

@@ -212,11 +212,11 @@ def _counted(panel: PaperPanel) -> PaperPanel:
         return panel
     dataset = panel.title.partition(", ")[0]
     own = IMAGENET_METHODS if dataset == IMAGENET else {}
-    return replace(panel, counts=lambda row: _row_values(row, own.get(row.method, ()), dataset)[panel.measure])
 
+    def counts(row: PaperRow) -> float:
+        return counted_values(row.method, (*row.overrides, *own.get(row.method, ())), dataset)[panel.measure]
 
-def _row_values(row: PaperRow, own: tuple[str, ...], dataset: str) -> Mapping[str, float]:
-    return counted_values(row.method, (*row.overrides, *own), dataset)
+    return replace(panel, counts=counts)
 
 
 def _unprinted(panel: PaperPanel, measure: str) -> PaperPanel:

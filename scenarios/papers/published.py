@@ -96,34 +96,26 @@ def panels(values: list[Printed], rounds: float = 0.0) -> Iterator[PaperPanel]:
         of_setting = [value for value in values if value.key == key]
         for metric in dict.fromkeys(value.metric for value in of_setting):
             of_metric = [value for value in of_setting if value.metric == metric]
-            yield _amount_panel(metric, of_metric, rounds) if metric in PRINTED_AMOUNTS else _panel(metric, of_metric)
+            yield _panel(metric, of_metric, rounds)
 
 
-def _amount_panel(metric: str, values: list[Printed], rounds: float) -> PaperPanel:
-    """The panel of an amount; ``rounds``: of the runs that it is measured in."""
-    first, (measure, _) = values[0], PRINTED_AMOUNTS[metric]
+def _panel(metric: str, values: list[Printed], rounds: float) -> PaperPanel:
+    """The panel of one metric; ``rounds``: of the runs that an amount is measured in."""
+    kind, _, at = metric.partition("@")
+    first = values[0]
+    if metric in PRINTED_AMOUNTS:
+        measure, limit, column = PRINTED_AMOUNTS[metric][0], rounds, TABLE_AMOUNTS[PRINTED_AMOUNTS[metric][0]].column
+    else:
+        measure, column = MEASURES[kind], "best round" if kind == "best" else at.replace("%", " %")
+        limit = float(at.removesuffix("%")) / 100 if kind == "rounds" else float(at.removesuffix("R"))
     return PaperPanel(
-        name=f"{first.key}@{metric}",
+        name=f"{first.key}@{at or metric}",
         title=f"{first.dataset}, {first.setting}",
         setting=first.key,
         measure=measure,
-        limit=rounds,
-        published={value.row: value.value for value in values},
-        column=TABLE_AMOUNTS[measure].column,
-    )
-
-
-def _panel(metric: str, values: list[Printed]) -> PaperPanel:
-    kind, _, at = metric.partition("@")
-    first = values[0]
-    return PaperPanel(
-        name=f"{first.key}@{at}",
-        title=f"{first.dataset}, {first.setting}",
-        setting=first.key,
-        measure=MEASURES[kind],
-        limit=float(at.removesuffix("%")) / 100 if kind == "rounds" else float(at.removesuffix("R")),
+        limit=limit,
         published={value.row: value.value for value in values},
         beyond=frozenset(value.row for value in values if value.is_bound),
         deviations={value.row: value.deviation for value in values if value.deviation is not None},
-        column="best round" if kind == "best" else at.replace("%", " %"),
+        column=column,
     )

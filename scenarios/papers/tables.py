@@ -70,29 +70,17 @@ def _by_place(cells: Sequence[Cell]) -> Places:
 
 def _setting_table(plan: CellSelection, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]) -> Table:
     """A row per row of the paper; for each measure the printed value, and ours with its marks."""
-    headings = [
-        (panel, heading, text)
-        for panel in panels
-        for heading, text in (
-            *([("paper", _printed)] if _has_printed_column(panel) else []),
-            ("ours", _ours),
-        )
-    ]
-    header = ["", *(f"{heading}, {_column(plan, panel, heading)}" for panel, heading, _ in headings)]
-    rows = [[row, *(text(cells[panel.name, row]) for panel, _, text in headings)] for row in plan.rows]
+    headings, header = [], [""]
+    for panel in panels:
+        if panel.published or panel.measure not in TABLE_AMOUNTS:  # no paper prints the other amounts, which are ours
+            headings.append((panel, _printed))
+            header.append(f"paper, {panel.column}")
+        headings.append((panel, _ours))
+        is_amount = panel.measure in TABLE_AMOUNTS
+        header.append(f"ours, {panel.column if is_amount else limit_text(panel.measure, plan.limit(panel))}")
+    rows = [[row, *(text(cells[panel.name, row]) for panel, text in headings)] for row in plan.rows]
     shown = [cells[panel.name, row] for panel in panels for row in plan.rows]
     return of_texts(panels[0].title, header, rows, [*_legend(shown), *_differences(shown), *notes])
-
-
-def _has_printed_column(panel: PaperPanel) -> bool:
-    """Amounts of ours that no paper prints have one column."""
-    return bool(panel.published) or panel.measure not in TABLE_AMOUNTS
-
-
-def _column(plan: CellSelection, panel: PaperPanel, heading: str) -> str:
-    if heading == "paper" or panel.measure in TABLE_AMOUNTS:
-        return panel.column
-    return limit_text(panel.measure, plan.limit(panel))
 
 
 def _panel_table(plan: CellSelection, panel: PaperPanel, cells: Places, notes: Sequence[str]) -> Table:
@@ -137,26 +125,18 @@ def _number(cell: Cell, key: str) -> Number:
 
 def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[Table]:
     """The printed values of a figure, and its settings at each scale; ``rows`` are those of `catalogue`."""
-    cells = _by_place(rows)
-    if figure.is_table:
-        return [_listed_setting(figure, panels, cells) for panels in by_setting(figure.panels)]
-    return [_listed_panel(figure, panel, cells) for panel in figure.panels]
-
-
-def _listed_setting(figure: PaperFigure, panels: Sequence[PaperPanel], cells: Places) -> Table:
-    header = ["published", *(panel.column for panel in panels)]
-    rows = [[row, *(_printed(cells[panel.name, row]) for panel in panels)] for row in figure.rows]
-    return of_texts(f"{panels[0].title} ({panels[0].setting})", header, rows, _scales(figure, panels))
-
-
-def _listed_panel(figure: PaperFigure, panel: PaperPanel, cells: Places) -> Table:
-    rows = [["published", *(_published(cells[panel.name, row]) for row in figure.rows)]]
-    return of_texts(f"{panel.name}: {panel.title}", ["", *figure.rows], rows, _scales(figure, [panel]))
-
-
-def _scales(figure: PaperFigure, panels: Sequence[PaperPanel]) -> list[str]:
-    """For each scale: the scenario, the limits of the panels, and the differences from the paper."""
-    return [_scale(scale, setting, panels) for scale, setting in figure.settings[panels[0].setting].items()]
+    cells, shown = _by_place(rows), []
+    for panels in by_setting(figure.panels) if figure.is_table else [[panel] for panel in figure.panels]:
+        first, settings = panels[0], figure.settings[panels[0].setting]
+        scales = [_scale(scale, setting, panels) for scale, setting in settings.items()]
+        if figure.is_table:
+            title, header = f"{first.title} ({first.setting})", ["published", *(panel.column for panel in panels)]
+            lines = [[row, *(_printed(cells[panel.name, row]) for panel in panels)] for row in figure.rows]
+        else:
+            title, header = f"{first.name}: {first.title}", ["", *figure.rows]
+            lines = [["published", *(_published(cells[first.name, row]) for row in figure.rows)]]
+        shown.append(of_texts(title, header, lines, scales))
+    return shown
 
 
 def row_notes(figure: PaperFigure) -> Iterator[str]:
@@ -215,7 +195,9 @@ def _ours(cell: Cell) -> str:
         return UNKNOWN
     mean, deviation, at_least = cell["ours"]["mean"], cell["ours"]["deviation"], cell["at_least"]
     if cell["measure"] in TABLE_AMOUNTS:
-        text = _amount_text(cell["measure"], mean, deviation)
+        unit = TABLE_AMOUNTS[cell["measure"]].unit
+        interval = "" if deviation is None else f" ± {deviation / unit:.2g}"
+        text = NOT_MEASURED if mean is None else f"{mean / unit:.4g}{interval}"
     elif cell["measure"] in ACCURACY_AT:
         text = "-" if mean is None else _percent(mean, deviation) + ("" if all(cell["complete"]) else CUT)
     elif at_least is not None:
@@ -223,13 +205,6 @@ def _ours(cell: Cell) -> str:
     else:
         text = "-" if mean is None else f"{mean:.4g}" + ("" if deviation is None else f" ± {deviation:.3g}")
     return text + "".join(MARKS[mark][0] for mark in cell["marks"])
-
-
-def _amount_text(measure: str, mean: float | None, deviation: float | None) -> str:
-    if mean is None:
-        return NOT_MEASURED
-    unit = TABLE_AMOUNTS[measure].unit
-    return f"{mean / unit:.4g}" + ("" if deviation is None else f" ± {deviation / unit:.2g}")
 
 
 def _percent(mean: float, deviation: float | None) -> str:
@@ -343,7 +318,14 @@ def _figures(plan: CellSelection, runs: Sequence[Mapping[str, Any]]) -> list[tup
             curves.band(methods[row], kind, each, label=row) for kind in kinds for row, each in trails.items() if each
         ]
         budgets = {
-            kind: sorted({plan.limit(panel) for panel in plan.panels if _is_read_at(panel, kind)}) for kind in kinds
+            kind: sorted(
+                {
+                    plan.limit(panel)
+                    for panel in plan.panels
+                    if panel.measure not in BEST_MEASURES and ACCURACY_AT.get(panel.measure) == kind
+                }
+            )
+            for kind in kinds
         }
         if bands:
             lines = "rounds that the table reads" if plan.figure.is_table else "budgets that were reached"
@@ -355,25 +337,16 @@ def _figures(plan: CellSelection, runs: Sequence[Mapping[str, Any]]) -> list[tup
         if plan.figure.draws_methods:
             figures += _chosen(plan, runs, group)
         if surfaces.METRIC in plan.figure.metrics:
-            figures += _surfaces(plan, runs, group)
+            first = {row: folders[0] for row in plan.rows if (folders := _folders(plan, runs, group, row))}
+            if (drawn := surfaces.draw(first, f"surface-{group}")) is not None:
+                caption = f"{group}, {scale_text(plan.scale)}: {surfaces.CAPTION}"
+                figures.append((f"surface-{group}", drawn, caption))
     return figures
-
-
-def _surfaces(plan: CellSelection, runs: Sequence[Mapping[str, Any]], group: str) -> Iterator[tuple[str, str, str]]:
-    """The picture of the loss around the global model of each row's first run, if any has been measured."""
-    first = {row: folders[0] for row in plan.rows if (folders := _folders(plan, runs, group, row))}
-    drawn = surfaces.draw(first, f"surface-{group}")
-    if drawn is not None:
-        yield f"surface-{group}", drawn, f"{group}, {scale_text(plan.scale)}: {surfaces.CAPTION}"
 
 
 def _folders(plan: CellSelection, runs: Sequence[Mapping[str, Any]], group: str, row: str) -> list[Path]:
     variants = plan.figure.rows[row].variants(plan.scale)
     return [path for variant in variants for path in plan.folders(runs, group, variant)]
-
-
-def _is_read_at(panel: PaperPanel, kind: str) -> bool:
-    return panel.measure not in BEST_MEASURES and ACCURACY_AT.get(panel.measure) == kind
 
 
 def _chosen(plan: CellSelection, runs: Sequence[Mapping[str, Any]], group: str) -> Iterator[tuple[str, str, str]]:

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from coordinator.records.schema import COMPUTE, ENERGY, OWN_LINK, SERVER_LINK, WAITING
 from costmodel import units
-from scenarios.report import drawn_times, plot_style, readings, reflow, theme
-from scenarios.report.columns import BYTES, SECONDS, Column, Quantity
+from scenarios.report import drawn_times, plot_style, readings, theme
+from scenarios.report.columns import BYTES, SECONDS, Column
 from scenarios.report.drawn_times import Interval
 from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import INK, MUTED, ShownRuns
-from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic, RecordedRun
+from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic
 from scenarios.run import progress, visits
 
 BLAMED = {OWN_LINK: theme.DOWN, SERVER_LINK: theme.SHARED, COMPUTE: theme.COMPUTING, WAITING: theme.NOBODY}
@@ -42,11 +42,13 @@ def to_target(shown: ShownRuns) -> Figure | None:
     reached = [sum(value is not None for value in each["values"]) for each in means["nbytes"]]
     if not any(reached):
         return None
-    labels = reflow.wide_ticks([group.label for group in groups])
-    figure, panels = shown.panels(2, 2, 90 + reflow.row_pixels(labels, 44) * len(groups), sharey=True)
+    figure, panels = plot_style.rows_of_bars(shown, [group.label for group in groups], 2, 44)
     has_nominal = any(group.first.shows_nominal for group in groups)
     offset, height = (-0.15, 0.32) if has_nominal else (0.0, 0.56)
-    times, real = (_of_column(means[name], of) for name, of in (("virtual_seconds", SECONDS), ("nbytes", BYTES)))
+    times, real = (
+        Column.of(of, (each["mean"] for each in means[name]), (each["half_width"] for each in means[name]))
+        for name, of in (("virtual_seconds", SECONDS), ("nbytes", BYTES))
+    )
     for place, (group, count) in enumerate(zip(groups, reached, strict=True)):
         colour = shown.styles[group.label]["color"]
         if count < len(group.runs):
@@ -62,16 +64,9 @@ def to_target(shown: ShownRuns) -> Figure | None:
     panels[0].set(title="Virtual time to the target", xlabel=f"virtual time ({times.unit})")
     title = "Bytes to the target" + (": real, and nominal (pale)" if has_nominal else "")
     panels[1].set(title=title, xlabel=f"bytes down and up ({real.unit})")
-    panels[0].set_yticks(range(len(groups)), labels)
-    panels[0].set_ylim(len(groups) - 0.5, -0.5)
     for axes in panels:
         axes.set_xlim(0, 1.25 * axes.dataLim.x1 if axes.patches else 1)
-        plot_style.bars(axes)
     return figure
-
-
-def _of_column(found: Sequence[Mapping[str, Any]], quantity: Quantity) -> Column:
-    return Column.of(quantity, (each["mean"] for each in found), (each["half_width"] for each in found))
 
 
 def _bar(axes: Axes, place: float, height: float, colour: str, found: Mapping[str, Any], column: Column) -> None:
@@ -97,8 +92,6 @@ def bottlenecks(shown: ShownRuns) -> Figure | None:
     counts = [(group, own) for group, own in counts if any(count.rounds for each in own for count in each.values())]
     if not counts:
         return None
-    labels = reflow.wide_ticks([group.label for group, _ in counts])
-    figure, panels = shown.panels(2, 2, 110 + reflow.row_pixels(labels, 34) * len(counts), sharey=True)
     means = [
         {name: np.mean([[each[name].rounds, each[name].seconds] for each in own], axis=0) for name in BLAMED}
         for _, own in counts
@@ -106,21 +99,23 @@ def bottlenecks(shown: ShownRuns) -> Figure | None:
     scale, unit = plot_style.unit(
         (np.array([sum(amounts[1] for amounts in own.values())]) for own in means), units.SECONDS
     )
-    for place, own in enumerate(means):
-        floors = [0.0, 0.0]
-        for name, (rounds, seconds) in own.items():
-            for which, amount in enumerate((rounds, seconds / scale)):
-                panels[which].barh(place, amount, 0.56, floors[which], color=BLAMED[name], label="_" * place + name)
-                floors[which] += amount
+    figure, panels = plot_style.rows_of_bars(shown, [group.label for group, _ in counts], 2, 34, 110)
+    for which, (axes, of_unit) in enumerate(zip(panels, (1.0, scale), strict=True)):
+        _stack_bars(axes, [{name: own[name][which] / of_unit for name in own} for own in means], BLAMED)
     panels[0].set(title="Rounds by bottleneck", xlabel="rounds")
     panels[1].set(title="Virtual time by bottleneck", xlabel=f"virtual time ({unit})")
-    panels[0].set_yticks(range(len(counts)), labels)
-    panels[0].set_ylim(len(counts) - 0.5, -0.5)
     panels[0].xaxis.set_major_locator(plot_style.whole())
-    for axes in panels:
-        plot_style.bars(axes)
     plot_style.legend(figure, panels[0])
     return figure
+
+
+def _stack_bars(axes: Axes, rows: Sequence[Mapping[str, float]], colours: Mapping[str, str]) -> None:
+    """A bar per row, of its parts; the first row names them in the legend."""
+    for place, parts in enumerate(rows):
+        floor = 0.0
+        for name, amount in parts.items():
+            axes.barh(place, amount, 0.56, floor, color=colours[name], label="_" * place + name)
+            floor += amount
 
 
 def energy_parts(shown: ShownRuns) -> Figure | None:
@@ -130,18 +125,10 @@ def energy_parts(shown: ShownRuns) -> Figure | None:
         return None
     if len(found) > MOST_BARS:
         found = [(group.label, _mean([visits.energy(run.query) for run in group.runs])) for group in shown.started]
-    labels = reflow.wide_ticks([label for label, _ in found])
-    figure, (axes,) = shown.panels(1, 1, 110 + reflow.row_pixels(labels, 34) * len(found))
     scale, unit = plot_style.unit([np.array([sum(joules.values()) for _, joules in found])], units.JOULES)
-    for place, (_, joules) in enumerate(found):
-        floor = 0.0
-        for name, amount in joules.items():
-            axes.barh(place, amount / scale, 0.56, floor, color=SPENT_ON[name], label="_" * place + name)
-            floor += amount / scale
+    figure, (axes,) = plot_style.rows_of_bars(shown, [label for label, _ in found], 1, 34, 110)
+    _stack_bars(axes, [{name: amount / scale for name, amount in joules.items()} for _, joules in found], SPENT_ON)
     axes.set(title="Energy by what the clients did", xlabel=f"energy of clients ({unit})")
-    axes.set_yticks(range(len(found)), labels)
-    axes.set_ylim(len(found) - 0.5, -0.5)
-    plot_style.bars(axes)
     plot_style.legend(figure, axes)
     return figure
 
@@ -163,15 +150,12 @@ def _mean(every: Sequence[dict[str, float]]) -> dict[str, float]:
 def blocks(shown: ShownRuns) -> Figure | None:
     """Bytes of each block, down and up, means over seeds; where nominal costs are shown, 1/M of the model is marked."""
     found = [(group, rows) for group in shown.started if (rows := _mean_traffic(group))]
-    if not found:
-        return None
-    columns, has_nominal = min(2, len(found)), any(group.first.shows_nominal for group, _ in found)
-    most = max(len(rows) for _, rows in found)
-    figure, panels = shown.panels(len(found), columns, 90 + 32 * most, sharex=True)
+    has_nominal = any(group.first.shows_nominal for group, _ in found)
     scale, unit = plot_style.unit(
         (np.array([[row.down, row.up] for row in rows], float) for _, rows in found), units.BYTES
     )
-    for (group, rows), axes in zip(found, panels, strict=False):
+
+    def draw(axes: Axes, group: RunGroup, rows: Sequence[BlockTraffic]) -> str:
         place = np.arange(len(rows))
         for offset, colour, name, real, nominal in (
             (-0.19, theme.DOWN, "down", [row.down for row in rows], [row.nominal_down for row in rows]),
@@ -181,12 +165,16 @@ def blocks(shown: ShownRuns) -> Figure | None:
             x, y = np.divide(nominal, scale), place + offset
             if has_nominal:
                 axes.vlines(x, y - 0.19, y + 0.19, color=INK, linewidth=1.6)
-        axes.set(title=reflow.wide_title(group.label, columns), xlabel=f"bytes ({unit})", ylim=(len(rows) - 0.4, -0.6))
+        axes.set(xlabel=f"bytes ({unit})", ylim=(len(rows) - 0.4, -0.6))
         axes.set_yticks(place, [row.name for row in rows])
         axes.tick_params(labelbottom=True)
         plot_style.bars(axes)
-    panels[0].set_xlim(left=0)
-    plot_style.legend(figure, panels[0])
+        return group.label
+
+    height = 90 + 32 * max((len(rows) for _, rows in found), default=0)
+    figure = plot_style.panel_each(shown, found, 2, height, draw, "", with_legend=True, sharex=True)
+    for axes in figure.axes[:1] if figure else ():
+        axes.set_xlim(left=0)
     return figure
 
 
@@ -214,28 +202,21 @@ def uncertainty(shown: ShownRuns) -> Figure | None:
     found = drawn_times.of_runs(shown.runs)
     if not found:
         return None
+    reached = [progress.to_target(run.trail, times.target_accuracy) for run, times in found]
+    to_target = [
+        (times.to_target, None if point is None else point.virtual_seconds)
+        for (_, times), point in zip(found, reached, strict=True)
+    ]
     panels: list[tuple[str, list[Bar]]] = [
-        (
-            "Virtual time to the target",
-            [(times.to_target, _reached(run, times.target_accuracy)) for run, times in found],
-        ),
+        ("Virtual time to the target", to_target),
         ("Virtual time of the run", [(times.to_end, run.rounds[-1].end_s) for run, times in found]),
     ]
     known = [(title, bars) for title, bars in panels if any(around for around, _ in bars)]
-    names = reflow.wide_ticks([run.label for run, _ in found])
-    height = 90 + reflow.row_pixels(names, 44) * len(found)
-    figure, grid = shown.panels(len(known), len(known), height, sharey=True)
+    figure, grid = plot_style.rows_of_bars(shown, [run.label for run, _ in found], len(known), 44)
     for axes, (title, bars) in zip(grid, known, strict=True):
         _draw_times(axes, bars, [shown.styles[run.label]["color"] for run, _ in found])
         axes.set_title(title)
-    grid[0].set_yticks(range(len(found)), names)
-    grid[0].set_ylim(len(found) - 0.5, -0.5)
     return figure
-
-
-def _reached(run: RecordedRun, target: float | None) -> float | None:
-    point = progress.to_target(run.trail, target)
-    return None if point is None else point.virtual_seconds
 
 
 def _draw_times(axes: Axes, bars: Sequence[Bar], colours: Sequence[str]) -> None:
@@ -249,4 +230,3 @@ def _draw_times(axes: Axes, bars: Sequence[Bar], colours: Sequence[str]) -> None
         if recorded is not None:
             axes.plot(recorded / scale, place, "o", color=INK, ms=5)
     axes.set(xlabel=f"virtual time ({unit})", xlim=(0, None))
-    plot_style.bars(axes)

@@ -18,6 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle, StepPatch
 
+from scenarios.report import reflow
+
 Series = dict[str, Any]
 """``label``, ``colour``, ``x`` and ``y``; bars also have ``at``: "x" or "y", the axis along which they stand"""
 DIGITS = 6
@@ -32,18 +34,12 @@ def panels(figure: Figure) -> list[dict[str, Any]]:
             "place": place,
             "title": axes.get_title(loc="left").replace("\n", " "),
             "x": axes.get_xlabel(),
-            "y": axes.get_ylabel() or _shared_label(axes),
+            "y": reflow.shared_label(axes),
             "series": series,
         }
         for place, axes, series in found
         if series
     ]
-
-
-def _shared_label(axes: Axes) -> str:
-    """The label of the y axis that panels to the left share with this one."""
-    siblings = axes.get_shared_y_axes().get_siblings(axes)
-    return next((other.get_ylabel() for other in siblings if isinstance(other, Axes) and other.get_ylabel()), "")
 
 
 def frames(figure: Figure, places: Iterable[int]) -> list[dict[str, Any]]:
@@ -65,7 +61,11 @@ def _frame(axes: Axes, width: float, height: float) -> dict[str, Any]:
 
 def _series(axes: Axes) -> list[Series]:
     named = {text: index for index, text in enumerate(axes.get_legend_handles_labels()[1])}
-    lines = [_line(line) for line in axes.get_lines() if is_data(line, axes)]
+    lines = [
+        _entry(_label(line), line.get_color(), line.get_xdata(), line.get_ydata())
+        for line in axes.get_lines()
+        if is_data(line, axes)
+    ]
     marks = [_marks(marks) for marks in axes.collections if isinstance(marks, PathCollection)]
     steps = [_steps(patch) for patch in axes.patches if isinstance(patch, StepPatch)]
     found = [each for each in (*lines, *marks, *steps, *_bars(axes)) if each["x"]]
@@ -82,10 +82,6 @@ def is_data(line: Line2D, axes: Axes) -> bool:
 def _label(artist: Any) -> str:
     label = str(artist.get_label())
     return "" if label.startswith("_") else label
-
-
-def _line(line: Line2D) -> Series:
-    return _entry(_label(line), line.get_color(), line.get_xdata(), line.get_ydata())
 
 
 def _marks(marks: PathCollection) -> Series:
@@ -108,34 +104,22 @@ def _bars(axes: Axes) -> list[Series]:
         for bar in container.patches if isinstance(container, BarContainer) else ():
             assert isinstance(container, BarContainer)
             assert isinstance(bar, Rectangle)
-            label, colour = _bar_label(container), to_hex(bar.get_facecolor())
+            label = str(container.get_label()).lstrip("_")  # an underscore only keeps it out of the legend
+            label = "" if label.startswith("container") else label
+            colour = to_hex(bar.get_facecolor())
             at = "y" if container.orientation == "horizontal" else "x"
             new = {"label": label, "colour": colour, "x": [], "y": [], "at": at}
             series = found.setdefault((label, colour), new)
             x, y = bar.get_x(), bar.get_y()
             series["x"].append(_number(bar.get_width() if at == "y" else x + bar.get_width() / 2))
             series["y"].append(_number(y + bar.get_height() / 2 if at == "y" else bar.get_height()))
-    names = dict(
-        zip(
-            _numbers(axes.get_yticks()),
-            (text.get_text().replace("\n", " ") for text in axes.get_yticklabels()),
-            strict=False,
-        )
-    )
+    labels = (text.get_text().replace("\n", " ") for text in axes.get_yticklabels())
+    names = dict(zip(axes.get_yticks().tolist(), labels, strict=False))
     for series in found.values():
         if series["at"] == "y":
-            series["names"] = [_nearest(names, float(centre)) for centre in series["y"]]
+            nearest = (min(names, key=lambda tick: abs(tick - centre), default=None) for centre in series["y"])
+            series["names"] = ["" if tick is None else names[tick] for tick in nearest]
     return list(found.values())
-
-
-def _bar_label(container: BarContainer) -> str:
-    """Its label; a leading underscore only keeps it out of the legend."""
-    label = str(container.get_label()).lstrip("_")
-    return "" if label.startswith("container") else label
-
-
-def _nearest(names: dict[Any, str], centre: float) -> str:
-    return names[min(names, key=lambda tick: abs(tick - centre))] if names else ""
 
 
 def _entry(label: str, colour: Any, x: Any, y: Any) -> Series:

@@ -22,23 +22,32 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
     """
     console = console_on(stream)
     if "costs" in result:
-        _print_costs(console, result["costs"], result["estimate"])
+        rounds = f"{result['costs']['rounds']:,} round{'s' if result['costs']['rounds'] > 1 else ''}"
+        rows = cost_rows(result["costs"], result["estimate"])
+        _print_columns(console, "costs, at most", ("", "a round", rounds), rows)
+        for note in cost_notes(result["costs"], result["estimate"]):
+            console.print(note, markup=False, highlight=False, soft_wrap=True)
     _print_warnings(console, result["estimate"])
     _print_columns(console, "blocks", BLOCK_COLUMNS, _blocks(result["blocks"]))
     console.print(BLOCK_NOTES, highlight=False, style="dim")
-    _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, map(_alpha, result["alphas"]))
+    alphas = (
+        [
+            *(str(row["alpha"]), f"{row['payload_nbytes']:,}", f"{row['message_nbytes']:,}", percent(row["share"])),
+            *(
+                percent(row["nominal_share"]),
+                f"{row['flops_ratio']:.3f}",
+                f"{row['ratio_3f']:.4f}",
+                f"{row['eq2']:.4f}",
+            ),
+        ]
+        for row in result["alphas"]
+    )
+    _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, alphas)
     console.print(ALPHA_NOTES, highlight=False, style="dim")
     until = "a budget ends the run" if result["estimate"]["ended_by"] else "the run lasts all its rounds"
     _print_columns(console, f"estimate, if {until}", (), estimate_rows(result["estimate"]))
     if keys:
         console.print(f"\n{scenario_text(result['scenario'])}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_costs(console: Console, costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> None:
-    rounds = f"{costs['rounds']:,} round{'s' if costs['rounds'] > 1 else ''}"
-    _print_columns(console, "costs, at most", ("", "a round", rounds), cost_rows(costs, estimate))
-    for note in cost_notes(costs, estimate):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_warnings(console: Console, estimate: Mapping[str, Any]) -> None:
@@ -54,14 +63,8 @@ def _print_warnings(console: Console, estimate: Mapping[str, Any]) -> None:
 
 
 BLOCK_COLUMNS = ("block", "parameters", "buffers", "bytes", "share", "forward", "weight", "input")
-
-
 BLOCK_NOTES = "forward, weight, input: FLOPs per example of the pass and its two gradients"
-
-
 ALPHA_COLUMNS = ("alpha", "payload B", "message B", "share", "alpha/M", "FLOPs", "3F", "Eq. 2")
-
-
 ALPHA_NOTES = (
     "payload: the numbers alone; message: with its header, as it is charged\n"
     "FLOPs: executed, relative to a plain step; 3F: relative to three forward passes,\n"
@@ -92,19 +95,6 @@ def _blocks(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
         yield [row["name"], *counts, percent(row["share"]), *flops]
 
 
-def _alpha(row: Mapping[str, Any]) -> list[str]:
-    return [
-        str(row["alpha"]),
-        f"{row['payload_nbytes']:,}",
-        f"{row['message_nbytes']:,}",
-        percent(row["share"]),
-        percent(row["nominal_share"]),
-        f"{row['flops_ratio']:.3f}",
-        f"{row['ratio_3f']:.4f}",
-        f"{row['eq2']:.4f}",
-    ]
-
-
 def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """(name, of a round, of all rounds), if the run lasts all of them."""
     each, total = costs["virtual_seconds_per_round"], estimate["virtual_seconds"]
@@ -118,6 +108,7 @@ def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator
 
 def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[str]:
     """The budget that ends the run, the basis of times, and what a run takes of this machine."""
+    workers = f"{costs['workers']} worker{'s' if costs['workers'] > 1 else ''}"
     if estimate["ended_by"]:
         fewest, most = estimate["rounds"]
         after = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
@@ -128,14 +119,10 @@ def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterato
         yield f"wall time: {UNKNOWN}, since no run of this kind is in --out; --measure finds it in a few rounds"
     else:
         basis = "measured just now" if costs["wall_from"] is None else f"as in {costs['wall_from']}"
-        yield f"wall time: {basis}, with {_workers(costs)} on {costs['device']}"
+        yield f"wall time: {basis}, with {workers} on {costs['device']}"
     yield f"disk: about {format_bytes(costs['disk_nbytes'])}"
     coordinator, worker = (format_bytes(costs[f"{who}_nbytes"]) for who in ("coordinator", "worker"))
-    yield f"memory: about {coordinator} for the coordinator, and {worker} for each of {_workers(costs)}"
-
-
-def _workers(costs: Mapping[str, Any]) -> str:
-    return f"{costs['workers']} worker{'s' if costs['workers'] > 1 else ''}"
+    yield f"memory: about {coordinator} for the coordinator, and {worker} for each of {workers}"
 
 
 def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

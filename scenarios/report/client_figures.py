@@ -40,26 +40,26 @@ def clients(shown: ShownRuns) -> Figure | None:
     for run, by_round in found:
         colour, every = shown.styles[run.label]["color"], list(by_round.values())
         rounds = [min(round + 1, run.completed) for round in by_round]
-        mean, worst, spread = (100 * np.array([getattr(of, key) for of in every]) for key in KEYS)
+        mean, worst, spread = (
+            100 * np.array([getattr(of, key) for of in every]) for key in ("mean", "worst_decile", "spread")
+        )
         marker = "o" if len(every) < 3 else ""
         low, high = np.clip([mean - spread, mean + spread], 0, 100)
         curve.fill_between(rounds, low, high, color=colour, alpha=0.18, lw=0)
         curve.plot(rounds, mean, label=run.label, marker=marker, **shown.styles[run.label])
         curve.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
-        values = 100 * np.array(every[-1].values)
-        share = 100 * np.arange(1, len(values) + 1) / len(values)
-        # From no client below the lowest value to all of them.
-        shares.step([values[0], *values], [0.0, *share], where="post", **shown.styles[run.label])
-    curve.set(title="Mean, spread, worst decile (dotted)", xlabel="rounds", ylabel="accuracy of clients (%)")
-    curve.set_xlim(0, None)
-    curve.xaxis.set_major_locator(plot_style.whole())
+        _draw_shares(shares, [100 * value for value in every[-1].values], shown.styles[run.label])
+    plot_style.over_rounds(curve, title="Mean, spread, worst decile (dotted)", ylabel="accuracy of clients (%)")
     shares.set(title="Clients after the last evaluation", xlabel="accuracy (%)", ylabel="clients up to it (%)")
     shares.set_ylim(0, 102)
     plot_style.legend(figure, curve)
     return figure
 
 
-KEYS = ("mean", "worst_decile", "spread")
+def _draw_shares(axes: Axes, ascending: Sequence[float], style: Mapping[str, Any]) -> None:
+    """The percentage of clients up to each value, from none below the lowest one to all of them."""
+    share = 100 * np.arange(1, len(ascending) + 1) / len(ascending)
+    axes.step([ascending[0], *ascending], [0.0, *share], where="post", **style)
 
 
 def adaptation(shown: ShownRuns) -> Figure | None:
@@ -72,7 +72,9 @@ def adaptation(shown: ShownRuns) -> Figure | None:
     for run in found:
         colour = shown.styles[run.label]["color"]
         for name, dashes in MEANS.items():
-            rounds, means = _means(run, name)
+            by_round = client_values.by_round(run.evaluations, name)
+            rounds = [min(round + 1, run.completed) for round in by_round]
+            means = [100 * of.mean for of in by_round.values()]
             marker, label = "o" if len(rounds) < 3 else "", run.label if name == ACCURACY else None
             curve.plot(rounds, means, label=label, color=colour, linestyle=dashes, marker=marker)
         best = run.best_round
@@ -84,9 +86,7 @@ def adaptation(shown: ShownRuns) -> Figure | None:
         lowest = min(lowest, *before, *after)
         clients.scatter(before, after, s=22, alpha=0.75, color=colour, linewidths=0)
         clients.axhline(100 * best.worst_decile, color=colour, linestyle=(0, (1, 1.5)), linewidth=1.4)
-    curve.set(title="After, before (dashed), validation (dotted)", xlabel="rounds", ylabel="mean over clients (%)")
-    curve.set_xlim(0, None)
-    curve.xaxis.set_major_locator(plot_style.whole())
+    plot_style.over_rounds(curve, title="After, before (dashed), validation (dotted)", ylabel="mean over clients (%)")
     clients.set(title="Clients at the best round", xlabel="before adaptation (%)", ylabel="after adaptation (%)")
     clients.plot([lowest, 100], [lowest, 100], color=plot_style.MUTED, linewidth=1.0, zorder=0)
     plot_style.legend(figure, curve)
@@ -95,12 +95,6 @@ def adaptation(shown: ShownRuns) -> Figure | None:
 
 MEANS = {ACCURACY: "-", BEFORE_ACCURACY: (0, (4, 2)), VALIDATION_ACCURACY: (0, (1, 1.5))}
 """Name of a value -> dashes of its line."""
-
-
-def _means(run: RecordedRun, name: str) -> tuple[list[int], list[float]]:
-    """(rounds, means over clients in percent) of a value."""
-    by_round = client_values.by_round(run.evaluations, name)
-    return [min(round + 1, run.completed) for round in by_round], [100 * of.mean for of in by_round.values()]
 
 
 def traffic(shown: ShownRuns) -> Figure | None:
@@ -112,8 +106,7 @@ def traffic(shown: ShownRuns) -> Figure | None:
     scale, unit = plot_style.unit([np.array(list(nbytes.values()), float) for _, nbytes in found], BYTES)
     for run, nbytes in found:
         ascending = sorted(amount / scale for amount in nbytes.values())
-        share = 100 * np.arange(1, len(ascending) + 1) / len(ascending)
-        shares.step([ascending[0], *ascending], [0.0, *share], where="post", label=run.label, **shown.styles[run.label])
+        _draw_shares(shares, ascending, {"label": run.label, **shown.styles[run.label]})
         accuracies = client_values.last_of_each(run.evaluations)
         spent = [nbytes.get(client, 0) / scale for client in accuracies]
         have = [100 * accuracy for accuracy in accuracies.values()]
@@ -194,9 +187,7 @@ def _by_round(
             axes.plot(
                 rounds, list(values.get(name, {}).values()), label=run.label, marker=marker, **shown.styles[run.label]
             )
-        axes.set(title=name, xlabel="rounds")
-        axes.set_xlim(0, None)
-        axes.xaxis.set_major_locator(plot_style.whole())
+        plot_style.over_rounds(axes, title=name)
     plot_style.legend(figure, panels[0])
     return figure
 

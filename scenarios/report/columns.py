@@ -70,7 +70,11 @@ class Column:
         digits = DIGITS_OF_INTERVAL if widths else DIGITS
         decimals = max(_decimals(statistics.median_low(sizes), digits), _decimals(min(sizes), 1), 0)
         decimals = min(decimals, MOST_DECIMALS)
-        while decimals and quantity.decimals is None and _needs_fewer([*known, *widths], scale, decimals):
+        while (
+            decimals
+            and quantity.decimals is None
+            and all(f"{size / scale:.{decimals}f}".endswith("0") for size in (*known, *widths))
+        ):
             decimals -= 1
         return cls(unit, scale, decimals)
 
@@ -127,8 +131,3 @@ def _unit(scales: Units, sizes: Sequence[float]) -> tuple[str, float]:
 def _decimals(size: float, digits: int) -> int:
     """Decimals with which a number has so many digits."""
     return digits - 1 - int(f"{size:.{digits - 1}e}".partition("e")[2])
-
-
-def _needs_fewer(sizes: Iterable[float], scale: float, decimals: int) -> bool:
-    """Whether all numbers end in 0 with so many decimals."""
-    return all(f"{size / scale:.{decimals}f}".endswith("0") for size in sizes)

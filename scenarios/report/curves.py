@@ -198,8 +198,7 @@ def losses(shown: ShownRuns) -> Figure | None:
             curve = over_seeds([by_round(run, column) for run in group.runs])
             if curve.x.size:
                 plot(axes, curve, group.label, shown.styles[group.label])
-        axes.set(title=LOSSES[column], ylabel="cross-entropy (nats)", xlabel="rounds", xlim=(0, None))
-        axes.xaxis.set_major_locator(plot_style.whole())
+        plot_style.over_rounds(axes, title=LOSSES[column], ylabel="cross-entropy (nats)")
     plot_style.legend(figure, max(panels, key=lambda axes: len(axes.get_lines())))
     return figure
 
@@ -220,9 +219,8 @@ def energy(shown: ShownRuns) -> Figure | None:
     scale, unit = plot_style.unit((curve.mean for curve in found.values()), JOULES)
     for label, curve in found.items():
         plot(panels[0], curve.scaled(1, scale), label, shown.styles[label])
-    panels[0].set(title="Energy by round", xlabel="rounds", ylabel=f"energy of clients so far ({unit})")
-    panels[0].set(xlim=(0, None), ylim=(0, None))
-    panels[0].xaxis.set_major_locator(plot_style.whole())
+    plot_style.over_rounds(panels[0], title="Energy by round", ylabel=f"energy of clients so far ({unit})")
+    panels[0].set_ylim(0, None)
     if scored:
         _against(panels[1], [_accuracy_line(group, shown.styles[group.label]) for group in scored], ENERGY)
         panels[1].set_ylabel("test accuracy (%)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,30 +92,24 @@ def notices(groups: Sequence[RunGroup], with_unnamed: bool = True) -> list[str]:
     """
     found = []
     for key, name, why in _COMMON:
-        values = {group.first.settings.get(key): None for group in groups}
-        if len(values) > 1:
-            found.append(f"{name} differ: {', '.join(map(labels.value_text, values))}. {why}")
-    found += _unnamed(groups) if with_unnamed else []
+        common = {group.first.settings.get(key): None for group in groups}
+        if len(common) > 1:
+            found.append(f"{name} differ: {', '.join(map(labels.value_text, common))}. {why}")
+    identities = _identities(groups) if with_unnamed else []
+    keys = [key for key in labels.unnamed(identities) if key not in {key for key, _, _ in _COMMON}]
+    if keys:
+        shown = []
+        for key in keys[:MOST_UNNAMED]:
+            values = dict.fromkeys(labels.value_text(each[key]) for each in identities if key in each)
+            shown.append(f"{key} ({', '.join(values)})")
+        rest = len(keys) - MOST_UNNAMED
+        more = f" and {rest} more, in the table of what differs" if rest > 0 else ""
+        found.append(f"These differ, too, which the names of groups do not say: {', '.join(shown)}{more}.")
     repeats = [run for group in groups for run in group.repeats]
     if repeats:
         ids = ", ".join(run.folder.name for run in repeats)
         found.append(f"Runs that repeat a seed of their group are in no mean and no figure: {ids}.")
     return found
-
-
-def _unnamed(groups: Sequence[RunGroup]) -> Iterator[str]:
-    """The keys that differ and stand neither in the names of groups nor in other notices, with their values."""
-    identities = _identities(groups)
-    keys = [key for key in labels.unnamed(identities) if key not in {key for key, _, _ in _COMMON}]
-    if keys:
-        shown = [f"{key} ({_values(identities, key)})" for key in keys[:MOST_UNNAMED]]
-        rest = len(keys) - MOST_UNNAMED
-        more = f" and {rest} more, in the table of what differs" if rest > 0 else ""
-        yield f"These differ, too, which the names of groups do not say: {', '.join(shown)}{more}."
-
-
-def _values(identities: Sequence[labels.Settings], key: str) -> str:
-    return ", ".join(dict.fromkeys(labels.value_text(each[key]) for each in identities if key in each))
 
 
 _COMMON = (

@@ -7,14 +7,13 @@ functions that use them, so that the command line starts fast.
 from __future__ import annotations
 
 import math
-import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edge.protocol.files import write_text
 from edge.protocol.plugins import display_name
@@ -30,9 +29,6 @@ from scenarios.run import client_values, visits
 from scenarios.run.plugin_sources import not_imported
 from scenarios.run.progress import percent
 from scenarios.run.run_finder import FoundRuns, found
-
-if TYPE_CHECKING:
-    from scenarios.report.plot_style import ShownRuns
 
 MAX_EVENTS = 200
 MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
@@ -166,7 +162,7 @@ def write_experiment(
 
 def _page(title: str, runs: FoundRuns) -> str:
     opened, comparison = open_runs(runs.folders), runs.comparison or {}
-    target = _target(opened[0], comparison)
+    target = comparison.get("target_accuracy") or opened[0].scenario.get("stop", {}).get("target_accuracy")
     values = _sections(groups.grouped(opened), target, comparison, runs.left_out)
     return render("report.html.j2", FILTERS, title=title, answer=None, **values)
 
@@ -212,18 +208,21 @@ def _sections(
     left_out: Sequence[str],
     drawn: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """The values of the template ``report.html.j2``.
+    """The values of the template ``report.html.j2``, with the lines that labels have in figures as ``swatches``.
 
     Of groups with several seeds, figures and tables of single runs show the first. ``drawn``: labels of the groups in
     figures and tables of single runs; by default all.
     """
+    from scenarios.report import figures, method_figures, theme
     from scenarios.report.plot_style import ShownRuns
 
+    figured = ShownRuns(by_group, target, drawn=drawn)
     opened = [run for group in by_group for run in (*group.runs, *group.repeats)]
     shown = [group.first for group in by_group if drawn is None or group.label in drawn]
     nominal = any(run.shows_nominal for run in opened)
     on_clients = [run for run in shown if client_values.last(run.evaluations)]
     has_seeds = groups.has_seeds(by_group)
+    most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
     return {
         "runs": shown,
         "all_runs": opened,
@@ -241,19 +240,6 @@ def _sections(
         "best_rounds": tables.best_rounds(shown),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
         "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
-        **_visit_tables(shown, nominal),
-        "energy": tables.energy(by_group, "group" if has_seeds else "method"),
-        "energy_clients": [(run.label, tables.energy_of_clients(run)) for run in shown],
-        "most_energy_clients": visits.MOST_CLIENTS,
-        **_origins(opened, shown),
-        **_drawings(ShownRuns(by_group, target, drawn=drawn)),
-    }
-
-
-def _visit_tables(shown: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]:
-    """Visits, what they cost, and the clients that held rounds up."""
-    most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
-    return {
         "critical": [(run, visits.critical_clients(run.query, most_critical)) for run in shown],
         "most_critical": most_critical,
         "kinds": tables.kinds_of_visits(shown),
@@ -265,32 +251,28 @@ def _visit_tables(shown: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]
         "costs": tables.costs(shown, nominal),
         "traffic": [(run.label, run.traffic()) for run in shown],
         "participants": tables.participants(shown),
-    }
-
-
-def _origins(opened: Sequence[RecordedRun], shown: Sequence[RecordedRun]) -> dict[str, Any]:
-    """Data, blocks, devices and machines behind the runs, and events on these."""
-    return {
+        "energy": tables.energy(by_group, "group" if has_seeds else "method"),
+        "energy_clients": [(run.label, tables.energy_of_clients(run)) for run in shown],
+        "most_energy_clients": visits.MOST_CLIENTS,
         "partitions": _distinct((run, run.environment.partition) for run in shown if run.histogram),
         "blocks": _distinct((run, run.environment.blocks) for run in shown),
         "calibrations": _distinct((run, run.environment.calibrations) for run in shown),
         "environments": _distinct((run, _environment(run)) for run in opened),
-        "events": [(run.label, *_events(run)) for run in opened],
-    }
-
-
-def _drawings(shown: ShownRuns) -> dict[str, Any]:
-    """The figures, and the lines that labels have in them: label -> (colour, stroke-dasharray)."""
-    from scenarios.report import figures, method_figures, theme
-
-    return {
-        "figures": figures.draw(shown),
-        "method_figures": method_figures.figures_of(shown.runs),
+        "events": [
+            (
+                run.label,
+                run.query("SELECT COUNT(*) AS n FROM host_events")[0]["n"],
+                run.query("SELECT kind, worker, detail, wall_s FROM host_events LIMIT ?", [MAX_EVENTS]),
+            )
+            for run in opened
+        ],
+        "figures": figures.draw(figured),
+        "method_figures": method_figures.figures_of(figured.runs),
         "swatches": {
             label: (theme.themed(style["color"]), method_style.dash_array(style["linestyle"]))
-            for label, style in shown.styles.items()
+            for label, style in figured.styles.items()
         },
-        "drawn": _drawn([group.first for group in shown.chosen]),
+        "drawn": _drawn(shown),
     }
 
 
@@ -343,12 +325,6 @@ def _environment(run: RecordedRun) -> list[tuple[str, str]]:
     return [(key, str(value)) for key, value in leaves(shown)]
 
 
-def _events(run: RecordedRun) -> tuple[int, list[sqlite3.Row]]:
-    """The number of host events, and the first of them."""
-    count = run.query("SELECT COUNT(*) AS n FROM host_events")[0]["n"]
-    return count, run.query("SELECT kind, worker, detail, wall_s FROM host_events LIMIT ?", [MAX_EVENTS])
-
-
 def _distinct(pairs: Iterable[tuple[RecordedRun, Any]]) -> list[tuple[str, Any]]:
     """(labels of the runs that share it, value) for each distinct value that is not empty."""
     groups: list[tuple[list[str], Any]] = []
@@ -363,21 +339,14 @@ def _distinct(pairs: Iterable[tuple[RecordedRun, Any]]) -> list[tuple[str, Any]]
     return [(", ".join(labels), thing) for labels, thing in groups]
 
 
-def _target(run: RecordedRun, comparison: Mapping[str, Any]) -> float | None:
-    stated = comparison.get("target_accuracy")
-    if stated is None:
-        stated = run.scenario.get("stop", {}).get("target_accuracy")
-    return None if stated is None else float(stated)
-
-
-def _shown(show: Callable[[float], str]) -> Callable[[float | None], str]:
-    return lambda value: "–" if value is None or math.isnan(value) else show(value)
+def _percent_or_dash(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else percent(value)
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "bytes": partial(Column.of, BYTES),
     "flops": partial(Column.of, FLOPS),
-    "percent": _shown(percent),
+    "percent": _percent_or_dash,
     "seconds": partial(Column.of, SECONDS),
     "counted": visits.counted,
 }

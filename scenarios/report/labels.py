@@ -7,7 +7,7 @@ comes as its resolved keys, flat (``train.lr``).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edge.protocol.plugins import display_name
@@ -68,12 +68,11 @@ def unnamed(groups: Sequence[Settings]) -> list[str]:
         key
         for key in differing(groups)
         if key not in (METHOD, SERVER, POLICY, *named)
-        and (not _is_option(key) or len({repr(each[key]) for each in groups if key in each}) > 1)
+        and (
+            not any(part.endswith("_options") for part in key.split("."))
+            or len({repr(each[key]) for each in groups if key in each}) > 1
+        )
     ]
-
-
-def _is_option(key: str) -> bool:
-    return any(part.endswith("_options") for part in key.split("."))
 
 
 def _words(groups: Sequence[Settings]) -> tuple[list[list[str]], set[str]]:
@@ -112,16 +111,12 @@ def value_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
-        return _mix_text(value)
+        names = [name if len(value) == 1 else f"{name} {value_text(share)}" for name, share in value.items()]
+        rest = len(names) - MOST_NAMES
+        return " + ".join(names[:MOST_NAMES]) + (f" + {rest} more" if rest > 0 else "")
     if isinstance(value, list | tuple):
         return "+".join(map(value_text, value)) or "none"
     return display_name(str(value))
-
-
-def _mix_text(shares: Mapping[str, Any]) -> str:
-    named = [name if len(shares) == 1 else f"{name} {value_text(share)}" for name, share in shares.items()]
-    rest = len(named) - MOST_NAMES
-    return " + ".join(named[:MOST_NAMES]) + (f" + {rest} more" if rest > 0 else "")
 
 
 def _first_words(settings: Settings, with_policy: bool) -> list[str]:
@@ -134,14 +129,10 @@ def _first_words(settings: Settings, with_policy: bool) -> list[str]:
 
 
 def _with_mixes(settings: Settings) -> Settings:
-    """The same with each of `MIXES` as one value, a mapping."""
-    return dict(_collapsed(settings))
-
-
-def _collapsed(settings: Settings) -> Iterator[tuple[str, Any]]:
+    """The settings with each of `MIXES` as one value, a mapping, behind the others."""
     mixes = {mix: {k[len(mix) + 1 :]: v for k, v in settings.items() if k.startswith(f"{mix}.")} for mix in MIXES}
-    yield from ((key, value) for key, value in settings.items() if not key.startswith(tuple(f"{m}." for m in MIXES)))
-    yield from ((mix, shares) for mix, shares in mixes.items() if shares)
+    others = {key: value for key, value in settings.items() if not key.startswith(tuple(f"{m}." for m in MIXES))}
+    return others | {mix: shares for mix, shares in mixes.items() if shares}
 
 
 def _rank(key: str) -> tuple[int, bool]:

@@ -214,6 +214,56 @@ class ShownRuns:
         return figure, [*own[: self.first_panel], *self.axes, *own[last:]]
 
 
+def panel_each(
+    shown: ShownRuns,
+    found: Sequence[tuple[Any, ...]],
+    most: int,
+    height_pixels: float,
+    draw: Callable[..., str],
+    ylabel: str,
+    with_legend: bool = False,
+    is_from_zero: bool = False,
+    **shared: bool,
+) -> Figure | None:
+    """A panel for each of ``found``, at most ``most`` to a row; None without any.
+
+    ``draw`` fills the panel and returns its title; the first of a row has the ``ylabel``.
+    """
+    if not found:
+        return None
+    columns = min(most, len(found))
+    figure, grid = shown.panels(len(found), columns, height_pixels, **shared)
+    for axes, each in zip(grid, found, strict=True):
+        axes.set_title(reflow.wide_title(draw(axes, *each), columns))
+    for axes in grid[::columns]:
+        axes.set_ylabel(ylabel)
+        if is_from_zero:
+            axes.set_ylim(0, None)
+    if with_legend:
+        legend(figure, grid[0])
+    return figure
+
+
+def rows_of_bars(
+    shown: ShownRuns, names: Sequence[str], count: int, row_pixels: float, frame_pixels: float = 90
+) -> tuple[Figure, list[Axes]]:
+    """``count`` panels, two beside each other, for horizontal bars: a row per name."""
+    labels = reflow.wide_ticks(names)
+    height = frame_pixels + reflow.row_pixels(labels, row_pixels) * len(labels)
+    figure, grid = shown.panels(count, min(2, count), height, sharey=True)
+    grid[0].set_yticks(range(len(labels)), labels)
+    grid[0].set_ylim(len(labels) - 0.5, -0.5)
+    for axes in grid:
+        bars(axes)
+    return figure, grid
+
+
+def over_rounds(axes: Axes, **labels: str) -> None:
+    """An x axis of rounds from 0 on, beside other labels of the panel."""
+    axes.set(xlabel="rounds", xlim=(0, None), **labels)
+    axes.xaxis.set_major_locator(whole())
+
+
 def unit(amounts: Iterable[Doubles], units: Mapping[str, Any]) -> tuple[float, str]:
     """(scale, name) of the largest unit that is not above the largest amount."""
     known = (amount[np.isfinite(amount)] for amount in amounts)

@@ -98,7 +98,7 @@ def _narrow_ticks(axes: Axes, height: float) -> float:
 
 def _stack(figure: Figure, grids: list[Axes], columns: int) -> None:
     """So many panels in a row, the first of which has the label that they share."""
-    labels = {axes: _shared_label(axes) for axes in grids}
+    labels = {axes: shared_label(axes) for axes in grids}
     grid = GridSpec(-(-len(grids) // columns), columns, figure=figure)
     for place, axes in enumerate(grids):
         axes.set_subplotspec(grid[divmod(place, columns)])
@@ -106,7 +106,8 @@ def _stack(figure: Figure, grids: list[Axes], columns: int) -> None:
         axes.set_ylabel("" if place % columns else labels[axes])
 
 
-def _shared_label(axes: Axes) -> str:
+def shared_label(axes: Axes) -> str:
+    """The label of the y axis, which panels to the left may share with this one."""
     siblings = axes.get_shared_y_axes().get_siblings(axes)
     shared = (other.get_ylabel() for other in siblings if isinstance(other, Axes))
     return axes.get_ylabel() or next(filter(None, shared), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import matplotlib
@@ -12,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scenarios.report import plot_style, reflow
-from scenarios.report.columns import MISSING, Column, Quantity
+from scenarios.report.columns import MISSING, PERCENT, Column, Quantity
 from scenarios.report.plot_style import INK, MUTED, ShownRuns
 from scenarios.report.theme import EMPTY, ON_DARK_CELL, ON_PALE_CELL
 
@@ -38,24 +39,26 @@ class DotPanel:
     """Whether 0 is marked"""
 
 
-def dots(shown: ShownRuns, rows: Sequence[str], panels: Sequence[DotPanel]) -> Figure:
-    """A row each: the mean as a dot, its 95 % interval as a line, and its seeds as ticks, in the style of the row."""
-    names = reflow.wide_ticks(rows)
-    figure, grid = shown.panels(
-        len(panels), len(panels), FRAME_PIXELS + reflow.row_pixels(names, ROW_PIXELS) * len(rows), sharey=True
-    )
+def dots(
+    shown: ShownRuns, rows: Sequence[str], panels: Sequence[DotPanel], colours: Mapping[str, str] = MappingProxyType({})
+) -> Figure:
+    """A row each: the mean as a dot, its 95 % interval as a line, and its seeds as ticks.
+
+    ``colours``: of rows that are none of the groups of ``shown``.
+    """
+    figure, grid = plot_style.rows_of_bars(shown, rows, len(panels), ROW_PIXELS, FRAME_PIXELS)
     for axes, panel in zip(grid, panels, strict=True):
         found = [panel.means.get(row) for row in rows]
         column = Column.of(panel.quantity, (each["mean"] for each in found if each is not None))
         for place, (row, each) in enumerate(zip(rows, found, strict=True)):
-            _dot(axes, place, each, column.scale, shown.styles.get(row, {}).get("color", INK))
+            _dot(axes, place, each, column.scale, colours.get(row) or shown.styles.get(row, {}).get("color", INK))
         if panel.is_difference:
             axes.axvline(0, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
         unit = f" ({column.unit})" if column.unit else ""
-        axes.set(title=reflow.wide_title(panel.title, len(panels)), xlabel=f"{panel.label}{unit}")
-        plot_style.bars(axes)
-    grid[0].set_yticks(range(len(rows)), names)
-    grid[0].set_ylim(len(rows) - 0.5, -0.5)
+        axes.set(title=reflow.wide_title(panel.title, min(2, len(panels))), xlabel=f"{panel.label}{unit}")
+        if panel.quantity is PERCENT:  # an interval of few seeds may go beyond what a share can be
+            low, high = axes.get_xlim()
+            axes.set_xlim(max(0.0, low), min(100.0, high))
     return figure
 
 

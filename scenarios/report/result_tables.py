@@ -5,7 +5,7 @@ A first cell is the label of a run or group, beside which the page draws its lin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -56,7 +56,11 @@ def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nom
     ):
         common = comparison.get(key)
         if common and common.get(amount) is not None:
-            add("Accuracy at", Reading(key, show(common[amount]), PERCENT, _lookup(common["accuracy"]), "max"))
+
+            def at_common(run: RecordedRun, by_method: Mapping[str, float | None] = common["accuracy"]) -> float | None:
+                return by_method.get(run.label, by_method.get(run.method))
+
+            add("Accuracy at", Reading(key, show(common[amount]), PERCENT, at_common, "max"))
     add("Device work", readings.WORK, "real" if nominal else None)
     if nominal:
         add("Device work", readings.NOMINAL_WORK)
@@ -67,10 +71,6 @@ def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nom
         [TableColumn("method"), *(column for _, column in columns), TableColumn("stopped by", is_left=True)],
         [[run.label, *(reading.value(run) for reading, _ in columns), run.stopped_by()] for run in runs],
     )
-
-
-def _lookup(by_method: Mapping[str, float | None]) -> Callable[[RecordedRun], float | None]:
-    return lambda run: by_method.get(run.label, by_method.get(run.method))
 
 
 def over_clients(runs: Runs) -> Table | None:
@@ -293,12 +293,8 @@ def energy(groups: Sequence[RunGroup], heading: str) -> Table:
     for group in groups:
         found = [visits.energy(run.query) for run in group.runs]
         whole = [{"energy": sum(each.values()), **each} for each in found]
-        rows.append([group.label, *(_interval([each[name] for each in whole]) for name in PARTS)])
+        rows.append([group.label, *(Number.mean(with_interval([each[name] for each in whole])) for name in PARTS)])
     return Table("energy", columns, rows)
-
-
-def _interval(values: Sequence[float]) -> Number:
-    return Number.mean(with_interval(values))
 
 
 def energy_of_clients(run: RecordedRun) -> Table:

@@ -25,13 +25,15 @@ from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.units import SECONDS
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.schema import Scenario
-from scenarios.report import plot_style, reflow, theme
-from scenarios.report.plot_style import INK, ShownRuns
+from scenarios.report import plot_style, theme
+from scenarios.report.plot_style import INK, MUTED, ShownRuns
 from scenarios.report.run_reader import RecordedRun
 from scenarios.run import builder, visits
 from scenarios.run.visits import Participation
 
 MAX_STALENESS_BARS, MOST_BARS = 40, 40
+DASHED: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (4, 2))}
+PHASES = (("download", theme.DOWN), ("compute", theme.COMPUTING), ("upload", theme.UP))
 # Per round: the critical visit, and how long the others that counted had waited by the end of the round.
 CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.down_end_s, c.compute_end_s, c.up_end_s,
     AVG(r.end_s - o.up_end_s) AS others_wait_s
@@ -43,56 +45,55 @@ CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.
 def timing(shown: ShownRuns) -> Figure | None:
     """Virtual time of each round: the phases of its critical visit, and the others' mean waiting time."""
     found = [(run, rows) for run in shown.runs if not run.is_asynchronous and (rows := run.query(CRITICAL))]
-    if not found:
-        return None
-    columns = min(2, len(found))
-    figure, panels = shown.panels(len(found), columns, 270, sharey=True)
-    lengths = (np.array([row.end_s - row.start_s for row in run.rounds]) for run, _ in found)
-    scale, unit = plot_style.unit(lengths, SECONDS)
+    scale, unit = plot_style.unit(
+        (np.array([row.end_s - row.start_s for row in run.rounds]) for run, _ in found), SECONDS
+    )
     keys = ("round_start_s", "start_s", "down_end_s", "compute_end_s", "up_end_s")
     has_waits = any(row["start_s"] > row["round_start_s"] for _, rows in found for row in rows)
-    for (run, rows), axes in zip(found, panels, strict=False):
+
+    def draw(axes: Axes, run: RecordedRun, rows: Sequence[Any]) -> str:
         spans = np.diff([[row[key] for key in keys] for row in rows], axis=1) / scale  # (rounds, 4)
         rounds = [row["round"] + 1 for row in rows]
-        names = ("waiting for clients", "download", "compute", "upload")
-        layers = list(zip(names, (theme.NOBODY, theme.DOWN, theme.COMPUTING, theme.UP), spans.T, strict=True))
+        layers = list(
+            zip(("waiting for clients", *dict(PHASES)), (theme.NOBODY, *dict(PHASES).values()), spans.T, strict=True)
+        )
         plot_style.stack(axes, rounds, layers if has_waits else layers[1:])
         waits = [np.nan if row["others_wait_s"] is None else row["others_wait_s"] / scale for row in rows]
-        axes.plot(
-            rounds, waits, color=INK, linewidth=1.3, linestyle=(0, (4, 2)), label="mean waiting time of the others"
-        )
-        axes.set(title=reflow.wide_title(run.label, columns), xlabel="round")
-    for axes in panels[::columns]:
-        axes.set(ylabel=f"virtual time ({unit})", ylim=(0, None))
-    plot_style.legend(figure, panels[0])
-    return figure
+        axes.plot(rounds, waits, **DASHED, label="mean waiting time of the others")
+        axes.set_xlabel("round")
+        return run.label
+
+    return plot_style.panel_each(
+        shown, found, 2, 270, draw, f"virtual time ({unit})", with_legend=True, is_from_zero=True, sharey=True
+    )
 
 
 def staleness(shown: ShownRuns) -> Figure | None:
     """Staleness of the updates of asynchronous runs, in server steps."""
     found = [(run, counts) for run in shown.runs if run.is_asynchronous and (counts := visits.staleness(run.query))]
-    if not found:
-        return None
-    columns = min(2, len(found))
-    figure, panels = shown.panels(len(found), columns, 230, sharex=True)
-    oldest = max(max(counts) for _, counts in found)
+    oldest = max((max(counts) for _, counts in found), default=0)
     step = oldest // MAX_STALENESS_BARS + 1
     edges = np.arange(0, oldest + step + 1, step) - 0.5
-    for (run, counts), axes in zip(found, panels, strict=False):
+
+    def draw(axes: Axes, run: RecordedRun, counts: Mapping[int, int]) -> str:
         ages, numbers = np.array(list(counts.items())).T
         heights, _ = np.histogram(ages, edges, weights=numbers)
         axes.bar(edges[:-1] + step / 2, heights, 0.9 * step, color=shown.styles[run.label]["color"])
         mean = float(np.average(ages, weights=numbers))
-        axes.axvline(mean, color=INK, linewidth=1.3, linestyle=(0, (4, 2)))
-        title = reflow.wide_title(f"{run.label}: mean {mean:.1f}", columns)
-        axes.set(title=title, xlabel="server steps", xlim=(edges[0], edges[-1]))
+        axes.axvline(mean, **DASHED)
+        axes.set(xlabel="server steps", xlim=(edges[0], edges[-1]))
         axes.tick_params(labelbottom=True)
-        axes.grid(False, axis="x")
-        axes.xaxis.set_major_locator(plot_style.whole())
-        axes.yaxis.set_major_locator(plot_style.whole())
-    for axes in panels[::columns]:
-        axes.set_ylabel("updates")
-    return figure
+        _count(axes)
+        return f"{run.label}: mean {mean:.1f}"
+
+    return plot_style.panel_each(shown, found, 2, 230, draw, "updates", sharex=True)
+
+
+def _count(axes: Axes) -> None:
+    """Whole numbers on both axes, as of a histogram."""
+    axes.grid(False, axis="x")
+    axes.xaxis.set_major_locator(plot_style.whole())
+    axes.yaxis.set_major_locator(plot_style.whole())
 
 
 def participation(shown: ShownRuns) -> Figure | None:
@@ -102,33 +103,24 @@ def participation(shown: ShownRuns) -> Figure | None:
         for run in shown.runs
         if (own := visits.participation(run.query, run.scenario)).clients and (own.counted or own.wasted)
     ]
-    if not found:
-        return None
-    columns = min(3, len(found))
-    figure, panels = shown.panels(len(found), columns, 230)
-    for (run, own), axes in zip(found, panels, strict=True):
-        _histogram(axes, own, shown.styles[run.label]["color"])
-        title = reflow.wide_title(f"{run.label}: {own.never} of {own.clients} never visited", columns)
-        axes.set(title=title, xlabel="visits that counted")
-    for axes in panels[::columns]:
-        axes.set_ylabel("clients")
-    return figure
 
+    def draw(axes: Axes, run: RecordedRun, own: Participation) -> str:
+        numbers = own.histogram()
+        width = max(numbers) // MOST_BARS + 1
+        bins: Counter[int] = Counter()
+        for number, clients in numbers.items():
+            if number:
+                bins[(number - 1) // width] += clients
+        centres = [1 + width * place + (width - 1) / 2 for place in bins]
+        if numbers.get(0):
+            axes.bar([0], [numbers[0]], 0.9, color=theme.NOBODY, label="none")
+        label, colour = f"{width} wide" if width > 1 else "clients", shown.styles[run.label]["color"]
+        axes.bar(centres, list(bins.values()), 0.9 * width, color=colour, label=label)
+        axes.set_xlabel("visits that counted")
+        _count(axes)
+        return f"{run.label}: {own.never} of {own.clients} never visited"
 
-def _histogram(axes: Axes, found: Participation, colour: str) -> None:
-    numbers = found.histogram()
-    width = max(numbers) // MOST_BARS + 1
-    bins: Counter[int] = Counter()
-    for number, clients in numbers.items():
-        if number:
-            bins[(number - 1) // width] += clients
-    centres = [1 + width * place + (width - 1) / 2 for place in bins]
-    if numbers.get(0):
-        axes.bar([0], [numbers[0]], 0.9, color=theme.NOBODY, label="none")
-    axes.bar(centres, list(bins.values()), 0.9 * width, color=colour, label=f"{width} wide" if width > 1 else "clients")
-    axes.grid(False, axis="x")
-    axes.xaxis.set_major_locator(plot_style.whole())
-    axes.yaxis.set_major_locator(plot_style.whole())
+    return plot_style.panel_each(shown, found, 3, 230, draw, "clients")
 
 
 def client_staleness(shown: ShownRuns) -> Figure | None:
@@ -136,19 +128,15 @@ def client_staleness(shown: ShownRuns) -> Figure | None:
     found = [
         (run, rows) for run in shown.runs if run.is_asynchronous and (rows := run.query(visits.STALENESS_OF_CLIENTS))
     ]
-    if not found:
-        return None
-    columns = min(2, len(found))
-    figure, panels = shown.panels(len(found), columns, 260)
     scale, unit = plot_style.unit((np.array([row["seconds"] for row in rows], float) for _, rows in found), SECONDS)
-    for (run, rows), axes in zip(found, panels, strict=True):
+
+    def draw(axes: Axes, run: RecordedRun, rows: Sequence[Any]) -> str:
         seconds, ages = [row["seconds"] / scale for row in rows], [row["staleness"] for row in rows]
         axes.scatter(seconds, ages, s=24, alpha=0.75, color=shown.styles[run.label]["color"], linewidths=0)
-        axes.set(title=reflow.wide_title(run.label, columns), xlabel=f"mean length of a visit ({unit})")
-        axes.set(xlim=(0, None), ylim=(0, None))
-    for axes in panels[::columns]:
-        axes.set_ylabel("mean staleness (server steps)")
-    return figure
+        axes.set(xlabel=f"mean length of a visit ({unit})", xlim=(0, None), ylim=(0, None))
+        return run.label
+
+    return plot_style.panel_each(shown, found, 2, 260, draw, "mean staleness (server steps)")
 
 
 # --- the timeline of a round ----------------------------------------------------------------------------------------
@@ -158,9 +146,10 @@ MOST_CLIENTS = 40
 MOST_RUNS = 6
 """Runs that are drawn when there are several"""
 LONG_ROUND_PIXELS = 15
-PALE, HATCH = 0.3, "////"
+PALE = 0.3
+HATCHED: dict[str, Any] = {"facecolor": "none", "edgecolor": MUTED, "linewidth": 0, "hatch": "////"}
+"""A visit that did not count, over its pale phases: colour alone would not tell it, or not print"""
 BAR_HEIGHT = 0.72
-PHASES = (("download", theme.DOWN), ("compute", theme.COMPUTING), ("upload", theme.UP))
 MEDIAN = "median length"
 WAITS = "waiting for others"
 WASTED = "did not count"
@@ -205,13 +194,10 @@ def chosen_rounds(rows: Sequence[RoundRow]) -> dict[int, str]:
     if not lengths:
         return {}
     found: dict[int, list[str]] = {next(iter(lengths)): ["first"]}
-    found.setdefault(_of_length(lengths, statistics.median_low(lengths.values())), []).append(MEDIAN)
-    found.setdefault(_of_length(lengths, max(lengths.values())), []).append("slowest")
+    for why, wanted in ((MEDIAN, statistics.median_low(lengths.values())), ("slowest", max(lengths.values()))):
+        round = next(round for round, length in lengths.items() if length == wanted)
+        found.setdefault(round, []).append(why)
     return {round: ", ".join(why) for round, why in found.items()}
-
-
-def _of_length(lengths: Mapping[int, float], wanted: float) -> int:
-    return next(round for round, length in lengths.items() if length == wanted)
 
 
 def timeline(run: RecordedRun, round: int) -> RoundTimeline:
@@ -245,23 +231,19 @@ def timelines(runs: Sequence[RecordedRun]) -> list[tuple[str, RoundTimeline]]:
 def round_timeline(shown: ShownRuns) -> Figure | None:
     """A panel per timeline, a row per client."""
     found = timelines(shown.runs)
-    if not found:
-        return None
-    most = max(len(each.rows) for _, each in found)
-    columns = min(3, len(found))
-    figure, panels = shown.panels(len(found), columns, 110 + LONG_ROUND_PIXELS * most)
     ends = np.array([max(each.seconds, *(row.up_end for row in each.rows)) for _, each in found])
     scale, unit = plot_style.unit([ends], SECONDS)
-    for (title, each), axes in zip(found, panels, strict=True):
-        cut = f", the longest {len(each.rows)} of {each.visits} visits" if each.visits > len(each.rows) else ""
+
+    def draw(axes: Axes, title: str, each: RoundTimeline) -> str:
         _timeline_panel(axes, each, scale)
-        axes.set(title=reflow.wide_title(title + cut, columns), xlabel=f"virtual time in the round ({unit})")
-    for axes in panels[::columns]:
-        axes.set_ylabel("client")
-    if any(not row.counted for _, each in found for row in each.rows):
-        panels[0].add_artist(Rectangle((0, 0), 0, 0, label=WASTED, **_hatched()))  # seen in the legend alone
-    plot_style.legend(figure, panels[0])
-    return figure
+        axes.set_xlabel(f"virtual time in the round ({unit})")
+        cut = f", the longest {len(each.rows)} of {each.visits} visits" if each.visits > len(each.rows) else ""
+        if each is found[0][1] and any(not row.counted for _, other in found for row in other.rows):
+            axes.add_artist(Rectangle((0, 0), 0, 0, label=WASTED, **HATCHED))  # seen in the legend alone
+        return title + cut
+
+    height = 110 + LONG_ROUND_PIXELS * max((len(each.rows) for _, each in found), default=0)
+    return plot_style.panel_each(shown, found, 3, height, draw, "client", with_legend=True)
 
 
 def _timeline_panel(axes: Axes, each: RoundTimeline, scale: float) -> None:
@@ -275,17 +257,12 @@ def _timeline_panel(axes: Axes, each: RoundTimeline, scale: float) -> None:
     for place, row in zip(places, each.rows, strict=True):
         if not row.counted:
             begin, length = row.start / scale, (row.up_end - row.start) / scale
-            axes.add_patch(Rectangle((begin, place - BAR_HEIGHT / 2), length, BAR_HEIGHT, **_hatched()))
+            axes.add_patch(Rectangle((begin, place - BAR_HEIGHT / 2), length, BAR_HEIGHT, **HATCHED))
     axes.axvline(each.seconds / scale, color=plot_style.INK, linewidth=1.2, linestyle=(0, (4, 2)))
     axes.set_yticks(places, [str(row.client) for row in each.rows])
     axes.set_ylim(len(each.rows) - 0.4, -0.6)
     axes.set_xlim(min(0.0, *(row.start / scale for row in each.rows)), None)
     plot_style.bars(axes)
-
-
-def _hatched() -> dict[str, Any]:
-    """The style of a visit that did not count, over its pale phases: colour alone would not tell it, or not print."""
-    return {"facecolor": "none", "edgecolor": plot_style.MUTED, "linewidth": 0, "hatch": HATCH}
 
 
 def _spans(row: TimelineRow) -> list[tuple[float, float]]:

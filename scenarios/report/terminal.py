@@ -21,7 +21,6 @@ from scenarios.report.narrow import column_groups, fitting, widths
 from scenarios.report.tables import Table
 from scenarios.run import own_method, time_basis
 from scenarios.run.progress import percent, to_target
-from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import read_scenario
 from scenarios.run.visits import counted
 
@@ -39,23 +38,20 @@ def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = N
     """Print the summary of one run."""
     console = console_on(stream)
     _print_runs(console, [result], {})
-    _print_values(console, (result.get("evaluation") or {}).get("values") or {})
-    _print_data(console, result)
-    _print_path(console, "run folder", result["run_dir"])
-    if page is not None:
-        _print_path(console, "report", page)
-
-
-def _print_values(console: Console, values: Mapping[str, float | None]) -> None:
-    for name, value in values.items():
+    for name, value in ((result.get("evaluation") or {}).get("values") or {}).items():
         console.print(f"{name}: {UNKNOWN if value is None else format(value, '.6g')}", markup=False, highlight=False)
+    # The source of the data says if they are lossy or a subset.
+    for name, place in (("data", result.get("data")), ("run folder", result["run_dir"]), ("report", page)):
+        if place:
+            print_path(name, place, stream)
 
 
 def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | None = None) -> None:
     """Print the summaries of a comparison side by side."""
     console = console_on(stream)
     _print_runs(console, result["runs"], result)
-    _print_data(console, result["runs"][0])
+    if result["runs"][0].get("data"):
+        print_path("data", result["runs"][0]["data"], stream)
     print_location(page, stream)
 
 
@@ -113,22 +109,12 @@ def aligned(
 
 def print_location(page: Path, stream: IO[str] | None = None) -> None:
     """Print where a study's report is, or its folder where there is no report."""
-    _print_path(console_on(stream), "report" if page.suffix == ".html" else "folder", page)
+    print_path("report" if page.suffix == ".html" else "folder", page, stream)
 
 
-def print_path(name: str, path: Path, stream: IO[str] | None = None) -> None:
-    """Print where a file is."""
-    _print_path(console_on(stream), name, path)
-
-
-def _print_path(console: Console, name: str, path: object) -> None:
-    console.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_data(console: Console, run: Summary) -> None:
-    """Print the source of the data, which says if they are lossy or a subset; older summaries lack it."""
-    if run.get("data"):
-        _print_path(console, "data", run["data"])
+def print_path(name: str, path: Path | str, stream: IO[str] | None = None) -> None:
+    """Print where a file is, on one line however long."""
+    console_on(stream).print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -170,6 +156,7 @@ def method_name(run: Summary) -> str:
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
     """The rows of the table of runs; with a comparison, also accuracies at the common bytes and time."""
     target, drawn = runs[0]["target_accuracy"], _drawn(runs)
+    bases = [time_basis.shares(run.get("seconds_by_basis")) for run in runs]
     has_nominal = own_method.shows_nominal(str(run["method"]) for run in runs)
     rows: list[Row] = [
         ("accuracy, final", _cells(runs, "accuracy", PERCENT)),
@@ -185,7 +172,8 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
             ("bytes to it, real", _cells(runs, "bytes_to_target", BYTES, NOT_REACHED)),
         ]
         if has_nominal:
-            nominal = [nominal_to_target(run) for run in runs]
+            reached = [to_target(RunFolder(Path(run["run_dir"])).trail, run["target_accuracy"]) for run in runs]
+            nominal = [None if point is None else point.nominal_nbytes for point in reached]
             rows.append(("bytes to it, nominal", cells(BYTES, nominal, missing=NOT_REACHED)))
     for key, amount, show in (
         ("at_common_bytes", "bytes", format_bytes),
@@ -206,7 +194,10 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("energy went into", _listed(map(energy_shares, runs))),
         ("waste", _listed(waste(runs))),
         ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),
-        ("time on assumed figures", [assumed_share(run) for run in runs]),
+        (
+            "time on assumed figures",
+            [UNKNOWN if shares is None else percent(shares["assumed"]) for shares in bases],
+        ),
         ("wall time", _cells(runs, "wall_seconds", SECONDS)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
@@ -286,18 +277,6 @@ def energy_shares(run: Summary) -> str:
     """``compute 61 %, idle 30 %, send 9 %``: parts of the energy, the largest first; older summaries lack them."""
     joules = sorted((run.get("joules_by_part") or {}).items(), key=lambda part: -float(part[1]))
     return ", ".join(f"{name} {100 * amount / run['joules']:.0f} %" for name, amount in joules if amount) or UNKNOWN
-
-
-def assumed_share(run: Summary) -> str:
-    """Share of the seconds of visits that rest on assumed figures; summaries of earlier versions lack it."""
-    shares = time_basis.shares(run.get("seconds_by_basis"))
-    return UNKNOWN if shares is None else percent(shares["assumed"])
-
-
-def nominal_to_target(run: Summary) -> float | None:
-    """Nominal bytes until the round that reached the target; None if none did."""
-    point = to_target(RunFolder(Path(run["run_dir"])).trail, run["target_accuracy"])
-    return None if point is None else point.nominal_nbytes
 
 
 def _cells(runs: Sequence[Summary], key: str, quantity: Quantity, missing: str = "-") -> list[str]:

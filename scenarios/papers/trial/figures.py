@@ -1,120 +1,47 @@
-"""The figures of a trial, each one inline SVG: accuracies with intervals, differences, and what a target took."""
+"""The figures of a trial, each one inline SVG: accuracies with intervals, regret over rounds, and maps of ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 
-from costmodel.units import BYTES, SECONDS
-from scenarios.papers.trial.tables import at_target, by_skew
+from scenarios.papers.trial.tables import by_skew
 from scenarios.report import method_style, plot_style
+from scenarios.report.columns import PERCENT, POINTS
+from scenarios.report.figures import inline
 from scenarios.report.method_style import PALETTE
-from scenarios.report.plot_style import INK, MUTED
+from scenarios.report.plot_style import MUTED, ShownRuns
+from scenarios.report.result_figures import DotPanel, dots
+from scenarios.report.theme import ON_DARK_CELL, ON_PALE_CELL
 
 Row = Mapping[str, Any]
-ROW_PIXELS = 24
-FRAME_PIXELS = 110
-
-
-def colour(row: Row) -> str:
-    """One colour per method, whatever its details."""
-    return method_style.colour(row["method"].partition("+")[0])
+LEAST_RANGE = 0.5
+"""Of log2 of the ratio to either side, so that small differences do not look large."""
 
 
 def accuracies(result: Row, name: str) -> str:
     """Per skew: final accuracies with intervals, and their differences from FedAvg beside them."""
-    skews = by_skew(result)
-    most = max(map(len, skews.values()))
-    with matplotlib.rc_context(plot_style.STYLE):
-        figure, panels = plot_style.panels(2 * len(skews), 2, FRAME_PIXELS + ROW_PIXELS * most)
-        for index, (skew, rows) in enumerate(skews.items()):
-            left, right = panels[2 * index : 2 * index + 2]
-            _dots(left, rows, "accuracy")
-            _dots(right, rows, "difference")
-            left.set(title=f"{skew}: final accuracy", xlabel="test accuracy (%)")
-            right.set(title="Difference from FedAvg of the same norm", xlabel="percentage points")
-            right.axvline(0, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
-            right.tick_params(labelleft=False)
-        return plot_style.svg(figure, name)
+    panels = []
+    for skew, rows in by_skew(result).items():
+        own, differences = ({row["variant"]: row[key] for row in rows} for key in ("accuracy", "difference"))
+        panels.append(DotPanel(f"{skew}: final accuracy", "test accuracy", PERCENT, own))
+        panels.append(DotPanel("Difference from FedAvg of the same norm", "difference", POINTS, differences, True))
+    methods = {row["variant"]: row["method"].partition("+")[0] for row in result["variants"]}
+    colours = {variant: method_style.colour(method) for variant, method in methods.items()}
+    return inline(name, lambda: dots(ShownRuns([]), list(methods), panels, colours))
 
 
-def _dots(axes: Axes, rows: Sequence[Row], key: str) -> None:
-    for place, row in enumerate(rows):
-        found = row[key]
-        if found is None or found["mean"] is None:
-            continue
-        half = None if found["half_width"] is None else 100 * found["half_width"]
-        axes.errorbar(100 * found["mean"], place, xerr=half, fmt="o", color=colour(row), capsize=3, markersize=5)
-        for value in found["values"]:
-            axes.plot(100 * value, place, "|", color=colour(row), alpha=0.5, markersize=8)
-    if key == "accuracy":  # an interval of few seeds may go beyond what an accuracy can be
-        low, high = axes.get_xlim()
-        axes.set_xlim(max(0.0, low), min(100.0, high))
-    _names(axes, rows)
-
-
-def _names(axes: Axes, rows: Sequence[Row]) -> None:
-    axes.set_yticks(range(len(rows)), [row["variant"] for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-
-
-def to_target(result: Row, name: str) -> str | None:
-    """Virtual time and real bytes until the target, mean over seeds; None if no variant reached it with all seeds."""
-    target = result["target"]
-    found = {row["name"]: at_target(row, target) for row in result["variants"]}
-    if not any(_is_whole(at) for at in found.values()):
-        return None
-    skews = by_skew(result)
-    most = max(map(len, skews.values()))
-    kinds = (("virtual_seconds", "virtual time", SECONDS), ("bytes", "bytes down and up, real", BYTES))
-    with matplotlib.rc_context(plot_style.STYLE):
-        figure, panels = plot_style.panels(2 * len(skews), 2, FRAME_PIXELS + ROW_PIXELS * most)
-        for index, (skew, rows) in enumerate(skews.items()):
-            for axes, (key, label, units) in zip(panels[2 * index : 2 * index + 2], kinds, strict=True):
-                unit = _bars(axes, rows, found, key, units)
-                axes.set(title=f"{skew}: to {100 * target:g} %", xlabel=f"{label} ({unit})")
-            panels[2 * index + 1].tick_params(labelleft=False)
-        return plot_style.svg(figure, name)
-
-
-def _is_whole(found: Row) -> bool:
-    return found["bytes"] is not None
-
-
-def _bars(axes: Axes, rows: Sequence[Row], found: Mapping[str, Row], key: str, units: Mapping[str, Any]) -> str:
-    """Draws the amounts, and returns their unit."""
-    amounts = [found[row["name"]][key] for row in rows]
-    scale, unit = plot_style.unit([np.array([each for each in amounts if each is not None], float)], units)
-    for place, (row, amount) in enumerate(zip(rows, amounts, strict=True)):
-        if amount is None:
-            reached, count = found[row["name"]]["reached"], len(row["seeds"])
-            text = f"reached by {reached} of {count} seeds" if reached else "not reached"
-            axes.text(0.015, place, text, transform=axes.get_yaxis_transform(), va="center", color=MUTED, fontsize=10)
-        else:
-            axes.barh(place, amount / scale, 0.6, color=colour(row))
-            plot_style.note(axes, amount / scale, place, f"{amount / scale:.3g}")
-    _names(axes, rows)
-    plot_style.bars(axes)
-    axes.set_xlim(0, 1.15 * axes.dataLim.x1 if any(amounts) else 1)
-    return unit
-
-
-def equal_amounts(panels: Mapping[str, Mapping[str, Row]], name: str) -> str:
+def equal_amounts(found: Mapping[str, Mapping[str, Row]], name: str) -> str:
     """Accuracies with intervals, a panel per kind of amount that all runs have spent."""
-    with matplotlib.rc_context(plot_style.STYLE):
-        most = max(map(len, panels.values()))
-        figure, drawn = plot_style.panels(len(panels), 2, FRAME_PIXELS + ROW_PIXELS * most, sharex=True)
-        for axes, (label, variants) in zip(drawn, panels.items(), strict=True):
-            rows = [{"variant": key, "method": "fedbr", "accuracy": found} for key, found in variants.items()]
-            _dots(axes, rows, "accuracy")
-            axes.set(title=f"Accuracy at {label}", xlabel="test accuracy (%)")
-        drawn[-1].tick_params(labelleft=False)
-        return plot_style.svg(figure, name)
+    panels = [DotPanel(f"Accuracy at {label}", "test accuracy", PERCENT, means) for label, means in found.items()]
+    rows = list(dict.fromkeys(variant for means in found.values() for variant in means))
+    return inline(name, lambda: dots(ShownRuns([]), rows, panels, dict.fromkeys(rows, method_style.colour("fedbr"))))
 
 
 def regret(found: Row, name: str) -> str:
@@ -138,3 +65,50 @@ def _band(axes: Axes, found: Row, scale: float) -> None:
         half = scale * np.array(found["half_width"], float)
         axes.fill_between(rounds, mean - half, mean + half, color=PALETTE[0], alpha=0.15, linewidth=0)
     axes.plot(rounds, mean, color=PALETTE[0])
+
+
+# --- maps: blue where FedBR is faster, with a line at 1 ------------------------------------------------------------
+
+
+def ratios(maps: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Maps beside each other, as one inline SVG, with one scale of colours."""
+    logs = [np.log2(np.array(found["ratio"], float)) for found in maps]
+    known = np.concatenate([values[np.isfinite(values)] for values in logs])
+    most = max(LEAST_RANGE, float(np.abs(known).max(initial=0.0)))
+    with matplotlib.rc_context(plot_style.STYLE):
+        figure, panels = plot_style.panels(len(maps), 2, 430)
+        for axes, found, values in zip(panels, maps, logs, strict=True):
+            mesh = _heat(axes, values, most)
+            _labels(axes, found, values, most)
+            axes.set(xlabel=found["x"]["name"], ylabel=found["y"]["name"])
+            axes.set_title(found["title"])
+        bar = figure.colorbar(mesh, ax=panels, pad=0.01, aspect=30)
+        bar.outline.set_visible(False)
+        ticks = np.linspace(-most, most, 5)
+        bar.set_ticks(ticks.tolist(), labels=[f"{2.0**tick:.2f}" for tick in ticks])
+        bar.set_label("time over FedAvg's", color=MUTED)
+        return plot_style.svg(figure, name)
+
+
+def _heat(axes: Axes, values: np.ndarray[Any, np.dtype[np.float64]], most: float) -> QuadMesh:
+    rows, columns = (np.arange(count + 1) - 0.5 for count in values.shape)
+    mesh = axes.pcolormesh(columns, rows, np.ma.masked_invalid(values), cmap="RdBu_r", vmin=-most, vmax=most)
+    known = values[np.isfinite(values)]
+    if known.min(initial=0.0) < 0 < known.max(initial=0.0) and min(values.shape) > 1:
+        axes.contour(np.ma.masked_invalid(values), levels=[0.0], colors=ON_PALE_CELL, linewidths=2)
+    axes.grid(False)
+    return mesh
+
+
+def _labels(axes: Axes, found: Mapping[str, Any], values: np.ndarray[Any, np.dtype[np.float64]], most: float) -> None:
+    for (row, column), value in np.ndenumerate(values):
+        if not np.isfinite(value):
+            axes.text(column, row, "×", ha="center", va="center", color=MUTED)
+            continue
+        low, high = found["low"][row][column], found["high"][row][column]
+        is_clear = low is not None and not low <= 1 <= high
+        colour = ON_DARK_CELL if abs(value) > 0.65 * most else ON_PALE_CELL
+        weight = "bold" if is_clear else "normal"
+        axes.text(column, row, f"{2.0**value:.2f}", ha="center", va="center", color=colour, weight=weight, fontsize=10)
+    for axis, factors in ((axes.xaxis, found["x"]["factors"]), (axes.yaxis, found["y"]["factors"])):
+        axis.set_ticks(range(len(factors)), [f"× {Fraction(factor)}" for factor in factors])

@@ -8,16 +8,17 @@ the rows of devices and networks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.row_factors import RowFactors, scaled
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.experiment.statistics import Trails
-from scenarios.papers.trial.scaling import SpeedFactors, rescaled
 from scenarios.papers.trial.tables import percent_of
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow
 from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_link_of
@@ -30,6 +31,35 @@ from scenarios.studies.replayed_run import OtherVisits, PreparedReplay
 LINKS = tuple(2.0**power for power in range(-4, 3))
 DEVICES = tuple(2.0**power for power in range(-3, 4))
 FEDAVG, GMBS = "fedavg", "fedbr"
+
+
+class SpeedFactors(NamedTuple):
+    """Factors on rates and speeds; 1 everywhere is the fleet itself, to the bit."""
+
+    server: float = 1.0
+    """On both directions of the server's link"""
+    client: float = 1.0
+    """On both directions of the clients' own links and of access links; round trips stay"""
+    device: float = 1.0
+    """On throughput; the overhead of a step is divided by it"""
+
+
+def rescaled(fleet: Fleet, factors: SpeedFactors) -> Fleet:
+    """The fleet with these factors. Watts stay, so energies are not those of faster hardware."""
+    by_device = {
+        "flops_per_second": {row.name: factors.device for row in fleet.devices},
+        "step_seconds": {row.name: 1 / factors.device for row in fleet.devices},
+    }
+    own = {row.name: factors.client for row in fleet.networks}
+    by_network = {"down": own, "up": own, "rtt": dict.fromkeys(own, 1.0)}
+    links = replace(
+        fleet.links,
+        down=factors.server * fleet.links.down,
+        up=factors.server * fleet.links.up,
+        site_down=tuple(factors.client * rate for rate in fleet.links.site_down),
+        site_up=tuple(factors.client * rate for rate in fleet.links.site_up),
+    )
+    return replace(scaled(fleet, RowFactors(by_device, by_network)), links=links)
 
 
 @dataclass(frozen=True)
@@ -83,16 +113,13 @@ class RetimedTimes:
     def at(self, factors: SpeedFactors) -> Times:
         """The times; empty where other visits would have been trained."""
         if factors not in self.known:
-            self.known[factors] = self._replayed(factors)
+            try:
+                rows = self.ready.play(rescaled(self.ready.fleet, factors)).rounds_done
+                self.known[factors] = {target: time_to(target, rows) for target in self.targets}
+            except OtherVisits as other:
+                self.refused = self.refused or other.reason
+                self.known[factors] = {}
         return self.known[factors]
-
-    def _replayed(self, factors: SpeedFactors) -> Times:
-        try:
-            rows = self.ready.play(rescaled(self.ready.fleet, factors)).rounds_done
-        except OtherVisits as other:
-            self.refused = self.refused or other.reason
-            return {}
-        return {target: time_to(target, rows) for target in self.targets}
 
 
 def read(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
@@ -152,7 +179,12 @@ def shown_targets(trial: Trial, curves: Trails, rows: Sequence[TrialRow], seeds:
 
 def grid(axes: MapAxes, target: float, pairs: Sequence[tuple[RetimedTimes, RetimedTimes]]) -> dict[str, Any]:
     """Ratios of times, mean over seeds of their logarithms: (rows, columns), None where a run has no time."""
-    cells = [[_ratios(axes.factors(x, y), target, pairs) for x in axes.columns] for y in axes.rows]
+
+    def ratios(factors: SpeedFactors) -> dict[str, float | None]:
+        times = [(own.at(factors).get(target), fedavg.at(factors).get(target)) for own, fedavg in pairs]
+        return ratio_of([None if own is None or fedavg is None else own / fedavg for own, fedavg in times])
+
+    cells = [[ratios(axes.factors(x, y)) for x in axes.columns] for y in axes.rows]
     return {
         "axes": axes.name,
         "title": axes.title,
@@ -160,13 +192,6 @@ def grid(axes: MapAxes, target: float, pairs: Sequence[tuple[RetimedTimes, Retim
         "y": {"name": axes.y, "factors": list(axes.rows)},
         **{key: [[cell[key] for cell in row] for row in cells] for key in ("ratio", "low", "high")},
     }
-
-
-def _ratios(
-    factors: SpeedFactors, target: float, pairs: Sequence[tuple[RetimedTimes, RetimedTimes]]
-) -> dict[str, float | None]:
-    times = [(own.at(factors).get(target), fedavg.at(factors).get(target)) for own, fedavg in pairs]
-    return ratio_of([None if own is None or fedavg is None else own / fedavg for own, fedavg in times])
 
 
 def ratio_of(ratios: Sequence[float | None]) -> dict[str, float | None]:
@@ -239,7 +264,7 @@ def _with_ends(found: Mapping[str, Any]) -> tuple[str, str]:
 
 def figures(result: Mapping[str, Any]) -> list[Figure]:
     """A figure per variant and target: both pairs of axes beside each other."""
-    from scenarios.papers.trial.map_figure import ratios
+    from scenarios.papers.trial.figures import ratios
 
     drawn = []
     for variant, target in dict.fromkeys((found["variant"], found["target"]) for found in result["maps"]):
@@ -260,15 +285,13 @@ def figures(result: Mapping[str, Any]) -> list[Figure]:
 def files(result: Mapping[str, Any]) -> dict[str, str]:
     """``map-grid.csv``, a row per cell."""
     head = ["variant", "target", "axes", "x", "y", "ratio", "low", "high"]
-    return {"map-grid.csv": csv_text(head, _grid_rows(result["maps"]))}
-
-
-def _grid_rows(maps: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
-    for found in maps:
-        for row, y in enumerate(found["y"]["factors"]):
-            for column, x in enumerate(found["x"]["factors"]):
-                values = (found[key][row][column] for key in ("ratio", "low", "high"))
-                yield [found["variant"], found["target"], found["axes"], x, y, *values]
+    rows = (
+        [found["variant"], found["target"], found["axes"], x, y, *(found[key][row][column] for key in head[5:])]
+        for found in result["maps"]
+        for row, y in enumerate(found["y"]["factors"])
+        for column, x in enumerate(found["x"]["factors"])
+    )
+    return {"map-grid.csv": csv_text(head, rows)}
 
 
 ANALYSIS = PartAnalysis(read, tables, figures, files, is_alone=True)

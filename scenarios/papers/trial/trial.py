@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from scenarios.experiment.experiment import Experiment, ExperimentPage, Experime
 from scenarios.experiment.statistics import paired
 from scenarios.papers.trial import tables
 from scenarios.papers.trial.variants import CALIBRATED, TrialPart
-from scenarios.report import bands, terminal
+from scenarios.report import bands, groups, terminal
 from scenarios.report.readings import ACCURACY, AMOUNTS, until
 from scenarios.report.tables import Table
 from scenarios.run.progress import Trail, final, spread
@@ -142,12 +143,29 @@ class Trial(Experiment):
                 "intervals (Student's t over seeds), ticks single seeds."
             )
             yield name, figures.accuracies(result, name), caption
-        name = f"{self.name}-to-target"
-        spent = figures.to_target(result, name)
-        if spent is not None:
-            caption = "Spent until the target, mean over seeds; a variant without a bar missed it in some seed."
-            yield name, spent, caption
+        yield from self._to_target(result)
         yield from self._curves(result)
+
+    def _to_target(self, result: Result) -> Iterator[Figure]:
+        """Virtual time and bytes until the target, a figure per skew in which some seed reached it."""
+        from scenarios.report.figures import inline, one
+        from scenarios.report.plot_style import ShownRuns
+
+        folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
+        skews = tables.by_skew(result)
+        for skew, rows in skews.items():
+            if not any(tables.at_target(row, result["target"])["reached"] for row in rows):
+                continue
+            of_variant = {
+                row["variant"]: [folders[f"{row['name']}-seed{seed}"] for seed in row["seeds"]] for row in rows
+            }
+            shown = ShownRuns(groups.of_rows(of_variant), result["target"])
+            name = f"{self.name}-to-target" + (f"-{skew.replace('.', '-')}" if len(skews) > 1 else "")
+            caption = (
+                f"{skew}: spent until {tables.percent_of(result['target'])}, mean over seeds with its 95 % interval; "
+                "a variant without a bar missed it in some seed."
+            )
+            yield name, inline(name, partial(one, shown, "to_target")), caption
 
     def _curves(self, result: Result) -> Iterator[Figure]:
         """Accuracy against bytes and time, a figure per skew."""

@@ -15,7 +15,6 @@ from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.experiment.experiment import ExperimentRow
 from scenarios.experiment.grid import row_of, row_of_words
-from scenarios.papers.trial.scaling import check_scalable
 
 CALIBRATED = "+calibrated"
 OPTION = "method_options."
@@ -124,7 +123,17 @@ def check_bandit(loaded: Loaded) -> None:
 def check_map(loaded: Loaded) -> None:
     """ScenarioError for a scenario in which ``fedbr`` is not GMBS, or whose runs cannot be re-timed."""
     check_bandit(loaded)
-    check_scalable(loaded)
+    rounds, fleet = loaded.scenario.rounds, loaded.scenario.fleet
+    reasons = {
+        f"rounds.policy = {rounds.policy}: the order of its updates depends on times": rounds.is_asynchronous,
+        "eval.charged = true: the clients that are evaluated depend on times": loaded.scenario.eval.charged,
+        f"fleet.trace = {fleet.trace!r}: recorded figures are not scaled": fleet.trace is not None,
+        f"fleet.rates = {fleet.rates}: drawn rates are not scaled": fleet.rates is not None,
+        "fleet.bandwidth.kind = trace: recorded rates are not scaled": fleet.bandwidth.kind == "trace",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ScenarioError(f"{reason}; the map needs the policy sync and rows of devices and networks")
 
 
 SKEWS = (

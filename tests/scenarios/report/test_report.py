@@ -197,6 +197,10 @@ def page(reported: Reported) -> Page:
     return Page(reported.report.read_text())
 
 
+def page_of(folder: Path, runs: list[Path]) -> Page:
+    return Page(html.build(runs, folder / "report.html", "Runs").read_text())
+
+
 def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_what_is_unfinished(page: Page) -> None:
     outcome = ["80.00 %", "80.00 %", "3", "20 s", "8 MB", "8 MB", "40.00 %", "40.00 %"]
     assert page.row("fedavg") == ["fedavg", *outcome, "3 GFLOP", "3.0 GFLOP", "150 J", "7 s", "round limit"]
@@ -282,7 +286,7 @@ def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path
     rows = [Commit(round_row(0, 10.0, 0.4, **idle)), Commit(round_row(1, 20.0, 0.5, **idle), evaluations=values)]
     with_values = make_run(tmp_path / "a", "fedavg", rows)
     without = make_run(tmp_path / "b", "fedprox", rows[:1])
-    page = Page(html.build([with_values, without], tmp_path / "report.html", "Two").read_text())
+    page = page_of(tmp_path, [with_values, without])
     header = page.rows.index(["last evaluation", "clients", "mean", "worst decile", "spread"])
     assert page.rows[header + 1] == ["fedavg", "10", "45.00 %", "0.00 %", "28.72 %"]
     assert page.rows[header + 2][0] != "fedprox", "it has no such values"
@@ -297,7 +301,7 @@ def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path
     assert lines[:2] == ["run,method,seed,round,client,metric,value,count", "a,fedavg,0,1,0,accuracy,0.0,4"]
     run_tables.parquet_table([with_values], tmp_path / "rounds.parquet")
     assert pyarrow.parquet.read_table(tmp_path / "rounds-evaluations.parquet").num_rows == len(lines) - 1 == 13
-    alone = Page(html.build([without], tmp_path / "report.html", "One").read_text())
+    alone = page_of(tmp_path, [without])
     run_tables.csv_table([without], tmp_path / "other.csv")
     assert "client_values-caption" not in alone.ids
     assert not (tmp_path / "other-evaluations.csv").exists()
@@ -325,7 +329,7 @@ def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_p
     ]
     with_all = make_run(tmp_path / "a", "fedavg", rounds)
     without = make_run(tmp_path / "b", "fedprox", [replace(rounds[0], evaluations=every[0][:2])])
-    page = Page(html.build([with_all, without], tmp_path / "report.html", "Two").read_text())
+    page = page_of(tmp_path, [with_all, without])
     header = next(index for index, row in enumerate(page.rows) if row[:1] == ["best validation round"])
     assert page.rows[header][1:] == [
         *("round", "virtual time", "bytes, real", "validation", "mean", "mean before adaptation", "worst decile"),
@@ -384,7 +388,7 @@ def test_a_round_in_which_nobody_counted_is_a_round_and_all_are_put_down_to_what
 
 
 def test_the_page_names_who_was_waited_for_and_what_was_spent_in_vain(troubled: Path, tmp_path: Path) -> None:
-    page = Page(html.build([troubled], tmp_path / "report.html", "Trouble").read_text())
+    page = page_of(tmp_path, [troubled])
     assert page.row("client 1") == ["client 1", "pi", "lte", "2", "3", "18 s", "compute 2"]
     assert page.row("client 0") == ["client 0", "pi", "lte", "1", "3", "9 s", "waiting 1"]
     row = next(row for row in page.rows if row[:1] == ["fedavg"] and len(row) == 9)
@@ -406,7 +410,7 @@ def test_clients_whose_updates_could_not_be_used_are_named_and_counted(troubled:
         for n in range(2)
     ]
     folder = make_run(tmp_path / "bad", "fedprox", bad)
-    page = Page(html.build([troubled, folder], tmp_path / "report.html", "Two").read_text())
+    page = page_of(tmp_path, [troubled, folder])
     assert ["fedprox", "1", "refused", "2"] in page.rows
     assert ["fedprox", "2", "zeroed", "2"] in page.rows
     row = next(row for row in page.rows if row[:1] == ["fedprox"] and len(row) == 11)
@@ -432,7 +436,7 @@ def test_seconds_count_under_the_basis_of_what_they_rest_on(tmp_path: Path) -> N
 def test_the_page_shows_the_shares_and_leaves_out_runs_that_do_not_know_them(tmp_path: Path) -> None:
     knows = make_run(tmp_path / "a", "fedavg", fedavg_rounds(), bases=BASES)
     older = make_run(tmp_path / "b", "fedprox", fedavg_rounds())
-    page = Page(html.build([knows, older], tmp_path / "report.html", "Two").read_text())
+    page = page_of(tmp_path, [knows, older])
     assert ["fedavg", "31.25 %", "0.00 %", "43.75 %", "25.00 %"] in page.rows
     alone = Page(html.build([older], tmp_path / "older.html", "One").read_text())
     assert "bases" in page.ids and "bases" not in alone.ids
@@ -449,7 +453,7 @@ def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[P
     streamed = make_run(tmp_path / "stream", "fedprox", rounds)
     with (streamed / "scenario.toml").open("a") as file:
         file.write('[rounds]\npolicy = "fedbuff"\n')
-    page = Page(html.build([*runs, streamed], tmp_path / "report.html", "Three").read_text())
+    page = page_of(tmp_path, [*runs, streamed])
     alone = Page(html.build([streamed], tmp_path / "alone.html", "One").read_text())
 
     assert visits.staleness(open_runs([streamed])[0].query) == {0: 2, 1: 2, 2: 2}
@@ -476,7 +480,7 @@ def test_a_calibrated_device_is_shown_as_it_predicts_beside_what_was_measured(tm
     environment = json.loads((run / "environment.json").read_text())
     lines = [["model", "batch", "error"], ["digits-cnn", "8", "+3.1%"]]
     (run / "environment.json").write_text(json.dumps(environment | {"calibrations": {"my-board": lines}}))
-    page = Page(html.build([run], tmp_path / "report.html", "Calibrated").read_text())
+    page = page_of(tmp_path, [run])
 
     assert page.row("my-board: model") == ["my-board: model", "batch", "error"]
     assert page.row("digits-cnn") == ["digits-cnn", "8", "+3.1%"]
@@ -525,7 +529,7 @@ def test_runs_of_one_method_are_told_apart_and_a_large_partition_is_cut(tmp_path
     labels = [run.label for run in open_runs(seeds)]
     assert labels == ["fedavg, seed 0", "fedavg, seed 1, run-1-1", "fedavg, seed 1, run-1-2"]
     run = make_run(tmp_path / "run", "fedavg", [], clients=101)
-    page = Page(html.build([run], tmp_path / "report.html", "Many clients").read_text())
+    page = page_of(tmp_path, [run])
     assert "the first 100 of 101 clients are shown" in page.text
 
 
@@ -538,7 +542,7 @@ def test_a_partition_is_drawn_with_the_examples_of_each_split(tmp_path: Path) ->
         folder = make_run(tmp_path / name, "fedavg", [], partition=partition | more)
         drawn = figures.draw(ShownRuns(grouped(open_runs([folder]))), ["partition"])["partition"]
         assert [split for split in ("training", "validation", "test") if f">{split}</text>" in drawn] == splits
-        page = Page(html.build([folder], tmp_path / "report.html", "Partition").read_text())
+        page = page_of(tmp_path, [folder])
         assert ("Clients without test examples: 1 of 3." in page.text) == (name == "new")
     run = open_runs([folder])[0]
     assert (run.examples("train"), run.examples("test"), run.left_out) == ([20, 5, 7], [4, 0, 2], 1)

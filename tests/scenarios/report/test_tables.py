@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from scenarios.report import readings, tables, terminal
+from scenarios.report import bands, readings, tables, terminal
 from scenarios.report.columns import BYTES, PERCENT, POINTS, SECONDS
+from scenarios.report.csv_files import csv_text
 from scenarios.report.html import ExperimentAnswer, write_experiment
+from scenarios.report.result_tables import costs, results
+from scenarios.report.run_reader import open_runs
 from scenarios.report.tables import Number, Table, TableColumn
+from tests.ledgers import made_run
 
 COSTS = Table(
     "costs",
@@ -126,3 +133,58 @@ def test_a_narrow_terminal_is_printed_without_dispensable_columns(
     lines = [line.rstrip() for line in stream.getvalue().splitlines()]
     assert lines[1:3] == ["costs", header]
     assert lines[-1] == "a_note"
+
+
+# --- results of runs -------------------------------------------------------------------------------------------------
+
+
+def test_results_of_runs_have_a_row_each_with_the_best_of_what_can_be_compared_marked(tmp_path: Path) -> None:
+    folders = [
+        made_run(tmp_path / method, accuracies, f'method = "{method}"\n')
+        for method, accuracies in {"fedavg": (0.5, 0.6), "fedprox": (0.8, 0.7)}.items()
+    ]
+    table = results(open_runs(folders), 0.7, {}, nominal=False)
+    assert table.spans == [
+        *(("", 1), ("Accuracy", 2), ("Length", 1), ("To 70 %", 2)),
+        *(("Device work", 1), ("Energy", 1), ("This machine", 1), ("", 1)),
+    ]
+    assert [row[:6] for row in table.cells] == [
+        [
+            *(("fedavg", False), ("60.00 %", False), ("60.00 %", False), ("2", False)),
+            *(("not reached", False), ("not reached", False)),
+        ],
+        [("fedprox", False), ("70.00 %", True), ("80.00 %", True), ("2", False), ("10 s", True), ("1 kB", True)],
+    ]
+
+
+def test_costs_are_compared_with_those_of_fedavg_by_round(tmp_path: Path) -> None:
+    folders = [
+        made_run(tmp_path / "fedavg", (0.5,), 'method = "fedavg"\n'),
+        made_run(tmp_path / "fedprox", (0.5, 0.5), 'method = "fedprox"\n'),
+    ]
+    table, base = costs(open_runs(folders), nominal=True)
+    assert base is not None
+    assert base.method == "fedavg"
+    # A round has 1000 bytes, real and nominal, and 1 MFLOP.
+    assert table.texts == [
+        ["fedavg", "1 kB", "1 kB", "1.000", "1 MFLOP", "1 MFLOP", "1.000", "0", "0", "0", "0"],
+        ["fedprox", "2 kB", "2 kB", "1.000", "2 MFLOP", "2 MFLOP", "1.000", "+0.0 %", "+0.0 %", "+0.0 %", "+0.0 %"],
+    ]
+
+
+# --- spreadsheets: a name is text there, whatever it begins with -----------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\tx", "\r=1"])
+def test_text_that_a_spreadsheet_would_run_is_marked_as_text(text: str) -> None:
+    table = csv_text(["run", "loss"], [[text, -0.5], ["plain=1", None]])
+    assert list(csv.reader(StringIO(table, newline=""))) == [["run", "loss"], [f"'{text}", "-0.5"], ["plain=1", ""]]
+
+
+def test_a_band_of_a_method_with_such_a_name_is_written_so_too() -> None:
+    band = bands.Band("=x", "bytes", np.array([0.0, 1.0]), np.array([np.nan, 0.5]), np.array([np.nan, 0.0]))
+    assert bands.csv([band]).splitlines() == [
+        "method,kind,amount,mean,deviation",
+        "'=x,bytes,0.0,,",
+        "'=x,bytes,1.0,0.5,0.0",
+    ]

@@ -17,7 +17,7 @@ from scenarios.experiment.grid import grid_of
 from scenarios.papers.trial import bandit, speed_map
 from scenarios.papers.trial.calibration import is_twin
 from scenarios.papers.trial.plan import plan
-from scenarios.papers.trial.scaling import SpeedFactors, rescaled
+from scenarios.papers.trial.speed_map import SpeedFactors, rescaled
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies.replay import prepared
