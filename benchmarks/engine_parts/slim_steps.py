@@ -26,9 +26,9 @@ from benchmarks.engine_parts import images
 from benchmarks.engine_parts.plain import GROUPS, LAYOUTS, Images, Residual, flat, in_layout, load
 from benchmarks.engine_parts.steps import CHECKED_STEPS, CLIENT, ROUND, WARM_UP, Product
 from edge.protocol.messages import Train, Update
+from edge.protocol.options.gradaug import SUBNETWORKS, channels, draw_subnetworks
 from edge.protocol.payload import MODEL, Floats
 from edge.protocol.rng import keyed_generator
-from edge.protocol.slim import SUBNETWORKS, channels, draw_subnetworks
 from edge.training.sgd import Sgd
 
 STAGES = 4

@@ -50,6 +50,7 @@ from edge.protocol.config import TrainConfig
 from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.logged import NumberLog, joined
 from edge.protocol.messages import Choice, Totals, Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import (
     BUFFERS,
     MODEL,
@@ -79,7 +80,8 @@ class ServerContext:
     layout: Layout
     initial: Payload
     """The initial models, each in the slot `initial_slot` of its number"""
-    options: Mapping[str, object]
+    options: Options
+    """Those of the method and of its corrections, in one object"""
     weights: str
     """``size``, ``trained`` or ``uniform``"""
     down: tuple[str, ...]
@@ -165,8 +167,10 @@ class VisitFeedback:
 class ServerExtension(NumberLog):
     """The server side of a correction: further slots beside the method's own."""
 
+    options: Options
+
     def __init__(self, setup: ServerContext) -> None:
-        self.setup = setup
+        self.setup, self.options = setup, setup.options
 
     def down(self, client: int) -> Payload:
         """Further slots that this client downloads."""
@@ -194,8 +198,10 @@ class ServerExtension(NumberLog):
 class ServerStrategy(NumberLog):
     """The server side of FedAvg, and the base of all others."""
 
+    options: Options
+
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
-        self.setup = setup
+        self.setup, self.options = setup, setup.options
         self.extensions = extensions
         self.optimiser = setup.optimiser
         self.store = setup.store

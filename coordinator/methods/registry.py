@@ -9,9 +9,6 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic import create_model
 
 from coordinator.aggregation.block_exchange import EVERYTHING, NOTHING, exchanged_keys
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
@@ -41,7 +38,8 @@ from coordinator.methods import (
     scaffold,
     stochdepth,
 )
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
+from edge.protocol.options.base import Options, joined
 from edge.protocol.payload import Layout
 from edge.protocol.plugins import find
 
@@ -100,10 +98,8 @@ class Method:
 
     @property
     def options(self) -> type[Options]:
-        """One model with the options of all parts."""
-        parts = {part.options: None for part in self.parts}
-        bases = [part for part in parts if not any(part in other.__mro__[1:] for other in parts)]
-        return bases[0] if len(bases) == 1 else create_model("MethodOptions", __base__=tuple(bases))
+        """One class with the options of all parts."""
+        return joined(part.options for part in self.parts)
 
     def check(self, options: Options, blocks: int) -> None:
         """Raise ValueError, naming the key, for options that are invalid for this number of blocks."""
@@ -120,15 +116,15 @@ class Method:
                     f"has {models}"
                 )
 
-    def check_asynchronous(self, options: Options) -> None:
-        """Raise ValueError, naming the key, for options that are invalid in asynchronous policies."""
-        for part in self.parts:
-            part.options.check_asynchronous(options)
+    def check_asynchronous(self, options: Options, single_updates: bool) -> None:
+        """Raise ValueError, naming the key, for options that are invalid in asynchronous policies.
 
-    def check_single_updates(self, options: Options) -> None:
-        """Raise ValueError, naming the key, for options that are invalid where a server step has a single update."""
-        for part in self.parts:
-            part.options.check_single_updates(options)
+        ``single_updates``: whether each server step has one update, as with fedasync.
+        """
+        refusals = [part.asynchronous(options) for part in self.parts]
+        refusals += [part.single_updates(options) for part in self.parts if single_updates]
+        for reason in filter(None, refusals):
+            raise ValueError(reason)
 
     def needs_individual_updates(self, options: Options) -> str | None:
         """The part that needs single updates beyond their weighted mean, with the option that is why; or None."""
@@ -141,12 +137,6 @@ class Method:
             if correction.needs_individual_updates or _overrides_accumulate(correction.server):
                 return correction.name
         return None
-
-    def options_of(self, options: Options, part: ObjectiveSpec | CorrectionSpec) -> dict[str, Any]:
-        """The options of one part, and those of others that it reads."""
-        values = options.model_dump()
-        names = [*part.options.model_fields, *(part.reads if isinstance(part, ObjectiveSpec) else ())]
-        return {name: values[name] for name in names if name in values}
 
     def travels(
         self, options: Options, layout: Layout, down: str | None, up: str | None

@@ -7,11 +7,9 @@ objective (``fedmlb+fedprox``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
 
 from coordinator.aggregation import block_exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
@@ -19,34 +17,8 @@ from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg
 from coordinator.records.schema import MethodTable
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Choice
+from edge.protocol.options.base import Options
 from edge.protocol.payload import Layout
-
-
-class Options(BaseModel):
-    """Hyperparameters of a method; subclasses add fields, each with its range and meaning of 0.
-
-    ``title`` of a field is the paper's symbol.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    def check(self, blocks: int) -> None:
-        """Raise ValueError, naming the key, for values that are invalid for this number of blocks."""
-
-    def check_asynchronous(self) -> None:
-        """Raise ValueError, naming the key, for values that are invalid in asynchronous policies."""
-
-    def check_single_updates(self) -> None:
-        """The same for asynchronous policies whose server steps have one update each, such as fedasync."""
-
-
-def check_inner(key: str, noun: str, numbers: Sequence[int], blocks: int) -> None:
-    """ValueError, naming the key, unless these are distinct numbers in 1..M-1. ``noun``: for one of them."""
-    for m in numbers:
-        if not 1 <= m < blocks:
-            raise ValueError(f"{key}: {m} is not in 1..{blocks - 1}, the model has {blocks} blocks")
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(f"{key}: {list(numbers)} names a {noun} twice")
 
 
 def everything(options: Any) -> str:
@@ -158,8 +130,6 @@ class ObjectiveSpec:
     """Column of that table in the live table"""
     figure: MethodFigure | MethodMap | None = None
     """Figure of that table in the report"""
-    reads: tuple[str, ...] = ()
-    """Names of corrections' options that both sides get too"""
     compute: Callable[[ComputeContext], Compute] = fedavg_compute
     """The compute plan of a visit (`coordinator.methods.compute`)"""
     adaptation: Callable[[ComputeContext], Compute] = fedavg_compute
@@ -192,6 +162,10 @@ class ObjectiveSpec:
     """Accepted server optimizers, if the method makes a server step of its own; None: all"""
     incompatible: Mapping[str, str] = field(default_factory=dict)
     """Name of an incompatible correction -> reason, as a sentence"""
+    asynchronous: Callable[[Any], str | None] = lambda options: None
+    """options -> why asynchronous policies are refused, naming the key; None if they are not"""
+    single_updates: Callable[[Any], str | None] = lambda options: None
+    """The same for asynchronous policies whose server steps have one update each, such as fedasync"""
     evaluated: Literal["global", "clients"] = "global"
     """The global model is evaluated, or each client's own model, as a mean over clients"""
     kinds: tuple[str, ...] = ()
@@ -235,3 +209,7 @@ class CorrectionSpec:
     """Why the whole model must be sent in both directions in every visit, as a sentence; None if it need not"""
     incompatible: Mapping[str, str] = field(default_factory=dict)
     """Name of an incompatible correction -> reason, as a sentence"""
+    asynchronous: Callable[[Any], str | None] = lambda options: None
+    """options -> why asynchronous policies are refused, naming the key; None if they are not"""
+    single_updates: Callable[[Any], str | None] = lambda options: None
+    """The same for asynchronous policies whose server steps have one update each, such as fedasync"""

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import Options
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord, logged_means
 from coordinator.records.schema import EVALUATE, LEFTOVER, EvaluationRow, RoundRow, VisitRow
@@ -44,6 +43,7 @@ from costmodel.network.bandwidth import UP
 from costmodel.visits.work import Work
 from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes, shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads

@@ -14,7 +14,6 @@ from functools import cached_property
 from coordinator.aggregation.server import Download, Models
 from coordinator.methods.compute import ComputeContext, SharedContext, forward_passes
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import Options
 from coordinator.records import names
 from coordinator.records.schema import LEFTOVER
 from coordinator.rounds.budget import Cost
@@ -22,6 +21,7 @@ from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nomi
 from edge.protocol import codec
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice, further_values
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes, step_flops
 
 _Items = tuple[tuple[str, int], ...]

@@ -9,14 +9,12 @@ once per batch from streams of the method's own, so batches are FedAvg's. γ = 0
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from edge.data.augment import to_device
+from edge.protocol.options.mixup import MixupOptions
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, VisitContext
@@ -25,12 +23,14 @@ from edge.training.client_update import ClientUpdate, VisitContext
 class MixupUpdate(ClientUpdate):
     """One visit; FedAvg's, but for the loss."""
 
+    options: MixupOptions
+
     capturable = False
     """Each step has draws of its own."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: MixupOptions) -> None:
         super().__init__(options)
-        self.gamma: float = options["gamma"]
+        self.gamma: float = options.gamma
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start as FedAvg does, with both random streams."""

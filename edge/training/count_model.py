@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edge.data.registry import DataSet
 from edge.models.registry import model
 from edge.protocol.config import ModelConfig
+from edge.protocol.options.base import Options
 from edge.protocol.payload import Layout
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
@@ -73,7 +74,7 @@ class _PoolCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 def count_model(
     config: ModelConfig,
     dataset: DataSet,
-    wrapper: tuple[str, Mapping[str, Any]] | None = None,
+    wrapper: tuple[str, Options] | None = None,
     variants: Sequence[tuple[float, float]] = (),
 ) -> CountedModel:
     """Count a model on the images of a data set, none of which is read.

@@ -9,7 +9,6 @@ from typing import Literal
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, server_optimizer
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import Options
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
 from costmodel.fleet.devices import devices, networks
@@ -18,6 +17,7 @@ from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
 from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
+from edge.protocol.options.base import Options
 from edge.protocol.payload import BlockShape, Layout
 from edge.protocol.plugins import is_own
 from edge.protocol.portable import PORTABLE

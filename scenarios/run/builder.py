@@ -37,7 +37,7 @@ from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
-from edge.protocol.config import CPU, ComponentConfig, Job, ModelProfile
+from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.payload import BUFFERS, Layout, Payload
 from edge.protocol.portable import PORTABLE
@@ -187,10 +187,12 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         # With the paths of this machine's user, since workers may be another's.
         data=replace(scenario.data, root=root, partition=replace(scenario.data.partition, file=file)),
         train=scenario.train,
-        objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
+        objective=method.objective.client,
         wrap_model=method.objective.wrap_model(loaded.options),
         variants=method.objective.variants(loaded.options),
-        corrections=tuple(ComponentConfig(c.client, method.options_of(loaded.options, c)) for c in method.corrections),
+        corrections=tuple(correction.client for correction in method.corrections),
+        options_types=tuple(f"{kind.__module__}:{kind.__qualname__}" for kind in (p.options for p in method.parts)),
+        options_values=loaded.options.model_dump(),
         up=up,
         kept_blocks=kept_blocks,
         reports=method.reports,
@@ -322,7 +324,7 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
     setup = ServerContext(
         layout=description.layout,
         initial=initial,
-        options=method.options_of(loaded.options, method.objective),
+        options=loaded.options,
         weights=scenario.aggregate.weights,
         down=down,
         up=up,
@@ -335,11 +337,7 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
         train=scenario.train,
         store=ClientVectors(folder),
     )
-    parts = [
-        correction.server(replace(setup, options=method.options_of(loaded.options, correction)))
-        for correction in method.corrections
-        if correction.server
-    ]
+    parts = [correction.server(setup) for correction in method.corrections if correction.server]
     server_side = method.objective.server(setup, parts)
     server_side.store.expected = server_side.store_shapes()
     return server_side

@@ -28,10 +28,10 @@ from coordinator.rounds.run import FederatedRun
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, TaskGroup
-from edge.protocol.config import ComponentConfig, Job
+from edge.protocol.config import Job
 from edge.protocol.files import write_text
 from edge.protocol.home import shared
-from edge.protocol.messages import GLOBAL, LOCAL_MODEL, OWN_COMPONENT, SUBVALUE, Evaluate, Score, Train, Update
+from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
@@ -46,7 +46,6 @@ from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies.restored_run import copied_ledger, restored_run
 
-LOCAL_VISIT = "edge.training.measured_visit:MeasuredVisit"
 VISITS_PER_WORKER = 2
 """Local models per worker that are held at a time"""
 OPTIONS = "eval.metric_options."
@@ -177,8 +176,7 @@ def _measuring_job(job: Job, request: MeasureRequest) -> Job:
     own = replace(job, metrics=config.metrics, metric_options=config.metric_options, collects_vectors=True)
     if request.clients != "local":
         return own
-    objective = ComponentConfig(LOCAL_VISIT, {**job.objective.options, OWN_COMPONENT: job.objective.component})
-    return replace(own, objective=objective, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
+    return replace(own, is_measured=True, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
 
 
 @dataclass

@@ -100,7 +100,8 @@ def size(factor=1):
 """
 METHOD = """
 from pydantic import Field
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
+from edge.protocol.options.base import Options
 from edge.training.client_update import ClientUpdate, GradientCorrection
 
 

@@ -13,8 +13,9 @@ from pydantic import Field
 
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ObjectiveSpec
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Payload
 
 CLUSTER = "cluster"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
-from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.spec import ObjectiveSpec
+from edge.protocol.options.base import Options
 
 CLIENT = "tests.plugins.drawn_client"
 MOST_FORWARDS = 3
@@ -42,7 +42,7 @@ def two_phases(context: ComputeContext) -> Compute:
 
 def spec(name: str, client: str, **fields: object) -> ObjectiveSpec:
     """A spec of this client side."""
-    made = ObjectiveSpec(name, name, "a test", FedAvgOptions, "none", client=f"{CLIENT}:{client}")
+    made = ObjectiveSpec(name, name, "a test", Options, "none", client=f"{CLIENT}:{client}")
     return replace(made, **fields)  # type: ignore[arg-type]
 
 

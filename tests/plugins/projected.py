@@ -11,7 +11,8 @@ from dataclasses import replace
 from pydantic import Field
 
 from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ObjectiveSpec
+from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD
 
 CLIENT = "tests.plugins.projected_client"

@@ -9,10 +9,11 @@ from typing import Any
 
 from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerRow
 from coordinator.aggregation.server import Download, ServerStrategy
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ObjectiveSpec
 from edge.data.partition_registry import PartitionRow
 from edge.data.registry import DataSet
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import Floats
 from edge.protocol.plugins import PluginOptions
 

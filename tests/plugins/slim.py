@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
-from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.spec import ObjectiveSpec
+from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD
 
 VARIANTS: tuple[Variant, ...] = ((0.5, 1.0), (0.25, 0.5))
@@ -27,7 +27,7 @@ SPEC = ObjectiveSpec(
     name="slim",
     title="narrower models",
     source="a test",
-    options=FedAvgOptions,
+    options=Options,
     neutral="none",
     client="tests.plugins.slim_client:SlimUpdate",
     compute=compute,

@@ -22,7 +22,7 @@ from coordinator.aggregation.server import Download, Model, ServerContext, Serve
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import CorrectionSpec, Options
+from coordinator.methods.spec import CorrectionSpec
 from coordinator.rounds.budget import ROUNDS
 from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.synchronous import run_synchronous
@@ -31,6 +31,7 @@ from edge.models.registry import ModelRow
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD, MODEL, Floats, Payload, Vector, sha256
 from edge.training import client_update
 from edge.training.block_model import BlockModel

@@ -9,9 +9,9 @@ import pytest
 
 from coordinator.methods.compute import Compute, fedavg_passes
 from coordinator.methods.registry import resolve
-from coordinator.methods.spec import Options
 from coordinator.rounds.run import RunFailed
 from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.options.base import Options
 from tests.toy import Run, one_example, play
 
 TRAIN = TrainConfig(lr=0.1, batch=32, local_steps=7)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge.protocol import codec, messages
-from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
+from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.message_fields import PROTOCOL
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector, shapes
 
@@ -24,7 +24,8 @@ JOB = Job(
     model=ModelConfig("cnn"),
     data=DataConfig("digits", clients=3),
     train=TrainConfig(lr=0.05, local_steps=4),
-    objective=ComponentConfig("edge.methods.fedbr:ClientUpdate", {"lambda1": 0.5, "pathways": [1, 2], "detach": True}),
+    objective="edge.methods.fedbr:ClientUpdate",
+    options_values={"lambda1": 0.5, "pathways": [1, 2], "detach": True},
     up=("stem", "head"),
 )
 DESCRIPTION = ModelProfile(

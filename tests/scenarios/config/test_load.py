@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.methods import fedbr
 from coordinator.methods.fedavg import SPEC as FEDAVG
-from coordinator.methods.fedbr import FedBROptions
+from edge.protocol.options.fedbr import TUNED, FedBROptions
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.config.quantities import scenario_text
@@ -573,7 +572,7 @@ def test_toml_text_is_read_back_as_it_was(table: dict[str, Any]) -> None:
         (["model.name=resnet18"], ["model.name=resnet18", "model.norm=group"]),
         (
             ["method_options.preset=tuned"],
-            [f"method_options.{key}={str(value).lower()}" for key, value in fedbr.TUNED.items()],
+            [f"method_options.{key}={str(value).lower()}" for key, value in TUNED.items()],
         ),
     ],
 )
@@ -588,7 +587,7 @@ def test_a_default_or_preset_that_is_written_out_changes_no_chain(overrides: lis
 def test_a_preset_is_written_out_and_goes_with_no_other_values() -> None:
     tuned = "method_options.preset=tuned"
     options = load("digits", parse_all([tuned, "method_options.alpha=2", "method_options.detach=true"])).options
-    assert options.model_dump() == FedBROptions().model_dump() | dict(fedbr.TUNED) | {
+    assert options.model_dump() == FedBROptions().model_dump() | dict(TUNED) | {
         "preset": "tuned",
         "detach": True,
     }

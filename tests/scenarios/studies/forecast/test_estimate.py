@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.server import ServerExtension
-from coordinator.methods.spec import CorrectionSpec, Options
+from coordinator.methods.spec import CorrectionSpec
 from edge.protocol.config import ModelProfile
+from edge.protocol.options.base import Options
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
