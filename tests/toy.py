@@ -237,7 +237,7 @@ def loaded(
                 data.name,
                 clients=clients,
                 partition=partition,
-                validation=method.objective.validation if validation is None else validation,
+                validation=method.objective.evaluation.validation if validation is None else validation,
             ),
             "model": model,
             "train": replace(train, **{key: way for key, way in PLAIN.items() if getattr(train, key) is None}),
@@ -316,7 +316,7 @@ def federation(
         None if shuffle is None else np.random.default_rng(shuffle),
         [LocalTrainer(job) for _ in range(sites - 1)],
     )
-    ledger = Ledger(folder / "ledger.sqlite", None if again else "genesis", known.method.objective.table)
+    ledger = Ledger(folder / "ledger.sqlite", None if again else "genesis", known.method.objective.records.table)
     run, _ = builder.federated_run(
         known,
         job,

@@ -19,7 +19,7 @@ Subclasses of `ServerStrategy` can customise by overriding
 * ``observe``: statistics of an update's vectors that ``feedback`` needs;
 * ``accumulate`` and ``step``: how updates, one after another, become the next models. ``accumulate`` changes nothing
   that ``download`` reads, since other visits of the round may not have been sent yet. The spec of a subclass that
-  overrides ``accumulate``, ``observe``, ``weight`` or ``targets`` sets `needs_individual_updates`;
+  overrides ``accumulate``, ``observe``, ``weight`` or ``targets`` sets `individual_updates`;
 * ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, when they count, and when their times and
   losses are known;
 * ``replay_feedback`` and ``restore_in_flight``: the same bookkeeping in a resumed run;

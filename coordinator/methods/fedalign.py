@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec
 from edge.protocol.options.fedalign import FedAlignOptions, alignment_flops
 from edge.protocol.options.gradaug import channels
 from edge.protocol.payload import step_flops
@@ -54,7 +54,6 @@ SPEC = ObjectiveSpec(
     options=FedAlignOptions,
     neutral="weight = clip = 0",
     client="edge.methods.fedalign:FedAlignUpdate",
-    compute=compute,
-    variants=variants,
-    wrap_model=lambda options: "edge.methods.fedalign:aligned",
+    model=ModelChange(wrap_model=lambda options: "edge.methods.fedalign:aligned"),
+    costs=Costs(compute=compute, variants=variants),
 )

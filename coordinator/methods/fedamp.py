@@ -28,7 +28,7 @@ from coordinator.aggregation.server import (
     VisitFeedback,
 )
 from coordinator.methods.own_model import LAST, ONE_WRITER, OwnModelServer, PeerRow, peer_rows
-from coordinator.methods.spec import MethodMap, ObjectiveSpec
+from coordinator.methods.spec import MethodMap, ModelEvaluation, ObjectiveSpec, Records, Refusals, numbers_of_model
 from coordinator.records.client_vectors import StoredVectors
 from coordinator.records.schema import MethodTable
 from edge.protocol.messages import Choice
@@ -151,12 +151,9 @@ SPEC = ObjectiveSpec(
     neutral="none; lam = 0 trains each client alone",
     client="edge.methods.fedamp:FedAMPUpdate",
     server=FedAMPServer,
-    has_client_state=True,
-    table=MethodTable("fedamp", PeerRow),
-    figure=FIGURE,
-    server_optimizers=("plain",),
-    asynchronous=lambda options: ONE_WRITER.format("fedamp"),
-    needs_individual_updates=lambda options: True,
-    evaluated="clients",
-    has_global_model=False,
+    client_state=numbers_of_model,
+    individual_updates=lambda options: True,
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
+    records=Records(table=MethodTable("fedamp", PeerRow), figure=FIGURE),
+    refusals=Refusals(server_optimizers=("plain",), asynchronous=lambda options: ONE_WRITER.format("fedamp")),
 )

@@ -7,7 +7,7 @@ layers or reduction. The client side is `edge.methods.fedavg_fitnet`.
 from __future__ import annotations
 
 from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ObjectiveSpec
 from edge.protocol.options.fedavg_fitnet import FedAvgFitNetOptions
 
 
@@ -25,5 +25,5 @@ SPEC = ObjectiveSpec(
     options=FedAvgFitNetOptions,
     neutral="weight = 0, or layers = []",
     client="edge.methods.fedavg_fitnet:FedAvgFitNetUpdate",
-    compute=compute,
+    costs=Costs(compute=compute),
 )

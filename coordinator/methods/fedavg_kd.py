@@ -7,7 +7,7 @@ temperature; the defaults are those of Flower's reproduction of FedMLB. The clie
 from __future__ import annotations
 
 from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ObjectiveSpec
 from edge.protocol.options.fedavg_kd import FedAvgKDOptions
 
 
@@ -23,5 +23,5 @@ SPEC = ObjectiveSpec(
     options=FedAvgKDOptions,
     neutral="weight = 0",
     client="edge.methods.fedavg_kd:FedAvgKDUpdate",
-    compute=compute,
+    costs=Costs(compute=compute),
 )

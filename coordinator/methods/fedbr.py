@@ -32,7 +32,7 @@ from coordinator.methods.compute import (
     trained,
 )
 from coordinator.methods.gmbs import CHOICES, ChoiceRow, Gmbs, normalise, reward
-from coordinator.methods.spec import MethodFigure, ObjectiveSpec, ProgressColumn
+from coordinator.methods.spec import Costs, MethodFigure, ObjectiveSpec, ProgressColumn, Records, Refusals, Traffic
 from edge.protocol.messages import Choice, Update
 from edge.protocol.options.fedbr import FedBROptions
 from edge.protocol.payload import MODEL, Layout, Payload, Vector
@@ -289,17 +289,15 @@ SPEC = ObjectiveSpec(
     neutral="period = 0 and lambda1 = lambda2 = 0, against FedAvg with uniform weights",
     client="edge.methods.fedbr:FedBRUpdate",
     server=FedBRServer,
-    down=lambda options: None,
-    kept_blocks=kept_blocks,
-    choices=("alpha", "full"),
-    reports=("drop",),
-    table=CHOICES,
-    progress=ProgressColumn("alpha", lambda blocks: range(1, blocks)),
-    figure=FIGURE,
-    compute=compute,
-    nominal_alpha=lambda blocks, options, choice: choice["alpha"],
-    nominal_period=lambda options: options.period,
     weights="uniform",
-    needs_individual_updates=lambda options: options.deviation == "model",
-    asynchronous=refused_without_rounds,
+    reports=("drop",),
+    individual_updates=lambda options: options.deviation == "model",
+    traffic=Traffic(down=lambda options: None, kept_blocks=kept_blocks, choices=("alpha", "full")),
+    costs=Costs(
+        compute=compute,
+        nominal_alpha=lambda blocks, options, choice: choice["alpha"],
+        nominal_period=lambda options: options.period,
+    ),
+    records=Records(table=CHOICES, progress=ProgressColumn("alpha", lambda blocks: range(1, blocks)), figure=FIGURE),
+    refusals=Refusals(asynchronous=refused_without_rounds),
 )

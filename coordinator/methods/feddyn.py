@@ -16,7 +16,7 @@ import numpy as np
 
 from coordinator.aggregation.server import Model, ServerContext, ServerExtension, State
 from coordinator.aggregation.weighted_sum import WeightedSum
-from coordinator.methods.spec import CorrectionSpec
+from coordinator.methods.spec import CorrectionSpec, Refusals, numbers_of_model
 from edge.protocol.messages import Update
 from edge.protocol.options.feddyn import FedDynOptions
 from edge.protocol.payload import BUFFERS, MODEL, Vector
@@ -67,17 +67,21 @@ SPEC = CorrectionSpec(
     neutral="none; a client's very first step is the objective's alone",
     client="edge.methods.feddyn:FedDynCorrection",
     server=FedDynExtension,
-    has_client_state=True,
-    needs_individual_updates=True,
-    server_optimizers=("plain",),
-    # λ_i refers to the model that a client downloaded, h to the one that the server steps from.
-    asynchronous=lambda options: (
-        "rounds.policy: feddyn's server steps from the model that all clients of a round were sent, and asynchronous "
-        "policies have no such rounds"
+    client_state=numbers_of_model,
+    individual_updates=lambda options: True,
+    refusals=Refusals(
+        server_optimizers=("plain",),
+        # λ_i refers to the model that a client downloaded, h to the one that the server steps from.
+        asynchronous=lambda options: (
+            "rounds.policy: feddyn's server steps from the model that all clients of a round were sent, and "
+            "asynchronous policies have no such rounds"
+        ),
+        partial_models=lambda options: (
+            "feddyn's terms and its server step need the whole model that a visit starts from"
+        ),
+        corrections={
+            "scaffold": "scaffold and feddyn both correct the same client drift, so each would learn from gradients "
+            "that the other has corrected; join one of them"
+        },
     ),
-    needs_full_model=lambda options: "feddyn's terms and its server step need the whole model that a visit starts from",
-    incompatible={
-        "scaffold": "scaffold and feddyn both correct the same client drift, so each would learn from gradients that "
-        "the other has corrected; join one of them"
-    },
 )

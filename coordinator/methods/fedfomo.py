@@ -37,7 +37,7 @@ from coordinator.aggregation.server import (
 )
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_compute, forward_passes
 from coordinator.methods.own_model import LAST, ONE_WRITER, OwnModelServer, PeerRow, peer_rows
-from coordinator.methods.spec import MethodMap, ObjectiveSpec
+from coordinator.methods.spec import Costs, MethodMap, ModelEvaluation, ObjectiveSpec, Records, Refusals, Traffic
 from coordinator.records.client_vectors import StoredVectors
 from coordinator.records.schema import MethodTable
 from edge.protocol.messages import Choice, Update
@@ -197,19 +197,13 @@ SPEC = ObjectiveSpec(
     neutral="none; peers = 0 trains each client alone",
     client="edge.methods.fedfomo:FedFomoUpdate",
     server=FedFomoServer,
-    down=lambda options: None,
-    kept_blocks=lambda layout, down, options: (),
-    has_client_state=True,
-    state_numbers=state_numbers,
-    validation=0.2,
-    uses_validation=lambda options: options.peers > 0,
-    choices=(FIRST, PEERS),
-    table=MethodTable("fedfomo", PeerRow),
-    figure=FIGURE,
-    compute=compute,
-    server_optimizers=("plain",),
-    asynchronous=lambda options: ONE_WRITER.format("fedfomo"),
-    needs_individual_updates=lambda options: True,
-    evaluated="clients",
-    has_global_model=False,
+    client_state=state_numbers,
+    individual_updates=lambda options: True,
+    traffic=Traffic(down=lambda options: None, kept_blocks=lambda layout, down, options: (), choices=(FIRST, PEERS)),
+    costs=Costs(compute=compute),
+    evaluation=ModelEvaluation(
+        validation=0.2, uses_validation=lambda options: options.peers > 0, on="clients", has_global_model=False
+    ),
+    records=Records(table=MethodTable("fedfomo", PeerRow), figure=FIGURE),
+    refusals=Refusals(server_optimizers=("plain",), asynchronous=lambda options: ONE_WRITER.format("fedfomo")),
 )

@@ -14,7 +14,7 @@ import numpy as np
 from coordinator.aggregation.server import Model, Models, ServerContext, ServerExtension, ServerStrategy, State
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ObjectiveSpec, Traffic
 from edge.protocol.messages import Choice
 from edge.protocol.options.fedgkd import FedGKDOptions
 from edge.protocol.payload import TEACHER, Payload, Vector
@@ -101,6 +101,6 @@ SPEC = ObjectiveSpec(
     neutral="weight = 0",
     client="edge.methods.fedgkd:FedGKDUpdate",
     server=FedGKDServer,
-    choices=("distil",),
-    compute=compute,
+    traffic=Traffic(choices=("distil",)),
+    costs=Costs(compute=compute),
 )

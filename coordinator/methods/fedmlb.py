@@ -7,7 +7,7 @@ https://arxiv.org/abs/2207.06936. The client side is `edge.methods.fedmlb`.
 from __future__ import annotations
 
 from coordinator.methods.compute import Compute, ComputeContext, add_frozen_suffix, fedavg_passes, trained
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ObjectiveSpec
 from edge.protocol.options.fedmlb import FedMLBOptions
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT
 
@@ -39,6 +39,5 @@ SPEC = ObjectiveSpec(
     options=FedMLBOptions,
     neutral="lambda1 = lambda2 = 0, or pathways = []",
     client="edge.methods.fedmlb:FedMLBUpdate",
-    compute=compute,
-    nominal_alpha=lambda blocks, options, choice: blocks - 1,
+    costs=Costs(compute=compute, nominal_alpha=lambda blocks, options, choice: blocks - 1),
 )

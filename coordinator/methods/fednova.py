@@ -77,5 +77,5 @@ SPEC = ObjectiveSpec(
     client="edge.methods.fednova:FedNovaUpdate",
     server=FedNovaServer,
     reports=("normaliser",),
-    needs_individual_updates=lambda options: True,
+    individual_updates=lambda options: True,
 )

@@ -7,7 +7,7 @@ NeurIPS 2022, https://arxiv.org/abs/2106.03097. The client side is `edge.methods
 from __future__ import annotations
 
 from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ObjectiveSpec
 from edge.protocol.options.fedntd import FedNTDOptions
 
 
@@ -23,5 +23,5 @@ SPEC = ObjectiveSpec(
     options=FedNTDOptions,
     neutral="ce_weight = 1 and weight = 0",
     client="edge.methods.fedntd:FedNTDUpdate",
-    compute=compute,
+    costs=Costs(compute=compute),
 )

@@ -11,7 +11,7 @@ vectors are still sent.
 
 from __future__ import annotations
 
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import ModelEvaluation, ObjectiveSpec, Traffic
 from edge.protocol.options.fedper import FedPerOptions
 
 
@@ -26,8 +26,6 @@ SPEC = ObjectiveSpec(
     source="Arivazhagan, Aggarwal, Singh and Choudhary, 2019",
     options=FedPerOptions,
     neutral="layers = 0",
-    down=base,
-    up=base,
-    evaluated="clients",
-    has_global_model=False,
+    traffic=Traffic(down=base, up=base),
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
 )

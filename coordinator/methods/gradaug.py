@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec
 from edge.protocol.options.gradaug import SUBNETWORKS, GradAugOptions, draw_subnetworks, widths_from
 from edge.protocol.payload import step_flops
 
@@ -45,7 +45,6 @@ SPEC = ObjectiveSpec(
     options=GradAugOptions,
     neutral="subnets = 0, or weight = 0",
     client="edge.methods.gradaug:GradAugUpdate",
-    compute=compute,
-    variants=variants,
-    wrap_model=lambda options: "edge.training.slimmable:slimmable",
+    model=ModelChange(wrap_model=lambda options: "edge.training.slimmable:slimmable"),
+    costs=Costs(compute=compute, variants=variants),
 )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy, VisitFeedback
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
-from coordinator.methods.spec import MethodMap, ObjectiveSpec
+from coordinator.methods.spec import Costs, MethodMap, ModelChange, ModelEvaluation, ObjectiveSpec, Records
 from coordinator.records.schema import MethodTable
 from edge.protocol.messages import Choice, Update
 from edge.protocol.options.ifca import IFCAOptions
@@ -122,12 +122,9 @@ SPEC = ObjectiveSpec(
     neutral="models = 1",
     client="edge.methods.ifca:IFCAUpdate",
     server=IFCAServer,
-    initial_models=lambda options: options.models,
     reports=(CLUSTER,),
-    table=MethodTable("ifca", ClusterRow, reports={CLUSTER: CLUSTER}),
-    figure=FIGURE,
-    compute=compute,
-    evaluation_forwards=choosing_forwards,
-    evaluated="clients",
-    has_global_model=False,
+    model=ModelChange(initial_models=lambda options: options.models),
+    costs=Costs(compute=compute, evaluation_forwards=choosing_forwards),
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
+    records=Records(table=MethodTable("ifca", ClusterRow, reports={CLUSTER: CLUSTER}), figure=FIGURE),
 )

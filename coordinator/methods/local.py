@@ -10,7 +10,7 @@ are charged (``eval.charged``), their messages are.
 from __future__ import annotations
 
 from coordinator.aggregation.block_exchange import NOTHING
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import ModelEvaluation, ObjectiveSpec, Traffic
 from edge.protocol.options.base import Options
 
 
@@ -25,9 +25,6 @@ SPEC = ObjectiveSpec(
     source="baseline of personalised methods",
     options=Options,
     neutral="one client",
-    down=nothing,
-    up=nothing,
-    contacts_server=False,
-    evaluated="clients",
-    has_global_model=False,
+    traffic=Traffic(down=nothing, up=nothing, contacts_server=False),
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
 )

@@ -7,7 +7,7 @@ https://arxiv.org/abs/2111.14213). The client side is `edge.methods.mixup`, the 
 
 from __future__ import annotations
 
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import ObjectiveSpec, Refusals
 from edge.protocol.options.mixup import MixupOptions
 
 SPEC = ObjectiveSpec(
@@ -17,5 +17,5 @@ SPEC = ObjectiveSpec(
     options=MixupOptions,
     neutral="gamma = 0",
     client="edge.methods.mixup:MixupUpdate",
-    kinds=("image", "features"),
+    refusals=Refusals(kinds=("image", "features")),
 )

@@ -12,7 +12,7 @@ the projection.
 from __future__ import annotations
 
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, trained
-from coordinator.methods.spec import ObjectiveSpec, numbers_of_model
+from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec, numbers_of_model
 from edge.protocol.options.moon import MoonOptions
 from edge.protocol.payload import FORWARD, BlockShape, Layout
 
@@ -56,10 +56,11 @@ SPEC = ObjectiveSpec(
     options=MoonOptions,
     neutral="weight = 0, against FedAvg on the model with the projection",
     client="edge.methods.moon:MoonUpdate",
-    has_client_state=True,
-    state_numbers=state_numbers,
-    compute=compute,
-    wrap_model=lambda options: "edge.methods.moon:projected",
-    wrapped_blocks=wrapped_blocks,
-    wrapped_layout=projected_layout,
+    client_state=state_numbers,
+    model=ModelChange(
+        wrap_model=lambda options: "edge.methods.moon:projected",
+        wrapped_blocks=wrapped_blocks,
+        wrapped_layout=projected_layout,
+    ),
+    costs=Costs(compute=compute),
 )

@@ -24,7 +24,16 @@ import numpy as np
 from coordinator.aggregation.block_exchange import EVERYTHING
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy, VisitFeedback
 from coordinator.methods.compute import Compute, ComputeContext, PassCounts, fedavg_compute
-from coordinator.methods.spec import MethodMap, ObjectiveSpec
+from coordinator.methods.spec import (
+    Costs,
+    MethodMap,
+    ModelChange,
+    ModelEvaluation,
+    ObjectiveSpec,
+    Records,
+    Refusals,
+    Traffic,
+)
 from coordinator.records.schema import MethodTable
 from edge.protocol.config import TrainingPlan
 from edge.protocol.messages import Update
@@ -228,23 +237,21 @@ SPEC = ObjectiveSpec(
     neutral="branches = 1",
     client="edge.methods.pfedmb:PFedMBUpdate",
     server=PFedMBServer,
-    down=exchanged,
-    up=exchanged,
-    kept_blocks=kept_blocks,
-    by_layer=lambda options: options.branches > 1,
-    table=MethodTable("pfedmb", BranchWeightRow),
-    figure=FIGURE,
-    compute=compute,
-    adaptation=adaptation,
-    wrap_model=wrap_model,
-    wrapped_layout=branched_layout,
-    incompatible={
-        "scaffold": "scaffold corrects the drift from one common gradient, but with pfedmb each client mixes the "
-        "branches, and so scales their gradients, in its own way",
-        "feddyn": "feddyn's server step needs the mean of all clients' models, but pfedmb averages each branch with "
-        "other weights",
-    },
-    needs_individual_updates=lambda options: True,
-    single_updates=refused_with_single_updates,
-    evaluated="clients",
+    individual_updates=lambda options: True,
+    traffic=Traffic(
+        down=exchanged, up=exchanged, kept_blocks=kept_blocks, by_layer=lambda options: options.branches > 1
+    ),
+    model=ModelChange(wrap_model=wrap_model, wrapped_layout=branched_layout),
+    costs=Costs(compute=compute, adaptation=adaptation),
+    evaluation=ModelEvaluation(on="clients"),
+    records=Records(table=MethodTable("pfedmb", BranchWeightRow), figure=FIGURE),
+    refusals=Refusals(
+        corrections={
+            "scaffold": "scaffold corrects the drift from one common gradient, but with pfedmb each client mixes the "
+            "branches, and so scales their gradients, in its own way",
+            "feddyn": "feddyn's server step needs the mean of all clients' models, but pfedmb averages each branch "
+            "with other weights",
+        },
+        single_updates=refused_with_single_updates,
+    ),
 )

@@ -37,7 +37,7 @@ from coordinator.aggregation.server import (
     State,
 )
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, trained
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ModelEvaluation, ObjectiveSpec, Refusals, numbers_of_model
 from edge.protocol.options.pfedme import PFedMeOptions
 from edge.protocol.payload import BUFFERS, Payload, Vector
 
@@ -105,12 +105,14 @@ SPEC = ObjectiveSpec(
     neutral="inner_steps = 1 and lam * outer_lr = 1",
     client="edge.methods.pfedme:PFedMeUpdate",
     server=PFedMeServer,
-    has_client_state=True,
-    compute=compute,
     weights="uniform",
-    server_optimizers=("plain",),
-    incompatible={
-        "scaffold": "scaffold's control variates are changes of the trained model, but pfedme uploads another one",
-    },
-    evaluated="clients",
+    client_state=numbers_of_model,
+    costs=Costs(compute=compute),
+    evaluation=ModelEvaluation(on="clients"),
+    refusals=Refusals(
+        server_optimizers=("plain",),
+        corrections={
+            "scaffold": "scaffold's control variates are changes of the trained model, but pfedme uploads another one",
+        },
+    ),
 )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.server import Model, ServerContext, ServerExtension, State
 from coordinator.aggregation.weighted_sum import WeightedSum
-from coordinator.methods.spec import CorrectionSpec
+from coordinator.methods.spec import CorrectionSpec, Refusals, numbers_of_model
 from edge.protocol.messages import Update
 from edge.protocol.options.scaffold import ScaffoldOptions
 from edge.protocol.payload import BUFFERS, CONTROL, MODEL, Payload, Vector
@@ -117,8 +117,7 @@ SPEC = CorrectionSpec(
     neutral="none; the first round is the objective alone",
     client="edge.methods.scaffold:ScaffoldCorrection",
     server=ScaffoldExtension,
-    has_client_state=True,
-    needs_individual_updates=True,
-    needs_full_model=needs_full_model,
-    asynchronous=refused_without_rounds,
+    client_state=numbers_of_model,
+    individual_updates=lambda options: True,
+    refusals=Refusals(partial_models=needs_full_model, asynchronous=refused_without_rounds),
 )

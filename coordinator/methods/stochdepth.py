@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_compute
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec, Records
 from edge.protocol.config import ModelProfile
 from edge.protocol.options.stochdepth import DRAWS, StochasticDepthOptions, keep_probabilities
 
@@ -42,7 +42,9 @@ SPEC = ObjectiveSpec(
     options=StochasticDepthOptions,
     neutral="keep_last = 1",
     client="edge.methods.stochdepth:StochasticDepthUpdate",
-    wrap_model=lambda options: None if options.keep_last == 1 else "edge.methods.stochdepth:with_keep_probabilities",
-    compute=compute,
-    note=note,
+    model=ModelChange(
+        wrap_model=lambda options: None if options.keep_last == 1 else "edge.methods.stochdepth:with_keep_probabilities"
+    ),
+    costs=Costs(compute=compute),
+    records=Records(note=note),
 )

@@ -206,7 +206,7 @@ class FederatedRun:
     def prepare_download_only(self, client: int, round: int) -> PlannedVisit:
         """Plan a visit that only downloads the whole model."""
         model = self.server.select(self.description.layout.keys())
-        dispatch = Download(client, model, dict.fromkeys(self.method.objective.choices, 0))
+        dispatch = Download(client, model, dict.fromkeys(self.method.objective.traffic.choices, 0))
         price, down = self.pricing.download_only(), shapes(model)
         return PlannedVisit(self.visits, round, round, 0.0, dispatch, "listen", price, down)
 
@@ -352,7 +352,7 @@ class FederatedRun:
     def _report(self, pending: PendingCommit, row: RoundRow) -> None:
         down, up = self.committed.bytes_down + row.bytes_down, self.committed.bytes_up + row.bytes_up
         self.committed = RunTotals(pending.rounds, pending.virtual_seconds, down, up, row.model_sha256)
-        progress = self.method.objective.progress
+        progress = self.method.objective.records.progress
         chosen = [] if progress is None else [getattr(row, progress.column) for row in pending.record.method_rows]
         logged = logged_means(pending.record.logged)
         self.on_round(RoundFinished(row, pending.rounds, down, up, Counter(chosen), logged))

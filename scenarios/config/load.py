@@ -341,7 +341,7 @@ def _with_validation(scenario: Scenario, raw: Mapping[str, Any], method: Method)
     given = raw.get("data")
     if isinstance(given, Mapping) and "validation" in given:
         return scenario
-    data = replace(scenario.data, validation=method.objective.validation)
+    data = replace(scenario.data, validation=method.objective.evaluation.validation)
     return scenario.model_copy(update={"data": data})
 
 

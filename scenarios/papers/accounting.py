@@ -53,9 +53,9 @@ def of_row(name: str, overrides: Sequence[str], model: str, data: str, models: i
     given = (override.partition("=") for override in overrides if override.startswith(OPTION))
     options = method.options.model_validate({key.removeprefix(OPTION): json.loads(value) for key, _, value in given})
     spec = method.objective
-    wrapper = spec.wrap_model(options)
+    wrapper = spec.model.wrap_model(options)
     given_wrapper = None if wrapper is None else (wrapper, options)
-    return account(method, options, _counted(model, data, given_wrapper, spec.variants(options)), models)
+    return account(method, options, _counted(model, data, given_wrapper, spec.costs.variants(options)), models)
 
 
 @cache
@@ -107,7 +107,7 @@ def _flops(method: Method, options: Options, counted: CountedModel, read: Callab
     visits: list[float] = []
     for client in range(VISITS):
         context = _context(method, options, counted, read, client)
-        compute = method.objective.compute(context)
+        compute = method.objective.costs.compute(context)
         passes = _whole(compute.passes / context.samples) if read is _forward else compute.passes / context.samples
         visits.append(float((passes * context.flops).sum()) + compute.further_flops / context.samples)
         if visits[-2:] == [visits[-1]] * 2:
@@ -128,7 +128,7 @@ def _context(
     return ComputeContext(
         counted.layout,
         options,
-        dict.fromkeys(spec.choices, len(counted.layout) - 1),
+        dict.fromkeys(spec.traffic.choices, len(counted.layout) - 1),
         TRAIN,
         TRAIN.plan(STEPS * TRAIN.batch),
         samples=STEPS * TRAIN.batch,

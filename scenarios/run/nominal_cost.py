@@ -25,4 +25,4 @@ def _has_own(method: str) -> bool:
 
 def is_charged(spec: ObjectiveSpec) -> bool:
     """Whether a method has a nominal period."""
-    return spec.nominal_period(spec.options()) is not None
+    return spec.costs.nominal_period(spec.options()) is not None

@@ -40,9 +40,9 @@ def record(method: Method) -> dict[str, Any]:
     spec = method.objective
     own = OwnMethod(
         nominal_cost.is_charged(spec),
-        None if spec.table is None else spec.table.name,
-        spec.figure if isinstance(spec.figure, MethodFigure) else None,
-        spec.figure if isinstance(spec.figure, MethodMap) else None,
+        None if spec.records.table is None else spec.records.table.name,
+        spec.records.figure if isinstance(spec.records.figure, MethodFigure) else None,
+        spec.records.figure if isinstance(spec.records.figure, MethodMap) else None,
     )
     return {KEY: asdict(own)}
 

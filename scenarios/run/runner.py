@@ -232,7 +232,7 @@ class _Maker:
     @contextlib.contextmanager
     def _ledger(self, chain: str, resumed: bool) -> Iterator[Ledger]:
         """The ledger of the run, new or resumed; ScenarioError for one whose hash chain begins otherwise."""
-        genesis, table = None if resumed else chain, self.loaded.method.objective.table
+        genesis, table = None if resumed else chain, self.loaded.method.objective.records.table
         path = self.held.path / LEDGER
         ledger = Ledger(path, genesis, table, self.loaded.scenario.checkpoints, self.held.check)
         with contextlib.closing(ledger):

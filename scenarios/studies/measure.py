@@ -90,7 +90,7 @@ def plan(
             raise ScenarioError(f"{key}: no metric of --metrics {metrics} has options of that name")
         given.setdefault(name, {})[option] = value
     options = {row.name: _options(row.name, row.options, given) for row in rows if row.options is not None}
-    own = loaded.method.objective.has_global_model
+    own = loaded.method.objective.evaluation.has_global_model
     if clients not in (None, "local", "evaluated", "none"):
         raise ScenarioError(f"--clients {clients}: must be local, evaluated or none")
     models: Any = clients or ("local" if own else "evaluated")
@@ -263,7 +263,7 @@ class _Measuring:
     def _server_models(self) -> dict[str, Model]:
         """The models that can be evaluated: the global one, or several whole ones."""
         server, keys = self.run.server, set(self.run.description.layout.sizes)
-        if self.request.loaded.method.objective.has_global_model:
+        if self.request.loaded.method.objective.evaluation.has_global_model:
             return {"global": server.global_evaluation_model()[MODEL]}
         return {name: model for name, model in server.models.items() if model.keys() >= keys and len(server.models) > 1}
 

@@ -39,7 +39,7 @@ def copied_ledger(loaded: Loaded, round: int, folder: Path, place: Path) -> Ledg
         contextlib.closing(sqlite3.connect(copy)) as target,
     ):
         source.backup(target, pages=COPIED_PAGES)
-    ledger = Ledger(copy, None, loaded.method.objective.table)
+    ledger = Ledger(copy, None, loaded.method.objective.records.table)
     ledger.truncate_after(round)
     files = [(CHECKPOINTS, name) for number, name, _ in ledger.checkpoints() if number == round]
     files += [(STATE, name) for name, _ in ledger.client_states(round).values()]

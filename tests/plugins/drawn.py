@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ObjectiveSpec
 from edge.protocol.options.base import Options
 
 CLIENT = "tests.plugins.drawn_client"
@@ -46,10 +46,12 @@ def spec(name: str, client: str, **fields: object) -> ObjectiveSpec:
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
-DRAWN = spec("drawn", "DrawnForwards", compute=drawn)
-EXPECTED = spec("expected", "DrawnForwards", compute=expected)
-TOO_LITTLE = spec("too-little", "DrawnForwards", compute=too_little)
-TWO_PHASES = spec("two-phases", "TwoPhases", compute=two_phases)
+DRAWN = spec("drawn", "DrawnForwards", costs=Costs(compute=drawn))
+EXPECTED = spec("expected", "DrawnForwards", costs=Costs(compute=expected))
+TOO_LITTLE = spec("too-little", "DrawnForwards", costs=Costs(compute=too_little))
+TWO_PHASES = spec("two-phases", "TwoPhases", costs=Costs(compute=two_phases))
 ONE_FORESEEN = spec(
-    "one-foreseen", "TwoPhases", compute=lambda context: replace(two_phases(context), steps=context.plan.steps)
+    "one-foreseen",
+    "TwoPhases",
+    costs=Costs(compute=lambda context: replace(two_phases(context), steps=context.plan.steps)),
 )

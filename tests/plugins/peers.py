@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from coordinator.aggregation.server import Download, Models, ServerStrategy
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import ModelEvaluation, ObjectiveSpec
 from coordinator.records.client_vectors import StoredVectors
 from edge.protocol.messages import Update
 from edge.protocol.options.base import Options
@@ -88,6 +88,5 @@ SPEC = ObjectiveSpec(
     options=PeerOptions,
     neutral="none",
     server=PeerServer,
-    evaluated="clients",
-    has_global_model=False,
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
 )

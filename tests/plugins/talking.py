@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Traffic
 from edge.protocol.messages import Choice
 from edge.protocol.options.base import Options
 
@@ -53,7 +53,7 @@ SPEC = ObjectiveSpec(
     neutral="none",
     client="tests.plugins.talking_client:Talking",
     server=TalkingServer,
-    choices=("mu",),
+    traffic=Traffic(choices=("mu",)),
 )
 CORRECTION = CorrectionSpec(
     *("also-talking", "logs, too", "a test", Options, "none", "tests.plugins.talking_client:AlsoTalking"),

@@ -20,7 +20,7 @@ from coordinator.aggregation.server import Model, ServerExtension, State
 from coordinator.methods.fedavg import SPEC as FEDAVG
 from coordinator.methods.fedbr import SPEC as FEDBR
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import CorrectionSpec
+from coordinator.methods.spec import CorrectionSpec, numbers_of_model
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.store import read
 from coordinator.rounds.budget import BYTES, CLIENTS, JOULES, ROUNDS, SECONDS, Cost, RunLimits
@@ -395,7 +395,7 @@ class TallyPart(ServerExtension):
         return {"used": np.array(self.used)}
 
 
-TALLY = CorrectionSpec("tally", "tally", "a test", Options, "", f"{__name__}:Tally", TallyPart, True)
+TALLY = CorrectionSpec("tally", "tally", "a test", Options, "", f"{__name__}:Tally", TallyPart, numbers_of_model)
 
 
 @both

@@ -135,7 +135,7 @@ def test_the_projection_of_a_resnet18_is_512_512_256() -> None:
     assert [name for name, _ in blocks] == ["stem", "stage1", "stage2", "stage3", "stage4", "projection", "head"]
     sizes = {name: numbers(module) for name, module in blocks}
     assert (sizes["projection"], sizes["head"]) == (512 * 512 + 512 + 512 * 256 + 256, 256 * 100 + 100)
-    layout = SPEC.wrapped_layout(_layout_of("resnet18"), MoonOptions())
+    layout = SPEC.model.wrapped_layout(_layout_of("resnet18"), MoonOptions())
     assert {block.name: block.params for block in layout.blocks} == sizes
 
 
@@ -168,7 +168,7 @@ def test_a_model_without_a_linear_head_is_refused() -> None:
 
 
 def test_two_more_models_run_forward_to_the_projection() -> None:
-    passes = SPEC.compute(one_example(4, np.zeros((4, PASS_TYPES)), MoonOptions())).passes
+    passes = SPEC.costs.compute(one_example(4, np.zeros((4, PASS_TYPES)), MoonOptions())).passes
     assert passes[:, FORWARD].tolist() == [3, 3, 3, 1]
     passes[:-1, FORWARD] -= 2
     assert np.array_equal(passes, fedavg_passes(4))

@@ -83,7 +83,7 @@ def test_a_row_foresees_the_flops_of_a_step(
     net.executed[:] = 0
     with FlopCounterMode(display=False) as counter:
         torch.autograd.backward(client_side.loss(net, x, torch.tensor([0, 1])))
-    foreseen = row.compute(one_example(4, np.zeros((4, PASS_TYPES)), chosen, choice)).passes
+    foreseen = row.costs.compute(one_example(4, np.zeros((4, PASS_TYPES)), chosen, choice)).passes
     assert (net.executed == 2 * foreseen).all()
     assert counter.get_total_flops() == 2 * (foreseen * flops_per_example(make, shape)).sum()
 
@@ -106,7 +106,7 @@ def test_the_exact_drop_runs_all_local_data_forward_twice() -> None:
     client_side.end(net, visit(net))
     # The visit's client holds one batch of 8.
     context = one_example(4, np.zeros((4, PASS_TYPES)), chosen, choice)
-    twice = method.objective.compute(replace(context, samples=8, plan=TrainingPlan(0, 0, 0))).passes
+    twice = method.objective.costs.compute(replace(context, samples=8, plan=TrainingPlan(0, 0, 0))).passes
     assert (net.executed == twice).all()
     assert net.executed.sum() == 2 * 8 * 4
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.methods.fedavg import SPEC as FEDAVG
+from coordinator.methods.spec import ModelEvaluation
 from edge.protocol.options.fedbr import TUNED, FedBROptions
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
@@ -365,7 +366,7 @@ def test_options_of_metrics_are_told_apart_by_name_and_so_overlaid(tmp_path: Pat
     assert (options["pairs"], options["batch"]) == ("distinct", 2)
 
 
-SCORED_BY_CLIENT = replace(FEDAVG, name="scored-by-client", evaluated="clients")
+SCORED_BY_CLIENT = replace(FEDAVG, name="scored-by-client", evaluation=ModelEvaluation(on="clients"))
 
 
 def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_of_the_global_set(
