@@ -18,13 +18,8 @@ from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, 
 from coordinator.methods.spec import Costs, MethodMap, ModelChange, ModelEvaluation, ObjectiveSpec, Records
 from coordinator.records.schema import MethodTable
 from edge.protocol.messages import Choice, Update
-from edge.protocol.options.ifca import IFCAOptions
+from edge.protocol.options.ifca import CLUSTER, SHARED, IFCAOptions
 from edge.protocol.payload import MODEL, Payload
-
-CLUSTER = "cluster"
-"""Cluster j is model, and slot of a download, ``cluster{j}``."""
-SHARED = "shared"
-"""Model and slot of the blocks that all clusters share"""
 
 
 class ClusterRow(NamedTuple):

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, trained
 from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec, numbers_of_model
-from edge.protocol.options.moon import MoonOptions
+from edge.protocol.options.moon import PROJECTION, MoonOptions
 from edge.protocol.payload import FORWARD, BlockShape, Layout
 
-PROJECTION = "projection"
-"""Name of the added block"""
 PRICED_CLASSES = 100
 """Of the model that methods are priced for (`projected_layout`)"""
 

@@ -27,10 +27,6 @@ class FedMLBUpdate(ClientUpdate):
     capturable = True
     """The frozen model's address is fixed, and steps depend on options alone."""
 
-    def __init__(self, options: FedMLBOptions) -> None:
-        super().__init__(options)
-        self.local_first = options.order == "LG"
-
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start from the received model and freeze a copy of it, with the parts that are never exchanged."""
         super().begin(net, down, state, visit)
@@ -51,7 +47,7 @@ class FedMLBUpdate(ClientUpdate):
         """All pathways on the same batch, the local prefix computed once."""
         features = net.features(x)
         main, form = features[-1], self.visit.pathways
-        if self.local_first:
+        if self.options.order == "LG":
             hybrids = local_to_global(self.frozen, features, self.pathways, form)
         else:
             hybrids = global_to_local(net, self.frozen, x, main, self.pathways, form)

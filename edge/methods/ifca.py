@@ -13,13 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from edge.protocol.options.ifca import IFCAOptions
+from edge.protocol.options.ifca import CLUSTER, SHARED, IFCAOptions
 from edge.protocol.payload import MODEL, Payload, Vector
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, Clients, ClientUpdate, VisitContext, mean_loss
 
-CLUSTER = "cluster"
-SHARED = "shared"
 MOST_DRAWS = 50
 
 

@@ -28,10 +28,6 @@ class MixupUpdate(ClientUpdate):
     capturable = False
     """Each step has draws of its own."""
 
-    def __init__(self, options: MixupOptions) -> None:
-        super().__init__(options)
-        self.gamma: float = options.gamma
-
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start as FedAvg does, with both random streams."""
         super().begin(net, down, state, visit)
@@ -39,9 +35,9 @@ class MixupUpdate(ClientUpdate):
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of a mixture, with both labels of each of its examples."""
-        if not self.gamma:
+        if not self.options.gamma:
             return super().loss(net, x, y)
-        weight = float(self.weights.beta(self.gamma, self.gamma))
+        weight = float(self.weights.beta(self.options.gamma, self.options.gamma))
         order = to_device(self.orders.permutation(len(y)), x.device)
         z = net.run(mixed(x, order, weight))
         return self.record_loss(mixed_cross_entropy(z, y, y[order], weight))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edge.protocol.options.moon import MoonOptions
+from edge.protocol.options.moon import PROJECTION, MoonOptions
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
@@ -45,7 +45,7 @@ def projected(blocks: list[Block], options: MoonOptions, classes: int, width: in
         cut.head[0] = nn.Linear(out, first.out_features, bias=first.bias is not None)
     *trunk, (last, maps) = cut.trunk
     pooled = nn.Sequential(maps, *cut.joint) if cut.joint else maps
-    return [*trunk, (last, pooled), ("projection", layers), (cut.name, _joined(cut.head))]
+    return [*trunk, (last, pooled), (PROJECTION, layers), (cut.name, _joined(cut.head))]
 
 
 def _joined(layers: list[nn.Module]) -> nn.Module:
@@ -60,33 +60,29 @@ class MoonUpdate(ClientUpdate):
     capturable = True
     """The copies' addresses are fixed, and steps depend on options alone."""
 
-    def __init__(self, options: MoonOptions) -> None:
-        super().__init__(options)
-        self.weight: float = options.weight
-        self.statistics: Literal["batch", "running"] = "batch" if options.auxiliary == "train" else "running"
-
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start as FedAvg does, with frozen copies of the received and of the previous model."""
         super().begin(net, down, state, visit)
-        if self.weight:
+        if self.options.weight:
+            self.statistics: Literal["batch", "running"] = "batch" if self.options.auxiliary == "train" else "running"
             self.received, self.previous = (net.freeze(name, self.statistics) for name in (RECEIVED, PREVIOUS))
             self.previous.load(state.get(PREVIOUS, {}))
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy and contrast of one batch."""
-        if not self.weight:
+        if not self.options.weight:
             return super().loss(net, x, y)
         head = len(net) - 1
         z = net.run(x, 0, head)  # (batch, projection)
         with torch.no_grad():
             received, previous = (model.run(x, 0, head) for model in (self.received, self.previous))
         cross_entropy = self.record_loss(F.cross_entropy(net.run(z, head), y))
-        return cross_entropy + self.weight * contrast(z, received, previous, self.options.temperature)
+        return cross_entropy + self.options.weight * contrast(z, received, previous, self.options.temperature)
 
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """The update, and the model, which the client keeps."""
         up, state, numbers = super().end(net, visit)
-        return up, state | {PREVIOUS: net.views(net.layout.sizes)} if self.weight else state, numbers
+        return up, state | {PREVIOUS: net.views(net.layout.sizes)} if self.options.weight else state, numbers
 
     def prepare_score(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Load the model that a visit starts from."""

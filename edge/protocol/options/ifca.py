@@ -6,6 +6,11 @@ from pydantic import Field
 
 from edge.protocol.options.base import Options
 
+CLUSTER = "cluster"
+"""Cluster j is model, and slot of a download, ``cluster{j}``."""
+SHARED = "shared"
+"""Model and slot of the blocks that all clusters share"""
+
 
 class IFCAOptions(Options):
     """Each client trains one of k models."""

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from edge.protocol.options.base import Options
 
+PROJECTION = "projection"
+"""Name of the added block"""
+
 
 class MoonOptions(Options):
     """CE + μ·ℓ, with ℓ = −log(e^(s(z, z_g)/τ) / (e^(s(z, z_g)/τ) + e^(s(z, z_p)/τ))) and s the cosine similarity of
