@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from edge.data.registry import DataError
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
-    from scenarios.api.calls import check, replay, resume, run, verify
+    from scenarios.api.calls import check, measure, replay, resume, run, verify
+    from scenarios.api.experiments import RunCollection, budget, compare, report, sweep, tune
+    from scenarios.api.experiments import open_folder as open
     from scenarios.api.figures import DrawnFigure
     from scenarios.api.folders import RunList, diff, ls
     from scenarios.api.mlflow import MLflow
     from scenarios.api.run import Run
-    from scenarios.api.several import RunCollection, compare, report, sweep
-    from scenarios.api.several import open_folder as open
     from scenarios.api.tensorboard import TensorBoard
     from scenarios.config.errors import ReportError, ScenarioError
     from scenarios.studies.run_difference import RunDifference
@@ -60,17 +60,20 @@ __all__ = [
     "ScenarioError",
     "TensorBoard",
     "__version__",
+    "budget",
     "check",
     "compare",
     "dataset",
     "diff",
     "ls",
+    "measure",
     "open",
     "replay",
     "report",
     "resume",
     "run",
     "sweep",
+    "tune",
     "verify",
 ]
 
@@ -106,8 +109,10 @@ def _warn_of_others() -> None:
 
 _refuse_others()
 _HOMES = {
-    **dict.fromkeys(("check", "replay", "resume", "run", "verify"), "scenarios.api.calls"),
-    **dict.fromkeys(("RunCollection", "compare", "open", "report", "sweep"), "scenarios.api.several"),
+    **dict.fromkeys(("check", "measure", "replay", "resume", "run", "verify"), "scenarios.api.calls"),
+    **dict.fromkeys(
+        ("RunCollection", "budget", "compare", "open", "report", "sweep", "tune"), "scenarios.api.experiments"
+    ),
     **dict.fromkeys(("RunList", "diff", "ls"), "scenarios.api.folders"),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",

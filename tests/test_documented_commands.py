@@ -15,7 +15,6 @@ from scenarios.experiment.grid import grid_of, over_methods
 from scenarios.experiment.sweep import plan
 from scenarios.experiment.sweep_file import requested
 from scenarios.papers import reproduce
-from scenarios.papers.trial.plan import TrialRequest
 from scenarios.papers.trial.plan import plan as trial
 from tests import documented
 from tests.documented import ROOT, Documented
@@ -50,7 +49,7 @@ def resolve(command: Documented) -> None:
         for point in (grid := over_methods(grid_of(values["scenario"], values["words"] or []), ["fedavg"])).points:
             grid.load(point)
     elif command.words[:2] == ("study", "trial"):
-        trial(TrialRequest(grid_of(values["scenario"], values["words"] or []), values["part"]))
+        trial(grid_of(values["scenario"], values["words"] or []), values["part"])
     elif command.words[0] == "reproduce" and values["name"] and not values["listed"]:
         reproduce.plan(values["name"], values["scale"], grid_of(values["name"], values["words"] or []), 1)
     elif "scenario" in values:

@@ -6,33 +6,27 @@ after their last committed round, as on the command line, and the function retur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from signal import Signals
 from typing import Any
 
 from coordinator.rounds.run import RunFailed
-from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from scenarios.api import values
 from scenarios.api.callbacks import CallbackObserver, Callbacks
-from scenarios.api.notebook import progress_display
+from scenarios.api.caller import Caller
+from scenarios.api.notebook import UpdatedLine, in_notebook
 from scenarios.api.objects import as_names, with_names
+from scenarios.api.requests import MeasureRequest, RecordedRequest, ResumeRequest, RunRequest
 from scenarios.api.run import Run
-from scenarios.api.values import Scenario, at_least_1, check_text, place
-from scenarios.cluster.ray_engine import RayEngine
+from scenarios.api.values import Scenario, listed, place
 from scenarios.config.errors import PYTHON, ScenarioError
-from scenarios.config.load import Loaded, load, note_on_sums
-from scenarios.report.live import LiveTable
-from scenarios.run import builder, extension, runner
-from scenarios.run.folder_files import check_room
-from scenarios.run.host import KILLED, Host, Piece
-from scenarios.run.observer import NotePrinter
-from scenarios.run.run_folder import RunFolder
-from scenarios.run.session import Session
+from scenarios.config.load import load
+from scenarios.run.host import KILLED
 
 Folder = str | PathLike[str]
 
@@ -45,6 +39,7 @@ def run(
     workers: int | None = None,
     device: str = "auto",
     on: str | None = None,
+    time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
     **overrides: Any,
@@ -56,26 +51,20 @@ def run(
     ``**{"train.lr": 0.05}`` or ``train={"lr": 0.05}``; quantities are text with a unit, such as "10 Mbit/s".
     ``workers``: processes, by default as many as the run can use; ``device``: cpu, cuda, cuda:N or auto. ``on``: a Ray
     cluster whose nodes do the work, each with so many ``workers``: "ray" for one that is started here, "auto",
-    "HOST:PORT" or "ray://HOST:PORT" for one that runs. ``progress``: None shows it in a notebook and on a terminal,
+    "HOST:PORT" or "ray://HOST:PORT" for one that runs. ``time_limit``: a duration such as "2 h", after which the run
+    stops at a round's end, to be resumed later. ``progress``: None shows it in a notebook and on a terminal,
     True everywhere, False nowhere. ``on_round``: callbacks (`fedbr.Callback`).
 
     ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
-    with calling() as write_note:
+    with calling(progress, on_round) as caller:
+        request = RunRequest(
+            workers=workers, device=device, on=on, time_limit=time_limit, out=place("out", out), run_id=run_id
+        )
         given = values.overrides(as_names(overrides, scenario))
         loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
-        if on is not None:
-            note_on_sums(loaded, write_note)
-        for note in builder.fleet_notes(loaded):
-            write_note(note)
-
-        def start(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
-            return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
-
-        display, folder = progress_display([loaded.scenario.method], progress), place("out", out)
-        here = session(workers, device, display, write_note, on=on, out=folder, run_id=run_id)
-        return _watched(loaded, here, on_round, write_note, start)
+        return _made(caller, caller.run(loaded, request))
 
 
 def resume(
@@ -84,6 +73,7 @@ def resume(
     workers: int | None = None,
     device: str = "auto",
     on: str | None = None,
+    time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
     allow_code: bool = False,
@@ -100,21 +90,9 @@ def resume(
     has imported them: only for a run that you trust.
     """
     path = path_of(folder)
-    with calling() as write_note, RunFolder(path).open_scenario(device, allow_code) as (recorded, device):
-        loaded = recorded
-        if overrides:
-            runner.ended(loaded, path)  # or refuse a run whose files have changed
-            loaded = extension.extend(loaded, path, values.overrides(overrides))
-        if runner.ended(loaded, path) is not None:
-            return Run(path)
-        check_room(path)
-
-        def go_on(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
-            return runner.resume(loaded, host, path, launcher, stopped)
-
-        display = progress_display([loaded.scenario.method], progress)
-        here = session(workers, device, display, write_note, on=on)
-        return _watched(loaded, here, on_round, write_note, go_on)
+    with calling(progress, on_round) as caller:
+        request = ResumeRequest(workers=workers, device=device, on=on, time_limit=time_limit, allow_code=allow_code)
+        return _made(caller, caller.resume(path, values.overrides(overrides), request)[1])
 
 
 def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict[str, Any]:
@@ -157,73 +135,50 @@ def verify(
     stopped it, ``same`` is False without a ``difference``. ``allow_code``: as of `resume`. Other arguments and errors
     as of `run`.
     """
-    from scenarios.studies import verify as study
-
     path = path_of(folder)
-    with calling() as write_note, RunFolder(path).open_scenario(device, allow_code) as (loaded, device):
-
-        def repeat(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-            return study.verify(loaded, path, host, launcher, stopped)
-
-        display = progress_display([loaded.scenario.method], progress)
-        here, watch = session(workers, device, display, write_note), CallbackObserver(on_round)
-        result = replace(here, observers=(*here.observers, watch)).call([loaded], repeat)
-        watch.check(None)
-        return result
+    with calling(progress, on_round) as caller:
+        return caller.verify(path, RecordedRequest(workers=workers, device=device, allow_code=allow_code))
 
 
-# --- how a run is watched and stopped ---------------------------------------------------------------------------------
-
-
-def session(
-    workers: int | None,
-    device: str,
-    display: LiveTable,
-    write_note: NotePrinter,
+def measure(
+    folder: Folder | Run,
+    metrics: Sequence[str],
     *,
-    out: Path | None = None,
-    run_id: str | None = None,
-    on: str | None = None,
-    preload: Sequence[str] | None = None,
-) -> Session:
-    """What runs need of this process. SIGTERM ends a script as it always does; its runs can be resumed."""
-    check_text(run_id=run_id, device=device)
-    if workers is not None:
-        at_least_1("workers", workers)
-    engine = None if on is None else RayEngine(on, workers, option="on =")
-    observers, one_signal = (display, write_note), (Signals.SIGINT,)
-    return Session(workers, device, observers, out, run_id, engine=engine, preload=preload, signals=one_signal)
+    round: int | None = None,
+    clients: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    allow_code: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Measure metrics of a stored checkpoint's models: what ``fedbr measure --json`` prints; nothing is written.
+
+    ``metrics``: names of ``fedbr list metrics``; ``round``: of a kept checkpoint, from 1, by default the newest;
+    ``clients``: "local" models after the next visit, "evaluated" as evaluations use them, or "none"; ``options``: of
+    metrics, such as ``**{"eval.metric_options.hessian.pairs": "distinct"}``. Other arguments as of `resume`.
+    ScenarioError for what cannot be measured.
+    """
+    path = path_of(folder)
+    with calling() as caller:
+        names = metrics if isinstance(metrics, str) else ",".join(map(str, listed("metrics", metrics, "['hessian']")))
+        request = MeasureRequest(workers=workers, device=device, allow_code=allow_code, round=round, clients=clients)
+        return caller.measure(path, names, values.overrides(options), request)
 
 
-def _watched(
-    loaded: Loaded,
-    here: Session,
-    on_round: Callbacks,
-    write_note: NotePrinter,
-    work: Callable[[Host, WorkerLauncher, Callable[[], bool]], dict[str, Any]],
-) -> Run:
-    """The run that ``work`` makes, of which callbacks are told."""
-    watch = CallbackObserver(on_round)
-    try:
-        result = replace(here, observers=(*here.observers, watch)).call([loaded], work)
-    except Stopped:
-        watch.check(None)  # the reason of the stop, if a callback failed before the first round
-        raise
-    for warning in result.get("warnings", []):
-        write_note(warning)
-    folder = Path(result["run_dir"])
-    watch.check(folder, f"to resume the run: fedbr.resume({str(folder)!r})")
-    return Run(result["run_dir"])
+# --- how Python calls ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def calling() -> Iterator[NotePrinter]:
-    """Errors as Python has them: KeyboardInterrupt for a stop without a result, and no mention of a command line.
+def calling(progress: bool | None = None, on_round: Callbacks = ()) -> Iterator[Caller]:
+    """A caller whose errors are as Python has them: KeyboardInterrupt for a stop without a result, and no mention of a
+    command line. SIGTERM ends a script as it always does; its runs can be resumed.
 
-    It gives the function that writes all notes of this call.
+    ``progress``: None shows it where a person sees it, in a notebook or on a terminal, True anywhere.
     """
+    stream = UpdatedLine() if progress is not False and in_notebook() else None
+    is_shown = stream is not None or progress or (progress is None and sys.stderr.isatty())
     try:
-        yield NotePrinter()
+        yield Caller(not is_shown, stream, (Signals.SIGINT,), CallbackObserver(on_round))
     except ScenarioError as error:
         error.word_for_python()
         raise
@@ -235,6 +190,13 @@ def calling() -> Iterator[NotePrinter]:
         if end.code != KILLED:
             raise
         raise KeyboardInterrupt from None
+
+
+def _made(caller: Caller, result: dict[str, Any]) -> Run:
+    """The run with this result, of whose warnings the caller is told."""
+    for warning in result.get("warnings", []):
+        caller.note(warning)
+    return Run(result["run_dir"])
 
 
 def path_of(folder: Folder | Run) -> Path:

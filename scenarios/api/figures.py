@@ -43,7 +43,11 @@ class DrawnFigure:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text(file, f"{self.svg}\n")
         else:
-            inches = figure_files.WIDTH_INCHES if width is None else figure_files.inches(width)
+            try:
+                inches = figure_files.WIDTH_INCHES if width is None else figure_files.inches(width)
+            except ReportError as error:
+                error.word_for_python()
+                raise
             figure_files.write(self.folders, self.name, file, inches)
         return file
 

@@ -4,30 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
-from typing import IO, Any
-
-from scenarios.report.live import LiveTable, ParallelTable
-
-
-def progress_display(methods: Sequence[str], wanted: bool | None) -> LiveTable:
-    """The progress of runs that follow each other, one for each of ``methods``.
-
-    ``wanted``: None for progress where a person sees it, in a notebook or on a terminal; True for progress anywhere.
-    """
-    return LiveTable(methods, *_where(wanted))
-
-
-def parallel_display(names: Sequence[str], wanted: bool | None) -> ParallelTable:
-    """The progress of runs that are made at the same time, by their names; ``wanted`` as of `progress_display`."""
-    return ParallelTable(names, *_where(wanted))
-
-
-def _where(wanted: bool | None) -> tuple[IO[str] | None, bool]:
-    """The stream of a progress display, and whether it is quiet."""
-    if wanted is not False and in_notebook():
-        return UpdatedLine(), False
-    return None, not (wanted or (wanted is None and sys.stderr.isatty()))
+from typing import Any
 
 
 def in_notebook() -> bool:

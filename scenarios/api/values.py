@@ -115,20 +115,6 @@ def place(name: str, path: str | PathLike[str]) -> Path:
     return Path(path)
 
 
-def at_least_1(name: str, number: int) -> int:
-    """An argument that counts; ScenarioError for one that is no integer, or below 1."""
-    if not isinstance(number, int | np.integer) or number < 1:
-        raise ScenarioError(f"{name} = {shown(number)}: must be an integer of at least 1")
-    return int(number)
-
-
-def check_text(**arguments: str | None) -> None:
-    """ScenarioError for an argument that is neither text nor left out."""
-    for name, value in arguments.items():
-        if not isinstance(value, str | None):
-            raise ScenarioError(f"{name} = {shown(value)}: must be text")
-
-
 def listed(name: str, given: Any, example: str) -> list[Any]:
     """The items of an argument that is a list; ScenarioError for one that is none."""
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):

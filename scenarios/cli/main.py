@@ -14,10 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios.cli import folders, lookup, new, output, own_numpy, recorded, remote, runs, studies, verbosity
+from scenarios.cli import folders, lookup, new, output, recorded, remote, runs, studies, verbosity
 from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 from scenarios.config import search_path
+from scenarios.run import own_numpy
 
 app = typer.Typer(
     cls=GroupedCommands,

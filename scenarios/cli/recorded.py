@@ -5,28 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from scenarios.api.requests import MeasureRequest, RecordedRequest
 from scenarios.cli.help_page import PlainCommand
 from scenarios.cli.options import (
     FAILED,
     FINISHED,
     STOPPED,
     AllowCode,
-    Device,
     Json,
-    Quiet,
-    Workers,
-    call_session,
+    Output,
     each_once,
     emit,
     progress_printer,
+    with_options,
 )
-
-if TYPE_CHECKING:
-    from scenarios.run.host import Host, Piece
 
 
 class ReportCommand(PlainCommand):
@@ -180,31 +176,24 @@ def _replay_in_draws(
     emit(drawn.result(), as_json, lambda: study.show(drawn, kept))
 
 
+@with_options
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
-    allow_code: AllowCode = False,
-    workers: Workers = None,
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    *,
+    request: RecordedRequest,
+    output: Output,
 ) -> None:
     """Repeat a run and name the first round that differs, if any."""
-    from scenarios.run.run_folder import RunFolder
-    from scenarios.run.session import Session
     from scenarios.studies import verify as study
 
-    with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
-
-        def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-            return study.verify(loaded, folder, host, launcher, stopped)
-
-        result = call_session([loaded], work, Session(workers, device), quiet or as_json)
-    emit(result, as_json, lambda: study.show(result))
+    result = output.caller().verify(folder, request)
+    emit(result, output.as_json, lambda: study.show(result))
     if result["difference"] is not None:
         raise typer.Exit(FAILED)
     raise typer.Exit(FINISHED if result["same"] else STOPPED)
 
 
+@with_options
 def measure(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
     overrides: Annotated[
@@ -216,21 +205,12 @@ def measure(
         ),
     ] = None,
     metrics: Annotated[str, typer.Option("--metrics", help="names (fedbr list metrics), separated by commas")] = "",
-    round: Annotated[
-        int | None, typer.Option("--round", min=1, help="of a kept checkpoint, from 1; by default the newest")
-    ] = None,
-    clients: Annotated[
-        str | None,
-        typer.Option("--clients", help="local (models after the next visit), evaluated (as evaluations use) or none"),
-    ] = None,
-    output: Annotated[
+    file: Annotated[
         Path | None, typer.Option("-o", "--output", help="the JSON file; by default RUN/measure.json")
     ] = None,
-    allow_code: AllowCode = False,
-    workers: Workers = None,
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    *,
+    request: MeasureRequest,
+    output: Output,
 ) -> None:
     """Measure metrics of a stored checkpoint's models.
 
@@ -240,20 +220,12 @@ def measure(
     from scenarios.config.load import ScenarioError
     from scenarios.config.overrides import parsed
     from scenarios.run import folder_files
-    from scenarios.run.run_folder import RunFolder
-    from scenarios.run.session import Session
     from scenarios.studies import measure as study
 
     if not metrics:
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
-    path = output or folder / folder_files.MEASURED
-    tell = study.progress_lines(progress_printer(quiet or as_json))
-    with RunFolder(folder).open_scenario(device, allow_code) as (loaded, device):
-        asked = study.plan(loaded, folder, metrics, parsed(overrides or []), round, clients)
-
-        def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-            return study.measure(asked, folder, host, launcher, stopped, tell)
-
-        result = call_session([loaded], work, Session(workers, device), quiet=True)
+    path = file or folder / folder_files.MEASURED
+    tell = study.progress_lines(progress_printer(output.silent))
+    result = output.caller().measure(folder, metrics, parsed(overrides or []), request, tell)
     study.write(result, path)
-    emit(result, as_json, lambda: study.show(result, path))
+    emit(result, output.as_json, lambda: study.show(result, path))

@@ -12,59 +12,41 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scenarios.api.requests import Option, ResumeRequest, RunRequest, TrainRequest
+from scenarios.config.errors import ScenarioError
+
 if TYPE_CHECKING:
     from coordinator.workers.sockets import RemoteAccess
     from scenarios.cluster.ray_engine import RayEngine
 
-OwnWorkers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        min=0,
-        help="worker processes; by default one per core, on GPUs by memory; 0 with --listen; per node with --on",
-    ),
-]
-Listen = Annotated[
-    str | None, typer.Option("--listen", metavar="tcp://HOST:PORT", help="endpoint at which remote workers join")
-]
-Keys = Annotated[Path | None, typer.Option("--keys", metavar="NAME.key", help="own key pair (fedbr keys NAME)")]
-Allow = Annotated[
-    str | None,
-    typer.Option("--allow", metavar="A.pub,B.pub", help="public keys of the remote workers, separated by commas"),
-]
-AnyMachine = Annotated[
-    bool,
-    typer.Option(
-        "--any-machine",
-        help="accept remote workers with other versions or processors; results are then not bit-identical",
-    ),
-]
-On = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        metavar="ray|auto|HOST:PORT|ray://HOST:PORT",
-        help="a Ray cluster whose nodes do the work: one that is started here, or that runs; --workers is per node",
-    ),
-]
 ENDPOINT = re.compile(r"tcp://([^\s:/]+|\[[0-9A-Fa-f:.%\w]+\]):([0-9]{1,5})")
 MAX_PORT = 65535
 
 
 @dataclass(frozen=True)
-class RemoteOptions:
+class RemoteOptions(TrainRequest):
     """Options of the commands that remote workers can join."""
 
-    listen: Listen = None
-    keys: Keys = None
-    allow: Allow = None
-    any_machine: AnyMachine = False
-    on: On = None
+    workers: Annotated[
+        int | None,
+        Option(
+            "worker processes; by default one per core, on GPUs by memory; 0 with --listen; per node with --on", least=0
+        ),
+    ] = None
+    listen: Annotated[str | None, Option("endpoint at which remote workers join", "tcp://HOST:PORT")] = None
+    keys: Annotated[Path | None, Option("own key pair (fedbr keys NAME)", "NAME.key")] = None
+    allow: Annotated[str | None, Option("public keys of the remote workers, separated by commas", "A.pub,B.pub")] = None
+    any_machine: Annotated[
+        bool, Option("accept remote workers with other versions or processors; results are then not bit-identical")
+    ] = False
 
-    def engine(self, workers: int | None) -> RayEngine | None:
+    @property
+    def works_elsewhere(self) -> bool:
+        """Whether all visits are trained by node agents."""
+        return self.on is not None or (self.listen is not None and self.workers == 0)
+
+    def engine(self) -> RayEngine | None:
         """The cluster that does the work; None without --on. ScenarioError for options that do not go with it."""
-        from scenarios.config.errors import ScenarioError
-
         if self.on is None:
             return None
         named = [name for name, value in (("--keys", self.keys), ("--allow", self.allow)) if value]
@@ -72,23 +54,17 @@ class RemoteOptions:
             raise ScenarioError(f"{named[0]}: the keys are made for each run with --on; leave it out")
         if self.any_machine:
             raise ScenarioError("--any-machine: needs --listen; with --on, nodes of other kinds are left out")
-        if workers == 0:
+        if self.workers == 0:
             raise ScenarioError("--workers 0: every node needs a worker; leave it out for one per core of the node")
         if self.listen is not None:
             _check_endpoint("--listen", self.listen)
         from scenarios.cluster.ray_engine import RayEngine
 
-        return RayEngine(self.on, workers, listen=self.listen)
+        return RayEngine(self.on, self.workers, listen=self.listen)
 
-    def works_elsewhere(self, workers: int | None) -> bool:
-        """Whether all visits are trained by node agents."""
-        return self.on is not None or (self.listen is not None and workers == 0)
-
-    def access(self, workers: int | None) -> RemoteAccess | None:
+    def remote_access(self) -> RemoteAccess | None:
         """The endpoint and keys for remote workers; None without --listen, and with --on. ScenarioError for
         incomplete options."""
-        from scenarios.config.errors import ScenarioError
-
         if self.on is not None:
             return None
         if self.listen is None:
@@ -96,7 +72,7 @@ class RemoteOptions:
             named = [name for name, value in options if value]
             if named:
                 raise ScenarioError(f"{named[0]}: needs --listen tcp://HOST:PORT")
-            if workers == 0:
+            if self.workers == 0:
                 raise ScenarioError(
                     "--workers 0: the run would have no workers; let remote workers join with --listen tcp://HOST:PORT"
                 )
@@ -116,9 +92,17 @@ class RemoteOptions:
         return RemoteAccess(self.listen, pair.public, pair.secret, list(names), self.any_machine, names)
 
 
-def _check_endpoint(option: str, endpoint: str) -> None:
-    from scenarios.config.errors import ScenarioError
+@dataclass(frozen=True)
+class RunOptions(RemoteOptions, RunRequest):
+    """Options of `run` as a command."""
 
+
+@dataclass(frozen=True)
+class ResumeOptions(RemoteOptions, ResumeRequest):
+    """Options of `resume` as a command."""
+
+
+def _check_endpoint(option: str, endpoint: str) -> None:
     match = ENDPOINT.fullmatch(endpoint)
     if match is None or not 0 < int(match[2]) <= MAX_PORT:
         raise ScenarioError(f"{option} {endpoint}: must be tcp://HOST:PORT")

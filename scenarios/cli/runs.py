@@ -3,85 +3,56 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from scenarios.cli import own_numpy
 from scenarios.cli.options import (
     FINISHED,
     STOPPED,
     USAGE,
-    AllowCode,
     Json,
     Limits,
     Out,
     Overrides,
-    RunId,
+    ReportOutput,
     ScenarioName,
     Seed,
-    SharedOptions,
-    call_session,
     emit,
     exit_with_error,
-    print_notes,
     report_or_warning,
     with_options,
 )
-from scenarios.cli.remote import OwnWorkers, RemoteOptions
-from scenarios.run.observer import NotePrinter
+from scenarios.cli.remote import ResumeOptions, RunOptions
 
 if TYPE_CHECKING:
     from scenarios.config.load import Loaded
-    from scenarios.run.host import Host, Piece
 
 
-@dataclass(frozen=True)
-class RunOptions(SharedOptions, RemoteOptions):
-    """Options of the commands that make one run."""
-
-    workers: OwnWorkers = None
-
-
-@with_options(RunOptions)
+@with_options
 def run(
     scenario: ScenarioName,
     overrides: Overrides = None,
-    out: Out = Path("runs"),
-    run_id: RunId = None,
     seed: Seed = None,
     *,
-    options: RunOptions,
+    request: RunOptions,
+    output: ReportOutput,
 ) -> None:
     """Run a scenario; write its run folder and report."""
-    from scenarios.config.load import load, note_on_sums
-    from scenarios.run import runner
-    from scenarios.run.session import Session
+    from scenarios.config.load import load
 
-    remote_access, engine = options.access(options.workers), options.engine(options.workers)
     loaded = load(scenario, _with_seed(overrides, seed))
-    own_numpy.limit([loaded])
-    tell = NotePrinter()
-    if options.works_elsewhere(options.workers):
-        note_on_sums(loaded, tell)
-    print_notes(loaded, tell)
-
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
-
-    here = Session(options.workers, options.device, (), out, run_id, remote_access, engine, options.piece)
-    _finish(loaded, call_session([loaded], work, here, options.silent), options)
+    _finish(loaded, output.caller().run(loaded, request), output)
 
 
-@with_options(RunOptions)
+@with_options
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
     overrides: Limits = None,
-    allow_code: AllowCode = False,
     *,
-    options: RunOptions,
+    request: ResumeOptions,
+    output: ReportOutput,
 ) -> None:
     """Resume a killed or stopped run; the result is bit-identical.
 
@@ -89,29 +60,11 @@ def resume(
     if that is missing; with another limit (rounds.max, stop.*, budget.*), go on with it.
     """
     from scenarios.config.overrides import parsed
-    from scenarios.run import extension, runner
-    from scenarios.run.folder_files import check_room
-    from scenarios.run.run_folder import RunFolder
-    from scenarios.run.session import Session
 
-    remote_access, engine = options.access(options.workers), options.engine(options.workers)
-    with RunFolder(folder).open_scenario(options.device, allow_code) as (recorded, device):
-        loaded, result = recorded, runner.ended(recorded, folder)
-        if overrides:
-            loaded = extension.extend(loaded, folder, parsed(overrides))
-            result = runner.ended(loaded, folder)
-        if result is not None:
-            _finish(loaded, result, options)
-        check_room(folder)
-
-        def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-            return runner.resume(loaded, host, folder, launcher, stopped)
-
-        here = Session(options.workers, device, (), None, None, remote_access, engine, options.piece)
-        _finish(loaded, call_session([loaded], work, here, options.silent), options)
+    _finish(*output.caller().resume(folder, parsed(overrides or []), request), output)
 
 
-def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoReturn:
+def _finish(loaded: Loaded, result: dict[str, Any], output: ReportOutput) -> NoReturn:
     """Print the summary of a run, draw its report if one is wanted and not there, and exit with its code."""
     from coordinator.rounds.budget import EARLY
     from scenarios.report import html, terminal
@@ -120,10 +73,10 @@ def _finish(loaded: Loaded, result: dict[str, Any], options: RunOptions) -> NoRe
     file, page = folder / "report.html", None  # whoever stops a run does not wait for a report
     if not stopped and file.is_file() and file.stat().st_mtime >= (folder / "ledger.sqlite").stat().st_mtime:
         page = file
-    elif not stopped and options.report:
+    elif not stopped and output.report:
         server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
         page = report_or_warning(lambda: html.build([folder], file, f"{loaded.name}: {loaded.scenario.method}{server}"))
-    emit(result, options.as_json, lambda: terminal.print_summary(result, page), in_files=True)
+    emit(result, output.as_json, lambda: terminal.print_summary(result, page), in_files=True)
     for warning in result.get("warnings", []):
         print(f"fedbr: warning: {warning}", file=sys.stderr)
     raise typer.Exit(STOPPED if stopped else FINISHED)
@@ -150,16 +103,17 @@ def check(
 
     Exit code 2 if the run cannot work: without data, without clients that can take part, or without the memory.
     """
+    from scenarios.api.caller import Caller
     from scenarios.config.load import load
     from scenarios.report import check_output
     from scenarios.studies.forecast.check import run_check
 
     loaded = load(scenario, _with_seed(overrides, seed))
-    tell = NotePrinter()
-    print_notes(loaded, tell)
+    caller = Caller()
+    caller.notes(loaded)
     found = run_check(loaded, out)
     for note in found.notes:  # and those that need the data
-        tell(note)
+        caller.note(note)
     if measure and found.data.found is not None and not found.refusals:
         from scenarios.studies.forecast import duration
 

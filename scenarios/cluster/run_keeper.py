@@ -98,7 +98,7 @@ class RunKeeper:
 
 def run_environment(scenario: Mapping[str, Any]) -> dict[str, str]:
     """The environment of a run's process: NumPy, which computes virtual times and server steps there, is limited for
-    portable numerics, as in a command's own process (`scenarios.cli.own_numpy`).
+    portable numerics, as in a command's own process (`scenarios.run.own_numpy`).
 
     ``scenario``: its resolved tables.
     """

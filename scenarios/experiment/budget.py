@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel import units
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.overrides import shown
 from scenarios.experiment.experiment import Experiment, ExperimentPage, Result
 from scenarios.experiment.grid import METHOD, Grid, over_methods, variant_name
@@ -28,6 +28,8 @@ KIND = "budget"
 METHODS = ("fedavg", "fedbr")
 SEEDS = 3
 PARSE: dict[str, Callable[[str], float]] = {"bytes": units.nbytes, "time": units.seconds}
+ARGUMENTS = {"bytes": "nbytes", "time": "seconds"}
+"""Kind -> the argument in Python"""
 EXAMPLES = {"bytes": '"1 MB,2 MB"', "time": '"5 min,15 min"'}
 READ_AS = "accuracy when last evaluated within the budget, mean ± deviation over seeds"
 LEAD = (
@@ -144,23 +146,26 @@ def budgets_of(nbytes: str | None, seconds: str | None) -> Budgets:
     """The lists of the options ``--bytes`` and ``--time``; ScenarioError if both are missing or one cannot be read."""
     lists = {kind: text for kind, text in (("bytes", nbytes), ("time", seconds)) if text is not None}
     if not lists:
-        raise ScenarioError(f"name budgets with --bytes {EXAMPLES['bytes']}, --time {EXAMPLES['time']}, or both")
+        examples = [Argument(ARGUMENTS[kind], EXAMPLES[kind], kind) for kind in ("bytes", "time")]
+        raise ScenarioError("name budgets with ", examples[0], ", ", examples[1], ", or both")
     return {kind: _amounts(kind, text) for kind, text in lists.items()}
 
 
 def _amounts(kind: str, text: str) -> list[float]:
     pieces = [piece.strip() for piece in text.split(",")]
     if not all(pieces):
-        raise ScenarioError(f"--{kind} {text!r}: write amounts separated by commas, for example {EXAMPLES[kind]}")
+        why = f": write amounts separated by commas, for example {EXAMPLES[kind]}"
+        raise ScenarioError(Argument(ARGUMENTS[kind], repr(text), kind), why)
+    argument = Argument(ARGUMENTS[kind], option=kind)
     try:
         amounts = [PARSE[kind](piece) for piece in pieces]
     except ValueError as error:
-        raise ScenarioError(f"--{kind}: {error}") from None
+        raise ScenarioError(argument, f": {error}") from None
     for piece, amount in zip(pieces, amounts, strict=True):
         if amount <= 0:
-            raise ScenarioError(f"--{kind}: {piece!r}: a budget must be above 0")
+            raise ScenarioError(argument, f": {piece!r}: a budget must be above 0")
         if amounts.count(amount) > 1:
-            raise ScenarioError(f"--{kind}: {piece!r} is named twice")
+            raise ScenarioError(argument, f": {piece!r} is named twice")
     return sorted(amounts)
 
 

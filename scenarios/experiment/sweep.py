@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import shown, words
@@ -58,16 +57,17 @@ class Sweep(Experiment):
     """Name of the row that others are compared with; by default all pairs on the terminal, the first in the report"""
 
     def with_baseline(self, text: str | None) -> Self:
-        """The sweep with the row of this number, name or labels as baseline; ScenarioError if there is none."""
+        """The sweep with the row of this number, name or words as baseline; ScenarioError if there is none."""
         settings = [{key: shown(value) for key, value in row.settings.items()} for row in self.rows]
         planned = [{"settings": own, "method": row.method} for own, row in zip(settings, self.rows, strict=True)]
-        labels = [label.partition(" ")[2] for label in sweep_tables.labels(planned)]
-        for number, (row, own) in enumerate(zip(self.rows, labels, strict=True), start=1):
+        names = [label.partition(" ")[2] for label in sweep_tables.labels(planned)]
+        for number, (row, own) in enumerate(zip(self.rows, names, strict=True), start=1):
             if text in (str(number), own, row.name):
                 return replace(self, baseline=row.name)
         if text is None:
             return self
-        raise ScenarioError(f"baseline {text!r}: no row of this sweep is called so, {nearest(text, labels)}")
+        why = ": no row of this sweep is called so, "
+        raise ScenarioError(Argument("baseline", repr(text)), why, given=text, choices=names)
 
     def result(self, done: Result) -> dict[str, Any]:
         """``rows``, one each with its statistics over seeds, and ``tests`` of all pairs."""
@@ -124,7 +124,7 @@ class Sweep(Experiment):
         from scenarios.report.plot_style import ShownRuns
         from scenarios.report.result_figures import DotPanel, GridMap, dots, grid_maps
 
-        shown = ShownRuns(by_row)
+        runs = ShownRuns(by_row)
         names = {row["name"]: label for label, row in labels.items()}
         means = {label: row["accuracy"] for label, row in labels.items()}
         panels = [DotPanel("Final accuracy", "test accuracy", PERCENT, means)]
@@ -134,7 +134,7 @@ class Sweep(Experiment):
             panels.append(DotPanel(f"Difference from {names[baseline]}", "difference", POINTS, differences, True))
         yield (
             "rows",
-            inline("rows", lambda: dots(shown, list(labels), panels)),
+            inline("rows", lambda: dots(runs, list(labels), panels)),
             "Final accuracy of each row: the mean over seeds with its 95 % interval, and a tick per seed. On the right "
             "the differences from the baseline, paired over seeds: an interval that does not touch the dashed line "
             "tells two rows apart.",
@@ -146,7 +146,7 @@ class Sweep(Experiment):
                 (row["settings"][across[0]], row["settings"][down[0]]): row["accuracy"] for row in labels.values()
             }
             grid = GridMap("Final accuracy", across, down, PERCENT, by_place)
-            yield "grid", inline("grid", lambda: grid_maps(shown, [grid])), "The same means over both axes of the grid."
+            yield "grid", inline("grid", lambda: grid_maps(runs, [grid])), "The same means over both axes of the grid."
 
     def show(self, result: Result, page: Path) -> None:
         """Print the tables that a terminal has room for."""

@@ -33,7 +33,7 @@ KINDS = {dict: "a table", list: "a list", str: "text", int: "an integer"}
 
 
 @dataclass(frozen=True)
-class SweepRequest:
+class SweepFile:
     """A grid, and how it is to be run; None and () where the file does not say."""
 
     grid: Grid
@@ -42,11 +42,11 @@ class SweepRequest:
     targets: tuple[float, ...] = ()
 
 
-def requested(name: str, words: Sequence[str], zipped: bool = False) -> SweepRequest:
+def requested(name: str, words: Sequence[str], zipped: bool = False) -> SweepFile:
     """The sweep of a scenario or a sweep file, with KEY=VALUE words, which replace the file's of the same keys."""
     own = grid_of(name, words, zipped)
     if not is_sweep_file(name):
-        return SweepRequest(own)
+        return SweepFile(own)
     request = read_file(Path(name))
     keys = {axis.key for axis in own.axes} | own.overrides.keys()
     axes = (axis for axis in request.grid.axes if axis.key not in keys)
@@ -66,7 +66,7 @@ def is_sweep_file(name: str) -> bool:
     return path.suffix == ".toml" and path.is_file() and "scenario" in read(path, set())
 
 
-def read_file(path: Path) -> SweepRequest:
+def read_file(path: Path) -> SweepFile:
     """The sweep of a file; ScenarioError that names the file and the key."""
     raw = read(path, set())
     for key in raw:
@@ -88,7 +88,7 @@ def read_file(path: Path) -> SweepRequest:
         dict(leaves(_typed(path, raw, "overrides", dict, {}), WHOLE)),
         "zip" in raw,
     )
-    return SweepRequest(grid, _count(path, raw, "seeds"), _count(path, raw, "parallel"), tuple(map(float, targets)))
+    return SweepFile(grid, _count(path, raw, "seeds"), _count(path, raw, "parallel"), tuple(map(float, targets)))
 
 
 def _axes(path: Path, lists: Mapping[str, Any]) -> Iterator[Axis]:

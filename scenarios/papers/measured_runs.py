@@ -21,7 +21,7 @@ from scenarios.run.folder_files import MEASURED
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies import measure
-from scenarios.studies.measure import MeasureRequest
+from scenarios.studies.measure import MeasurePlan
 
 
 def measure_runs(
@@ -63,7 +63,7 @@ def measure_runs(
 
 
 def _measure(
-    asked: MeasureRequest,
+    asked: MeasurePlan,
     folder: Path,
     host: Host,
     launcher: WorkerLauncher,
@@ -77,7 +77,7 @@ def _measure(
     measure.write(found, folder / MEASURED)
 
 
-def is_measured(asked: MeasureRequest, file: Path) -> bool:
+def is_measured(asked: MeasurePlan, file: Path) -> bool:
     """Whether a file has this measurement of this checkpoint, of the same models of clients."""
     if not file.is_file():
         return False

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge.protocol.files import write_bytes
-from scenarios.config.errors import ReportError
+from scenarios.config.errors import Argument, ReportError
 from scenarios.report.groups import RunGroup, grouped
 from scenarios.report.run_reader import open_runs
 from scenarios.run.plugin_sources import not_imported
@@ -36,12 +36,13 @@ DOTS_PER_INCH = 300
 
 def inches(text: str) -> float:
     """A width such as ``3.3in``, ``84 mm`` or ``252pt``; ReportError for any other text."""
+    given = Argument("width", repr(text))
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)\s*", text)
     if match is None or match[2] not in UNITS:
-        raise ReportError(f"--width {text!r}: must be a number with one of {', '.join(UNITS)}, such as 3.3in or 84mm")
+        raise ReportError(given, f": must be a number with one of {', '.join(UNITS)}, such as 3.3in or 84mm")
     width = float(match[1]) * UNITS[match[2]]
     if not LEAST_INCHES <= width <= MOST_INCHES:
-        raise ReportError(f"--width {text!r}: must be from {LEAST_INCHES:g}in to {MOST_INCHES:g}in")
+        raise ReportError(given, f": must be from {LEAST_INCHES:g}in to {MOST_INCHES:g}in")
     return width
 
 

@@ -59,7 +59,7 @@ Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class MeasureRequest:
+class MeasurePlan:
     """What is to be measured."""
 
     loaded: Loaded
@@ -73,7 +73,7 @@ class MeasureRequest:
 
 def plan(
     loaded: Loaded, folder: Path, metrics: str, overrides: Mapping[str, Any], round: int | None, clients: str | None
-) -> MeasureRequest:
+) -> MeasurePlan:
     """What these words ask for: names separated by commas, options as ``eval.metric_options.NAME.KEY=VALUE``, a round
     counted from 1 (None: the newest). ScenarioError for anything that cannot be measured."""
     chosen = tuple(name.strip() for name in metrics.split(","))
@@ -95,7 +95,7 @@ def plan(
         raise ScenarioError(f"--clients {clients}: must be local, evaluated or none")
     models: Any = clients or ("local" if own else "evaluated")
     evaluation = replace(loaded.scenario.eval, metrics=chosen, metric_options=options)
-    return MeasureRequest(loaded, evaluation, _stored_round(folder, round), models)
+    return MeasurePlan(loaded, evaluation, _stored_round(folder, round), models)
 
 
 def _options(name: str, kind: Any, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _stored_round(folder: Path, round: int | None) -> int:
 
 
 def measure(
-    request: MeasureRequest,
+    request: MeasurePlan,
     folder: Path,
     host: Host,
     launcher: WorkerLauncher,
@@ -170,7 +170,7 @@ def measure(
     return {"run_dir": str(folder), **found, "wall_seconds": time.monotonic() - started}
 
 
-def _measuring_job(job: Job, request: MeasureRequest) -> Job:
+def _measuring_job(job: Job, request: MeasurePlan) -> Job:
     """The run's job with other metrics; for local models with visits that upload them, and without adaptations."""
     config = request.evaluation
     own = replace(job, metrics=config.metrics, metric_options=config.metric_options, collects_vectors=True)
@@ -215,7 +215,7 @@ class CountedWorkers:
 class _Measuring:
     """One measurement of a run that stands at its checkpoint."""
 
-    def __init__(self, request: MeasureRequest, job: Job, run: FederatedRun, workers: CountedWorkers) -> None:
+    def __init__(self, request: MeasurePlan, job: Job, run: FederatedRun, workers: CountedWorkers) -> None:
         self.request, self.job, self.run, self.workers = request, job, run, workers
         self.metrics = [row.name for row in metric_rows(request.evaluation.metrics)]
         self.split = request.evaluation.split

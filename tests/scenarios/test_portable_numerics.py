@@ -18,10 +18,10 @@ from coordinator.workers.launcher import environment
 from edge.protocol import portable
 from edge.runtime import numerics
 from edge.runtime.numerics import lacking
-from scenarios.cli import own_numpy
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
 from scenarios.report.run_reader import open_runs
+from scenarios.run import own_numpy
 from scenarios.run.run_folder import RunFolder
 from tests.scenarios.portable_runs import SHORT
 from tests.scenarios.runs import fedbr

@@ -6,11 +6,11 @@ A variant that the scenario does not allow is left out with the reason; a mistak
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from edge.protocol.spelling import nearest
-from scenarios.config.errors import COMMAND_LINE, ScenarioError
+from scenarios.config.errors import COMMAND_LINE, Argument, ScenarioError
 from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
 from scenarios.experiment.experiment import ExperimentRow
@@ -32,57 +32,55 @@ TARGETS = (0.25, 0.3, 0.35, 0.4)
 VARIANT, SKEW = "variant", "skew"
 
 
-@dataclass(frozen=True)
-class TrialRequest:
-    """What the user asks for."""
+def plan(
+    grid: Grid,
+    part_name: str = "details",
+    seeds: int = 3,
+    first_seed: int | None = None,
+    targets: Sequence[float] = (),
+    run_id: str | None = None,
+    say: Say = lambda text: None,
+) -> Trial:
+    """The runs of a part, seed by seed; the axes ``variant`` and ``skew`` of the grid choose by name.
 
-    grid: Grid
-    """The scenario and the overrides of all runs; its axes ``variant`` and ``skew`` choose by name"""
-    part: str = "details"
-    seeds: int = 3
-    first_seed: int | None = None
-    targets: Sequence[float] = ()
-    """Accuracies of the tables, of which figures show the first; by default `TARGETS` and the scenario's"""
-    run_id: str | None = None
-
-
-def plan(request: TrialRequest, say: Say = lambda text: None) -> Trial:
-    """The runs of a part, seed by seed; ScenarioError for a user's mistake, and if no variant is left."""
-    if request.part not in PARTS:
-        raise ScenarioError(f"--part {request.part!r}: {nearest(request.part, PARTS)}")
-    if METHOD in request.grid.overrides or any(axis.key == METHOD for axis in request.grid.axes):
+    ``targets``: accuracies of the tables, of which figures show the first; by default `TARGETS` and the scenario's.
+    ScenarioError for a user's mistake, and if no variant is left.
+    """
+    if part_name not in PARTS:
+        raise ScenarioError(Argument("part", repr(part_name)), f": {nearest(part_name, PARTS)}")
+    if METHOD in grid.overrides or any(axis.key == METHOD for axis in grid.axes):
         raise ScenarioError(
             f"method: those of a trial are named by its part; {VARIANT}=A,B chooses from them", source=COMMAND_LINE
         )
-    grid, chosen = choices_of(request.grid, (VARIANT, SKEW))
-    part, base = PARTS[request.part], grid.without_options().load({})
+    grid, chosen = choices_of(grid, (VARIANT, SKEW))
+    part, base = PARTS[part_name], grid.without_options().load({})
     part.check(load(grid.scenario, grid.overrides, "fedbr"))  # refuses options that FedBR does not take
-    targets, target = _targets(request, base)
-    first = base.scenario.seed if request.first_seed is None else request.first_seed
-    rows, left_out = _rows(grid, request.part, part, base, chosen)
+    all_targets, target = _targets(targets, base)
+    first = base.scenario.seed if first_seed is None else first_seed
+    rows, left_out = _rows(grid, part_name, part, base, chosen)
     replace(grid, axes=(axis_of(METHOD, dict.fromkeys(row.method for row in rows)),)).check_options()
     trial = Trial(
         grid.scenario_name,
         grid.overrides,
         tuple(rows),
-        tuple(range(first, first + request.seeds)),
-        RunSet(KIND, base.name, (), request.run_id or KIND),
-        targets,
-        request.part,
+        tuple(range(first, first + seeds)),
+        RunSet(KIND, base.name, (), run_id or KIND),
+        all_targets,
+        part_name,
         part,
         target,
         left_out,
-        ANALYSES.get(request.part, NOTHING),
+        ANALYSES.get(part_name, NOTHING),
         say,
     )
     return trial.with_runs(lambda row, seed: _load(grid, row, seed))
 
 
-def _targets(request: TrialRequest, base: Loaded) -> tuple[tuple[float, ...], float]:
+def _targets(given: Sequence[float], base: Loaded) -> tuple[tuple[float, ...], float]:
     """(all targets, the one of the figures): that which is named first, else the scenario's, else the middle one."""
     goal = base.scenario.stop.target_accuracy
-    if request.targets:
-        return check_targets(request.targets), request.targets[0]
+    if given:
+        return check_targets(given), given[0]
     target = goal or TARGETS[len(TARGETS) // 2]
     return check_targets([*TARGETS, target]), target
 

@@ -10,7 +10,7 @@ from scenarios.experiment import budget, compare, sweep, tune
 from scenarios.experiment.experiment import Experiment
 from scenarios.experiment.grid import grid_of
 from scenarios.papers import reproduce
-from scenarios.papers.trial.plan import TrialRequest, plan
+from scenarios.papers.trial.plan import plan
 from scenarios.run import builder
 
 FEDAVG, HELD_OUT = "method=fedavg", "data.validation=0.2"
@@ -19,7 +19,7 @@ PLANS: dict[str, Callable[[Sequence[str]], Experiment]] = {
     "compare": lambda words: compare.plan(grid_of("digits", [FEDAVG, *words]), seeds=3),
     "budget": lambda words: budget.plan(grid_of("digits", [FEDAVG, *words]), {"bytes": [1e6]}, seeds=3),
     "tune": lambda words: tune.plan(grid_of("digits", [HELD_OUT, "train.lr=0.1,1", *words]), seeds=3),
-    "trial": lambda words: plan(TrialRequest(grid_of("digits", ["variant=fedbr", *words]), "bandit", seeds=3)),
+    "trial": lambda words: plan(grid_of("digits", ["variant=fedbr", *words]), "bandit", seeds=3),
     "reproduce": lambda words: reproduce.plan(
         "fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg", "panel=a", *words]), seeds=3
     ),

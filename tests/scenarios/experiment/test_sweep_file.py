@@ -9,7 +9,7 @@ import pytest
 from scenarios.config.errors import ScenarioError
 from scenarios.experiment.grid import Grid, axis_of
 from scenarios.experiment.sweep import plan
-from scenarios.experiment.sweep_file import SweepRequest, is_sweep_file, requested
+from scenarios.experiment.sweep_file import SweepFile, is_sweep_file, requested
 
 FILE = """
 scenario = "digits"
@@ -34,7 +34,7 @@ def written(folder: Path, text: str, name: str = "mine.toml") -> str:
 
 def test_a_file_asks_for_what_the_command_line_asks_for(tmp_path: Path) -> None:
     asked = requested(written(tmp_path, FILE), [])
-    assert asked == SweepRequest(
+    assert asked == SweepFile(
         Grid(
             "digits",
             (axis_of("method", ["fedavg", "fedbr"]), axis_of("train.lr", [0.05, 0.1])),

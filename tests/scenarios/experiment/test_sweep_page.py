@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from scenarios.config.errors import ScenarioError
-from scenarios.experiment import sweep_tables
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import Sweep, plan
 from tests.ledgers import made_run
@@ -61,11 +60,25 @@ def test_rows_are_compared_with_the_one_that_is_named(name: str, tmp_path: Path)
         ["2 fedprox lr=0.1", "+20.5 ± 6.4 pp"],
         ["3 fedavg lr=0.05", "-30.0 ± 0.0 pp"],
     ]
-    assert [table.header[0] for table in sweep_tables.short(result, chosen.baseline)][-1] == ""
+
+
+@pytest.mark.parametrize(("baseline", "heading"), [(None, "a - b"), ("4", "from 4 fedavg lr=0.1")])
+def test_the_terminal_compares_the_last_accuracy_alone(
+    baseline: str | None, heading: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, result = swept(tmp_path)
+    experiment.with_baseline(baseline).show(result, tmp_path)
+    shown = capsys.readouterr().out
+    assert heading in shown
+    assert "accuracy, last" in shown
+    assert "differences of accuracy, best" not in shown
+    assert "whole runs" not in shown
 
 
 def test_a_baseline_that_is_no_row_is_refused() -> None:
-    with pytest.raises(ScenarioError, match=r"^baseline 'fedavg lr=0\.2': no row of this sweep is called so, did you"):
+    with pytest.raises(
+        ScenarioError, match=r"^--baseline 'fedavg lr=0\.2': no row of this sweep is called so, did you"
+    ):
         plan(grid_of("digits", GRID), seeds=2).with_baseline("fedavg lr=0.2")
 
 

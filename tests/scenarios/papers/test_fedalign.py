@@ -23,7 +23,7 @@ from scenarios.papers.fedalign import TEN
 from scenarios.papers.measured_runs import is_measured
 from scenarios.papers.spec import SCALES
 from scenarios.run.folder_files import MEASURED
-from scenarios.studies.measure import MeasureRequest
+from scenarios.studies.measure import MeasurePlan
 
 USUAL = "cifar100-dir0.5-c=16-e=20"
 
@@ -160,7 +160,7 @@ def test_hessians_are_read_where_measure_left_them(tmp_path: Path) -> None:
 
 def test_a_measurement_of_other_models_is_made_again(tmp_path: Path) -> None:
     loaded = load("digits")
-    asked = MeasureRequest(loaded, replace(loaded.scenario.eval, metric_options={"hessian": {}}), 4, "local")
+    asked = MeasurePlan(loaded, replace(loaded.scenario.eval, metric_options={"hessian": {}}), 4, "local")
     found = {"round": 5, "metric_options": {"hessian": {}}, "clients": "local"}
     for changes, same in (({}, True), ({"clients": "none"}, False), ({"round": 4}, False)):
         assert is_measured(asked, folder_with(tmp_path, found | changes) / MEASURED) == same

@@ -145,4 +145,6 @@ def test_a_drawn_figure_is_saved_as_a_page_or_a_paper_has_it(folder: Path, tmp_p
     drawn = fedbr.open(folder / "fedavg").plot("curves")
     assert 'width="1160"' in drawn.save(tmp_path / "page.svg").read_text()
     assert 'width="252pt"' in drawn.save(tmp_path / "paper.svg", width="3.5in").read_text()
+    with pytest.raises(ReportError, match=r"^width = '3': must be a number with one of in, cm, mm, pt"):
+        drawn.save(tmp_path / "paper.svg", width="3")
     assert drawn.save(tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF-")

@@ -16,7 +16,7 @@ from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import grid_of
 from scenarios.papers.trial import bandit, speed_map
 from scenarios.papers.trial.calibration import is_twin
-from scenarios.papers.trial.plan import TrialRequest, plan
+from scenarios.papers.trial.plan import plan
 from scenarios.papers.trial.scaling import SpeedFactors, rescaled
 from scenarios.run.progress import ProgressPoint, Trail, trail
 from scenarios.studies.replay import prepared
@@ -197,4 +197,4 @@ def test_ratios_are_averaged_as_logarithms_over_seeds_that_all_have_one() -> Non
 
 def test_a_fleet_that_cannot_be_scaled_is_refused_before_anything_is_trained() -> None:
     with pytest.raises(ScenarioError, match=r"fleet\.rates = .*: drawn rates are not scaled; the map needs"):
-        plan(TrialRequest(grid_of("digits", ['fleet.rates=["1 Mbit/s", "2 Mbit/s"]']), "map"))
+        plan(grid_of("digits", ['fleet.rates=["1 Mbit/s", "2 Mbit/s"]']), "map")

@@ -6,7 +6,7 @@ import pytest
 
 from scenarios.experiment.grid import grid_of
 from scenarios.papers.trial import speed_map
-from scenarios.papers.trial.plan import TrialRequest, plan
+from scenarios.papers.trial.plan import plan
 from scenarios.papers.trial.trial import Trial, to_target
 from scenarios.report.readings import AMOUNTS
 from scenarios.run.progress import ProgressPoint, Trail
@@ -14,7 +14,7 @@ from tests.scenarios.runs import refused
 
 
 def planned(part: str, *words: str) -> Trial:
-    return plan(TrialRequest(grid_of("digits", words), part, seeds=1))
+    return plan(grid_of("digits", words), part, seeds=1)
 
 
 def names(of: Trial) -> list[str]:

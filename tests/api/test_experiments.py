@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import fedbr
-from scenarios.api import several
+from scenarios.api import experiments
+from scenarios.api.caller import Caller
 from scenarios.api.weights import round_of
 from scenarios.report import html
 from scenarios.run.run_finder import found
@@ -83,8 +84,8 @@ def test_a_report_takes_runs_folders_and_collections_together(folder: Path, repo
 def test_a_comparison_alone_is_reported_as_one(tmp_path: Path) -> None:
     (tmp_path / "compare.json").write_text("{}")
     compared = fedbr.RunCollection(tmp_path, [], {})
-    assert several.folders_of([compared]) == [tmp_path]
-    assert several.folders_of([compared, "other"]) == [Path("other")]
+    assert experiments.folders_of([compared]) == [tmp_path]
+    assert experiments.folders_of([compared, "other"]) == [Path("other")]
 
 
 def test_a_row_after_the_last_round_has_that_rounds_model() -> None:
@@ -95,11 +96,11 @@ def test_a_row_after_the_last_round_has_that_rounds_model() -> None:
 def test_a_call_writes_a_note_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("scenarios.run.builder.fleet_notes", lambda loaded: ["a trace"])
 
-    def watched(*arguments: Any) -> None:
-        write_note = arguments[-2]
-        write_note("a trace")
-        write_note("a warning")
+    def call(caller: Caller, *arguments: Any) -> dict[str, Any]:
+        caller.note("a trace")
+        return {"run_dir": "no/runs", "warnings": ["a warning"]}
 
-    monkeypatch.setattr("scenarios.api.calls._watched", watched)
-    fedbr.run("digits")
+    monkeypatch.setattr(Caller, "call", call)
+    with pytest.raises(fedbr.ReportError, match="no/runs is not a run folder"):
+        fedbr.run("digits")
     assert capsys.readouterr().err == "fedbr: note: a trace\nfedbr: note: a warning\n"

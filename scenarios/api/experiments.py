@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.task import Stopped
 from scenarios.api import values
-from scenarios.api.callbacks import CallbackObserver, Callbacks
-from scenarios.api.calls import Folder, calling, path_of, session
+from scenarios.api.callbacks import Callbacks
+from scenarios.api.caller import Caller
+from scenarios.api.calls import Folder, calling, path_of
 from scenarios.api.figures import RunFigures
-from scenarios.api.notebook import parallel_display, progress_display
 from scenarios.api.objects import as_names, axis_names, with_names
+from scenarios.api.requests import BudgetRequest, CompareRequest, ExperimentRequest, SweepRequest, TuneRequest
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
-from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
+from scenarios.api.values import Scenario, listed, place
 from scenarios.config.errors import ReportError, ScenarioError, worded
 from scenarios.config.overrides import parse_value
 from scenarios.experiment import run_set
 from scenarios.experiment.experiment import Experiment, write
-from scenarios.experiment.grid import METHOD, SEED, Grid, axis_of
-from scenarios.run.host import Host, Piece, choose_device
-from scenarios.run.observer import NotePrinter
+from scenarios.experiment.grid import METHOD, Grid, axis_of
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import LEDGER
 from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:
     import pandas
-
-    from scenarios.cluster.ray_engine import RayRuns
 
 
 class RunCollection(RunFigures, Sequence[Run]):
@@ -125,6 +118,7 @@ def compare(
     workers: int | None = None,
     device: str = "auto",
     on: str | None = None,
+    time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
     seed: int | None = None,
@@ -134,36 +128,41 @@ def compare(
 
     ``methods``: their names, also as one text with commas between them. ``seeds``: how many, counted up from ``seed``
     or the scenario's own; ``baseline``: the method that the report of several seeds compares others with. ``result``
-    has the accuracies at the smallest bytes and virtual time that all runs reached,
-    or with several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
-    finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
+    has the accuracies at the smallest bytes and virtual time that all runs reached, or with several seeds the rows and
+    tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison, finished runs are kept and
+    interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
-    from scenarios.experiment.compare import plan
-
-    check_text(run_id=run_id, device=device)
-    names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
-    with calling() as write_note:
-        axis = axis_of(METHOD, [str(as_names({METHOD: method})[METHOD]).strip() for method in names])
-        common = values.overrides(as_names(overrides, scenario))
-        grid = Grid(values.named(with_names(scenario)), (axis,), common)
-        experiment = plan(grid, at_least_1("seeds", seeds), seed, run_id).with_baseline(baseline)
-        return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
+    with calling(progress, on_round) as caller:
+        request = CompareRequest(
+            workers=workers,
+            device=device,
+            on=on,
+            time_limit=time_limit,
+            out=place("out", out),
+            run_id=run_id,
+            seed=seed,
+            seeds=seeds,
+            parallel=parallel,
+            baseline=baseline,
+        )
+        return _made(request.plan(_over_methods(scenario, methods, overrides)), request, caller)
 
 
 def sweep(
     scenario: Scenario,
     grid: Mapping[str, Sequence[Any]],
     *,
-    seeds: int = 3,
+    seeds: int | None = None,
     baseline: str | None = None,
-    parallel: int | None = None,
     zipped: bool = False,
     targets: Sequence[float] = (),
+    parallel: int | None = None,
     out: Folder = "runs",
     run_id: str | None = None,
     workers: int | None = None,
     device: str = "auto",
     on: str | None = None,
+    time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
     seed: int | None = None,
@@ -172,9 +171,9 @@ def sweep(
     """Run a scenario over a grid of values and several seeds, each run to its limit, in one folder.
 
     ``grid``: dotted key -> its values, all combinations of which are run, or with ``zipped`` the lists side by side;
-    ``seeds``: how many, counted up from ``seed`` or the scenario's own; ``baseline``: number or name of the row that
-    the report compares others with; ``parallel``: runs at a time, by default one,
-    which share the ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
+    ``seeds``: how many (3 by default), counted up from ``seed`` or the scenario's own; ``baseline``: number or name of
+    the row that the report compares others with; ``parallel``: runs at a time, by default one, which share the
+    ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
     ``on``: a Ray cluster, named as in `fedbr.run`, on whose nodes the runs are made as wholes, each with so many
     ``workers``: by default all that there is room for at the same time, or at most ``parallel``.
 
@@ -186,79 +185,124 @@ def sweep(
     not; RunFailed if all did, or if a callback fails. If the user or a callback stops it, the runs so far are returned;
     KeyboardInterrupt if there are none.
     """
-    from scenarios.experiment.sweep import plan
+    with calling(progress, on_round) as caller:
+        request = SweepRequest(
+            workers=workers,
+            device=device,
+            on=on,
+            time_limit=time_limit,
+            out=place("out", out),
+            run_id=run_id,
+            seed=seed,
+            seeds=seeds,
+            parallel=parallel,
+            targets=tuple(listed("targets", targets, "[0.9]")),
+            baseline=baseline,
+        )
+        return _made(request.plan(_grid(scenario, grid, overrides, zipped)), request, caller)
 
-    with calling() as write_note:
-        check_text(run_id=run_id, device=device)
-        if not isinstance(grid, Mapping):
-            raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
-        named = dict(axis_names(key, each, overrides, scenario) for key, each in grid.items())
-        axes = tuple(axis_of(key, values.several(key, each)) for key, each in named.items())
-        goals = listed("targets", targets, "[0.9]")
-        count = None if SEED in grid else at_least_1("seeds", seeds)
-        common = values.overrides(as_names(overrides, scenario))
-        asked = Grid(values.named(with_names(scenario)), axes, common, zipped)
-        experiment = plan(asked, count, seed, goals, run_id).with_baseline(baseline)
-        return _made(experiment, place("out", out), workers, device, on, progress, on_round, parallel, write_note)
 
-
-def _made(
-    experiment: Experiment,
-    out: Path,
-    workers: int | None,
-    device: str,
-    on: str | None,
-    progress: bool | None,
-    on_round: Callbacks,
-    parallel: int | None,
-    write_note: NotePrinter,
+def budget(
+    scenario: Scenario,
+    methods: Sequence[str] = ("fedavg", "fedbr"),
+    *,
+    nbytes: str | None = None,
+    seconds: str | None = None,
+    seeds: int = 3,
+    parallel: int | None = None,
+    out: Folder = "runs",
+    run_id: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    on: str | None = None,
+    time_limit: str | None = None,
+    progress: bool | None = None,
+    on_round: Callbacks = (),
+    seed: int | None = None,
+    **overrides: Any,
 ) -> RunCollection:
+    """Measure the accuracy of each method at budgets of bytes and of virtual time: ``fedbr study budget``.
+
+    ``nbytes``, ``seconds``: budgets such as "1 MB,2 MB" and "5 min,15 min". Each method and seed is one run, to the
+    largest budget. Other arguments and errors as of `compare`.
+    """
+    with calling(progress, on_round) as caller:
+        request = BudgetRequest(
+            workers=workers,
+            device=device,
+            on=on,
+            time_limit=time_limit,
+            out=place("out", out),
+            run_id=run_id,
+            seed=seed,
+            seeds=seeds,
+            parallel=parallel,
+            nbytes=nbytes,
+            seconds=seconds,
+        )
+        return _made(request.plan(_over_methods(scenario, methods, overrides)), request, caller)
+
+
+def tune(
+    scenario: Scenario,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int = 1,
+    parallel: int | None = None,
+    out: Folder = "runs",
+    run_id: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    on: str | None = None,
+    time_limit: str | None = None,
+    progress: bool | None = None,
+    on_round: Callbacks = (),
+    seed: int | None = None,
+    **overrides: Any,
+) -> RunCollection:
+    """Choose settings of each method on clients' validation examples: ``fedbr study tune``.
+
+    ``grid``: ``method`` and other dotted keys -> values, of which every combination is a run per seed; test examples
+    are never evaluated. Other arguments and errors as of `sweep`.
+    """
+    with calling(progress, on_round) as caller:
+        request = TuneRequest(
+            workers=workers,
+            device=device,
+            on=on,
+            time_limit=time_limit,
+            out=place("out", out),
+            run_id=run_id,
+            seed=seed,
+            seeds=seeds,
+            parallel=parallel,
+        )
+        return _made(request.plan(_grid(scenario, grid, overrides)), request, caller)
+
+
+def _over_methods(scenario: Scenario, methods: Sequence[str], overrides: Mapping[str, Any]) -> Grid:
+    names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
+    return _grid(scenario, {METHOD: [name.strip() if isinstance(name, str) else name for name in names]}, overrides)
+
+
+def _grid(
+    scenario: Scenario, grid: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any], zipped: bool = False
+) -> Grid:
+    if not isinstance(grid, Mapping):
+        raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
+    named = dict(axis_names(key, each, overrides, scenario) for key, each in grid.items())
+    axes = tuple(axis_of(key, values.several(key, each)) for key, each in named.items())
+    return Grid(values.named(with_names(scenario)), axes, values.overrides(as_names(overrides, scenario)), zipped)
+
+
+def _made(experiment: Experiment, request: ExperimentRequest, caller: Caller) -> RunCollection:
     """The runs of an experiment, after those that are missing have been made and its result has been written."""
-    from scenarios.experiment.executors import choose_executor, make_runs
-
-    planned, at_once = experiment.run_set, 1 if parallel is None else at_least_1("parallel", parallel)
-    missing = run_set.pending(planned, out, choose_device(device))
-    names = [run.name for run in missing]
-    named = None if on is None else _cluster(on, workers, parallel, write_note)
-    cluster = named if missing else None
-    beside, is_in_turn = parallel_display(names, progress), at_once == 1 and cluster is None
-    watch = CallbackObserver(on_round)
-
-    def about(name: str, has_ended: bool = False) -> None:
-        beside.about(name, has_ended)
-        watch.about(name)
-
-    def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-        with cluster or nullcontext():
-            executor = choose_executor(launcher, at_once, cluster)
-            return make_runs(planned, host, executor, watch.or_stopped(stopped), about)
-
-    show = progress_display(names, progress) if is_in_turn else beside
-    preload = None if is_in_turn and missing else ()  # its slots have fork servers of their own
-    loaded = [run.loaded for run in missing or planned.runs[:1]]
-    here = workers if named is None else 1
-    needs = session(here, device, show, write_note, out=out, preload=preload)
-    try:
-        done = replace(needs, observers=(*needs.observers, watch)).call(loaded, work)
-    except Stopped:
-        watch.check(None)  # the reason of the stop, if a callback failed before the first round
-        raise
-    watch.check(run_set.folder_of(done), "the same call goes on with its runs")
-    result = experiment.result(done) | {"warnings": done["warnings"]}
+    made, result = caller.experiment(experiment, request)
     for line in run_set.warning_lines(result):
-        write_note(line)
+        caller.note(line)
     write(experiment, result, with_report=False)
-    notes = {key: done[key] for key in ("failed", "missing") if key in done}
+    notes = {key: made[key] for key in ("failed", "missing") if key in made}
     return RunCollection(run_set.folder_of(result), [Run(run["run_dir"]) for run in result["runs"]], result | notes)
-
-
-def _cluster(on: str, workers: int | None, parallel: int | None, write_note: Callable[[str], None]) -> RayRuns:
-    """The cluster whose nodes make the runs; it is connected when it is entered. ScenarioError."""
-    from scenarios.cluster.ray_engine import RayRuns
-
-    if workers is not None:
-        at_least_1("workers", workers)
-    return RayRuns(on, workers, parallel, write_note, option="on =")
 
 
 def open_folder(folder: Folder) -> Run | RunCollection:
@@ -268,8 +312,8 @@ def open_folder(folder: Folder) -> Run | RunCollection:
     to go on with a comparison that has not ended.
     """
     path = path_of(folder)
-    with calling() as write_note:
-        return _opened(path, write_note)
+    with calling() as caller:
+        return _opened(path, caller.note)
 
 
 def _opened(path: Path, write_note: Callable[[str], None]) -> Run | RunCollection:

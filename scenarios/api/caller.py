@@ -1,0 +1,191 @@
+"""Whoever calls for runs, on the command line or in Python: what is shown meanwhile, who is told, and what stops them.
+
+Commands and functions of Python have their scenario and a request (`scenarios.api.requests`); a `Caller` makes the
+runs, and gives what the command prints with ``--json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from signal import Signals
+from typing import IO, Any
+
+from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.monitor import FIRST_REMOTE_WORKER_SECONDS
+from coordinator.workers.task import Stopped
+from scenarios.api.callbacks import CallbackObserver
+from scenarios.api.requests import (
+    ExperimentRequest,
+    MeasureRequest,
+    RecordedRequest,
+    ResumeRequest,
+    RunRequest,
+)
+from scenarios.config.load import Loaded, note_on_sums
+from scenarios.experiment import run_set
+from scenarios.experiment.executors import choose_executor, make_runs
+from scenarios.experiment.experiment import Experiment
+from scenarios.report.live import LiveTable, ParallelTable
+from scenarios.run import builder, extension, own_numpy, runner
+from scenarios.run.folder_files import check_room
+from scenarios.run.host import Host, Piece, choose_device, piece_seconds
+from scenarios.run.observer import NotePrinter
+from scenarios.run.run_folder import RunFolder
+from scenarios.run.session import Session, Work
+
+
+@dataclass
+class Caller:
+    """A command that is being executed, or a call of a Python function."""
+
+    quiet: bool = False
+    """Whether no progress is shown"""
+    stream: IO[str] | None = None
+    """Of progress; None: stderr"""
+    signals: Sequence[Signals] = (Signals.SIGINT, Signals.SIGTERM)
+    """Those that ask the runs to stop"""
+    watch: CallbackObserver = field(default_factory=lambda: CallbackObserver(()))
+    note: NotePrinter = field(default_factory=NotePrinter)
+
+    def call(
+        self, session: Session, runs: Sequence[Loaded], work: Work, show: LiveTable | None = None
+    ) -> dict[str, Any]:
+        """`Session.call` with this caller's observers and signals; ``show``: in place of a table of the methods.
+
+        Stopped if the user stopped them, RunFailed if a callback did so by an error, before there is a result.
+        """
+        own_numpy.limit(runs)
+        if show is None:
+            access, engine = session.remote_access, session.engine
+            names = access.names if access is not None else engine.names if engine is not None else {}
+            wait = FIRST_REMOTE_WORKER_SECONDS if access is not None and session.workers == 0 else None
+            methods = [loaded.scenario.method for loaded in runs]
+            show = LiveTable(methods, self.stream, self.quiet, names, wait, shows_address=engine is None)
+        observers = (show, self.note, self.watch)
+        try:
+            return replace(session, observers=observers, signals=self.signals).call(runs, work)
+        except Stopped:
+            self.watch.check(None)
+            raise
+
+    def notes(self, loaded: Loaded) -> None:
+        """Print the notes for a scenario's author."""
+        for note in (*loaded.notes, *builder.fleet_notes(loaded)):
+            self.note(note)
+
+    def run(self, loaded: Loaded, request: RunRequest) -> dict[str, Any]:
+        """Make a run in a new folder."""
+        session = Session(
+            request.workers,
+            request.device,
+            out=request.out,
+            run_id=request.run_id,
+            remote_access=request.remote_access(),
+            engine=request.engine(),
+            piece=request.time_limit,
+        )
+        own_numpy.limit([loaded])  # before any output
+        if request.works_elsewhere:
+            note_on_sums(loaded, self.note)
+        self.notes(loaded)
+
+        def start(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+            return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
+
+        return self._kept(self.call(session, [loaded], start))
+
+    def resume(self, folder: Path, limits: dict[str, Any], request: ResumeRequest) -> tuple[Loaded, dict[str, Any]]:
+        """Go on with a run, with other ``limits`` if there are any; (scenario, result). One that has ended stays."""
+        access, engine = request.remote_access(), request.engine()
+        with RunFolder(folder).open_scenario(request.device, request.allow_code) as (recorded, device):
+            loaded, result = recorded, runner.ended(recorded, folder)
+            if limits:
+                loaded = extension.extend(recorded, folder, limits)
+                result = runner.ended(loaded, folder)
+            if result is not None:
+                return loaded, result
+            check_room(folder)
+
+            def go_on(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+                return runner.resume(loaded, host, folder, launcher, stopped)
+
+            session = Session(request.workers, device, remote_access=access, engine=engine, piece=request.time_limit)
+            return loaded, self._kept(self.call(session, [loaded], go_on))
+
+    def _kept(self, result: dict[str, Any]) -> dict[str, Any]:
+        """The result of a run whose folder is kept; RunFailed if a callback has ended it by an error."""
+        folder = Path(result["run_dir"])
+        self.watch.check(folder, f"to resume the run: fedbr.resume({str(folder)!r})")
+        return result
+
+    def verify(self, folder: Path, request: RecordedRequest) -> dict[str, Any]:
+        """Repeat a run, and compare it round by round."""
+        from scenarios.studies import verify as study
+
+        with RunFolder(folder).open_scenario(request.device, request.allow_code) as (loaded, device):
+
+            def repeat(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+                return study.verify(loaded, folder, host, launcher, stopped)
+
+            result = self.call(Session(request.workers, device), [loaded], repeat)
+            self.watch.check(None)
+            return result
+
+    def measure(
+        self,
+        folder: Path,
+        metrics: str,
+        options: Mapping[str, Any],
+        request: MeasureRequest,
+        tell: Callable[[int, int], None] = lambda done, tasks: None,
+    ) -> dict[str, Any]:
+        """Measure metrics of a stored checkpoint's models; ``options``: of metrics, by key."""
+        from scenarios.studies import measure as study
+
+        with RunFolder(folder).open_scenario(request.device, request.allow_code) as (loaded, device):
+            planned = study.plan(loaded, folder, metrics, options, request.round, request.clients)
+
+            def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+                return study.measure(planned, folder, host, launcher, stopped, tell)
+
+            return self.call(Session(request.workers, device), [loaded], work, LiveTable([], quiet=True))
+
+    def experiment(self, experiment: Experiment, request: ExperimentRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make the runs of an experiment that are missing, and what it needs of them.
+
+        Returns what `make_runs` does, and the experiment's result.
+        """
+        piece_seconds(request.time_limit)
+        planned, parallel = experiment.run_set, request.parallel or 1
+        missing = run_set.pending(planned, request.out, choose_device(request.device))
+        named = request.cluster(self.note)
+        cluster = named if missing else None
+        is_in_turn, names = parallel == 1 and cluster is None, [run.name for run in missing]
+        table = ParallelTable(names, self.stream, self.quiet)
+
+        def about(name: str, has_ended: bool = False) -> None:
+            table.about(name, has_ended)
+            self.watch.about(name)
+
+        def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+            with cluster or nullcontext():
+                executor = choose_executor(launcher, parallel, cluster)
+                made = make_runs(planned, host, executor, self.watch.or_stopped(stopped), about)
+            if not run_set.is_interrupted(made, planned):
+                experiment.complete(made, host, launcher, stopped)
+            return made
+
+        session = Session(
+            request.workers if named is None else 1,
+            request.device,
+            out=request.out,
+            piece=request.time_limit,
+            preload=None if is_in_turn and missing else (),  # processes of runs have fork servers of their own
+        )
+        show = LiveTable(names, self.stream, self.quiet) if is_in_turn else table
+        made = self.call(session, [run.loaded for run in missing or planned.runs[:1]], work, show)
+        self.watch.check(run_set.folder_of(made), "the same call goes on with its runs")
+        return made, experiment.result(made) | {"warnings": made["warnings"]}

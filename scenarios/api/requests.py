@@ -1,0 +1,245 @@
+"""What commands and functions that train take: a class each, from whose fields the command line has its options.
+
+A field is an argument of the Python function of the same name. Values are checked when a request is made, and errors
+name the argument as the caller writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+
+from scenarios.config.errors import Argument, ScenarioError
+
+if TYPE_CHECKING:
+    from coordinator.workers.sockets import RemoteAccess
+    from scenarios.cluster.ray_engine import RayEngine, RayRuns
+    from scenarios.experiment.experiment import Experiment
+    from scenarios.experiment.grid import Grid
+    from scenarios.papers.trial.trial import Trial
+    from scenarios.run.observer import NotePrinter
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of a request is given on the command line."""
+
+    help: str
+    metavar: str | None = None
+    least: int | None = None
+    name: str = ""
+    """Of the option, where it is not the field's"""
+    flags: tuple[str, ...] = ()
+    """All ways to write it; by default ``--name``"""
+
+
+OUT = Option("folder for run folders")
+SEEDS = Option("number of seeds, counted up from the scenario's", least=1)
+TARGETS = Option("an accuracy, by default the scenario's; may be repeated", "A", name="target")
+ALLOW_CODE = Option("import the run's modules also from the current folder and from where they were")
+BASELINE = Option("number or name of the row that others are compared with", "ROW")
+CLUSTER = "ray|auto|HOST:PORT|ray://HOST:PORT"
+
+
+def options_of(request: type[MachineRequest]) -> dict[str, tuple[Any, Option]]:
+    """Field -> its type and option."""
+    hints = get_type_hints(request, include_extras=True)
+    return {field.name: get_args(hints[field.name])[:2] for field in fields(request)}
+
+
+@dataclass(frozen=True)
+class MachineRequest:
+    """This machine's part in a call that trains."""
+
+    workers: Annotated[int | None, Option("worker processes; by default one per core, on GPUs by memory", least=1)] = (
+        None
+    )
+    device: Annotated[str, Option("cpu, cuda (all GPUs), cuda:N or auto", "NAME")] = "auto"
+
+    def __post_init__(self) -> None:
+        """ScenarioError for a value that its argument cannot have."""
+        for name, (kind, option) in options_of(type(self)).items():
+            value = getattr(self, name)
+            argument = Argument(name, repr(value), option.name)
+            if kind == int | None and value is not None:
+                least = option.least or 0
+                if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                    raise ScenarioError(argument, f": must be an integer of at least {least}")
+                object.__setattr__(self, name, int(value))
+            elif kind in (str, str | None) and not isinstance(value, kind):
+                raise ScenarioError(argument, ": must be text")
+
+
+@dataclass(frozen=True)
+class RecordedRequest(MachineRequest):
+    """Of `verify` and `measure`, which train for a run that there is."""
+
+    allow_code: Annotated[bool, ALLOW_CODE] = False
+
+
+@dataclass(frozen=True)
+class MeasureRequest(RecordedRequest):
+    """Of `measure`."""
+
+    round: Annotated[int | None, Option("of a kept checkpoint, from 1; by default the newest", least=1)] = None
+    clients: Annotated[
+        str | None, Option("local (models after the next visit), evaluated (as evaluations use) or none")
+    ] = None
+
+
+@dataclass(frozen=True)
+class TrainRequest(MachineRequest):
+    """Of calls whose training lasts until its end."""
+
+    on: Annotated[
+        str | None,
+        Option(
+            "a Ray cluster whose nodes do the work: one that is started here, or that runs; --workers is per node",
+            CLUSTER,
+        ),
+    ] = None
+    time_limit: Annotated[
+        str | None,
+        Option('stop at a round\'s end after so long, to go on later: "2 h"; exit code 4', "DURATION", name="for"),
+    ] = None
+
+    @property
+    def works_elsewhere(self) -> bool:
+        """Whether all visits are trained by node agents."""
+        return self.on is not None
+
+    def engine(self) -> RayEngine | None:
+        """The cluster that does the work. ScenarioError for arguments that do not go with it."""
+        from scenarios.cluster.ray_engine import RayEngine
+
+        return None if self.on is None else RayEngine(self.on, self.workers)
+
+    def remote_access(self) -> RemoteAccess | None:
+        """The port that remote workers join, if there is one."""
+        return None
+
+
+@dataclass(frozen=True)
+class ResumeRequest(TrainRequest):
+    """Of `resume`."""
+
+    allow_code: Annotated[bool, ALLOW_CODE] = False
+
+
+@dataclass(frozen=True)
+class RunRequest(TrainRequest):
+    """Of `run`."""
+
+    out: Annotated[Path, OUT] = Path("runs")
+    run_id: Annotated[str | None, Option("name of the run folder", "NAME")] = None
+
+
+@dataclass(frozen=True)
+class ExperimentRequest(RunRequest):
+    """Of calls that make several runs in one folder, here or each as a whole on a node of a cluster."""
+
+    on: Annotated[
+        str | None,
+        Option("a Ray cluster whose nodes make the runs, each with --workers cores", CLUSTER),
+    ] = None
+    seed: Annotated[int | None, Option("the same as seed=N")] = None
+    seeds: Annotated[int | None, SEEDS] = 1
+    parallel: Annotated[
+        int | None,
+        Option("runs at a time, which share the --workers; with --on, at most so many", least=1),
+    ] = None
+
+    def cluster(self, note: NotePrinter) -> RayRuns | None:
+        """The cluster whose nodes make the runs; it is connected when it is entered. ScenarioError."""
+        from scenarios.cluster.ray_engine import RayRuns
+
+        return None if self.on is None else RayRuns(self.on, self.workers, self.parallel, note)
+
+
+@dataclass(frozen=True)
+class CompareRequest(ExperimentRequest):
+    """Of `compare`."""
+
+    baseline: Annotated[str | None, BASELINE] = None
+
+    def plan(self, grid: Grid) -> Experiment:
+        """The comparison over the methods of the grid."""
+        from scenarios.experiment.compare import plan
+
+        return plan(grid, self.seeds or 1, self.seed, self.run_id).with_baseline(self.baseline)
+
+
+@dataclass(frozen=True)
+class SweepRequest(ExperimentRequest):
+    """Of `sweep`."""
+
+    seeds: Annotated[int | None, replace(SEEDS, help=f"{SEEDS.help}; 3 by default")] = None
+    targets: Annotated[Sequence[float], TARGETS] = ()
+    baseline: Annotated[str | None, BASELINE] = None
+
+    def plan(self, grid: Grid) -> Experiment:
+        """The sweep over the cells of the grid."""
+        from scenarios.experiment.sweep import plan
+
+        return plan(grid, self.seeds, self.seed, self.targets, self.run_id).with_baseline(self.baseline)
+
+
+@dataclass(frozen=True)
+class BudgetRequest(ExperimentRequest):
+    """Of `study budget`."""
+
+    seeds: Annotated[int | None, SEEDS] = 3
+    nbytes: Annotated[str | None, Option('budgets of bytes: "1 MB,2 MB"', name="bytes")] = None
+    seconds: Annotated[str | None, Option('budgets of virtual time: "5 min,15 min"', name="time")] = None
+
+    def plan(self, grid: Grid) -> Experiment:
+        """The study, with a run per method and seed."""
+        from scenarios.experiment import budget
+
+        return budget.plan(grid, budget.budgets_of(self.nbytes, self.seconds), self.seeds, self.seed, self.run_id)
+
+
+@dataclass(frozen=True)
+class TuneRequest(ExperimentRequest):
+    """Of `study tune`."""
+
+    def plan(self, grid: Grid) -> Experiment:
+        """The study, with a run per method, combination of values and seed."""
+        from scenarios.experiment import tune
+
+        return tune.plan(grid, self.seeds, self.seed, self.run_id)
+
+
+@dataclass(frozen=True)
+class TrialRequest(ExperimentRequest):
+    """Of `study trial`."""
+
+    seeds: Annotated[int | None, SEEDS] = 3
+    part: Annotated[str, Option("details, calibrated, skew, bandit or map")] = "details"
+    targets: Annotated[
+        Sequence[float],
+        replace(TARGETS, help="an accuracy of the tables; figures show the first; may be repeated"),
+    ] = ()
+
+    def plan(self, grid: Grid, say: Callable[[str], None]) -> Trial:
+        """The runs of the part; ``say``: told of what takes long."""
+        from scenarios.papers.trial.plan import plan
+
+        return plan(grid, self.part, self.seeds or 1, self.seed, self.targets, self.run_id, say)
+
+
+@dataclass(frozen=True)
+class ReproduceRequest(ExperimentRequest):
+    """Of `reproduce`."""
+
+    scale: Annotated[str, Option("tiny, small or paper")] = "tiny"
+    ema: Annotated[str | None, Option("start of moving averages: corrected (default) or first")] = None
+
+    def plan(self, name: str, grid: Grid, say: Callable[[str], None]) -> Experiment:
+        """The runs that the cells of a published figure or table need."""
+        from scenarios.papers.reproduce import plan
+
+        return plan(name, self.scale, grid, self.seeds or 1, self.seed, self.run_id, self.ema, say)

@@ -1,0 +1,91 @@
+"""One class per command: its fields are the options of the command and the arguments of the function in Python."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedbr
+from scenarios.api.requests import (
+    BudgetRequest,
+    CompareRequest,
+    MachineRequest,
+    MeasureRequest,
+    RecordedRequest,
+    ResumeRequest,
+    RunRequest,
+    SweepRequest,
+    TuneRequest,
+)
+from scenarios.cli import recorded, runs, studies
+from scenarios.config.errors import ScenarioError
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+
+CALLS = (
+    (fedbr.run, runs.run, RunRequest),
+    (fedbr.resume, runs.resume, ResumeRequest),
+    (fedbr.verify, recorded.verify, RecordedRequest),
+    (fedbr.measure, recorded.measure, MeasureRequest),
+    (fedbr.compare, studies.compare, CompareRequest),
+    (fedbr.sweep, studies.sweep, SweepRequest),
+    (fedbr.budget, studies.study_budget, BudgetRequest),
+    (fedbr.tune, studies.study_tune, TuneRequest),
+)
+BRIEF: dict[str, Any] = {"rounds.max": 1, "train.local_steps": 1, "data.clients": 6}
+
+
+@pytest.mark.parametrize(("function", "command", "request_class"), CALLS, ids=[each[0].__name__ for each in CALLS])
+def test_python_and_the_command_line_take_the_same(
+    function: Callable[..., Any], command: Callable[..., None], request_class: type[MachineRequest]
+) -> None:
+    arguments, options = (inspect.signature(each).parameters for each in (function, command))
+    for field in fields(request_class):
+        default = None if field.default is MISSING else field.default
+        assert field.name in options, field.name
+        given = arguments[field.name].default
+        assert (Path(given) if field.name == "out" else given) == default, field.name
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"workers": 0}, "--workers 0: must be an integer of at least 1"),
+        ({"workers": True}, "--workers True: must be an integer of at least 1"),
+        ({"device": 3}, "--device 3: must be text"),
+        ({"seeds": 0}, "--seeds 0: must be an integer of at least 1"),
+        ({"parallel": 1.5}, "--parallel 1.5: must be an integer of at least 1"),
+        ({"seed": -1}, "--seed -1: must be an integer of at least 0"),
+        ({"time_limit": 3600}, "--for 3600: must be text"),
+    ],
+)
+def test_a_request_refuses_what_its_argument_cannot_have(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        CompareRequest(**given)
+    assert str(refused.value) == message
+    refused.value.word_for_python()
+    name = next(iter(given))
+    assert str(refused.value) == f"{name} = {given[name]!r}{message[message.index(': ') :]}"
+
+
+@pytest.mark.usefixtures("pool_in_this_process")
+def test_budgets_settings_and_measures_are_had_from_python(tmp_path: Path) -> None:
+    brief: dict[str, Any] = {"workers": 1, "out": tmp_path, **BRIEF}
+    spent = fedbr.budget("digits", ["fedavg"], nbytes="100 kB", seeds=1, **brief)
+    assert [run.summary["method"] for run in spent] == ["fedavg"]
+    assert [at["budget"] for at in spent.result["bytes"]] == [100_000]
+    tuned = fedbr.tune("digits", {"method": ["fedavg"], "train.lr": [0.05, 0.1]}, **brief, data={"validation": 0.2})
+    assert [run.scenario["train"]["lr"] for run in tuned] == [0.05, 0.1]
+    measured = fedbr.measure(spent[0], ["accuracy"], clients="none", workers=1)
+    assert measured["models"]["global"]["accuracy"] == pytest.approx(spent[0].accuracy)
+
+
+@pytest.mark.usefixtures("pool_in_this_process")
+def test_a_time_limit_stops_a_run_of_python_too(tmp_path: Path) -> None:
+    first = fedbr.run("digits", out=tmp_path, workers=1, time_limit="1 ms", **{**BRIEF, "rounds.max": 2})
+    assert (first.stopped_by, first.summary["rounds"]) == ("time_limit", 1)
+    assert fedbr.resume(first, workers=1).summary["rounds"] == 2
