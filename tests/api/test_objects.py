@@ -281,6 +281,14 @@ SCHEDULE = "def mine(at, options): return at.lr * factor\n"
             "Mine",
             "Mine: has no definition in a cell or in the file of the script",
         ),
+        (
+            "method",
+            "from coordinator.methods.spec import ObjectiveSpec, Traffic\n"
+            "from edge.protocol.options.base import Options\nword = 'a'\n"
+            "SPEC = ObjectiveSpec('mine', '', '', Options, '', traffic=Traffic(choices=(word,)))\nword = 'b'\n",
+            "SPEC",
+            "mine: SPEC.traffic is not what the notebook or script last defined",
+        ),
         ("rounds.selection", SELECTOR + "mine = [Mine]", "mine", "list: a run takes one; fedbr.compare and fedbr.swee"),
         (
             "train.lr_schedule",

@@ -21,7 +21,7 @@ def received(values: dict[str, Any], *types: type[Options]) -> Job:
 
 
 def test_a_worker_has_the_options_of_all_parts_in_one_object() -> None:
-    ours = joined([FedBROptions, FedProxOptions])(alpha=2, mu=0.5)
+    ours = joined([FedBROptions, FedProxOptions]).model_validate({"alpha": 2, "mu": 0.5})
     theirs = received(ours.model_dump(), FedBROptions, FedProxOptions).options
     assert theirs == ours
     assert isinstance(theirs, FedBROptions)
