@@ -45,7 +45,6 @@ test-network: $(STAMP) ## the clock against real links, and joining from another
 
 chaos: $(STAMP) ## kill and stop workers, node agents, nodes of a cluster and coordinators at random moments, and compare the results (a quarter of an hour)
 	$(BIN)/python benchmarks/chaos.py
-	$(BIN)/python benchmarks/chaos_cluster.py
 
 docs: $(STAMP) ## the documentation as pages that need no network, in site/
 	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -5,103 +5,264 @@ repetitions. Exits with 1 if a bar is missed. It writes nothing but temporary fi
 
 A  1,000 clients of 100 examples, 100 a round, 1 epoch; small CNN    D  steps of FedMLB and FedBR, ResNet-18
 B  100 clients of 500 examples, 10 a round, 2 epochs; small CNN      E  start-up to the first round
-C  ResNet-18 of width 16, 10 clients of 10 steps                     F  where a round's time goes, and its memory
-G  steps of GradAug and FedAlign, ResNet-18                          H  steps with portable and with native numerics
+C  ResNet-18 of width 16, 10 clients of 10 steps                     F  memory, with more clients and more workers
+H  steps with portable and with native numerics
+
+Where the time of a run goes, is seen with ``py-spy record --subprocesses -- fedbr run ...``.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
+import statistics
+import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
-from unittest import mock
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import numpy as np
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.engine_parts import account, methods, portable, slim, start, training  # noqa: E402
-from benchmarks.engine_parts.tools import CORES, Asked, Line, cpu_name  # noqa: E402
+from benchmarks.harness import (  # noqa: E402
+    AS_WORKER,
+    BF16,
+    FEDBR,
+    MIB,
+    Line,
+    Options,
+    Part,
+    Turns,
+    answer,
+    at_most,
+    committed,
+    end,
+    in_turns,
+    lines_of,
+    main,
+    module,
+    wait_until,
+    why_no_bf16,
+)
+from benchmarks.product import Federation, Request, differences  # noqa: E402
+from coordinator.workers.launcher import THREADS, environment  # noqa: E402
+from edge.protocol.portable import NATIVE, PORTABLE, Instructions  # noqa: E402
+from edge.runtime.numerics import lacking  # noqa: E402
 
-PARTS: dict[str, Callable[[str, Asked], Iterator[Line]]] = {
-    "A": training.small_cnn,
-    "B": training.small_cnn,
-    "C": training.resnet,
-    "D": methods.steps,
-    "E": start.start_up,
-    "F": account.account,
-    "G": slim.steps,
-    "H": portable.steps,
+LAYOUTS = ("contiguous", "channels_last")
+WORKERS = 2
+TOLERANCE = 1e-5
+
+
+def play(request: Request) -> dict[str, Any]:
+    """The answer of a run in a process of its own."""
+    found: dict[str, Any] = answer(module("product", json.dumps(asdict(request))))
+    return found
+
+
+# --- A, B, C: seconds per round beside those of a hand-written loop ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One federation and its bars; a bar of a ratio is relative to the floor."""
+
+    federation: Federation
+    timed: int
+    """Rounds of one repetition, less the first."""
+    repeats: int
+    bar: float
+    settings: Sequence[str] = ("",)
+    """Overrides of runs that are measured beside each other."""
+    coordinator_bar: float | None = None
+    """Of the wall time that the coordinator may be at work."""
+
+
+CONTESTS = {
+    "A": Workload(Federation(1000, 100, 100), 5, 7, 0.93, ("", "aggregate.sum=fixed_point"), coordinator_bar=0.05),
+    "B": Workload(Federation(100, 500, 10, "local_epochs = 2"), 3, 5, 0.95),
+    "C": Workload(Federation(10, 200, 10, model="resnet18", width=16), 2, 3, 1.05, ("", BF16)),
+}
+BF16_BAR = 0.70
+"""Of C in bf16."""
+
+
+class Contest:
+    """The product under some settings, and the floor in both layouts, on the same rounds. The first is not timed."""
+
+    def __init__(self, part: str, work: Workload, settings: Sequence[str], options: Options) -> None:
+        self.work, self.options, self.settings = work, options, settings
+        small = replace(work.federation, clients=4, samples=40, participants=4)
+        self.toml = (small if options.quick else work.federation).write(options.folder, part)
+        self.timed = 2 if options.quick else work.timed
+        self.clients: list[list[int]] = []
+        """Of each round, as the latest run has selected them."""
+        self.shares: dict[str, list[float]] = {setting: [] for setting in settings}
+        """CPU seconds of the coordinator per second of the wall, by repetition."""
+
+    def play(self) -> Turns:
+        """All repetitions: each competitor's median seconds per round. A run is the first of all: its ledger says which
+        clients take part in which round."""
+        variants = {f"run {setting}".strip(): partial(self._run, setting) for setting in self.settings}
+        variants |= {layout: partial(self._floor, layout) for layout in LAYOUTS}
+        return in_turns(variants, self.options.cycles(self.work.repeats))
+
+    def _run(self, setting: str) -> float:
+        first, overrides = (None, (setting,)) if setting else (self.first("run"), ())
+        found = play(Request(self.toml, overrides, WORKERS, 1 + self.timed, first=first))
+        self.clients = found["clients"]
+        seconds, cpu = (differences(found["rounds"], key) for key in ("seconds", "cpu_seconds"))
+        self.shares[setting].append(sum(cpu) / sum(seconds))
+        return statistics.median(seconds)
+
+    def _floor(self, layout: str) -> float:
+        request = {"scenario": self.toml, "layout": layout, "rounds": self.clients, "save": self.first(layout)}
+        seconds: list[float] = answer(module("engine_parts.floor", json.dumps(request)), THREADS)
+        return statistics.median(seconds[1:])
+
+    def first(self, competitor: str) -> str:
+        """The file of a competitor's model after the first round."""
+        return str(self.options.folder / f"first-{competitor}.npy")
+
+    def off(self, layout: str) -> float:
+        """The largest difference of any parameter between the run's and the floor's model after the first round."""
+        return float(np.abs(np.load(self.first("run")) - np.load(self.first(layout))).max())
+
+
+def contest(part: str, options: Options) -> Iterator[Line]:
+    """Part A, B or C; A also with sums in the workers, which is meant for fleets of many short visits."""
+    work = CONTESTS[part]
+    scenario = work.federation.write(options.folder, f"{part}-bf16")
+    refusal = why_no_bf16(scenario) if BF16 in work.settings else None
+    settings = [setting for setting in work.settings if not (refusal and setting == BF16)]
+    competition = Contest(part, work, settings, options)
+    turns = competition.play()
+    options.details[part] = turns.seconds
+    for name in turns.seconds:
+        yield at_most(
+            f"{'floor, ' if name in LAYOUTS else ''}{name}: seconds per round", turns.median(name), form="{:.3f} s"
+        )
+    off = {layout: competition.off(layout) for layout in LAYOUTS}
+    # Another layout sums in another order, and steps carry such differences on.
+    layouts = " (" + ", ".join(f"{layout} {value:.1e}" for layout, value in off.items()) + ")"
+    yield at_most("floor = run after one round, in the run's layout", min(off.values()), TOLERANCE, "{:.1e}", layouts)
+    best = min(LAYOUTS, key=turns.median)
+    for setting, shares in competition.shares.items():
+        run = f"run {setting}".strip()
+        if part == "C":
+            bar = BF16_BAR if setting == BF16 else work.bar
+            yield at_most(f"{run} / best floor", turns.ratio(run, best), bar)
+            continue
+        yield at_most(f"{run} / floor, contiguous", turns.ratio(run, "contiguous"), work.bar)
+        yield at_most(f"{run} / floor, channels_last", turns.ratio(run, "channels_last"))
+        share = statistics.median(shares)
+        yield at_most(f"{run}: coordinator's CPU time / wall time", share, work.coordinator_bar, "{:.1%}")
+    if refusal:
+        yield Line("run bf16 / best floor", f"not measured: {refusal}")
+
+
+# --- D, H: steps ------------------------------------------------------------------------------------------------------
+
+
+def method_steps(options: Options) -> Iterator[Line]:
+    """Steps of FedMLB and FedBR beside a plain formulation, and beside their FLOPs."""
+    for width, cycles in ({16: 9} if options.quick else {16: 9, 64: 4}).items():
+        toml = Federation(1, 80, 1, model="resnet18", width=width).write(options.folder, "D")
+        refusal = why_no_bf16(toml) or ""
+        request = {"scenario": toml, "cycles": options.cycles(cycles), "no_bf16": refusal}
+        for line in lines_of(
+            f"width {width}", module("engine_parts.steps", "methods", json.dumps(request)), environment=AS_WORKER
+        ):
+            yield Line(**asdict(line) | {"what": f"width {width}: {line.what}"})
+
+
+def portable_steps(options: Options) -> Iterator[Line]:
+    """Steps of FedAvg with portable numerics beside steps with this processor's own kernels, in CPU time."""
+    if lacks := lacking():
+        yield Line("portable numerics", f"not measured: {lacks}")
+        return
+    federations = {
+        "small CNN": (Federation(1, 200, 1), 10),
+        "ResNet-18 of width 16": (Federation(1, 200, 1, model="resnet18", width=16), 2),
+        "ResNet-18 of width 64": (Federation(1, 200, 1, model="resnet18", width=64), 1),
+    }
+    models: Mapping[str, tuple[str, int]] = {"digits": ("digits", 20)} | {
+        name: (federation.write(options.folder, "H"), steps) for name, (federation, steps) in federations.items()
+    }
+    seconds: dict[str, dict[str, list[float]]] = {model: {NATIVE: [], PORTABLE: []} for model in models}
+
+    def measure(instructions: Instructions) -> float:
+        words = module("engine_parts.steps", instructions, json.dumps(models))
+        for model, step in answer(words, environment(instructions)).items():
+            seconds[model][instructions].append(step)
+        return 0.0
+
+    in_turns({NATIVE: partial(measure, NATIVE), PORTABLE: partial(measure, PORTABLE)}, options.cycles(15))
+    options.details["H"] = seconds
+    for model, turns in ((model, Turns(taken)) for model, taken in seconds.items()):
+        for name in (NATIVE, PORTABLE):
+            yield at_most(f"{model}: {name}, CPU", 1e3 * turns.median(name), form="{:.2f} ms")
+        yield at_most(f"{model}: portable / native", turns.ratio(PORTABLE, NATIVE))
+
+
+# --- E, F: start-up and memory ----------------------------------------------------------------------------------------
+
+
+def start_up(options: Options) -> Iterator[Line]:
+    """Seconds from the start of ``fedbr run digits`` to its first committed round."""
+    first_round(options, 2)  # decodes the data
+    for workers, bar in ((2, 5.0), (8 if options.quick else 64, None)):
+        seconds = statistics.median(first_round(options, workers) for _ in range(options.cycles(3)))
+        what = f"fedbr run digits --workers {workers}: first round committed"
+        yield at_most(what, seconds, bar, "{:.2f} s")
+
+
+def first_round(options: Options, workers: int) -> float:
+    folder = options.folder / "runs" / "digits" / f"start-{time.monotonic_ns()}"
+    words = ["run", "digits", "stop.target_accuracy=1", "--workers", str(workers), "--quiet", "--run-id", folder.name]
+    begun = time.monotonic()
+    process = subprocess.Popen([*FEDBR, *words, "--out", str(folder.parent.parent)], stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: committed(folder) >= 1)
+        return time.monotonic() - begun
+    finally:
+        process.terminate()
+        end(process)
+
+
+def memory(options: Options) -> Iterator[Line]:
+    """Memory of all processes of a run, without mapped files: its growth with clients and with workers."""
+    cohorts = {4: 4, 40: 2} if options.quick else {10: 40, 100: 5, 1000: 1}
+    """Clients a round -> rounds beside the first."""
+    counts, peaks = (1, 2, 8), dict[tuple[int, int], float]()
+    for (cohort, rounds), workers in product(cohorts.items(), counts):
+        toml = Federation(cohort, 100, cohort, eval_every=1).write(options.folder, "F")
+        found = play(Request(toml, (), workers, 1 + rounds, memory=True))["memory"]
+        peaks[cohort, workers] = found["anonymous"]
+        options.details[f"F {cohort} clients, {workers} workers"] = found
+        what = f"{cohort:,} clients a round, {workers} workers: memory but files"
+        yield at_most(what, found["anonymous"] / MIB, form="{:,.0f} MiB", more=f" (PSS {found['pss'] / MIB:,.0f} MiB)")
+    few, many = min(cohorts), max(cohorts)
+    for workers in counts:
+        growth = peaks[many, workers] / peaks[few, workers]
+        yield at_most(f"memory but files, {workers} workers, {few} to {many:,} clients", growth, 1.10, "x {:.2f}")
+    each = (peaks[few, max(counts)] - peaks[few, min(counts)]) / (max(counts) - min(counts))
+    yield at_most("memory but files of one more worker", each / MIB, form="{:.0f} MiB")
+
+
+PARTS: dict[str, Part] = {
+    **{part: partial(contest, part) for part in CONTESTS},
+    "D": method_steps,
+    "E": start_up,
+    "F": memory,
+    "H": portable_steps,
 }
 
-
-def parts(text: str) -> list[str]:
-    """``A,B`` as a list; argparse's error for any other letter."""
-    chosen = text.split(",")
-    unknown = [part for part in chosen if part not in PARTS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: must be some of {','.join(PARTS)}")
-    return chosen
-
-
-def measure(chosen: list[str], quick: bool, malloc: bool, console: Console) -> tuple[list[Line], Asked]:
-    """The lines of these parts, and what stands behind them; a part that fails is a line that misses its bar."""
-    lines: list[Line] = []
-    with tempfile.TemporaryDirectory(prefix="fedbr-engine-") as name:
-        asked = Asked(Path(name), quick, malloc)
-        with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(asked.folder / "cache")):
-            for part in chosen:
-                started = time.monotonic()
-                try:
-                    lines += PARTS[part](part, asked)
-                except RuntimeError as error:
-                    lines.append(Line(part, "failed", str(error), met=False))
-                console.print(f"{part}: {time.monotonic() - started:.0f} s", style="dim")
-    return lines, asked
-
-
-def show(lines: list[Line], asked: Asked, console: Console) -> None:
-    """The table, and those that parts have of their own."""
-    marks = {None: "", True: "met", False: "MISSED"}
-    rows = [[line.part, line.what, line.found, line.bar, marks[line.met]] for line in lines]
-    for headings, cells in ((("", "what", "found", "bar", ""), rows), *asked.tables.values()):
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for heading in headings:
-            table.add_column(heading, overflow="fold")
-        for row in cells:
-            table.add_row(*row)
-        console.print(table, "")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks/engine.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", type=parts, default=list(PARTS), metavar="A,B,..", help="by default all")
-    parser.add_argument("--quick", action="store_true", help="everything small, to try the script; figures mean little")
-    parser.add_argument(
-        "--same-malloc", action="store_true", help="floors of A, B, C with the workers' malloc settings"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else")
-    arguments = parser.parse_args()
-    console = Console(highlight=False, markup=False, stderr=arguments.json)
-    load = os.getloadavg()[0]
-    machine = f"{cpu_name()}, {CORES} cores; {load:.1f} processes were running before it began"
-    console.print(machine)
-    lines, asked = measure(arguments.parts, arguments.quick, arguments.same_malloc, console)
-    if arguments.json:
-        found = {"machine": machine, "load_before": load, "lines": [asdict(line) for line in lines]}
-        print(json.dumps(found | {"details": asked.details}))
-    else:
-        show(lines, asked, console)
-    return 1 if any(line.met is False for line in lines) else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, PARTS, empty_cache=True))

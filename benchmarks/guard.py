@@ -11,7 +11,8 @@ sums      fedavg with ``aggregate.sum = "fixed_point"``
 fleet     clients that come and go, crash, and share access links whose bandwidth varies: synchronous, and fedbuff
 workers   fedbr with 1 and with 3 worker processes
 killed    a SIGKILL of the coordinator after its first rounds, then ``fedbr resume``: synchronous, and fedbuff
-check     the whole of ``fedbr check NAME --json`` for every shipped scenario, less where its data were found
+check     the whole of ``fedbr check NAME --json`` for every shipped scenario, without the place of its data; resident
+          memory is not compared
 
 Of a run it records the summary that ``--json`` prints, without wall-clock seconds and paths; a digest of each virtual
 column of the ledger; and, apart from these results, the last hash of the chain, which ``--results-only`` leaves out.
@@ -36,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -48,6 +49,8 @@ TABLES = {"rounds": "round", "visits": "visit", "transfers": "visit, direction, 
 """Tables and views with virtual columns -> the order of their rows."""
 HOST_KEYS = ("run_dir", "data", "wall_seconds")
 """Keys of a run's summary that say where and how long it ran."""
+RESIDENT_KEYS = (" > coordinator_nbytes", " > worker_nbytes")
+"""Forecasts of memory contain the resident memory of the process that makes them."""
 MOST_NAMED = 20
 LIMIT_SECONDS = 120.0
 OPTIONS = {
@@ -82,11 +85,6 @@ def fedbr(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def names(what: str) -> Iterator[Mapping[str, Any]]:
-    """The rows of ``fedbr list``."""
-    yield from fedbr("list", what)
-
-
 def words(*overrides: str, method: str = "fedavg", rounds: int = 4, workers: int = 2) -> list[str]:
     """The command of a short run."""
     options = [f"method_options.{option}" for part in method.split("+") for option in OPTIONS.get(part, ())]
@@ -100,14 +98,10 @@ Commands = Iterator[tuple[str, list[str]]]
 
 
 def methods() -> Commands:
-    for row in names("methods"):
+    for row in fedbr("list", "methods"):
         method = row["name"] if row["joins"] is None else f"fedavg+{row['name']}"
         yield method, words(method=method)
     yield "fedmlb+fedprox+feddyn", words(method="fedmlb+fedprox+feddyn")
-
-
-def servers() -> Commands:
-    return ((row["name"], words(f"server={row['name']}")) for row in names("servers") if row["name"] != "plain")
 
 
 def policies() -> Commands:
@@ -117,40 +111,26 @@ def policies() -> Commands:
         yield f"{policy}, fedbr", words(*POLICIES[policy], method="fedbr")
 
 
-def sums() -> Commands:
-    yield "fixed_point", words("aggregate.sum=fixed_point")
-
-
-def fleet() -> Commands:
-    yield "sync", words(*FLEET)
-    yield "fedbuff", words(*FLEET, *POLICIES["fedbuff"])
-
-
-def workers() -> Commands:
-    return ((f"{count}", words(method="fedbr", workers=count)) for count in (1, 3))
-
-
-def killed() -> Commands:
-    yield "sync, fedbr", words(method="fedbr", rounds=12)
-    yield "fedbuff", words(*POLICIES["fedbuff"], rounds=12)
-
-
-def check() -> Commands:
-    return ((row["name"], ["check", row["name"]]) for row in names("scenarios"))
-
-
-PARTS = {part.__name__: part for part in (methods, servers, policies, sums, fleet, workers, killed, check)}
+PARTS: dict[str, Callable[[], Commands]] = {
+    "methods": methods,
+    "servers": lambda: (
+        (row["name"], words(f"server={row['name']}")) for row in fedbr("list", "servers") if row["name"] != "plain"
+    ),
+    "policies": policies,
+    "sums": lambda: iter([("fixed_point", words("aggregate.sum=fixed_point"))]),
+    "fleet": lambda: iter([("sync", words(*FLEET)), ("fedbuff", words(*FLEET, *POLICIES["fedbuff"]))]),
+    "workers": lambda: ((f"{count}", words(method="fedbr", workers=count)) for count in (1, 3)),
+    "killed": lambda: iter(
+        [
+            ("sync, fedbr", words(method="fedbr", rounds=12)),
+            ("fedbuff", words(*POLICIES["fedbuff"], rounds=12)),
+        ]
+    ),
+    "check": lambda: ((row["name"], ["check", row["name"]]) for row in fedbr("list", "scenarios")),
+}
 
 
 # --- what is recorded -------------------------------------------------------------------------------------------------
-
-
-def recorded(part: str, command: list[str]) -> dict[str, Any]:
-    """What is recorded of a command; of one that fails, the reason."""
-    try:
-        return forecast(command) if part == "check" else run(command, to_be_killed=part == "killed")
-    except CommandFailedError as error:
-        return {"failed": str(error)}
 
 
 def run(command: list[str], *, to_be_killed: bool) -> dict[str, Any]:
@@ -218,24 +198,27 @@ def forecast(command: list[str]) -> dict[str, Any]:
     return said if data.pop("found") else {"skipped": data["warning"]}  # where it was found is a path of this machine
 
 
-def record(parts: list[str]) -> dict[str, Any]:
-    """All parts, by part and name, made with an empty cache: FLOPs, partitions and decoded data are computed anew."""
-    everything: dict[str, Any] = {}
+def record(parts: list[str]) -> dict[str, dict[str, Any]]:
+    """All parts, by part and name; of a command that fails, the reason.
+
+    They are made with an empty cache: FLOPs, partitions and decoded data are computed anew.
+    """
+    everything: dict[str, dict[str, Any]] = {part: {} for part in parts}
     with tempfile.TemporaryDirectory(prefix="guard-cache-") as cache, mock.patch.dict(os.environ, XDG_CACHE_HOME=cache):
-        for part in parts:
-            everything[part] = recorded_part(part)
+        for part, entries in everything.items():
+            for name, command in PARTS[part]():
+                began = time.monotonic()
+                try:
+                    entry = forecast(command) if part == "check" else run(command, to_be_killed=part == "killed")
+                except CommandFailedError as error:
+                    entry = {"failed": str(error)}
+                entries[name] = entry
+                reason = "".join(f", {key}: {entry[key]}" for key in ("failed", "skipped") if key in entry)
+                print(f"{part} {name}: {time.monotonic() - began:.1f} s{reason}", file=sys.stderr, flush=True)
     return everything
 
 
-def recorded_part(part: str) -> dict[str, Any]:
-    """A part, by name."""
-    entries: dict[str, Any] = {}
-    for name, command in PARTS[part]():
-        began = time.monotonic()
-        entry = entries[name] = recorded(part, command)
-        reason = "".join(f", {key}: {entry[key]}" for key in ("failed", "skipped") if key in entry)
-        print(f"{part} {name}: {time.monotonic() - began:.1f} s{reason}", file=sys.stderr, flush=True)
-    return entries
+# --- comparing --------------------------------------------------------------------------------------------------------
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -257,9 +240,8 @@ def differences(
     ``renamed``: old dotted name of a table of scenarios -> its new name.
     """
     was, now = {new_path(path, renamed): value for path, value in flat(before)}, dict(flat(after))
-    hashes = (" > chain", " > column files")
-    paths = [path for path in was if not (results_only and path.endswith(hashes))]
-    pairs = [(path, was[path], now.get(path, "absent")) for path in paths]
+    left_out = (*RESIDENT_KEYS, *((" > chain", " > column files") if results_only else ()))
+    pairs = [(path, was[path], now.get(path, "absent")) for path in was if not path.endswith(left_out)]
     return [f"{path}: {after!r} instead of {before!r}" for path, before, after in pairs if before != after]
 
 
@@ -277,23 +259,23 @@ def main() -> int:
     parser.add_argument("--parts", metavar=",".join(PARTS), help="by default all, or all that the file has")
     parser.add_argument("--results-only", action="store_true", help="compare no hashes of chains and files")
     parser.add_argument("--renamed", metavar="OLD=NEW", action="append", default=[], help="a table of scenarios")
-    asked = parser.parse_args()
-    before = json.loads(asked.file.read_text()) if asked.action == "compare" else None
-    parts = asked.parts.split(",") if asked.parts else list(before or PARTS)
+    options = parser.parse_args()
+    before = json.loads(options.file.read_text()) if options.action == "compare" else None
+    parts = options.parts.split(",") if options.parts else list(before or PARTS)
     unknown = [part for part in parts if part not in (before or PARTS) or part not in PARTS]
     if unknown:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(before or PARTS)}")
     after = record(parts)
     failed = [f"{part} {name} failed" for part in parts for name, entry in after[part].items() if "failed" in entry]
     if before is None:
-        asked.file.write_text(json.dumps(after, indent=1) + "\n")
-        print("\n".join([*failed, f"{asked.file} written"]))
+        options.file.write_text(json.dumps(after, indent=1) + "\n")
+        print("\n".join([*failed, f"{options.file} written"]))
         return 1 if failed else 0
-    renamed = dict(pair.split("=", 1) for pair in asked.renamed)
+    renamed = dict(pair.split("=", 1) for pair in options.renamed)
     same_parts = {part: before[part] for part in parts}
-    found = differences(same_parts, after, results_only=asked.results_only, renamed=renamed)
-    print("\n".join([*found[:MOST_NAMED], f"differences: {len(found)}"]))
-    return 1 if failed or found else 0
+    lines = differences(same_parts, after, results_only=options.results_only, renamed=renamed)
+    print("\n".join([*lines[:MOST_NAMED], f"differences: {len(lines)}"]))
+    return 1 if failed or lines else 0
 
 
 if __name__ == "__main__":

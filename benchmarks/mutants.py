@@ -26,7 +26,6 @@ import hashlib
 import importlib
 import itertools
 import json
-import math
 import multiprocessing
 import os
 import resource
@@ -89,6 +88,7 @@ SLOWER, PATIENCE_SECONDS = 4.0, 10.0
 MOST_BYTES = 8 << 30
 """Of data that a mutant may allocate."""
 
+FORK = multiprocessing.get_context("fork")
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 COLUMNS = ("mutants", "killed", "timed_out", "seconds")
 ROW = "{:48} {:>7} {:>6} {:>9} {:>7}"
@@ -251,15 +251,22 @@ class Outcome:
     output: str
 
 
-def tested(folder: Path, tests: Sequence[str], limit_seconds: float, *, keeps_bytecode: bool = False) -> Outcome:
-    """Run tests of the copy in ``folder`` until the first fails, with an empty cache and temporary folder."""
+def tested(folder: Path, tests: Sequence[str], limit: float | None, *, keeps_bytecode: bool = False) -> Outcome:
+    """Run tests of the copy in ``folder`` until the first fails, with an empty cache and temporary folder.
+
+    Nothing that they have started in their process group goes on after ``limit`` seconds.
+    """
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="t") as scratch:
-        began = time.monotonic()
-        pid = os.fork()
-        if pid == 0:
-            run_pytest(folder, [f"tests/{name}" for name in tests], scratch, keeps_bytecode)
-        code = waited(pid, began + limit_seconds)
-        return Outcome(code, time.monotonic() - began, Path(scratch, "output").read_text(errors="replace"))
+        began, names = time.monotonic(), [f"tests/{name}" for name in tests]
+        process = FORK.Process(target=run_pytest, args=(folder, names, scratch, keeps_bytecode))
+        process.start()
+        assert process.pid is not None
+        process.join(limit)
+        code, seconds = process.exitcode, time.monotonic() - began
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+        return Outcome(code, seconds, Path(scratch, "output").read_text(errors="replace"))
 
 
 def run_pytest(folder: Path, tests: list[str], scratch: str, keeps_bytecode: bool) -> NoReturn:
@@ -280,22 +287,6 @@ def run_pytest(folder: Path, tests: list[str], scratch: str, keeps_bytecode: boo
     finally:
         sys.stdout.flush()
         os._exit(code)
-
-
-def waited(pid: int, deadline: float) -> int | None:
-    """The exit code of a process, None if it had to be stopped; nothing that it started in its group goes on."""
-    try:
-        while time.monotonic() < deadline:
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.01)
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
 
 
 def judged(task: tuple[Path, Mutant, float]) -> Outcome:
@@ -342,7 +333,7 @@ def measured(modules: Sequence[str], first: Path, options: argparse.Namespace) -
     """Rows by module; SystemExit if the tests fail without a mutant."""
     limits = {}
     for module in modules:
-        outcome = tested(first, MODULES[module], math.inf, keeps_bytecode=True)
+        outcome = tested(first, MODULES[module], None, keeps_bytecode=True)
         if outcome.code != 0:
             raise SystemExit(f"{outcome.output}\nThe tests of {module} fail without a mutant: nothing can be measured.")
         limits[module] = SLOWER * outcome.seconds + PATIENCE_SECONDS
@@ -352,7 +343,7 @@ def measured(modules: Sequence[str], first: Path, options: argparse.Namespace) -
     }
     tasks = [(first, mutant, limits[module]) for module in modules for mutant in picked[module]]
     print(ROW.format("", "mutants", "killed", "timed out", "seconds"))
-    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("fork")) as pool:
+    with ProcessPoolExecutor(options.jobs, FORK) as pool:
         outcomes = pool.map(judged, tasks)
         return {module: report(module, [(mutant, next(outcomes)) for mutant in picked[module]]) for module in modules}
 

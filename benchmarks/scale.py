@@ -6,7 +6,7 @@ one takes ten times a visit's sleep, however many machines there are. Three size
 host's loopback, and, as root, in network namespaces with shaped links between them (1 Gbit/s, 1 ms round trip).
 
 For each: time of a round against the perfect one, bytes that the coordinator sends and receives, its CPU time per visit
-and its memory (medians of rounds). A model of the coordinator's cost is fitted to these rounds (`scale_parts.model`),
+and its memory (medians of rounds). A model of the coordinator's cost is fitted to these rounds (`scale_model`),
 and says for the small CNN and ResNet-18 how many machines it can serve, and over which link, before a round takes a
 tenth longer than a perfect one.
 """
@@ -22,27 +22,30 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.echo import PACE_VARIABLE  # noqa: E402
-from benchmarks.scale_parts.coordinator import Request, Round  # noqa: E402
-from benchmarks.scale_parts.figure import draw  # noqa: E402
-from benchmarks.scale_parts.model import CoordinatorCost, Measured, fit  # noqa: E402
-from edge.runtime.keys import make  # noqa: E402
+from benchmarks.harness import end, module  # noqa: E402
+from benchmarks.product import Request, differences  # noqa: E402
+from benchmarks.scale_model import CoordinatorCost, Row, draw, fit  # noqa: E402
+from edge.runtime.connection import Credentials  # noqa: E402
+from edge.runtime.keys import make, read_pair, read_public  # noqa: E402
+from scenarios.cluster import node_agent  # noqa: E402
 from scenarios.config.cache import cache_folder  # noqa: E402
 from tests.network.lab import Lab, UnavailableError, require_kernel  # noqa: E402
 from tests.network.peer import SERVER  # noqa: E402
 
-WORKERS, VISITS_EACH = 4, 10
-WIDTHS = (16, 33, 66)
+CLIENTS, WORKERS, VISITS_EACH = 1000, 4, 10
 LIMIT_SECONDS = 240.0
 LINK, RTT = 1e9, 1e-3
 LOOPBACK, SHAPED = "loopback", "1 Gbit/s, 1 ms"
 PORT = 5611
+AGENT = "agent"
 MODELS = {"small CNN": 4 * 62_006, "ResNet-18": 4 * 11_173_962}
 """Bytes of the LeNet-like CNN (`cnn`) and of ResNet-18 (`resnet18`), for ten classes."""
 
@@ -50,40 +53,18 @@ Start = Callable[[int | None, Sequence[str]], subprocess.Popen[str]]
 """(agent's number or None for the coordinator, command) -> process"""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One run."""
-
-    link: str
-    agents: int
-    width: int
-
-    @property
-    def visits(self) -> int:
-        """In a round."""
-        return self.agents * WORKERS * VISITS_EACH
-
-
-@dataclass(frozen=True)
-class Row:
-    """The median round of a setting."""
-
-    setting: Setting
-    seconds: float
-    perfect: float
-    cpu_seconds: float
-    nbytes_sent: float
-    nbytes_received: float
-    rss: float
-    model_nbytes: int
-
-
 @contextlib.contextmanager
 def machines(link: str, agents: int) -> Iterator[tuple[str, Start]]:
     """(endpoint, starter of processes) of a network with so many machines; all processes end with it."""
     with contextlib.ExitStack() as stack:
+
+        def start(number: int | None, words: Sequence[str]) -> subprocess.Popen[str]:
+            process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+            stack.callback(end, process)
+            return process
+
         if link == LOOPBACK:
-            yield f"tcp://127.0.0.1:{PORT}", lambda number, words: _started(words, stack)
+            yield f"tcp://127.0.0.1:{PORT}", start
         else:
             lab = stack.enter_context(Lab(RTT, [LINK] * agents, server_down=LINK, server_up=LINK))
             yield (
@@ -92,49 +73,41 @@ def machines(link: str, agents: int) -> Iterator[tuple[str, Start]]:
             )
 
 
-def _started(words: Sequence[str], stack: contextlib.ExitStack) -> subprocess.Popen[str]:
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    stack.callback(_ended, process)
-    return process
-
-
-def _ended(process: subprocess.Popen[str]) -> None:
-    for end in (lambda: None, process.terminate, process.kill):  # the run is over, so it ends by itself
-        end()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
-            return
-
-
-def measure(setting: Setting, rounds: int, visit_seconds: float, folder: Path) -> Row:
-    """Run one setting; its processes have ended when it returns."""
-    python = [sys.executable, "-m"]
-    with machines(setting.link, setting.agents) as (endpoint, start):
-        overrides = ("aggregate.sum=fixed_point", f"model.width={setting.width}")
+def measure(link: str, agents: int, width: int, rounds: int, visit_seconds: float, folder: Path) -> Row:
+    """Run one setting; its processes have ended when it returns. Two rounds are left out, since they begin before all
+    agents are there, or with new caches."""
+    visits = agents * WORKERS * VISITS_EACH
+    overrides = (
+        *("method=fedavg", f"data.clients={CLIENTS}", 'data.partition={kind="iid"}', "eval.every=100000"),
+        *("rounds.max=100000", f"rounds.participants={visits}", "aggregate.sum=fixed_point", f"model.width={width}"),
+    )
+    with machines(link, agents) as (endpoint, start):
         keys, allowed = str(folder / "run.key"), str(folder / "node.pub")
-        request = Request(endpoint, keys, allowed, setting.agents * WORKERS, setting.visits, rounds, overrides)
-        coordinator = start(None, [*python, "benchmarks.scale_parts.coordinator", json.dumps(asdict(request))])
+        request = Request(
+            "digits", overrides, agents * WORKERS, rounds + 2, endpoint=endpoint, keys=keys, allowed=allowed
+        )
+        coordinator = start(None, module("product", json.dumps(asdict(request))))
         assert coordinator.stdout is not None
         assert "listening" in coordinator.stdout.readline(), "the coordinator did not listen"
         own = [endpoint, str(folder / "node.key"), str(folder / "run.pub"), str(WORKERS), str(cache_folder())]
-        for number in range(setting.agents):
-            start(number, [*python, "benchmarks.scale_parts.agent", *own])
+        for number in range(agents):
+            start(number, module("scale", AGENT, *own))
         answer, _ = coordinator.communicate(timeout=LIMIT_SECONDS)
-    seen = [Round(**each) for each in json.loads(answer)["rounds"]]
-    medians = {name: statistics.median(getattr(each, name) for each in seen) for name in asdict(seen[0])}
+    seen = json.loads(answer.splitlines()[-1])["rounds"]
+    totals = ("seconds", "cpu_seconds", "nbytes_sent", "nbytes_received")
+    medians = {key: statistics.median(differences(seen[1:], key)) for key in totals}
+    rss = statistics.median(each["rss"] for each in seen[2:])
+    model_nbytes = seen[-1]["charged_down"] // visits
     perfect = VISITS_EACH * visit_seconds
-    return Row(setting, perfect=perfect, **medians)
+    return Row(link, agents, width, visits, perfect=perfect, rss=rss, model_nbytes=model_nbytes, **medians)
 
 
-def print_row(row: Row) -> None:
-    setting = row.setting
-    print(
-        f"| {setting.link} | {row.model_nbytes / 1e3:,.0f} kB | {setting.agents} | {setting.visits} "
-        f"| {row.seconds:.3f} s | {row.perfect / row.seconds:.1%} | {row.nbytes_sent / 1e6:.2f} MB "
-        f"| {row.nbytes_received / 1e6:.2f} MB | {row.cpu_seconds / setting.visits * 1e3:.3f} ms "
-        f"| {row.rss / 1e6:,.0f} MB |",
-        flush=True,
-    )
+def be_agent(endpoint: str, keys: str, server: str, workers: str, cache: str) -> int:
+    """A node agent whose workers sleep instead of training."""
+    credentials = Credentials(read_pair(Path(keys)), read_public(Path(server)))
+    options = node_agent.NodeOptions(int(workers), "cpu", None, cache, 60.0)
+    with mock.patch.object(node_agent, "TRAINER", "benchmarks.echo:PacedSite"):
+        return node_agent.join_run(endpoint, credentials, options)
 
 
 def print_limits(cost: CoordinatorCost, worst: float) -> None:
@@ -151,21 +124,9 @@ def print_limits(cost: CoordinatorCost, worst: float) -> None:
             print(f"| {name} | {seconds:g} s | " + " | ".join(f"{each:,}" for each in most) + " |")
 
 
-def read_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--agents", default="1,2,4,8")
-    parser.add_argument("--widths", default=",".join(map(str, WIDTHS)))
-    parser.add_argument("--links", choices=("loopback", "shaped", "both"), default="both")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--visit-ms", type=float, default=100.0)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--figure", type=Path, metavar="FILE")
-    return parser.parse_args()
-
-
-def links_of(asked: str) -> list[str]:
-    """The links to measure, without shaped ones where this host cannot have them, which is said."""
-    links = {"loopback": [LOOPBACK], "shaped": [SHAPED], "both": [LOOPBACK, SHAPED]}[asked]
+def choose_links(choice: str) -> list[str]:
+    """The links to measure; without shaped ones, and with a word about it, where this host cannot have them."""
+    links = {"loopback": [LOOPBACK], "shaped": [SHAPED], "both": [LOOPBACK, SHAPED]}[choice]
     try:
         require_kernel()
     except UnavailableError as error:
@@ -174,47 +135,40 @@ def links_of(asked: str) -> list[str]:
     return links
 
 
-def measure_all(settings: Sequence[Setting], rounds: int, visit_seconds: float) -> list[Row]:
-    """Run all settings with keys of their own, and print a row for each."""
+def main() -> int:
+    from benchmarks.echo import PACE_VARIABLE  # imports torch, which agents do without
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", default="1,2,4,8")
+    parser.add_argument("--widths", default="16,33,66")
+    parser.add_argument("--links", choices=("loopback", "shaped", "both"), default="both")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--visit-ms", type=float, default=100.0)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--figure", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    links, visit_seconds = choose_links(arguments.links), arguments.visit_ms / 1e3
+    os.chdir(ROOT)  # from which all processes import
+    os.environ[PACE_VARIABLE] = str(visit_seconds)
+    print("| link | model | machines | visits | a round | of a perfect one | sent | received | CPU a visit | memory |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     rows: list[Row] = []
+    agents, widths = ([int(each) for each in text.split(",")] for text in (arguments.agents, arguments.widths))
     with tempfile.TemporaryDirectory(prefix="fedbr-benchmark-") as name:
         for pair in ("run", "node"):
             make(pair, Path(name))
-        for setting in settings:
-            rows.append(measure(setting, rounds, visit_seconds, Path(name)))
-            print_row(rows[-1])
-    return rows
-
-
-def measured(row: Row) -> Measured:
-    """A row as the model of the coordinator's cost takes it."""
-    nbytes = row.nbytes_sent + row.nbytes_received
-    return Measured(row.setting.agents, row.setting.visits, row.model_nbytes, nbytes, row.cpu_seconds)
-
-
-def main() -> int:
-    arguments = read_arguments()
-    links = links_of(arguments.links)
-    visit_seconds = arguments.visit_ms / 1e3
-    os.chdir(ROOT)  # from which all processes import
-    os.environ[PACE_VARIABLE] = str(visit_seconds)
-    agents, widths = ([int(each) for each in text.split(",")] for text in (arguments.agents, arguments.widths))
-    print(
-        "| link | model | machines | visits | a round | of a perfect one | sent | received | CPU a visit | memory |\n"
-        "|---|---|---|---|---|---|---|---|---|---|"
-    )
-    settings = [Setting(link, count, width) for link in links for width in widths for count in agents]
-    rows = measure_all(settings, arguments.rounds, visit_seconds)
-    flat = [asdict(row) | asdict(row.setting) for row in rows]
+        for link, width, count in product(links, widths, agents):
+            rows.append(measure(link, count, width, arguments.rounds, visit_seconds, Path(name)))
+            print(rows[-1], flush=True)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(flat, indent=1))
+        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     if len(rows) >= 4:
-        cost, worst = fit([measured(row) for row in rows])
+        cost, worst = fit(rows)
         print_limits(cost, worst)
         if arguments.figure is not None:
-            draw(flat, cost, MODELS, 16, arguments.figure)
+            draw(rows, cost, MODELS, 16, arguments.figure)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(be_agent(*sys.argv[2:]) if sys.argv[1:2] == [AGENT] else main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -15,6 +16,9 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.run.session import Session
 from tests.pools import Host, Opener, Pools
+
+HANG_SECONDS = 300
+"""After the limit of a test"""
 
 
 def pytest_configure() -> None:
@@ -33,6 +37,18 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         sys.dont_write_bytecode = written
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End this process, with a traceback, if a test hangs where its own limit cannot interrupt it."""
+    own = item.get_closest_marker("timeout")
+    seconds = float(own.args[0]) if own is not None else float(item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(seconds + HANG_SECONDS, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,11 +1,10 @@
-"""The floor: a hand-written loop of local SGD, a process per core: ``-m benchmarks.engine_parts.floor TOML LAYOUT``.
+"""The floor: a hand-written loop of local SGD, a process per core: ``-m benchmarks.engine_parts.floor REQUEST``.
 
-It trains the clients that it is told, with the batches that the product draws for them, and means their models at the
-end of each round. Nothing is between the loop and torch: examples are normalised beforehand, orders are drawn
-beforehand, one model and one optimiser serve all clients, and the two processes meet once a round in shared memory.
+It trains the given clients with the batches that the product would use for them, and means their models at the end of
+each round. Nothing is between the loop and torch: examples are normalised beforehand, orders are drawn beforehand, one
+model and one optimiser serve all clients, and the two processes meet once a round in shared memory.
 
-One request per line of stdin: {"rounds": [[client, ...], ...], "save": PATH or null}. The answer lists the seconds of
-each round; training starts anew from the initial model, and what it is after the first round goes to ``save``.
+The request is the JSON of the arguments of `main`. The answer lists the seconds of each round.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ import mmap
 import multiprocessing as mp
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.engine_parts import images, plain
 from edge.data.decoded_cache import open_data
@@ -33,13 +31,11 @@ from scenarios.config.load import load
 from scenarios.run.builder import job
 
 PROCESSES = 2
-SEED_STREAM = "batches"
-"""The product's name for the order of examples."""
 Rounds = list[list[int]]
 
 
 def initial_model(toml: str) -> Floats:
-    """The model that runs start from; asked in a process of its own, since a worker's site sets up its process."""
+    """The model that runs start from; in a process of its own, since a worker's site sets up its process."""
     _, payload = LocalTrainer(job(load(toml), None, "cpu", cache_folder())).describe(False)
     return np.concatenate([vector.data for vector in payload[MODEL].values()])
 
@@ -53,12 +49,11 @@ class Floor:
         self.train, self.seed = scenario.train, scenario.seed
         self.shares = cached_partition(scenario.data, data, cache_folder()).train
         with mp.get_context("fork").Pool(1) as pool:
-            self.initial = pool.apply(initial_model, (toml,))
+            self.initial = torch.from_numpy(pool.apply(initial_model, (toml,)))
         blocks = plain.blocks_of(scenario.model.name, images.CLASSES, scenario.model.width)
-        self.blocks: list[nn.Module] = [plain.in_layout(block, layout) for block in blocks]
-        self.plain = plain.Plain(self.blocks, self.train.lr)
+        self.plain = plain.Plain([plain.in_layout(block, layout) for block in blocks], self.train.lr)
         self.images = plain.Images(data.train.x, data.train.y, images.MEAN, images.STD, layout)
-        count = sum(parameter.numel() for parameter in self.plain.parameters)
+        count = len(self.initial)
         # Two rounds, since one process may still read the last sums when the other adds to the next.
         shared = mmap.mmap(-1, 4 * 2 * PROCESSES * count)  # zeros, float32
         self.shared = torch.frombuffer(shared, dtype=torch.float32).view(2, PROCESSES, count)
@@ -67,16 +62,9 @@ class Floor:
 
     def order(self, round: int, client: int) -> list[Tensor]:
         """The batches of one visit, as the product draws them."""
-        rng, indices = keyed_generator(self.seed, SEED_STREAM, round, client), self.shares[client]
-        batches: list[Tensor] = []
-        for _ in range(self.train.local_epochs):
-            shuffled = torch.from_numpy(indices[rng.permutation(len(indices))])
-            batches += torch.split(shuffled, self.train.batch)
-        return batches
-
-    def begin(self) -> None:
-        """Start from the initial model."""
-        self.world.copy_(torch.from_numpy(self.initial))
+        rng, indices = keyed_generator(self.seed, "batches", round, client), self.shares[client]
+        epochs = [torch.from_numpy(indices[rng.permutation(len(indices))]) for _ in range(self.train.local_epochs)]
+        return [batch for epoch in epochs for batch in torch.split(epoch, self.train.batch)]
 
     def visit(self, batches: list[Tensor], weight: float, sums: list[Tensor]) -> None:
         """Train one client from the global model, and add its model to the sums."""
@@ -96,7 +84,7 @@ class Floor:
     def play(self, rank: int, rounds: Rounds, meet: Any, save: str | None) -> list[float]:
         """Train all rounds with the other processes; returns the seconds of each."""
         torch.set_num_threads(1)
-        self.begin()
+        self.world.copy_(self.initial)
         mine = [
             [(self.order(number, k), 1 / len(all)) for k in all[rank::PROCESSES]] for number, all in enumerate(rounds)
         ]
@@ -116,37 +104,15 @@ class Floor:
         return taken
 
 
-def other(floor: Floor, rank: int, meet: Any, requests: Any) -> None:
-    """The life of the further processes."""
-    while (rounds := requests.recv()) is not None:
-        floor.play(rank, rounds, meet, None)
-
-
-def main(toml: str, layout: str) -> None:
-    """Answer requests until stdin ends."""
+def main(scenario: str, layout: str, rounds: Rounds, save: str) -> None:
+    """``rounds``: the clients of each; ``save``: a file for the model after the first."""
     torch.set_num_threads(1)
-    floor = Floor(toml, layout)
-    fork = mp.get_context("fork")  # examples are in memory once
-    barrier = fork.Barrier(PROCESSES)
-    pipes = [fork.Pipe() for _ in range(1, PROCESSES)]
-    others = [
-        fork.Process(target=other, args=(floor, rank, barrier.wait, pipe[1]), daemon=True)
-        for rank, pipe in enumerate(pipes, 1)
-    ]
-    for process in others:
-        process.start()
-    print("ready", flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        for pipe in pipes:
-            pipe[0].send(request["rounds"])
-        print(json.dumps(floor.play(0, request["rounds"], barrier.wait, request["save"])), flush=True)
-    for pipe in pipes:
-        pipe[0].send(None)
-    for process in others:
-        process.join()
+    floor, fork = Floor(scenario, layout), mp.get_context("fork")  # examples are in memory once
+    meet = fork.Barrier(PROCESSES).wait
+    for rank in range(1, PROCESSES):
+        fork.Process(target=floor.play, args=(rank, rounds, meet, None), daemon=True).start()
+    print(json.dumps(floor.play(0, rounds, meet, save)))
 
 
 if __name__ == "__main__":
-    assert Path(sys.argv[1]).is_file(), sys.argv[1]
-    main(*sys.argv[1:])
+    main(**json.loads(sys.argv[1]))

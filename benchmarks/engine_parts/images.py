@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,8 @@ STD = (0.2470, 0.2435, 0.2616)
 """Of profile ``fedmlb-cifar``; pixels are 0..255."""
 
 
-def named(examples: int) -> str:
-    """What ``data.name`` says for so many training examples."""
+def data_name(examples: int) -> str:
+    """The value of ``data.name`` for so many training examples."""
     return f"{__name__}:{PREFIX}{examples}"
 
 
@@ -30,16 +31,8 @@ def __getattr__(attribute: str) -> DataSet:
     """The row of any number of training examples: its name says how many."""
     if not attribute.startswith(PREFIX) or not attribute.removeprefix(PREFIX).isdecimal():
         raise AttributeError(attribute)
-    return DataSet(
-        attribute,
-        "random images",
-        CLASSES,
-        shape=SHAPE,
-        stored=SHAPE,
-        profile="fedmlb-cifar",
-        source="numpy's generator of seed 0",
-        reader=__name__,
-    )
+    looks: dict[str, Any] = {"shape": SHAPE, "stored": SHAPE, "profile": "fedmlb-cifar", "reader": __name__}
+    return DataSet(attribute, "random images", CLASSES, source="numpy's generator of seed 0", **looks)
 
 
 def files(places: Sequence[Path]) -> tuple[Path, ...]:
@@ -49,11 +42,8 @@ def files(places: Sequence[Path]) -> tuple[Path, ...]:
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
     """Both splits, drawn anew; the same for every process that asks."""
-    rng = np.random.default_rng(0)
-    train, test = (_drawn(rng, count) for count in (int(row.name.removeprefix(PREFIX)), TEST_EXAMPLES))
-    return Decoded(train, test, "")
-
-
-def _drawn(rng: np.random.Generator, count: int) -> Split:
-    pixels = rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8)
-    return Split(pixels, rng.integers(0, CLASSES, count))
+    rng, splits = np.random.default_rng(0), []
+    for count in (int(row.name.removeprefix(PREFIX)), TEST_EXAMPLES):
+        pixels = rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8)
+        splits.append(Split(pixels, rng.integers(0, CLASSES, count)))
+    return Decoded(splits[0], splits[1], "")

@@ -1,32 +1,36 @@
-"""Single steps of the product and of the plain formulation, in turns: ``-m benchmarks.engine_parts.steps REQUEST``.
+"""Single steps of the product, and of a plain formulation: ``-m benchmarks.engine_parts.steps KIND REQUEST``.
 
-The request is the JSON of `Request`. A step of the product is `edge.training.sgd.Sgd` called within a visit of one
-step, as a worker does it; the batch, the download and the upload around it are not timed, nor are they for the plain
-step. One process, one thread.
+KIND ``methods`` sends the lines of part D of ``benchmarks/engine.py``. Any other is a kind of instructions, ``native``
+or ``portable``: the process prints each model's CPU seconds of a step of FedAvg (median of a visit after another);
+REQUEST is then JSON, name -> [scenario, steps of a visit].
+
+A step of the product is `edge.training.sgd.Sgd` called within a visit, as a worker does it; the batch, the download
+and the upload around it are not timed, nor are they for the plain step. One process, one thread.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from benchmarks.engine_parts import images
 from benchmarks.engine_parts.plain import LAYOUTS, Images, Plain, blocks_of, flat, in_layout, load
+from benchmarks.harness import BF16, Line, at_most, in_turns, send_line
 from coordinator.methods.compute import ComputeContext
-from edge.protocol.config import TrainConfig
+from edge.protocol.config import CPU, TrainConfig
 from edge.protocol.messages import Train
-from edge.protocol.payload import MODEL, Floats
+from edge.protocol.payload import MODEL, Floats, Payload
+from edge.protocol.portable import PORTABLE, trains_portably
 from edge.protocol.rng import keyed_generator
 from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
@@ -35,53 +39,49 @@ from scenarios.config.load import load as load_scenario
 from scenarios.config.overrides import parse_all
 from scenarios.run.builder import job
 
-WARM_UP = 1
-CHECKED_STEPS = 3
+CHECKED_STEPS, ONE_STEP = 3, "train.local_steps=1"
+TOLERANCE = 1e-3
+"""How far the product may be from the plain formulation, relatively to how far it has moved. Rounding makes it 4e-7 at
+width 16 and 3e-4 at width 64 after three steps; leaving out one pathway of five would make it 0.06 and 0.12."""
+WITHIN = 0.15
+"""How far the cost of FedBR may be from the ratio of its FLOPs, relatively."""
 ROUND = CLIENT = 0
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is measured."""
-
-    toml: str
-    """A scenario with one client"""
-    repeats: int
-    bf16: str
-    """The override that asks for bfloat16; '' where it is not measured"""
 
 
 class Product:
     """One client under one method, without a server. Steps are timed by ``clock``, in seconds."""
 
     def __init__(
-        self, toml: str, overrides: tuple[str, ...], steps: int = 1, clock: Callable[[], float] = time.perf_counter
+        self, scenario: str, overrides: Sequence[str], clock: Callable[[], float] = time.perf_counter, device: str = CPU
     ) -> None:
-        self._clock = clock
-        self.loaded = load_scenario(toml, parse_all([*overrides, f"train.local_steps={steps}"]))
-        first = LocalTrainer(job(self.loaded, None, "cpu", cache_folder()))
+        self.clock = clock
+        self.loaded = load_scenario(scenario, parse_all(overrides))
+        first = LocalTrainer(job(self.loaded, None, device, cache_folder()))
         self.description, self.payload = first.describe(False)
-        self.site = LocalTrainer(job(self.loaded, self.description, "cpu", cache_folder()))
+        self.site = LocalTrainer(job(self.loaded, self.description, device, cache_folder()))
 
-    def visit(self, choice: Mapping[str, int]) -> tuple[NDArray[np.float32], list[float]]:
-        """One visit: the model that goes up, and the seconds of each step."""
+    def train(self, choice: Mapping[str, int]) -> Floats:
+        """One visit: the model that goes up, as one vector."""
+        task = Train(CLIENT, ROUND, self.loaded.scenario.train.lr, choice, self.payload)
+        return vector(self.site.train(task, None, None).payload)
+
+    def visit(self, choice: Mapping[str, int]) -> tuple[Floats, list[float]]:
+        """`train`, and the seconds of each step."""
         taken: list[float] = []
         original = Sgd.__call__
 
-        def timed(step: Sgd, *arguments: Any, **named: Any) -> None:
-            start = self._clock()
-            original(step, *arguments, **named)
-            taken.append(self._clock() - start)
+        def timed(step: Sgd, *arguments: Any, **options: Any) -> None:
+            start = self.clock()
+            original(step, *arguments, **options)
+            taken.append(self.clock() - start)
 
-        task = Train(CLIENT, ROUND, self.loaded.scenario.train.lr, choice, self.payload)
         with mock.patch.object(Sgd, "__call__", timed):
-            update = self.site.train(task, None, None)
-        return np.concatenate([vector.data for vector in update.payload[MODEL].values()]), taken
+            return self.train(choice), taken
 
-    def seconds(self, choice: Mapping[str, int]) -> float:
-        """Of one step."""
-        (taken,) = self.visit(choice)[1]
-        return taken
+    def step(self, choice: Mapping[str, int]) -> float:
+        """Seconds of one step."""
+        (seconds,) = self.visit(choice)[1]
+        return seconds
 
     def flops(self, choice: Mapping[str, int]) -> float:
         """Per example, as the method's row foresees them."""
@@ -90,28 +90,32 @@ class Product:
         return self.loaded.method.objective.costs.compute(context).flops(flops)
 
 
+def vector(payload: Payload) -> Floats:
+    """A model as one vector."""
+    return np.concatenate([block.data for block in payload[MODEL].values()])
+
+
 class PlainClient:
     """The same client, written plainly."""
 
     def __init__(self, product: Product, layout: str) -> None:
         scenario, site = product.loaded.scenario, product.site
-        self.initial = {key: vector.data for key, vector in product.payload[MODEL].items()}
-        local, frozen = (self._blocks(product, layout) for _ in range(2))
-        self.plain = Plain(local, scenario.train.lr, frozen)
+        model, initial = scenario.model, {key: block.data for key, block in product.payload[MODEL].items()}
+        local, frozen = (blocks_of(model.name, images.CLASSES, model.width) for _ in range(2))
+        for blocks in (local, frozen):
+            load(blocks, initial)
+        self.plain = Plain(
+            *([in_layout(block, layout) for block in local], scenario.train.lr),
+            [in_layout(block, layout) for block in frozen],
+        )
         pixels = Images(site.data.train.x, site.data.train.y, images.MEAN, images.STD, layout)
         indices = site.client_indices.train[CLIENT]
-        shuffled = indices[keyed_generator(scenario.seed, "batches", ROUND, CLIENT).permutation(len(indices))]
-        cut = torch.split(torch.from_numpy(shuffled), scenario.train.batch)
+        order = keyed_generator(scenario.seed, "batches", ROUND, CLIENT).permutation(len(indices))
+        cut = torch.split(torch.from_numpy(indices[order]), scenario.train.batch)
         self.batches = [pixels.batch(chosen) for chosen in cut]
 
-    def _blocks(self, product: Product, layout: str) -> list[nn.Module]:
-        model = product.loaded.scenario.model
-        blocks = blocks_of(model.name, images.CLASSES, model.width)
-        load(blocks, self.initial)
-        return [in_layout(block, layout) for block in blocks]
-
-    def seconds(self, pathways: range) -> float:
-        """Of one step on the first batch."""
+    def step(self, pathways: range) -> float:
+        """Seconds of one step on the first batch."""
         start = time.perf_counter()
         self.plain.step(*self.batches[0], pathways)
         return time.perf_counter() - start
@@ -123,53 +127,68 @@ class PlainClient:
         return flat(self.plain.blocks)
 
 
-def main(text: str) -> None:
-    request = Request(**json.loads(text))
-    torch.set_num_threads(1)
-    methods = {name: Product(request.toml, (f"method={name}",)) for name in ("fedavg", "fedmlb", "fedbr")}
-    blocks = len(methods["fedavg"].description.layout)
-    alphas = range(1, blocks)
-    every = range(1, blocks)
-    plains = {layout: PlainClient(methods["fedavg"], layout) for layout in LAYOUTS}
-    product = Product(request.toml, ("method=fedmlb",), CHECKED_STEPS).visit({})[0]
-    start = np.concatenate([vector.data for vector in methods["fedmlb"].payload[MODEL].values()])
-    moved = np.linalg.norm(product - start)
+def methods(scenario: str, cycles: int, no_bf16: str) -> None:
+    """FedMLB and FedBR beside a plain formulation; ``no_bf16``: the reason why bf16 is not measured, or nothing."""
+    products = {name: Product(scenario, (f"method={name}", ONE_STEP)) for name in ("fedavg", "fedmlb", "fedbr")}
+    blocks = len(products["fedavg"].description.layout)
+    every, plains = range(1, blocks), {layout: PlainClient(products["fedavg"], layout) for layout in LAYOUTS}
+    _check(scenario, products["fedmlb"], every)
+    variants: dict[str, Callable[[], float]] = {
+        "fedavg": partial(products["fedavg"].step, {}),
+        "fedmlb": partial(products["fedmlb"].step, {}),
+        "fedmlb plain": partial(plains["contiguous"].step, every),
+        "fedmlb plain channels_last": partial(plains["channels_last"].step, every),
+    }
+    for alpha in every:
+        variants[f"fedbr {alpha}"] = partial(products["fedbr"].step, {"alpha": alpha})
+        variants[f"fedbr {alpha} plain"] = partial(plains["contiguous"].step, range(blocks - alpha, blocks))
+    if not no_bf16:
+        mlb, br = (Product(scenario, (f"method={name}", ONE_STEP, BF16)) for name in ("fedmlb", "fedbr"))
+        variants["fedmlb bf16"] = partial(mlb.step, {})
+        variants |= {f"fedbr {alpha} bf16": partial(br.step, {"alpha": alpha}) for alpha in every}
+    turns = in_turns(variants, cycles, warm_up=1)
+    send_line(at_most("FedAvg step", 1e3 * turns.median("fedavg"), form="{:.1f} ms"))
+    send_line(at_most("FedMLB / plain", turns.ratio("fedmlb", "fedmlb plain"), 1.0))
+    send_line(at_most("FedMLB / plain, channels_last", turns.ratio("fedmlb", "fedmlb plain channels_last")))
+    if no_bf16:
+        send_line(Line("bf16", f"not measured: {no_bf16}"))
+    else:
+        send_line(at_most("FedMLB bf16 / plain fp32", turns.ratio("fedmlb bf16", "fedmlb plain"), 0.65))
+    for alpha in every:
+        name, plain = f"fedbr {alpha}", f"fedbr {alpha} plain"
+        send_line(at_most(f"FedBR alpha {alpha} / plain", turns.ratio(name, plain)))
+        if not no_bf16:
+            send_line(at_most(f"FedBR alpha {alpha} bf16 / plain fp32", turns.ratio(f"{name} bf16", plain)))
+        cost = turns.ratio(name, "fedavg")
+        flops = products["fedbr"].flops({"alpha": alpha}) / products["fedavg"].flops({})
+        what, is_near = f"FedBR alpha {alpha} / FedAvg (by FLOPs {flops:.2f})", abs(cost / flops - 1) <= WITHIN
+        send_line(Line(what, f"{cost:.2f}", cost, f"within {WITHIN:.0%}", is_near))
+
+
+def _check(scenario: str, fedmlb: Product, every: range) -> None:
+    """Send the difference of the product from the plain formulation."""
+    product = Product(scenario, ("method=fedmlb", f"train.local_steps={CHECKED_STEPS}")).visit({})[0]
+    moved = np.linalg.norm(product - vector(fedmlb.payload))
     off = {
-        layout: float(
-            np.linalg.norm(product - PlainClient(methods["fedmlb"], layout).after(CHECKED_STEPS, every)) / moved
-        )
+        layout: float(np.linalg.norm(product - PlainClient(fedmlb, layout).after(CHECKED_STEPS, every)) / moved)
         for layout in LAYOUTS
     }
-    entries: dict[str, Callable[[], float]] = {
-        "fedavg": lambda: methods["fedavg"].seconds({}),
-        "fedmlb": lambda: methods["fedmlb"].seconds({}),
-        "fedmlb plain": lambda: plains["contiguous"].seconds(every),
-        "fedmlb plain channels_last": lambda: plains["channels_last"].seconds(every),
-    }
-    for a in alphas:
-        entries[f"fedbr {a}"] = lambda a=a: methods["fedbr"].seconds({"alpha": a})  # type: ignore[misc]
-        entries[f"fedbr {a} plain"] = lambda a=a: plains["contiguous"].seconds(range(blocks - a, blocks))  # type: ignore[misc]
-    if request.bf16:
-        entries |= in_bf16(request, alphas)
-    seconds: dict[str, list[float]] = {name: [] for name in entries}
-    for number in range(WARM_UP + request.repeats):
-        for name, entry in entries.items():
-            taken = entry()
-            if number >= WARM_UP:
-                seconds[name].append(taken)
-    flops = {a: methods["fedbr"].flops({"alpha": a}) / methods["fedavg"].flops({}) for a in alphas}
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    print(json.dumps({"seconds": seconds, "medians": medians, "flops": flops, "off": off}))
+    layouts = " (" + ", ".join(f"{layout} {value:.1e}" for layout, value in off.items()) + ")"
+    what = f"FedMLB = plain after {CHECKED_STEPS} steps, in its layout"
+    send_line(at_most(what, min(off.values()), TOLERANCE, "{:.1e}", layouts))
 
 
-def in_bf16(request: Request, alphas: range) -> dict[str, Callable[[], float]]:
-    """The product's steps once more, in bfloat16."""
-    mlb, br = (Product(request.toml, (f"method={name}", request.bf16)) for name in ("fedmlb", "fedbr"))
-    entries: dict[str, Callable[[], float]] = {"fedmlb bf16": lambda: mlb.seconds({})}
-    for a in alphas:
-        entries[f"fedbr {a} bf16"] = lambda a=a: br.seconds({"alpha": a})  # type: ignore[misc]
-    return entries
+def numerics(instructions: str, models: Mapping[str, tuple[str, int]]) -> None:
+    """CPU time, since other work on the machine lengthens it less."""
+    assert trains_portably(os.environ) == (instructions == PORTABLE)
+    overrides, seconds = ("method=fedavg", f"train.instructions={instructions}"), {}
+    for name, (scenario, steps) in models.items():
+        product = Product(scenario, (*overrides, f"train.local_steps={steps}"), time.process_time)
+        seconds[name] = [statistics.median(product.visit({})[1]) for _ in range(2)][-1]
+    print(json.dumps(seconds))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    torch.set_num_threads(1)
+    kind, request = sys.argv[1], json.loads(sys.argv[2])
+    methods(**request) if kind == "methods" else numerics(kind, request)

@@ -161,7 +161,7 @@ class Caller:
         piece_seconds(request.time_limit)
         planned, parallel = experiment.run_set, request.parallel or 1
         missing = run_set.pending(planned, request.out, choose_device(request.device))
-        named = request.cluster(self.note)
+        named = request.cluster(lambda text: None if self.quiet else self.note(text))
         cluster = named if missing else None
         is_in_turn, names = parallel == 1 and cluster is None, [run.name for run in missing]
         table = ParallelTable(names, self.stream, self.quiet)

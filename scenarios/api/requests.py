@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from scenarios.experiment.experiment import Experiment
     from scenarios.experiment.grid import Grid
     from scenarios.papers.trial.trial import Trial
-    from scenarios.run.observer import NotePrinter
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ class ExperimentRequest(RunRequest):
         Option("runs at a time, which share the --workers; with --on, at most so many", least=1),
     ] = None
 
-    def cluster(self, note: NotePrinter) -> RayRuns | None:
+    def cluster(self, note: Callable[[str], None]) -> RayRuns | None:
         """The cluster whose nodes make the runs; it is connected when it is entered. ScenarioError."""
         from scenarios.cluster.ray_engine import RayRuns
 

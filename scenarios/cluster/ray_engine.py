@@ -26,7 +26,7 @@ from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import PoolError
 from edge.runtime.keys import new_pair
 from scenarios.cluster.agent_keeper import agent_environment
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run.child_process import ChildProcess, Message
 from scenarios.run.host import Host
 
@@ -71,12 +71,12 @@ class ClusterSize:
         return ", ".join(f"{count:g} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
 
 
-def check_address(option: str, address: str) -> str:
+def check_address(address: str) -> str:
     """An address as Ray wants it; ScenarioError for none, and where Ray is not installed."""
     if address not in (RAY, AUTO) and not is_address(address):
-        raise ScenarioError(f"{option} {address}: must be ray, auto, HOST:PORT or ray://HOST:PORT")
+        raise ScenarioError(Argument("on", address), ": must be ray, auto, HOST:PORT or ray://HOST:PORT")
     if importlib.util.find_spec("ray") is None:
-        raise ScenarioError(f"{option} {address}: Ray is not installed here; pip install 'fedbr-edge[ray]'")
+        raise ScenarioError(Argument("on", address), ": Ray is not installed here; pip install 'fedbr-edge[ray]'")
     return LOCAL if address == RAY else address
 
 
@@ -92,13 +92,12 @@ class RayConnection:
 
     def __init__(
         self,
-        option: str,
         address: str,
         on_note: Callable[[str], None],
         on_message: Callable[[Message | None], None],
     ) -> None:
         """``on_message`` is called in another thread with its messages, and with None if it is lost. ScenarioError."""
-        self.name, self._address = f"{option} {address}", check_address(option, address)
+        self.name, self._given, self._address = f"Ray cluster {address}", address, check_address(address)
         self._on_note, self._on_message = on_note, on_message
         self._is_ending = False
         self.is_lost = False
@@ -114,7 +113,7 @@ class RayConnection:
         try:
             first = self._first_message()
             if "cluster" not in first:
-                raise ScenarioError(f"{self.name}: {first['unreachable']}")
+                raise ScenarioError(Argument("on", self._given), f": {first['unreachable']}")
         except BaseException:
             self._end(0.0)
             raise
@@ -168,14 +167,12 @@ class RayEngine:
     Events, notes and errors of the cluster come in through another thread.
     """
 
-    def __init__(
-        self, address: str, workers: int | None = None, option: str = "--on", listen: str | None = None
-    ) -> None:
+    def __init__(self, address: str, workers: int | None = None, listen: str | None = None) -> None:
         """``workers``: per node, by default as many as Ray gives processors; ``listen``: ``tcp://HOST:PORT`` at which
         the nodes reach this machine, by default the address that they see and any port. ScenarioError."""
         self.on_note: Callable[[str], None] = lambda note: None
         """Is called with events of the cluster; to be set before the context is entered"""
-        self._connection = RayConnection(option, address, self._pass_note, self._on_message)
+        self._connection = RayConnection(address, self._pass_note, self._on_message)
         self._workers, self._listen = workers, listen
         self._pair = new_pair()
         self._agents = [new_pair() for _ in range(NODES)]
@@ -264,11 +261,10 @@ class RayRuns:
         workers: int | None,
         parallel: int | None,
         on_note: Callable[[str], None],
-        option: str = "--on",
     ) -> None:
         """``workers``: of one run, by default as many as the cores allow where all runs have as many; ``parallel``: the
         most runs at a time, by default as many as there is room for. ScenarioError."""
-        self._connection = RayConnection(option, address, on_note, self._on_message)
+        self._connection = RayConnection(address, on_note, self._on_message)
         self._workers, self._parallel, self._on_note = workers, parallel, on_note
         self._listeners: dict[int, Callable[[Message | None], None]] = {}
 
@@ -324,7 +320,8 @@ def run_shares(cpus: float, most_cpus: float, missing: int, parallel: int | None
     """
     if (workers or 1) > most_cpus:
         raise ScenarioError(
-            f"--workers {workers or 1}: a run needs a node with as many cores; the largest has {most_cpus:g}"
+            Argument("workers", str(workers or 1)),
+            f": a run needs a node with as many cores; the largest has {most_cpus:g}",
         )
     count = min(missing, parallel or missing, int(cpus // (workers or 1)))
     each = workers or max(1, int(min(most_cpus, cpus // max(1, count))))

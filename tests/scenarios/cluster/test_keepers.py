@@ -136,13 +136,13 @@ def test_a_run_that_no_node_has_room_for_is_refused() -> None:
 
 def test_an_address_is_checked_and_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("ray", "auto", "10.0.0.1:6379", "ray://head:10001")
-    assert [check_address("--on", address) for address in given] == ["local", *given[1:]]
+    assert [check_address(address) for address in given] == ["local", *given[1:]]
     for wrong in ("10.0.0.1", "http://head:1", "ray://head", "slurm"):
         with pytest.raises(ScenarioError, match=f"--on {wrong}: must be ray, auto, HOST:PORT or ray://HOST:PORT"):
-            check_address("--on", wrong)
+            check_address(wrong)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ScenarioError, match=r"--on auto: Ray is not installed here; pip install 'fedbr-edge\[ray\]'"):
-        check_address("--on", "auto")
+        check_address("auto")
 
 
 def test_options_that_do_not_go_with_a_cluster_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,4 +131,4 @@ def test_a_python_call_starts_a_cluster_of_its_own_and_leaves_no_process(
     done = fedbr.run(short, out=tmp_path, workers=1, on="ray")
     assert set(psutil.Process().children(recursive=True)) <= set(before)
     assert joined(done.folder)[0].endswith(", node 127.0.0.1")
-    assert "on = ray: the cluster at 127.0.0.1:" in capsys.readouterr().err
+    assert "Ray cluster ray: the cluster at 127.0.0.1:" in capsys.readouterr().err

@@ -31,7 +31,7 @@ def test_a_port_at_which_nobody_listens_is_named_before_ray_tries_it_for_minutes
     why = "--on ray://127.0.0.1:1: no cluster is at 127.0.0.1:1: Connection refused; `ray start --head` starts one"
     with pytest.raises(ScenarioError, match=why), engine:
         pass
-    assert notes == ["--on ray://127.0.0.1:1: connecting, for 120 s at most"]
+    assert notes == ["Ray cluster ray://127.0.0.1:1: connecting, for 120 s at most"]
 
 
 def test_a_port_that_no_machine_has_is_no_address() -> None:

@@ -1,4 +1,4 @@
-"""Where one coordinator ends: what a round costs it, fitted to measured rounds.
+"""Where one coordinator ends: what a round costs it, fitted to measured rounds; and the figure of docs/scale.md.
 
 A round's CPU time at the coordinator is
 
@@ -17,26 +17,43 @@ the last has ended.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import nnls
 
 SUM_FACTOR = 2
 """Bytes of a partial sum, int64, to those of a model, float32."""
+RATES = np.geomspace(1e8, 1e11, 40)
+MOST = 100_000
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The median round of one setting."""
+class Row:
+    """The median round of a setting."""
 
-    machines: int
+    link: str
+    agents: int
+    width: int
     visits: int
-    model_nbytes: int
-    nbytes: float
-    """Sent and received."""
+    seconds: float
+    perfect: float
     cpu_seconds: float
+    nbytes_sent: float
+    nbytes_received: float
+    rss: float
+    model_nbytes: int
+    """Bytes that a client is charged for its download: the model, and some hundred bytes."""
+
+    def __str__(self) -> str:
+        return (
+            f"| {self.link} | {self.model_nbytes / 1e3:,.0f} kB | {self.agents} | {self.visits} | {self.seconds:.3f} s "
+            f"| {self.perfect / self.seconds:.1%} | {self.nbytes_sent / 1e6:.2f} MB "
+            f"| {self.nbytes_received / 1e6:.2f} MB | {self.cpu_seconds / self.visits * 1e3:.3f} ms "
+            f"| {self.rss / 1e6:,.0f} MB |"
+        )
 
 
 @dataclass(frozen=True)
@@ -84,18 +101,55 @@ class CoordinatorCost:
         return low
 
 
-def fit(measured: Sequence[Measured]) -> tuple[CoordinatorCost, float]:
+def fit(rows: Sequence[Row]) -> tuple[CoordinatorCost, float]:
     """The cost, and the largest relative error of the fit's CPU time. Each round counts the same, whatever its size."""
-    visits = np.array([each.visits for each in measured], float)
-    models = np.array([each.machines * (1 + SUM_FACTOR) * each.model_nbytes for each in measured], float)
-    nbytes = np.array([each.nbytes for each in measured])
-    cpu = np.array([each.cpu_seconds for each in measured])
-    columns = np.stack([np.ones(len(measured)), visits, [each.machines for each in measured], nbytes], axis=1)
+    visits = np.array([each.visits for each in rows], float)
+    models = np.array([each.agents * (1 + SUM_FACTOR) * each.model_nbytes for each in rows], float)
+    nbytes = np.array([each.nbytes_sent + each.nbytes_received for each in rows])
+    cpu = np.array([each.cpu_seconds for each in rows])
+    columns = np.stack([np.ones(len(rows)), visits, [each.agents for each in rows], nbytes], axis=1)
     scale = columns.max(axis=0)
-    solved, _ = nnls(columns / scale / cpu[:, None], np.ones(len(measured)))
+    solved, _ = nnls(columns / scale / cpu[:, None], np.ones(len(rows)))
     constant, per_visit, per_machine, per_byte = solved / scale
     nbytes_per_visit = max(0.0, float(np.median((nbytes - models) / visits)))
     predicted = columns @ (solved / scale)
     worst = float(np.abs(predicted / cpu - 1.0).max())
     assert math.isfinite(worst)
     return CoordinatorCost(constant, per_visit, per_machine, per_byte, nbytes_per_visit), worst
+
+
+def draw(rows: Sequence[Row], cost: CoordinatorCost, models: Mapping[str, int], workers: int, path: Path) -> None:
+    """Measured rounds beside perfect ones, and how many machines one coordinator can serve.
+
+    ``models``: name -> bytes.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure((9.6, 3.8), layout="constrained")
+    axes, limits = figure.subplots(1, 2)
+    for link, style in zip(dict.fromkeys(row.link for row in rows), ("-", "--"), strict=False):
+        for colour, nbytes in enumerate(sorted({row.model_nbytes for row in rows if row.link == link})):
+            chosen = [row for row in rows if row.link == link and row.model_nbytes == nbytes]
+            axes.plot(
+                [row.agents for row in chosen],
+                [100 * row.perfect / row.seconds for row in chosen],
+                style,
+                marker="o",
+                color=f"C{colour}",
+                label=f"{link}, {nbytes / 1e3:,.0f} kB",
+            )
+    axes.set(xlabel="machines of four workers", ylabel="time of a perfect round, %", ylim=(0, 105), xscale="log")
+    ticks = sorted({row.agents for row in rows})
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.legend(fontsize=7)
+    axes.set_title("Measured rounds of ten visits of 0.1 s a worker", fontsize=9)
+    for colour, (name, nbytes) in enumerate(models.items()):
+        for seconds, style in ((1.0, "-"), (10.0, "--")):
+            most = [min(MOST, cost.most_machines(workers, 4, seconds, nbytes, rate)) for rate in RATES]
+            limits.plot(RATES / 1e9, most, style, color=f"C{colour}", label=f"{name}, visits of {seconds:g} s")
+    limits.set(xlabel="link of the coordinator, Gbit/s", ylabel=f"machines of {workers} workers", xscale="log")
+    limits.set_yscale("log")
+    limits.legend(fontsize=7)
+    limits.set_title("Model: most machines at 90 % of a perfect round", fontsize=9)
+    figure.savefig(path, dpi=150)
