@@ -1,4 +1,4 @@
-"""Where one coordinator ends: what a round costs it, fitted to measured rounds; and the figure of docs/scale.md.
+"""Where one coordinator ends: the cost of a round, fitted to measured rounds, and the figure of docs/evidence/scale.md.
 
 A round's CPU time at the coordinator is
 

@@ -1,10 +1,12 @@
 """Hooks of ``mkdocs build`` (`make docs`): pages that are made from what there is, so that nothing is written twice.
 
-The first page is README, the page of keys has the rows of ``fedbr list keys``, and the decisions enter the navigation.
+The first page is README, the page of keys has the lines of ``fedbr list keys``, and links to files beside ``docs`` lead
+to pages.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from itertools import groupby
@@ -20,15 +22,6 @@ What `fedbr list keys` prints, as tables. `fedbr explain KEY` tells more, and `f
 """
 
 
-def on_config(config: Any) -> Any:
-    """Decisions, newest last, in the navigation."""
-    listed = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
-    for section in config.nav:
-        if "Background" in section:
-            section["Background"].append({"Decisions": [f"decisions/{name}" for name in listed]})
-    return config
-
-
 def on_files(files: Any, config: Any) -> Any:
     """The pages that no file of docs has."""
     made = {"index.md": of_root("README.md"), "contributing.md": of_root("CONTRIBUTING.md"), "keys.md": keys()}
@@ -37,12 +30,22 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """A page's text, whose links to files beside docs lead to the pages that are made of them."""
+    return linked(markdown, "../")
+
+
 def of_root(name: str) -> str:
     """A page beside docs, with links as they are from docs."""
-    text = (ROOT / name).read_text(encoding="utf-8")
-    text = text.replace("[how to cite](CITATION.cff)", "how to cite: `CITATION.cff`")
+    return linked((ROOT / name).read_text(encoding="utf-8"), "").replace("](docs/", "](")
+
+
+def linked(text: str, root: str) -> str:
+    """The text with links from the folder in which ``root`` leads to the repository: pages, or names of other files."""
     text = text.replace("](docs/decisions)", "](decisions/0001-a-fork-server-of-our-own.md)")
-    return text.replace("](CONTRIBUTING.md)", "](contributing.md)").replace("](docs/", "](")
+    for name, page in (("README.md", "index.md"), ("CONTRIBUTING.md", "contributing.md")):
+        text = re.sub(rf"\]\({re.escape(root + name)}(#[\w-]+)?\)", rf"]({page}\1)", text)
+    return re.sub(rf"\[([^\]]+)\]\({re.escape(root)}((?:examples/|CITATION)[\w.-]+)\)", r"\1 (`\2`)", text)
 
 
 def keys() -> str:

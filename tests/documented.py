@@ -26,7 +26,7 @@ import typer
 from scenarios.cli.main import app
 
 ROOT = Path(__file__).parent.parent
-COMMAND = re.compile(r"^(?:    )?(?:PYTHONPATH=\. )?fedbr (.+)$", re.MULTILINE)
+COMMAND = re.compile(r"^(?:    )?fedbr (.+)$", re.MULTILINE)
 PYTHON_FILE = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.DOTALL)
 TOML_FILE = re.compile(r"```toml\n# (\w+\.toml)\n(.*?)```", re.DOTALL)
 TABLE_FILE = re.compile(r"    (client,seconds,.*?)\n\n", re.DOTALL)

@@ -1,4 +1,4 @@
-"""The documents say what is there: the tutorial runs, and the map of the code is whole."""
+"""The documents say what is there: what they show runs, their links lead somewhere, the map of the code is whole."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import subprocess
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import pytest
+from nbclient import NotebookClient
 
 from coordinator.records.store import read
 from scenarios.config.plugin_points import BY_KEY
@@ -29,24 +32,17 @@ def extracted(name: str, folder: Path) -> str:
     return text
 
 
-def fedbr(command: str, folder: Path, *more: str, own_path: bool = False) -> subprocess.CompletedProcess[str]:
-    """A command of a document, run in the folder, as by the installed command or with the folder on PYTHONPATH."""
-    path = os.pathsep.join([str(folder), str(ROOT)] if own_path else [str(ROOT)])
-    done = warm.run([*shlex.split(command), *more], cwd=folder, env={**os.environ, "PYTHONPATH": path})
+def fedbr(command: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """A command of a document, run in the folder as by the installed command."""
+    done = warm.run([*shlex.split(command), *more], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     return done
 
 
-def test_the_tutorials_own_method_runs(tmp_path: Path) -> None:
-    text = extracted("tutorial.md", tmp_path)
-    (command,) = re.findall(r"```sh\nPYTHONPATH=\. fedbr (.*)\n```", text)
-    assert "my_method:SPEC 2/2" in fedbr(command, tmp_path, "--workers", "1", own_path=True).stderr
-
-
 def test_own_models_data_and_partitions_run_as_described(tmp_path: Path) -> None:
     text = extracted("own-data-and-models.md", tmp_path)
-    (command,) = re.findall(r"```sh\nPYTHONPATH=\. fedbr (.*)\n```", text)
-    told = json.loads(fedbr(command, tmp_path, "--workers", "1", own_path=True).stdout)
+    (command,) = re.findall(r"```sh\nfedbr (.*)\n```", text)
+    told = json.loads(fedbr(command, tmp_path, "--workers", "1").stdout)
     assert told["rounds"] <= 4
     assert told["accuracy"] > 0.5, "one in four is chance"
     environment = json.loads((tmp_path / told["run_dir"] / "environment.json").read_text())
@@ -59,7 +55,8 @@ def test_own_models_data_and_partitions_run_as_described(tmp_path: Path) -> None
 
 def test_the_plug_ins_that_are_shown_run_together_from_the_current_folder(tmp_path: Path) -> None:
     text = extracted("plug-ins.md", tmp_path)
-    run, check = re.findall(r"```sh\nfedbr (.*)\n```", text)
+    smallest, run, check = re.findall(r"```sh\nfedbr (.*)\n```", text)
+    assert "my_method:SPEC 2/2" in fedbr(smallest, tmp_path, "--workers", "1").stderr
     assert json.loads(fedbr(check, tmp_path, "--json").stdout)["holds"]
     result = json.loads(fedbr(run, tmp_path, "--json", "--workers", "1").stdout)
     # Half of the five participants of a round, rounded up, counts.
@@ -112,9 +109,11 @@ def test_the_map_of_the_code_names_every_folder_and_files_that_are_there() -> No
     assert len([name for name in named if name.endswith(".py")]) == 20
 
 
-def test_the_glossary_explains_each_word_once() -> None:
-    entries = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
-    words = [word.lower() for entry in entries for word in entry.split(", ")]
+def test_glossary_and_terms_of_the_code_explain_each_word_once() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text().partition("## Terms of the code")[2].partition("\n## ")[0]
+    entries = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text() + contributing, re.MULTILINE)
+    words = [word.lower() for entry in entries for word in re.split("[,;] ", entry)]
+    assert len(words) > 100
     assert {word for word in words if words.count(word) > 1} == set()
 
 
@@ -122,3 +121,49 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     named = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = [path.name for path in (ROOT / "docs").glob("*.md")]
     assert sorted(named) == sorted([*pages, "contributing.md", "index.md", "keys.md"])
+
+
+PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PROSE])
+def test_every_link_to_a_file_or_heading_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http:", "https:")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def test_every_evidence_page_is_in_its_list() -> None:
+    evidence = ROOT / "docs" / "evidence"
+    listed = re.findall(r"^\| \[.+?\]\(([\w-]+\.md)\)", (evidence / "README.md").read_text(), re.MULTILINE)
+    assert sorted([*listed, "README.md"]) == sorted(path.name for path in evidence.glob("*.md"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_notebook_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("FEDBR_REPORT", "0")
+    nbformat: Any = import_module("nbformat")  # untyped
+    notebook = nbformat.read(ROOT / "examples" / "own_method.ipynb", as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    printed = "".join(output["text"] for output in outputs if output["output_type"] == "stream")
+    assert re.findall(r"^round (\d)", printed, re.MULTILINE) == ["1", "2", "3"]
+    assert "stopped by rounds\n" in printed
+    recorded, replayed = map(float, re.findall(r"([\d.]+) s ", printed))
+    assert recorded < replayed
+    assert outputs[-1]["data"]["image/svg+xml"].startswith("<svg")

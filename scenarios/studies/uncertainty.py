@@ -36,7 +36,7 @@ SIGMAS: Mapping[str, float] = {"training": 0.1, "inference": 0.5, "derived": 0.3
 """Basis of a figure -> sigma of its lognormal factor, of median 1. Judgements, each after the errors that are known:
 
 - ``training``: a device measured in training. Calibrated devices predict the steps of models to which nothing is
-  fitted with a median error of 4.9 %, and 15 of 18 within 10 % (docs/results.md).
+  fitted with a median error of 4.9 %, and 15 of 18 within 10 % (docs/evidence/results.md).
 - ``inference``: a device measured in inference. A step should take 3 forward passes, and took 10 to 17 on a phone.
 - ``derived``: from another figure. Two data sets of one source (FLASH) have ratios of 3.3 and 2.4: ln = 0.32.
 - ``measured``: a network's median over users. For 19 users with a sigma of 0.6, its standard error is 0.17.

@@ -13,7 +13,7 @@ Bonus = Literal["printed", "root"]
 Normalise = Literal["max", "min-max", "mean", "z-score"]
 
 TUNED: Mapping[str, Any] = {"alpha": 2, "period": 1, "lambda2": 0.0}
-"""Options of `FedBROptions.preset` = "tuned", for calibrated logits and BatchNorm (docs/fedbr-on-trial.md)."""
+"""Options of `FedBROptions.preset` = "tuned", for calibrated logits and BatchNorm (docs/evidence/fedbr-on-trial.md)."""
 
 
 class FedBROptions(Options):
@@ -21,7 +21,7 @@ class FedBROptions(Options):
 
     preset: Literal["paper", "tuned"] = "paper"
     """Defaults of the other options: as the paper has them; or as found to save bytes and time on skewed data
-    (docs/fedbr-on-trial.md), which must not be given with other values."""
+    (docs/evidence/fedbr-on-trial.md), which must not be given with other values."""
     alpha: Literal["gmbs", "random"] | int = Field(default="gmbs", title="α")
     """Number of downloaded global blocks: chosen by GMBS, drawn at random, or fixed in 1..M-1."""
     period: int = Field(default=3, ge=0, title="τ")
