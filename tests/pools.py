@@ -22,7 +22,7 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import PoolTask, Reply
 from edge.protocol import codec, messages
-from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
+from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 
 SITE, TRAINER = f"{__name__}:Site", "edge.training.trainer:LocalTrainer"
@@ -95,7 +95,7 @@ class Site:
 
 
 def job(seed: int = 0) -> Job:
-    model, objective = ModelConfig("toy"), ComponentConfig("nowhere:Nothing")
+    model, objective = ModelConfig("toy"), "nowhere:Nothing"
     return Job("run-1", seed, "cpu", "", model, DataConfig("digits"), TrainConfig(), objective)
 
 

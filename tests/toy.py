@@ -27,9 +27,8 @@ from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimize
 from coordinator.aggregation.server import models_sha256
 from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.methods.compute import ComputeContext
-from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.registry import Method, resolve
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ObjectiveSpec
 from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.names import PLACES
 from coordinator.records.store import Ledger, read
@@ -51,7 +50,6 @@ from edge.data.registry import dataset
 from edge.models.registry import model as model_row
 from edge.protocol import codec, messages
 from edge.protocol.config import (
-    ComponentConfig,
     DataConfig,
     Job,
     ModelConfig,
@@ -60,6 +58,7 @@ from edge.protocol.config import (
     TrainConfig,
 )
 from edge.protocol.fixed_point import FixedPointSums
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, BlockShape, Layout, Payload, Vector
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import BlockModel
@@ -99,7 +98,7 @@ def described(
     model: ModelConfig, data: DataConfig, seed: int, by_layer: bool = False, initial_models: int = 1
 ) -> tuple[ModelProfile, Payload]:
     """What a worker says before round 0, asked once for all runs that share these."""
-    objective = ComponentConfig("edge.training.client_update:ClientUpdate")
+    objective = "edge.training.client_update:ClientUpdate"
     job = Job("", seed, "cpu", cache_folder(), model, data, TRAIN, objective)
     return LocalTrainer(replace(job, by_layer=by_layer, initial_models=initial_models)).describe(True)
 
@@ -240,7 +239,7 @@ def loaded(
                 data.name,
                 clients=clients,
                 partition=partition,
-                validation=method.objective.validation if validation is None else validation,
+                validation=method.objective.evaluation.validation if validation is None else validation,
             ),
             "model": model,
             "train": replace(train, **{key: way for key, way in PLAIN.items() if getattr(train, key) is None}),
@@ -319,7 +318,7 @@ def federation(
         None if shuffle is None else np.random.default_rng(shuffle),
         [LocalTrainer(job) for _ in range(sites - 1)],
     )
-    ledger = Ledger(folder / "ledger.sqlite", None if again else "genesis", known.method.objective.table)
+    ledger = Ledger(folder / "ledger.sqlite", None if again else "genesis", known.method.objective.records.table)
     run, _ = builder.federated_run(
         known,
         job,
@@ -397,7 +396,7 @@ def clockwork(
 
 def objective(name: str, client: str = "edge.training.client_update:ClientUpdate", **fields: Any) -> Method:
     """A method that is not in the registry; ``client``: "module:Class" of its client side."""
-    fields = {"options": FedAvgOptions, "client": client, **fields}
+    fields = {"options": Options, "client": client, **fields}
     return Method(name, ObjectiveSpec(name=name, title=name, source="a test", neutral="", **fields), ())
 
 

@@ -87,7 +87,7 @@ class Product:
         """Per example, as the method's row foresees them."""
         layout, flops, one = self.description.layout, self.description.flops, TrainConfig(batch=1)
         context = ComputeContext(layout, self.loaded.options, choice, one, one.plan(1), 1, flops)
-        return self.loaded.method.objective.compute(context).flops(flops)
+        return self.loaded.method.objective.costs.compute(context).flops(flops)
 
 
 def vector(payload: Payload) -> Floats:

@@ -3,27 +3,35 @@
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
 https://arxiv.org/abs/1602.05629
 
-Subclasses of `ServerStrategy` can customise by overriding
+A subclass of `ServerStrategy` need not override anything; what it must not is ``final``. It can customise
 
+its models
 * ``models``, set after ``super().__init__``: the models by name, from the initial ones of the run's workers;
 * ``start_model`` and ``targets``: the models that a visit of a client starts from, and the one that each slot of an
   update is a new version of; so norm checks, no-op updates and asynchronous policies know what has changed;
+
+what goes down
 * ``choose`` and ``payload``: the numbers chosen for a visit, and the vectors that such a choice downloads, in as many
   slots as the method needs; or ``download``, if the two cannot be separated, or if vectors take arithmetic;
 * ``download_shapes``: the shapes of that payload, wherever building it takes arithmetic, and so that prices of many
-  candidates are cheap;
-* ``possible_choices``: the values that ``choose`` may return, if they differ between visits;
+  candidates are cheap; ``possible_choices``: the values that ``choose`` may return, if they differ between visits;
 * ``decides_without_updates``: whether finished runs of the method can be replayed on another fleet;
+* ``download_only_clients``: clients that only download in a round;
+
+what comes up
+* ``up_shapes`` and ``store_shapes``: the vectors of an upload, and those that the server stores per client, with
+  ``store.put`` and ``store.get``;
 * ``weight``: the aggregation weight of an update, which may differ per model, block and layer;
-* ``store_shapes``: the vectors that the server stores per client, with ``store.put`` and ``store.get``;
-* ``observe``: statistics of an update's vectors that ``feedback`` needs;
 * ``accumulate`` and ``step``: how updates, one after another, become the next models. ``accumulate`` changes nothing
   that ``download`` reads, since other visits of the round may not have been sent yet. The spec of a subclass that
-  overrides ``accumulate``, ``observe``, ``weight`` or ``targets`` sets `needs_individual_updates`;
+  overrides ``accumulate``, ``observe``, ``weight`` or ``targets`` sets `individual_updates`;
+
+what is learned of visits
 * ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, when they count, and when their times and
-  losses are known;
+  losses are known; ``observe``: statistics of an update's vectors that ``feedback`` needs;
 * ``replay_feedback`` and ``restore_in_flight``: the same bookkeeping in a resumed run;
-* ``download_only_clients``: clients that only download in a round;
+
+what is evaluated, and what a checkpoint has
 * ``global_evaluation_model`` or ``evaluation_model``: the model that is evaluated; ``evaluation_shapes``, if building
   the latter takes arithmetic;
 * ``state`` and ``restore``: state beside the models.
@@ -38,7 +46,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +58,7 @@ from edge.protocol.config import TrainConfig
 from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.logged import NumberLog, joined
 from edge.protocol.messages import Choice, Totals, Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import (
     BUFFERS,
     MODEL,
@@ -79,7 +88,8 @@ class ServerContext:
     layout: Layout
     initial: Payload
     """The initial models, each in the slot `initial_slot` of its number"""
-    options: Mapping[str, object]
+    options: Options
+    """Those of the method and of its corrections, in one object"""
     weights: str
     """``size``, ``trained`` or ``uniform``"""
     down: tuple[str, ...]
@@ -165,8 +175,10 @@ class VisitFeedback:
 class ServerExtension(NumberLog):
     """The server side of a correction: further slots beside the method's own."""
 
+    options: Options
+
     def __init__(self, setup: ServerContext) -> None:
-        self.setup = setup
+        self.setup, self.options = setup, setup.options
 
     def down(self, client: int) -> Payload:
         """Further slots that this client downloads."""
@@ -194,8 +206,10 @@ class ServerExtension(NumberLog):
 class ServerStrategy(NumberLog):
     """The server side of FedAvg, and the base of all others."""
 
+    options: Options
+
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
-        self.setup = setup
+        self.setup, self.options = setup, setup.options
         self.extensions = extensions
         self.optimiser = setup.optimiser
         self.store = setup.store
@@ -204,7 +218,10 @@ class ServerStrategy(NumberLog):
         self.sums: defaultdict[tuple[str, str], WeightedSum] = defaultdict(WeightedSum)
         """(model, key) -> sum of the updates since the last step"""
 
+    # --- models -------------------------------------------------------------------------------------------------------
+
     @property
+    @final
     def model(self) -> Model:
         """The global model, of methods that have one."""
         return self.models[GLOBAL]
@@ -221,6 +238,8 @@ class ServerStrategy(NumberLog):
         """
         return {MODEL: GLOBAL}
 
+    # --- what goes down -----------------------------------------------------------------------------------------------
+
     def download(self, client: int, round: int) -> Download:
         """The download of a visit of ``client`` that begins now; changes nothing.
 
@@ -228,6 +247,14 @@ class ServerStrategy(NumberLog):
         """
         choice = self.choose(client, round)
         return Download(client, self.payload(client, choice), choice)
+
+    def choose(self, client: int, round: int) -> Choice:
+        """The small numbers that a visit downloads; changes nothing."""
+        return {}
+
+    def payload(self, client: int, choice: Choice) -> Payload:
+        """The vectors that a choice downloads."""
+        return self.with_extensions(client, self.select(self.setup.down))
 
     def download_shapes(self, client: int, round: int, choice: Choice) -> Shapes:
         """Shapes of the payload that ``client`` downloads with this choice, for prices.
@@ -237,17 +264,9 @@ class ServerStrategy(NumberLog):
         own = type(self).download is not ServerStrategy.download
         return shapes(self.download(client, round).built() if own else self.payload(client, choice))
 
-    def choose(self, client: int, round: int) -> Choice:
-        """The small numbers that a visit downloads; changes nothing."""
-        return {}
-
     def possible_choices(self) -> Sequence[Choice]:
         """All values that `choose` may return, for ``check``; empty if visits of one round are alike."""
         return ()
-
-    def payload(self, client: int, choice: Choice) -> Payload:
-        """The vectors that a choice downloads."""
-        return self.with_extensions(client, self.select(self.setup.down))
 
     @property
     def decides_without_updates(self) -> bool:
@@ -259,31 +278,22 @@ class ServerStrategy(NumberLog):
         decisions = ("download", "download_shapes", "choose", "payload", "download_only_clients")
         return all(getattr(type(self), name) is getattr(ServerStrategy, name) for name in decisions)
 
+    def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
+        """Clients outside the cohort that download and keep the whole model in this round."""
+        return ()
+
     def select(self, keys: Sequence[str]) -> Payload:
         """The global model's vectors of these keys."""
         return {MODEL: {key: self.model[key] for key in keys}}
 
+    @final
     def with_extensions(self, client: int, payload: Payload) -> Payload:
         """The payload with the corrections' slots."""
         for extension in self.extensions:
             payload = payload | extension.down(client)
         return payload
 
-    def started(self, round: int, dispatches: Sequence[Download]) -> None:
-        """These visits have begun; not all of them need count."""
-
-    def received(self, round: int, dispatches: Sequence[Download]) -> None:
-        """These visits, begun in ``round``, counted: their clients have their downloads."""
-
-    def replay_feedback(self, outcome: VisitFeedback, learned: Any) -> None:
-        """Learn from a row of the method's own table what `feedback` learned from the visit before."""
-
-    def restore_in_flight(self, client: int, start: Models) -> None:
-        """A visit is in flight that began, before the run was interrupted, from these models (`start_model`)."""
-
-    def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
-        """Clients outside the cohort that download and keep the whole model in this round."""
-        return ()
+    # --- what comes up ------------------------------------------------------------------------------------------------
 
     def up_shapes(self) -> dict[str, dict[str, int]]:
         """Shapes of one client's upload: slot -> key -> numbers."""
@@ -291,23 +301,6 @@ class ServerStrategy(NumberLog):
         for extension in self.extensions:
             up |= extension.up_shapes()
         return {slot: named for slot, named in up.items() if named}  # a slot without vectors is not sent
-
-    def global_evaluation_model(self) -> Payload:
-        """The model that is evaluated on the global test set."""
-        return {MODEL: dict(self.model)}
-
-    def evaluation_model(self, client: int) -> Payload:
-        """The server's blocks of a client's model, if models are evaluated per client; changes nothing.
-
-        Called when the evaluation begins. For a method whose downloads are built later (`Download.build`), called on
-        another thread when the task is sent: no `step` lies in between, but visits may have begun and updates may have
-        been accumulated, so it reads only what `step` changes, as downloads do.
-        """
-        return self.select(self.setup.down)
-
-    def evaluation_shapes(self, client: int) -> Shapes:
-        """Shapes of `evaluation_model`, for the price of an evaluation."""
-        return shapes(self.evaluation_model(client))
 
     def store_shapes(self) -> Shapes:
         """Shapes of what the server stores per client: slot -> key -> numbers."""
@@ -317,20 +310,18 @@ class ServerStrategy(NumberLog):
         """The aggregation weight of an update in the mean of one block of one model."""
         return self._weight(reply.client)
 
-    def aggregation_weights(self, clients: Sequence[int]) -> dict[int, float]:
-        """client -> aggregation weight in the mean of these clients; the weights add up to 1."""
-        weights = {client: self._weight(client) for client in clients}
-        total = sum(weights.values()) or 1.0  # where all weights are 0
-        return {client: weight / total for client, weight in weights.items()}
-
     def _weight(self, client: int) -> float:
         samples = int(self.setup.samples[client])
         if self.setup.weights == "trained":
             return float(self.setup.train.usable(samples))
         return float(samples) if self.setup.weights == "size" else 1.0
 
-    def observe(self, reply: Update) -> None:
-        """Remember what `feedback` needs of the vectors of an update that counts, before any rebasing."""
+    @final
+    def aggregation_weights(self, clients: Sequence[int]) -> dict[int, float]:
+        """client -> aggregation weight in the mean of these clients; the weights add up to 1."""
+        weights = {client: self._weight(client) for client in clients}
+        total = sum(weights.values()) or 1.0  # where all weights are 0
+        return {client: weight / total for client, weight in weights.items()}
 
     def accumulate(self, reply: Update) -> None:
         """Add an update to the sums of this step, without storing it.
@@ -343,6 +334,7 @@ class ServerStrategy(NumberLog):
         for extension in self.extensions:
             extension.accumulate(reply)
 
+    @final
     def accumulate_partial(self, totals: Totals) -> None:
         """Add the partial sums of a step in place of its updates; they include the aggregation weights."""
         for key, total in totals.get(MODEL, {}).items():
@@ -371,13 +363,52 @@ class ServerStrategy(NumberLog):
             raise ValueError(f"the server optimizer's step gives {got} for {key}, not float32 {current.shape}")
         return moved
 
+    # --- what is learned of visits ------------------------------------------------------------------------------------
+
+    def started(self, round: int, dispatches: Sequence[Download]) -> None:
+        """These visits have begun; not all of them need count."""
+
+    def received(self, round: int, dispatches: Sequence[Download]) -> None:
+        """These visits, begun in ``round``, counted: their clients have their downloads."""
+
+    def observe(self, reply: Update) -> None:
+        """Remember what `feedback` needs of the vectors of an update that counts, before any rebasing."""
+
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
         """Learn from times and losses of visits, in client order; returns rows of the method's own table, if any."""
         return ()
 
+    def replay_feedback(self, outcome: VisitFeedback, learned: Any) -> None:
+        """Learn from a row of the method's own table what `feedback` learned from the visit before."""
+
+    def restore_in_flight(self, client: int, start: Models) -> None:
+        """A visit is in flight that began, before the run was interrupted, from these models (`start_model`)."""
+
+    @final
     def take_logged(self) -> dict[str, float]:
         """With those of the extensions."""
         return joined([super().take_logged(), *(extension.take_logged() for extension in self.extensions)])
+
+    # --- what is evaluated --------------------------------------------------------------------------------------------
+
+    def global_evaluation_model(self) -> Payload:
+        """The model that is evaluated on the global test set."""
+        return {MODEL: dict(self.model)}
+
+    def evaluation_model(self, client: int) -> Payload:
+        """The server's blocks of a client's model, if models are evaluated per client; changes nothing.
+
+        Called when the evaluation begins. For a method whose downloads are built later (`Download.build`), called on
+        another thread when the task is sent: no `step` lies in between, but visits may have begun and updates may have
+        been accumulated, so it reads only what `step` changes, as downloads do.
+        """
+        return self.select(self.setup.down)
+
+    def evaluation_shapes(self, client: int) -> Shapes:
+        """Shapes of `evaluation_model`, for the price of an evaluation."""
+        return shapes(self.evaluation_model(client))
+
+    # --- what a checkpoint has beside the models ----------------------------------------------------------------------
 
     def state(self) -> State:
         """Everything that later rounds depend on, except the models and the store, by name."""

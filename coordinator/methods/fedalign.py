@@ -10,45 +10,17 @@ Block L is the last one before the head. It and the block before it must be bloc
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec
+from edge.protocol.options.fedalign import FedAlignOptions, alignment_flops
+from edge.protocol.options.gradaug import channels
 from edge.protocol.payload import step_flops
-from edge.protocol.slim import alignment_flops, channels
 
 LEAST_BLOCKS = 3
 """One before block L, block L, and the head"""
-
-
-class FedAlignOptions(Options):
-    """CE + μ·ℓ, ℓ being the mean of (σ_S − σ_F)² over examples; σ_F and σ_S are the spectral norms of the transmitting
-    matrices of block L and of its narrower form."""
-
-    weight: float = Field(default=0.45, ge=0, title="μ")
-    """Weight of ℓ; 0 leaves clipping alone."""
-    width: float = Field(default=0.25, gt=0, le=1, title="ω_S")
-    """Width of the narrower form."""
-    align_scale: Literal["code", "paper"] = "code"
-    """paper: μ·ℓ is added; code: μ·(CE/ℓ)·ℓ with CE/ℓ as a number, so that the term's value is always μ·CE."""
-    iterations: int = Field(default=10, ge=1, le=1000)
-    """Power iterations of each spectral norm."""
-    clip: float = Field(default=10.0, ge=0)
-    """L2 norm that the gradient of both terms is clipped to where ``train.clip`` is 0, before those of corrections are
-    added; 0: never. A ``train.clip`` above 0 takes its place."""
-    multiple: int = Field(default=8, ge=1)
-    """Channels in use are a multiple of this, as far as there are so many."""
-
-    def check(self, blocks: int) -> None:
-        """There must be a block L, and one before it."""
-        if blocks < LEAST_BLOCKS:
-            raise ValueError(
-                f"method = 'fedalign': aligns the block before the head with the one before that, and the model has "
-                f"{blocks} blocks; the least is {LEAST_BLOCKS}"
-            )
 
 
 def compute(context: ComputeContext) -> Compute:
@@ -82,7 +54,6 @@ SPEC = ObjectiveSpec(
     options=FedAlignOptions,
     neutral="weight = clip = 0",
     client="edge.methods.fedalign:FedAlignUpdate",
-    compute=compute,
-    variants=variants,
-    wrap_model=lambda options: "edge.methods.fedalign:aligned",
+    model=ModelChange(wrap_model=lambda options: "edge.methods.fedalign:aligned"),
+    costs=Costs(compute=compute, variants=variants),
 )

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from coordinator.aggregation.server import (
     Download,
@@ -29,45 +27,22 @@ from coordinator.aggregation.server import (
     ServerExtension,
     VisitFeedback,
 )
-from coordinator.methods.own_model import LAST, OwnModelServer, PeerRow, peer_rows, refusal_of_asynchronous
-from coordinator.methods.spec import MethodMap, ObjectiveSpec, Options
+from coordinator.methods.own_model import LAST, ONE_WRITER, OwnModelServer, PeerRow, peer_rows
+from coordinator.methods.spec import MethodMap, ModelEvaluation, ObjectiveSpec, Records, Refusals, numbers_of_model
 from coordinator.records.client_vectors import StoredVectors
 from coordinator.records.schema import MethodTable
 from edge.protocol.messages import Choice
+from edge.protocol.options.fedamp import FedAMPOptions
 from edge.protocol.payload import BUFFERS, MODEL, Payload, Shapes, Vector
-
-
-class FedAMPOptions(Options):
-    """(λ/2α_k)·‖w − u_i‖² is added to the local objective."""
-
-    lam: float = Field(default=0.1, ge=0, title="λ")
-    """Weight of the pull to u_i, divided by α_k; 0 trains each client alone. Tune it, within {1e-3, 1e-2, 0.1, 1}."""
-    attention: Literal["cosine", "distance"] = "cosine"
-    """Weights of other clients: by the cosine of the models (heuristic), or by A' of their squared distance."""
-    sigma: float = Field(default=25.0, gt=0, title="σ")
-    """Scale of the attention. For distances, PFLlib takes 1."""
-    self_weight: float | None = Field(default=None, ge=0, le=1, title="ξ_ii")
-    """cosine: weight of the client's own model; by default 1 over the number of stored models."""
-    alpha_k: float = Field(default=1.0, gt=0, title="α_k")
-    """Step size of the attention, and divisor of λ. FLGo takes 1e4."""
-    alpha_decay: float = Field(default=1.0, gt=0, le=1)
-    """Factor on α_k every ``alpha_rounds`` rounds. FLGo takes 0.1."""
-    alpha_rounds: int = Field(default=30, ge=1)
-    """Rounds between these."""
-    start: Literal["own", "cloud"] = "own"
-    """Start of local training: the client's own model w_i, or u_i."""
-
-    def check_asynchronous(self) -> None:
-        """A stored model has one writer."""
-        raise refusal_of_asynchronous("fedamp")
 
 
 class FedAMPServer(OwnModelServer):
     """Stores updates, and mixes downloads."""
 
+    options: FedAMPOptions
+
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        self.options = FedAMPOptions.model_validate(dict(setup.options))
         self._attention: dict[int, Mapping[int, float]] = {}
         """client -> weights of its newest download, from its building until its feedback"""
 
@@ -176,11 +151,9 @@ SPEC = ObjectiveSpec(
     neutral="none; lam = 0 trains each client alone",
     client="edge.methods.fedamp:FedAMPUpdate",
     server=FedAMPServer,
-    has_client_state=True,
-    table=MethodTable("fedamp", PeerRow),
-    figure=FIGURE,
-    server_optimizers=("plain",),
-    needs_individual_updates=lambda options: True,
-    evaluated="clients",
-    has_global_model=False,
+    client_state=numbers_of_model,
+    individual_updates=lambda options: True,
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
+    records=Records(table=MethodTable("fedamp", PeerRow), figure=FIGURE),
+    refusals=Refusals(server_optimizers=("plain",), asynchronous=lambda options: ONE_WRITER.format("fedamp")),
 )

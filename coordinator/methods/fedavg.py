@@ -6,17 +6,13 @@ https://arxiv.org/abs/1602.05629
 
 from __future__ import annotations
 
-from coordinator.methods.spec import ObjectiveSpec, Options
-
-
-class FedAvgOptions(Options):
-    """FedAvg has no hyperparameters beyond those of local SGD."""
-
+from coordinator.methods.spec import ObjectiveSpec
+from edge.protocol.options.base import Options
 
 SPEC = ObjectiveSpec(
     name="fedavg",
     title="federated averaging",
     source="McMahan et al., AISTATS 2017",
-    options=FedAvgOptions,
+    options=Options,
     neutral="is FedAvg",
 )

@@ -6,27 +6,9 @@ layers or reduction. The client side is `edge.methods.fedavg_fitnet`.
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
-
 from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
-from coordinator.methods.spec import ObjectiveSpec, Options, check_inner
-
-
-class FedAvgFitNetOptions(Options):
-    """CE(z_L, y) + β/|H| Σ_{m in H} mean((f_L^m − f_G^m)²), f^m being the output of block m."""
-
-    weight: float = Field(default=1.0, ge=0, title="β")
-    """Weight of the squared differences; a grid to search is {0.01, 0.1, 1, 10}. 0 is FedAvg."""
-    layers: tuple[int, ...] | None = Field(default=None, title="H")
-    """Blocks in 1..M-1 that are compared; by default all; an empty list is FedAvg."""
-    reduction: Literal["mean", "sum"] = "mean"
-    """Reduction over the numbers of one example's output; examples are averaged."""
-
-    def check(self, blocks: int) -> None:
-        """Layers must lie in 1..M-1 and be distinct."""
-        check_inner("method_options.layers", "layer", self.layers or (), blocks)
+from coordinator.methods.spec import Costs, ObjectiveSpec
+from edge.protocol.options.fedavg_fitnet import FedAvgFitNetOptions
 
 
 def compute(context: ComputeContext) -> Compute:
@@ -43,5 +25,5 @@ SPEC = ObjectiveSpec(
     options=FedAvgFitNetOptions,
     neutral="weight = 0, or layers = []",
     client="edge.methods.fedavg_fitnet:FedAvgFitNetUpdate",
-    compute=compute,
+    costs=Costs(compute=compute),
 )

@@ -7,12 +7,10 @@ leaves open are options, with the default first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
 from coordinator.aggregation.server import (
     GLOBAL,
@@ -33,100 +31,21 @@ from coordinator.methods.compute import (
     forward_passes,
     trained,
 )
-from coordinator.methods.gmbs import CHOICES, Bonus, ChoiceRow, Gmbs, Normalise, normalise, reward
-from coordinator.methods.spec import MethodFigure, ObjectiveSpec, Options, ProgressColumn
+from coordinator.methods.gmbs import CHOICES, ChoiceRow, Gmbs, normalise, reward
+from coordinator.methods.spec import Costs, MethodFigure, ObjectiveSpec, ProgressColumn, Records, Refusals, Traffic
 from edge.protocol.messages import Choice, Update
+from edge.protocol.options.fedbr import FedBROptions
 from edge.protocol.payload import MODEL, Layout, Payload, Vector
 from edge.protocol.rng import keyed_generator
-
-TUNED: Mapping[str, Any] = {"alpha": 2, "period": 1, "lambda2": 0.0}
-"""Options of `FedBROptions.preset` = "tuned", for calibrated logits and BatchNorm (docs/evidence/fedbr-on-trial.md)."""
-
-
-class FedBROptions(Options):
-    """FedBR's hyperparameters and the details its paper leaves open."""
-
-    preset: Literal["paper", "tuned"] = "paper"
-    """Defaults of the other options: as the paper has them; or as found to save bytes and time on skewed data
-    (docs/evidence/fedbr-on-trial.md), which must not be given with other values."""
-    alpha: Literal["gmbs", "random"] | int = Field(default="gmbs", title="α")
-    """Number of downloaded global blocks: chosen by GMBS, drawn at random, or fixed in 1..M-1."""
-    period: int = Field(default=3, ge=0, title="τ")
-    """The whole model is downloaded every period + 1 rounds; 0: in every round."""
-    schedule: Literal["text", "equation"] = "text"
-    """Whole model every tau + 1 rounds (text) or every tau rounds (as Eq. 3 charges)."""
-    broadcast: Literal["participants", "everyone"] = "participants"
-    """Clients that download the whole model when it is due; everyone: download-only visits outside the cohort."""
-    stale_after: int | None = Field(default=None, ge=0)
-    """Send the whole model to a client that was absent for more rounds than this; by default never."""
-    full_rounds: Literal["gmbs", "all", "silent"] = "gmbs"
-    """After a full download: alpha still sets the pathways; all M-1 pathways; or GMBS gets no feedback."""
-    lambda1: float = Field(default=1.0, ge=0, title="λ1")
-    """Weight of the pathways' cross-entropy."""
-    lambda2: float = Field(default=1.0, ge=0, title="λ2")
-    """Weight of the divergence between pathways and main path."""
-    temperature: float = Field(default=1.0, gt=0, title="T")
-    """Temperature of both sides of the divergence."""
-    hybrid_ce: bool = True
-    """Whether pathways have cross-entropy terms."""
-    norm: Literal["used", "all", "none"] = "used"
-    """Divisor of both sums: alpha, M-1, or 1."""
-    kl: Literal["hybrid-local", "local-hybrid", "symmetric"] = "hybrid-local"
-    """Direction of the divergence, reference first."""
-    detach: bool = False
-    """Whether the divergence's pathway side is a constant."""
-    kl_t2: bool = False
-    """Whether the divergence is multiplied by T²."""
-    memory: float = Field(default=0.5, ge=0, le=1, title="λ")
-    """Weight of a new reward in Eq. 6: 1 keeps only the latest, 0 learns nothing."""
-    deviation: Literal["total-variation", "l2", "kl", "model", "constant"] = "total-variation"
-    """d_k of Eq. 5: distance of label distributions, of models (relative to the participants' mean; in asynchronous
-    policies to the mean of all visits so far), or 1."""
-    drop: Literal["epochs", "exact", "visits", "absolute"] = "epochs"
-    """Δζ_L of Eq. 5: first minus last local epoch; full-data loss before minus after; last visit minus this one;
-    the absolute value of the first."""
-    normalise: Normalise = "max"
-    """Normalisation of times within a round; in asynchronous policies by the longest so far."""
-    first_round: Literal[0, 1] = 0
-    """First value of t in Eq. 7."""
-    bonus: Bonus = "printed"
-    """√(ln(t+1))/(n+1) as printed, or √(ln(t+1)/(n+1))."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_preset(cls, given: Any) -> Any:
-        """Write out the options of the preset; ValueError for one that is given with another value."""
-        if not isinstance(given, Mapping) or given.get("preset") != "tuned":
-            return given
-        other = next((key for key in TUNED if given.get(key, TUNED[key]) != TUNED[key]), None)
-        if other is not None:
-            raise ValueError(
-                f'preset = "tuned" has {other} = {TUNED[other]!r}, and {given[other]!r} is given; leave one of them out'
-            )
-        return {**TUNED, **given}
-
-    def check(self, blocks: int) -> None:
-        """A fixed alpha must lie in 1..M-1."""
-        if isinstance(self.alpha, int) and not 1 <= self.alpha < blocks:
-            raise ValueError(
-                f"method_options.alpha = {self.alpha}: must be in 1..{blocks - 1}, since the model has {blocks} blocks "
-                f"(sending all of them is what period = 0 does)"
-            )
-
-    def check_asynchronous(self) -> None:
-        """Without rounds there is no broadcast to everyone, and times are normalised by the longest so far."""
-        if self.broadcast == "everyone":
-            raise ValueError('method_options.broadcast = "everyone": there are no rounds to broadcast in')
-        if self.normalise != "max":
-            raise ValueError(f'method_options.normalise = "{self.normalise}": without rounds only "max" has a meaning')
 
 
 class FedBRServer(ServerStrategy):
     """Chooses alpha per visit, sends the last alpha blocks or the whole model, and gives feedback to the bandit."""
 
+    options: FedBROptions
+
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        self.options = FedBROptions.model_validate(dict(setup.options))
         clients, self.blocks = len(setup.samples), len(setup.layout)
         self.gmbs = Gmbs(clients, self.blocks - 1, self.options.memory, self.options.bonus)
         self.deviations = label_deviation(setup.histogram, self.options.deviation)
@@ -340,6 +259,15 @@ def kept_blocks(layout: Layout, down: tuple[str, ...], options: FedBROptions) ->
     return layout.keys(layout.names[:-1])
 
 
+def refused_without_rounds(options: FedBROptions) -> str | None:
+    """Without rounds there is no broadcast to everyone, and times are normalised by the longest so far."""
+    if options.broadcast == "everyone":
+        return 'method_options.broadcast = "everyone": there are no rounds to broadcast in'
+    if options.normalise != "max":
+        return f'method_options.normalise = "{options.normalise}": without rounds only "max" has a meaning'
+    return None
+
+
 FIGURE = MethodFigure(
     title="GMBS choices",
     text="Left: clients by α, the number of last blocks that they download; a triangle marks a round with full "
@@ -361,16 +289,15 @@ SPEC = ObjectiveSpec(
     neutral="period = 0 and lambda1 = lambda2 = 0, against FedAvg with uniform weights",
     client="edge.methods.fedbr:FedBRUpdate",
     server=FedBRServer,
-    down=lambda options: None,
-    kept_blocks=kept_blocks,
-    choices=("alpha", "full"),
-    reports=("drop",),
-    table=CHOICES,
-    progress=ProgressColumn("alpha", lambda blocks: range(1, blocks)),
-    figure=FIGURE,
-    compute=compute,
-    nominal_alpha=lambda blocks, options, choice: choice["alpha"],
-    nominal_period=lambda options: options.period,
     weights="uniform",
-    needs_individual_updates=lambda options: options.deviation == "model",
+    reports=("drop",),
+    individual_updates=lambda options: options.deviation == "model",
+    traffic=Traffic(down=lambda options: None, kept_blocks=kept_blocks, choices=("alpha", "full")),
+    costs=Costs(
+        compute=compute,
+        nominal_alpha=lambda blocks, options, choice: choice["alpha"],
+        nominal_period=lambda options: options.period,
+    ),
+    records=Records(table=CHOICES, progress=ProgressColumn("alpha", lambda blocks: range(1, blocks)), figure=FIGURE),
+    refusals=Refusals(asynchronous=refused_without_rounds),
 )

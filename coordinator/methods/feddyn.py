@@ -12,41 +12,23 @@ divides a client's α by its examples relative to their mean; here α is the sam
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
-from pydantic import Field
 
 from coordinator.aggregation.server import Model, ServerContext, ServerExtension, State
 from coordinator.aggregation.weighted_sum import WeightedSum
-from coordinator.methods.spec import CorrectionSpec, Options
+from coordinator.methods.spec import CorrectionSpec, Refusals, numbers_of_model
 from edge.protocol.messages import Update
+from edge.protocol.options.feddyn import FedDynOptions
 from edge.protocol.payload import BUFFERS, MODEL, Vector
-
-
-class FedDynOptions(Options):
-    """−⟨λ_i, w⟩ + (coefficient/2)·‖w − θ‖² is added to the local objective."""
-
-    coefficient: float = Field(default=0.1, gt=0, title="α")
-    """Weight of the quadratic term, and divisor of the server's step. FedMLB's tables use 0.1, the authors' CIFAR-10
-    example 0.01."""
-    clipped: Literal["everything", "ce+linear"] = "everything"
-    """Terms that ``train.clip`` bounds: all; or all but α·w, which the authors add to weight decay."""
-
-    def check_asynchronous(self) -> None:
-        """λ_i refers to the model that a client downloaded, h to the one that the server steps from."""
-        raise ValueError(
-            "rounds.policy: feddyn's server steps from the model that all clients of a round were sent, and "
-            "asynchronous policies have no such rounds"
-        )
 
 
 class FedDynExtension(ServerExtension):
     """Keeps h, and makes the server step."""
 
+    options: FedDynOptions
+
     def __init__(self, setup: ServerContext) -> None:
         super().__init__(setup)
-        self.coefficient = FedDynOptions.model_validate(dict(setup.options)).coefficient
         sizes = setup.layout.shapes(key for key in setup.up if not key.endswith(BUFFERS))
         self.h = {key: np.zeros(size, np.float32) for key, size in sizes.items()}
         self.sums = {key: WeightedSum() for key in self.h}
@@ -63,9 +45,9 @@ class FedDynExtension(ServerExtension):
         for key, total in self.sums.items():
             if total.total is not None:
                 moved = total.total - total.weight * before[key].data.astype(np.float64)
-                scale = self.coefficient / len(self.setup.samples)
+                scale = self.options.coefficient / len(self.setup.samples)
                 self.h[key] = (self.h[key] - scale * moved).astype(np.float32)
-                stepped[key] = Vector((after[key].data - self.h[key] / self.coefficient).astype(np.float32))
+                stepped[key] = Vector((after[key].data - self.h[key] / self.options.coefficient).astype(np.float32))
         self.sums = {key: WeightedSum() for key in self.h}
         return stepped
 
@@ -85,12 +67,21 @@ SPEC = CorrectionSpec(
     neutral="none; a client's very first step is the objective's alone",
     client="edge.methods.feddyn:FedDynCorrection",
     server=FedDynExtension,
-    has_client_state=True,
-    needs_individual_updates=True,
-    server_optimizers=("plain",),
-    needs_full_model=lambda options: "feddyn's terms and its server step need the whole model that a visit starts from",
-    incompatible={
-        "scaffold": "scaffold and feddyn both correct the same client drift, so each would learn from gradients that "
-        "the other has corrected; join one of them"
-    },
+    client_state=numbers_of_model,
+    individual_updates=lambda options: True,
+    refusals=Refusals(
+        server_optimizers=("plain",),
+        # λ_i refers to the model that a client downloaded, h to the one that the server steps from.
+        asynchronous=lambda options: (
+            "rounds.policy: feddyn's server steps from the model that all clients of a round were sent, and "
+            "asynchronous policies have no such rounds"
+        ),
+        partial_models=lambda options: (
+            "feddyn's terms and its server step need the whole model that a visit starts from"
+        ),
+        corrections={
+            "scaffold": "scaffold and feddyn both correct the same client drift, so each would learn from gradients "
+            "that the other has corrected; join one of them"
+        },
+    ),
 )

@@ -26,7 +26,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from pydantic import Field
 
 from coordinator.aggregation.server import (
     Download,
@@ -37,12 +36,12 @@ from coordinator.aggregation.server import (
     VisitFeedback,
 )
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_compute, forward_passes
-from coordinator.methods.own_model import LAST, OwnModelServer, PeerRow, peer_rows, refusal_of_asynchronous
-from coordinator.methods.spec import MethodMap, ObjectiveSpec, Options
+from coordinator.methods.own_model import LAST, ONE_WRITER, OwnModelServer, PeerRow, peer_rows
+from coordinator.methods.spec import Costs, MethodMap, ModelEvaluation, ObjectiveSpec, Records, Refusals, Traffic
 from coordinator.records.client_vectors import StoredVectors
 from coordinator.records.schema import MethodTable
-from edge.protocol.first_order import CANDIDATES, PEER, WEIGHTS, mix_weights
 from edge.protocol.messages import Choice, Update
+from edge.protocol.options.fedfomo import CANDIDATES, PEER, WEIGHTS, FedFomoOptions, mix_weights
 from edge.protocol.payload import MODEL, Layout, Payload, Shapes
 from edge.protocol.rng import keyed_generator
 
@@ -50,27 +49,13 @@ FIRST, PEERS = "first", "peers"
 """Numbers in a download: whether it is the initial model, and the number of peers' models"""
 
 
-class FedFomoOptions(Options):
-    """The start of a visit is a mix of the client's own model and those of other clients."""
-
-    peers: int = Field(default=5, ge=0, le=1000, title="M_d")
-    """Number of models of other clients that a visit downloads; 0 trains each client alone."""
-    explore: float = Field(default=0.3, ge=0, le=1, title="ε")
-    """Probability that the models of a visit are drawn at random, at a client's first download of any."""
-    explore_decay: float = Field(default=0.05, ge=0, le=1)
-    """Decrease of that probability per visit of the client, down to 0."""
-
-    def check_asynchronous(self) -> None:
-        """A stored model has one writer."""
-        raise refusal_of_asynchronous("fedfomo")
-
-
 class FedFomoServer(OwnModelServer):
     """Stores updates and preferences, and sends models of peers."""
 
+    options: FedFomoOptions
+
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        self.options = FedFomoOptions.model_validate(dict(setup.options))
         self.preferences: dict[int, dict[int, float]] = {}
         """P, by client and peer; what is missing is 0. Rows are replaced, never changed in place."""
         self.visits = np.zeros(len(setup.samples), np.int64)
@@ -212,18 +197,13 @@ SPEC = ObjectiveSpec(
     neutral="none; peers = 0 trains each client alone",
     client="edge.methods.fedfomo:FedFomoUpdate",
     server=FedFomoServer,
-    down=lambda options: None,
-    kept_blocks=lambda layout, down, options: (),
-    has_client_state=True,
-    state_numbers=state_numbers,
-    validation=0.2,
-    uses_validation=lambda options: options.peers > 0,
-    choices=(FIRST, PEERS),
-    table=MethodTable("fedfomo", PeerRow),
-    figure=FIGURE,
-    compute=compute,
-    server_optimizers=("plain",),
-    needs_individual_updates=lambda options: True,
-    evaluated="clients",
-    has_global_model=False,
+    client_state=state_numbers,
+    individual_updates=lambda options: True,
+    traffic=Traffic(down=lambda options: None, kept_blocks=lambda layout, down, options: (), choices=(FIRST, PEERS)),
+    costs=Costs(compute=compute),
+    evaluation=ModelEvaluation(
+        validation=0.2, uses_validation=lambda options: options.peers > 0, on="clients", has_global_model=False
+    ),
+    records=Records(table=MethodTable("fedfomo", PeerRow), figure=FIGURE),
+    refusals=Refusals(server_optimizers=("plain",), asynchronous=lambda options: ONE_WRITER.format("fedfomo")),
 )

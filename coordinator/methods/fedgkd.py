@@ -10,39 +10,23 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-from pydantic import Field
 
 from coordinator.aggregation.server import Model, Models, ServerContext, ServerExtension, ServerStrategy, State
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import Costs, ObjectiveSpec, Traffic
 from edge.protocol.messages import Choice
+from edge.protocol.options.fedgkd import FedGKDOptions
 from edge.protocol.payload import TEACHER, Payload, Vector
-
-
-class FedGKDOptions(Options):
-    """CE(z_L, y) + w·T²·KL(σ_T(z_G) ‖ σ_T(z_L)), z_G being the logits of the mean of the last global models."""
-
-    weight: float = Field(default=0.1, ge=0, title="w = γ/2")
-    """Weight of the divergence from the teacher: FedMLB's γ = 0.2, halved as in FedGKD's objective; 0.2 takes γ for w
-    itself. 0 is FedAvg."""
-    buffer: int = Field(default=5, ge=1, title="B_h")
-    """The teacher is the mean of this many last global models, including the newest; 1 is FedAvg+KD (additive) with
-    the same weight, and sends nothing extra."""
-    silent_rounds: int = Field(default=1, ge=0)
-    """Server steps before distillation begins, if a teacher is sent; 0: from the first visit."""
-    temperature: float = Field(default=1.0, gt=0, title="T")
-    """Temperature of both sides of the divergence."""
-    kl_t2: bool = True
-    """Whether the divergence is multiplied by T²."""
 
 
 class FedGKDServer(ServerStrategy):
     """Stores the last models, and sends their mean beside the newest."""
 
+    options: FedGKDOptions
+
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        self.options = FedGKDOptions.model_validate(dict(setup.options))
         self.sends_teacher = self.options.buffer > 1 and self.options.weight > 0
         self._push(())
 
@@ -117,6 +101,6 @@ SPEC = ObjectiveSpec(
     neutral="weight = 0",
     client="edge.methods.fedgkd:FedGKDUpdate",
     server=FedGKDServer,
-    choices=("distil",),
-    compute=compute,
+    traffic=Traffic(choices=("distil",)),
+    costs=Costs(compute=compute),
 )

@@ -13,35 +13,30 @@ of plain momentum there. It also adds a proximal term after momentum, and here t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from coordinator.aggregation.optimizers import ScaledOptimizer
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ObjectiveSpec
 from edge.protocol.messages import Update
+from edge.protocol.options.fednova import FedNovaOptions
+from edge.protocol.options.fedprox import FedProxOptions
 from edge.protocol.payload import BUFFERS
-
-
-class FedNovaOptions(Options):
-    """θ ← θ − τ_eff Σ p_i (θ − θ_i)/a_i, with p_i the fractions of the examples and a_i the clients' normalisers."""
-
-    effective_steps: Literal["auto", "normalisers", "steps"] = Field(default="auto", title="τ_eff")
-    """The mean of the normalisers a_i, or of the clients' steps; auto: normalisers, or steps if fedprox's mu > 0."""
 
 
 class FedNovaServer(ServerStrategy):
     """Averages normalised changes; a client without steps has weight 0."""
 
+    options: FedNovaOptions
+
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
         self.optimiser = self.scaled = ScaledOptimizer(setup.optimiser)
-        effective = setup.options["effective_steps"]
-        if effective == "auto":
-            effective = "steps" if setup.options.get("mu") else "normalisers"
-        self.counts = effective
+        self.counts = self.options.effective_steps
+        if self.counts == "auto":
+            is_proximal = isinstance(self.options, FedProxOptions) and self.options.mu > 0
+            self.counts = "steps" if is_proximal else "normalisers"
         self.unit = 0.0
         """The first normaliser since the last step, and the unit of the others: if all are equal, weights are
         bit-identical to FedAvg's"""
@@ -82,6 +77,5 @@ SPEC = ObjectiveSpec(
     client="edge.methods.fednova:FedNovaUpdate",
     server=FedNovaServer,
     reports=("normaliser",),
-    reads=("mu", "half"),
-    needs_individual_updates=lambda options: True,
+    individual_updates=lambda options: True,
 )

@@ -11,23 +11,8 @@ vectors are still sent.
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from coordinator.methods.spec import ObjectiveSpec, Options
-
-
-class FedPerOptions(Options):
-    """The last blocks are neither downloaded nor uploaded; each client keeps its own."""
-
-    layers: int = Field(default=1, ge=0, title="K_P")
-    """Number of private last blocks. 0 is FedAvg; all of them is local training alone."""
-
-    def check(self, blocks: int) -> None:
-        """The model has that many blocks."""
-        if self.layers > blocks:
-            raise ValueError(
-                f"method_options.layers = {self.layers}: the model has {blocks} blocks; choose 0 to {blocks}"
-            )
+from coordinator.methods.spec import ModelEvaluation, ObjectiveSpec, Traffic
+from edge.protocol.options.fedper import FedPerOptions
 
 
 def base(options: FedPerOptions) -> str:
@@ -41,8 +26,6 @@ SPEC = ObjectiveSpec(
     source="Arivazhagan, Aggarwal, Singh and Choudhary, 2019",
     options=FedPerOptions,
     neutral="layers = 0",
-    down=base,
-    up=base,
-    evaluated="clients",
-    has_global_model=False,
+    traffic=Traffic(down=base, up=base),
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
 )

@@ -16,15 +16,13 @@ Choices and rewards are in the ledger table ``choices``.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.records.schema import MethodTable
-
-Bonus = Literal["printed", "root"]
-Normalise = Literal["max", "min-max", "mean", "z-score"]
+from edge.protocol.options.fedbr import Bonus, Normalise
 
 
 class ChoiceRow(NamedTuple):

@@ -9,36 +9,11 @@ Heterogeneity in Federated Learning, CVPR 2022, https://arxiv.org/abs/2111.14213
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
-
-from pydantic import Field
 
 from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec
+from edge.protocol.options.gradaug import SUBNETWORKS, GradAugOptions, draw_subnetworks, widths_from
 from edge.protocol.payload import step_flops
-from edge.protocol.slim import SUBNETWORKS, draw_subnetworks, widths_from
-
-
-class GradAugOptions(Options):
-    """CE + μ Σ_i KL(σ(z) ‖ σ(z_i)), z_i being the logits of the i-th of n sub-networks and z fixed in it."""
-
-    subnets: int = Field(default=2, ge=0, le=32, title="n")
-    """Sub-networks per step. 0 is FedAvg."""
-    width: float = Field(default=0.8, gt=0, le=1, title="ω_b")
-    """The least width. Widths are drawn from this and the hundredths above it up to 1, as far as ``widths`` says."""
-    weight: float | None = Field(default=None, ge=0, title="μ")
-    """Weight of the divergence. By default the paper's: 2, 1.75, 1.5 for 1, 2, 3 sub-networks, and 1.25 for more. 0 is
-    FedAvg."""
-    widths: Literal["code", "paper"] = "code"
-    """code: one sub-network always has the least width, and the others are drawn; paper: all are drawn."""
-    resolutions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
-        default=(1.0, 0.875, 0.75, 0.625), min_length=1
-    )
-    """Factors on the images' height and width, of which each sub-network draws one: of 32x32 images 32, 28, 24, 20.
-    FedAlign's code has 224, 192, 160, 128 of 224x224 images, which are 1 and 6/7, 5/7, 4/7 (0.8571, 0.7143, 0.5714).
-    A model that takes images of one size gets them reduced and enlarged again."""
-    multiple: int = Field(default=8, ge=1)
-    """Channels in use are a multiple of this, as far as there are so many."""
 
 
 def compute(context: ComputeContext) -> Compute:
@@ -70,7 +45,6 @@ SPEC = ObjectiveSpec(
     options=GradAugOptions,
     neutral="subnets = 0, or weight = 0",
     client="edge.methods.gradaug:GradAugUpdate",
-    compute=compute,
-    variants=variants,
-    wrap_model=lambda options: "edge.training.slimmable:slimmable",
+    model=ModelChange(wrap_model=lambda options: "edge.training.slimmable:slimmable"),
+    costs=Costs(compute=compute, variants=variants),
 )

@@ -13,46 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pydantic import Field
-
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy, VisitFeedback
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
-from coordinator.methods.spec import MethodMap, ObjectiveSpec, Options
+from coordinator.methods.spec import Costs, MethodMap, ModelChange, ModelEvaluation, ObjectiveSpec, Records
 from coordinator.records.schema import MethodTable
 from edge.protocol.messages import Choice, Update
+from edge.protocol.options.ifca import CLUSTER, SHARED, IFCAOptions
 from edge.protocol.payload import MODEL, Payload
-
-CLUSTER = "cluster"
-"""Cluster j is model, and slot of a download, ``cluster{j}``."""
-SHARED = "shared"
-"""Model and slot of the blocks that all clusters share"""
-
-
-class IFCAOptions(Options):
-    """Each client trains one of k models."""
-
-    models: int = Field(default=2, ge=1, le=100, title="k")
-    """Number of models; 1 is FedAvg. Tune it, within {2, 3, 5, 10}."""
-    shared: int = Field(default=0, ge=0)
-    """Number of first blocks that all clusters share; 0: none."""
-
-    balanced_init: float = Field(default=0.0, ge=0, le=1)
-    """The initial models are drawn anew, at most 50 times, until each is the best for this fraction of the clients, or
-    else are the most balanced draw (the authors' code: 0.35 for two models, 0.1 for four). As there, this comes before
-    the first round, and takes neither bytes nor virtual time."""
-
-    def check(self, blocks: int) -> None:
-        """At least one block is a cluster's own, and each cluster can have its fraction."""
-        if self.balanced_init * self.models > 1:
-            raise ValueError(
-                f"method_options.balanced_init = {self.balanced_init:g}: {self.models} models cannot each be the best "
-                f"for it; choose at most {1 / self.models:.3g}"
-            )
-        if self.shared >= blocks:
-            raise ValueError(
-                f"method_options.shared = {self.shared}: the model has {blocks} blocks, of which clusters need one; "
-                f"choose at most {blocks - 1}"
-            )
 
 
 class ClusterRow(NamedTuple):
@@ -66,9 +33,11 @@ class ClusterRow(NamedTuple):
 class IFCAServer(ServerStrategy):
     """Sends all models; averages each over the clients that chose it."""
 
+    options: IFCAOptions
+
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        shared = setup.layout.keys(setup.layout.names[: IFCAOptions.model_validate(dict(setup.options)).shared])
+        shared = setup.layout.keys(setup.layout.names[: self.options.shared])
         initial = setup.initial_models
         self.models = {
             f"{CLUSTER}{index}": {key: vector for key, vector in model.items() if key not in shared}
@@ -148,12 +117,9 @@ SPEC = ObjectiveSpec(
     neutral="models = 1",
     client="edge.methods.ifca:IFCAUpdate",
     server=IFCAServer,
-    initial_models=lambda options: options.models,
     reports=(CLUSTER,),
-    table=MethodTable("ifca", ClusterRow, reports={CLUSTER: CLUSTER}),
-    figure=FIGURE,
-    compute=compute,
-    evaluation_forwards=choosing_forwards,
-    evaluated="clients",
-    has_global_model=False,
+    model=ModelChange(initial_models=lambda options: options.models),
+    costs=Costs(compute=compute, evaluation_forwards=choosing_forwards),
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
+    records=Records(table=MethodTable("ifca", ClusterRow, reports={CLUSTER: CLUSTER}), figure=FIGURE),
 )

@@ -10,14 +10,11 @@ are charged (``eval.charged``), their messages are.
 from __future__ import annotations
 
 from coordinator.aggregation.block_exchange import NOTHING
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ModelEvaluation, ObjectiveSpec, Traffic
+from edge.protocol.options.base import Options
 
 
-class LocalOptions(Options):
-    """Local training has no hyperparameters beyond those of local SGD."""
-
-
-def nothing(options: LocalOptions) -> str:
+def nothing(options: Options) -> str:
     """No block is sent."""
     return NOTHING
 
@@ -26,11 +23,8 @@ SPEC = ObjectiveSpec(
     name="local",
     title="local training alone",
     source="baseline of personalised methods",
-    options=LocalOptions,
+    options=Options,
     neutral="one client",
-    down=nothing,
-    up=nothing,
-    contacts_server=False,
-    evaluated="clients",
-    has_global_model=False,
+    traffic=Traffic(down=nothing, up=nothing, contacts_server=False),
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
 )

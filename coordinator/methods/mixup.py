@@ -7,18 +7,8 @@ https://arxiv.org/abs/2111.14213). The client side is `edge.methods.mixup`, the 
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from coordinator.methods.spec import ObjectiveSpec, Options
-
-
-class MixupOptions(Options):
-    """λ·CE(z, y) + (1 − λ)·CE(z, y_π), z being the logits of λ·x + (1 − λ)·x_π, with λ ~ Beta(γ, γ)."""
-
-    gamma: float = Field(default=0.1, ge=0, title="γ")
-    """Both parameters of the Beta distribution of λ, which is drawn once per batch; 0 is FedAvg. FedAlign has 0.1, and
-    its code 0 unless told."""
-
+from coordinator.methods.spec import ObjectiveSpec, Refusals
+from edge.protocol.options.mixup import MixupOptions
 
 SPEC = ObjectiveSpec(
     name="mixup",
@@ -27,5 +17,5 @@ SPEC = ObjectiveSpec(
     options=MixupOptions,
     neutral="gamma = 0",
     client="edge.methods.mixup:MixupUpdate",
-    kinds=("image", "features"),
+    refusals=Refusals(kinds=("image", "features")),
 )

@@ -17,6 +17,10 @@ LAST = "last"
 """Slot of the server's store: the last update of a client"""
 OWN = "own"
 """The model that a visit's update replaces, for checks of updates"""
+ONE_WRITER = (
+    "rounds.policy: {} stores each client's newest model as it is, and asynchronous policies would mix it with the "
+    "client's model before, as if other clients had changed that since"
+)
 
 
 class PeerRow(NamedTuple):
@@ -71,11 +75,3 @@ def peer_rows(
         for peer, weight in sorted(weights.get(outcome.dispatch.client, {}).items())
         if weight > 0
     ]
-
-
-def refusal_of_asynchronous(method: str) -> ValueError:
-    """A stored model has one writer."""
-    return ValueError(
-        f"rounds.policy: {method} stores each client's newest model as it is, and asynchronous policies would mix it "
-        "with the client's model before, as if other clients had changed that since"
-    )

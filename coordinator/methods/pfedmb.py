@@ -17,19 +17,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from pydantic import Field
 
 from coordinator.aggregation.block_exchange import EVERYTHING
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy, VisitFeedback
 from coordinator.methods.compute import Compute, ComputeContext, PassCounts, fedavg_compute
-from coordinator.methods.spec import MethodMap, ObjectiveSpec, Options
+from coordinator.methods.spec import (
+    Costs,
+    MethodMap,
+    ModelChange,
+    ModelEvaluation,
+    ObjectiveSpec,
+    Records,
+    Refusals,
+    Traffic,
+)
 from coordinator.records.schema import MethodTable
-from edge.protocol.branches import ALPHA, BRANCH, WEIGHTS, branched_keys, mixing_flops, weighted_layers
 from edge.protocol.config import TrainingPlan
 from edge.protocol.messages import Update
+from edge.protocol.options.pfedmb import (
+    ALPHA,
+    BRANCH,
+    WEIGHTS,
+    PFedMBOptions,
+    branched_keys,
+    mixing_flops,
+    weighted_layers,
+)
 from edge.protocol.payload import (
     FORWARD,
     INNER_GRADIENT,
@@ -45,39 +61,6 @@ from edge.protocol.payload import (
 
 LEAST_WEIGHT = 1e-12
 """A branch whose weights add up to less keeps its numbers."""
-
-
-class PFedMBOptions(Options):
-    """pFedMB's hyperparameters and the details its paper leaves open."""
-
-    branches: int = Field(default=5, ge=1, le=100, title="B")
-    """Branches of each layer. With one, no weights are trained or sent: 1 is FedAvg."""
-    shared_alpha: bool = False
-    """Whether all layers have the same branch weights (the paper's experiment with pairs of clients)."""
-    alpha_param: Literal["softmax", "project", "clip_renorm", "free"] = "softmax"
-    """How α stays on the simplex: as softmax of the trained numbers; projected after each step; negative weights set to
-    0 and the rest divided by its sum; or not at all."""
-    aggregation: Literal["alpha", "plain"] = "alpha"
-    """Weights of the mean of a branch: n_i α_i (a negative α counts as 0), or n_i."""
-    alpha_epochs: int | None = Field(default=None, ge=0, title="E_α")
-    """Local epochs that train α, in every visit before W; by default as many as train W. 0: α stays 1/B."""
-    alpha_lr: float | None = Field(default=None, gt=0, title="η_α")
-    """Step size of α, with the schedule of train.lr; by default train.lr. SGD without momentum, decay or clipping."""
-    branch_init: Literal["literal", "variance_preserving"] = "literal"
-    """Branches begin as independent layers; or multiplied by √B, so that their mean has a layer's variance."""
-    branch_bias: bool = True
-    """Whether biases have branches too; else one bias is shared."""
-    fine_tuning: Literal["both", "weights"] = "both"
-    """Phases of an adaptation before an evaluation (eval.adapt): each with all of its epochs, or W alone."""
-
-    def check_single_updates(self) -> None:
-        """A mean over one client has no use for weights."""
-        if self.branches > 1 and self.aggregation == "alpha":
-            raise ValueError(
-                'method_options.aggregation = "alpha": a server step with one update has no mean to weight, so that a '
-                'client would replace branches that it hardly uses; choose "plain", or fedbuff with rounds.buffer '
-                "above 1"
-            )
 
 
 class BranchWeightRow(NamedTuple):
@@ -96,12 +79,13 @@ class BranchWeightRow(NamedTuple):
 class PFedMBServer(ServerStrategy):
     """Averages each branch, by default weighted with the clients' branch weights."""
 
+    options: PFedMBOptions
+
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        options = PFedMBOptions.model_validate(dict(setup.options))
         self.layers = branched_keys(setup.layout.sizes)
-        self.sent = weighted_layers(setup.layout.sizes, options.shared_alpha)
-        by_alpha = self.layers if options.aggregation == "alpha" else {}
+        self.sent = weighted_layers(setup.layout.sizes, self.options.shared_alpha)
+        by_alpha = self.layers if self.options.aggregation == "alpha" else {}
         self._place = {
             key: (layer if layer in self.sent else next(iter(self.sent)), index)
             for layer, keys in by_alpha.items()
@@ -225,6 +209,16 @@ def _alpha_passes(layout: Layout) -> PassCounts:
     return passes
 
 
+def refused_with_single_updates(options: PFedMBOptions) -> str | None:
+    """A mean over one client has no use for weights."""
+    if options.branches == 1 or options.aggregation == "plain":
+        return None
+    return (
+        'method_options.aggregation = "alpha": a server step with one update has no mean to weight, so that a client '
+        'would replace branches that it hardly uses; choose "plain", or fedbuff with rounds.buffer above 1'
+    )
+
+
 FIGURE = MethodMap(
     title="Branch weights",
     text="The weight α of each branch (columns, layer by layer) in each client's model (rows), as the mean over its "
@@ -243,22 +237,21 @@ SPEC = ObjectiveSpec(
     neutral="branches = 1",
     client="edge.methods.pfedmb:PFedMBUpdate",
     server=PFedMBServer,
-    down=exchanged,
-    up=exchanged,
-    kept_blocks=kept_blocks,
-    by_layer=lambda options: options.branches > 1,
-    table=MethodTable("pfedmb", BranchWeightRow),
-    figure=FIGURE,
-    compute=compute,
-    adaptation=adaptation,
-    wrap_model=wrap_model,
-    wrapped_layout=branched_layout,
-    incompatible={
-        "scaffold": "scaffold corrects the drift from one common gradient, but with pfedmb each client mixes the "
-        "branches, and so scales their gradients, in its own way",
-        "feddyn": "feddyn's server step needs the mean of all clients' models, but pfedmb averages each branch with "
-        "other weights",
-    },
-    needs_individual_updates=lambda options: True,
-    evaluated="clients",
+    individual_updates=lambda options: True,
+    traffic=Traffic(
+        down=exchanged, up=exchanged, kept_blocks=kept_blocks, by_layer=lambda options: options.branches > 1
+    ),
+    model=ModelChange(wrap_model=wrap_model, wrapped_layout=branched_layout),
+    costs=Costs(compute=compute, adaptation=adaptation),
+    evaluation=ModelEvaluation(on="clients"),
+    records=Records(table=MethodTable("pfedmb", BranchWeightRow), figure=FIGURE),
+    refusals=Refusals(
+        corrections={
+            "scaffold": "scaffold corrects the drift from one common gradient, but with pfedmb each client mixes the "
+            "branches, and so scales their gradients, in its own way",
+            "feddyn": "feddyn's server step needs the mean of all clients' models, but pfedmb averages each branch "
+            "with other weights",
+        },
+        single_updates=refused_with_single_updates,
+    ),
 )

@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from pydantic import Field
 
 from coordinator.aggregation.optimizers import ScaledOptimizer
 from coordinator.aggregation.server import (
@@ -38,31 +37,19 @@ from coordinator.aggregation.server import (
     State,
 )
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, trained
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import Costs, ModelEvaluation, ObjectiveSpec, Refusals, numbers_of_model
+from edge.protocol.options.pfedme import PFedMeOptions
 from edge.protocol.payload import BUFFERS, Payload, Vector
-
-
-class PFedMeOptions(Options):
-    """θ ≈ argmin f_i(θ) + (λ/2)·‖θ − w‖² per minibatch, and w ← w − ηλ(w − θ). Defaults of the authors' code."""
-
-    inner_steps: int = Field(default=5, ge=1, title="K")
-    """Steps of θ on each minibatch. With 1, and lam times outer_lr = 1, it is FedAvg with uniform weights."""
-    lam: float = Field(default=15.0, ge=0, title="λ")
-    """Pull of the personal model towards the global one; with 0 the global model never moves."""
-    outer_lr: float = Field(default=0.005, ge=0, title="η")
-    """Step size of the local version of the global model; outer_lr times lam = 1 sets it to the personal model."""
-    beta: float = Field(default=1.0, ge=0, title="β")
-    """Server mix: the part of the way to the clients' mean that the global model moves; 0: none."""
-    reset: bool = False
-    """Whether θ starts from w again in each minibatch, and not in each visit alone."""
 
 
 class PFedMeServer(ServerStrategy):
     """Moves by β; knows which clients have a personal model, which then need not be sent one to be evaluated."""
 
+    options: PFedMeOptions
+
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        beta = float(str(setup.options["beta"]))
+        beta = self.options.beta
         self.optimiser = ScaledOptimizer(setup.optimiser, factor=beta)
         self.statistics_part = min(beta, 1.0)
         """The part of the way to the mean that running statistics move"""
@@ -118,12 +105,14 @@ SPEC = ObjectiveSpec(
     neutral="inner_steps = 1 and lam * outer_lr = 1",
     client="edge.methods.pfedme:PFedMeUpdate",
     server=PFedMeServer,
-    has_client_state=True,
-    compute=compute,
     weights="uniform",
-    server_optimizers=("plain",),
-    incompatible={
-        "scaffold": "scaffold's control variates are changes of the trained model, but pfedme uploads another one",
-    },
-    evaluated="clients",
+    client_state=numbers_of_model,
+    costs=Costs(compute=compute),
+    evaluation=ModelEvaluation(on="clients"),
+    refusals=Refusals(
+        server_optimizers=("plain",),
+        corrections={
+            "scaffold": "scaffold's control variates are changes of the trained model, but pfedme uploads another one",
+        },
+    ),
 )

@@ -9,9 +9,6 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic import create_model
 
 from coordinator.aggregation.block_exchange import EVERYTHING, NOTHING, exchanged_keys
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
@@ -41,7 +38,8 @@ from coordinator.methods import (
     scaffold,
     stochdepth,
 )
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options
+from coordinator.methods.spec import CorrectionSpec, MethodPart, ObjectiveSpec
+from edge.protocol.options.base import Options, joined
 from edge.protocol.payload import Layout
 from edge.protocol.plugins import find
 
@@ -85,25 +83,23 @@ class Method:
     corrections: tuple[CorrectionSpec, ...]
 
     @property
-    def parts(self) -> tuple[ObjectiveSpec | CorrectionSpec, ...]:
+    def parts(self) -> tuple[MethodPart, ...]:
         """The objective, then the corrections."""
         return (self.objective, *self.corrections)
 
     @property
     def keeps_slots(self) -> bool:
         """Whether clients keep slots of the method between visits, beside blocks of the model."""
-        return any(part.has_client_state for part in self.parts)
+        return any(part.client_state is not None for part in self.parts)
 
     def state_numbers(self, options: Options, layout: Layout) -> int:
         """Numbers that a client keeps in slots of the method between visits, beside blocks of the model."""
-        return sum(part.state_numbers(layout, options) for part in self.parts if part.has_client_state)
+        return sum(part.client_state(layout, options) for part in self.parts if part.client_state is not None)
 
     @property
     def options(self) -> type[Options]:
-        """One model with the options of all parts."""
-        parts = {part.options: None for part in self.parts}
-        bases = [part for part in parts if not any(part in other.__mro__[1:] for other in parts)]
-        return bases[0] if len(bases) == 1 else create_model("MethodOptions", __base__=tuple(bases))
+        """One class with the options of all parts."""
+        return joined(part.options for part in self.parts)
 
     def check(self, options: Options, blocks: int) -> None:
         """Raise ValueError, naming the key, for options that are invalid for this number of blocks."""
@@ -112,7 +108,7 @@ class Method:
 
     def check_corrections(self, options: Options) -> None:
         """Raise ValueError if a correction needs one global model, and with these options there is not one."""
-        models = self.objective.initial_models(options) if self.objective.has_global_model else "none"
+        models = self.objective.model.initial_models(options) if self.objective.evaluation.has_global_model else "none"
         for correction in self.corrections:
             if models != 1 and correction.server is not None:
                 raise ValueError(
@@ -120,62 +116,52 @@ class Method:
                     f"has {models}"
                 )
 
-    def check_asynchronous(self, options: Options) -> None:
-        """Raise ValueError, naming the key, for options that are invalid in asynchronous policies."""
-        for part in self.parts:
-            part.options.check_asynchronous(options)
+    def check_asynchronous(self, options: Options, single_updates: bool) -> None:
+        """Raise ValueError, naming the key, for options that are invalid in asynchronous policies.
 
-    def check_single_updates(self, options: Options) -> None:
-        """Raise ValueError, naming the key, for options that are invalid where a server step has a single update."""
-        for part in self.parts:
-            part.options.check_single_updates(options)
+        ``single_updates``: whether each server step has one update, as with fedasync.
+        """
+        refusals = [part.refusals.asynchronous(options) for part in self.parts]
+        refusals += [part.refusals.single_updates(options) for part in self.parts if single_updates]
+        for reason in filter(None, refusals):
+            raise ValueError(reason)
 
     def needs_individual_updates(self, options: Options) -> str | None:
         """The part that needs single updates beyond their weighted mean, with the option that is why; or None."""
         objective = self.objective
         if _overrides_accumulate(objective.server):
             return objective.name
-        if objective.needs_individual_updates(options):
+        if objective.individual_updates(options):
             return objective.name + _reason(objective, options)
         for correction in self.corrections:
-            if correction.needs_individual_updates or _overrides_accumulate(correction.server):
+            if correction.individual_updates(options) or _overrides_accumulate(correction.server):
                 return correction.name
         return None
-
-    def options_of(self, options: Options, part: ObjectiveSpec | CorrectionSpec) -> dict[str, Any]:
-        """The options of one part, and those of others that it reads."""
-        values = options.model_dump()
-        names = [*part.options.model_fields, *(part.reads if isinstance(part, ObjectiveSpec) else ())]
-        return {name: values[name] for name in names if name in values}
 
     def travels(
         self, options: Options, layout: Layout, down: str | None, up: str | None
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(keys down, keys up) of the method, unless the scenario overrides them. ValueError names the key."""
-        own = self.objective.down(options)
+        own = self.objective.traffic.down(options)
         if down is not None and own is None:
             raise ValueError(f"travels.down = {down!r}: {self.name} chooses the download of each visit")
-        texts = {"travels.down": down or own or EVERYTHING, "travels.up": up or self.objective.up(options)}
-        if not self.objective.contacts_server:
+        texts = {"travels.down": down or own or EVERYTHING, "travels.up": up or self.objective.traffic.up(options)}
+        if not self.objective.traffic.contacts_server:
             _check_silent(self.name, texts)
         keys_down, keys_up = (_keys(key, text, layout) for key, text in texts.items())
         return keys_down, keys_up
 
     def check_whole(self, options: Options, layout: Layout, down: str | None, up: str | None) -> None:
-        """Raise ValueError if blocks are not sent and a correction needs the whole model."""
-        reasons = [
-            reason
-            for reason in (correction.needs_full_model(options) for correction in self.corrections)
-            if reason is not None
-        ]
-        if not reasons:
+        """Raise ValueError if blocks are not sent and a part of the method needs the whole model."""
+        reason = next(filter(None, (part.refusals.partial_models(options) for part in self.parts)), None)
+        if reason is None:
             return
-        if self.objective.down(options) is None:
-            raise ValueError(f"method = {self.name!r}: {reasons[0]}; {self.objective.name} may send a part of it")
+        if self.objective.traffic.down(options) is None:
+            raise ValueError(f"method = {self.name!r}: {reason}; {self.objective.name} may send a part of it")
         for way, keys in zip(("down", "up"), self.travels(options, layout, down, up), strict=True):
             missing = [name for name in layout.names if name not in keys]
             if missing:
-                raise ValueError(f"method = {self.name!r}: {reasons[0]}; {', '.join(missing)} does not go {way}")
+                raise ValueError(f"method = {self.name!r}: {reason}; {', '.join(missing)} does not go {way}")
 
     @property
     def reports(self) -> tuple[str, ...]:
@@ -197,7 +183,7 @@ def _overrides_accumulate(server_side: type[ServerStrategy] | type[ServerExtensi
 def _reason(spec: ObjectiveSpec, options: Options) -> str:
     """The option because of which a method needs single updates; '' if there is none."""
     for name, field in spec.options.model_fields.items():
-        if not spec.needs_individual_updates(options.model_copy(update={name: field.default})):
+        if not spec.individual_updates(options.model_copy(update={name: field.default})):
             return f" with {name} = {json.dumps(getattr(options, name))}"
     return ""
 
@@ -234,11 +220,11 @@ def resolve(name: str) -> Method:
     return Method(_canonical(spellings, parts), objectives[0] if objectives else fedavg.SPEC, corrections)
 
 
-def _check_combination(name: str, parts: Sequence[ObjectiveSpec | CorrectionSpec]) -> None:
+def _check_combination(name: str, parts: Sequence[MethodPart]) -> None:
     for part, partner in itertools.permutations(parts, 2):
-        if partner.name in part.incompatible:
-            raise ValueError(f"{name!r}: {part.incompatible[partner.name]}")
-    stepping = [part.name for part in parts if part.server_optimizers is not None]
+        if partner.name in part.refusals.corrections:
+            raise ValueError(f"{name!r}: {part.refusals.corrections[partner.name]}")
+    stepping = [part.name for part in parts if part.refusals.server_optimizers is not None]
     if len(stepping) > 1:
         raise ValueError(f"{name!r}: {' and '.join(stepping)} each make a server step of their own; only one can")
     for part, partner in itertools.combinations(parts, 2):
@@ -247,7 +233,7 @@ def _check_combination(name: str, parts: Sequence[ObjectiveSpec | CorrectionSpec
             raise ValueError(f"{name!r}: {part.name} and {partner.name} both have an option {shared[0]!r}")
 
 
-def _canonical(spellings: Sequence[str], parts: Sequence[ObjectiveSpec | CorrectionSpec]) -> str:
+def _canonical(spellings: Sequence[str], parts: Sequence[MethodPart]) -> str:
     """One name per method: the objective, then the corrections in order; FedAvg is left out beside corrections."""
     names = {
         part.name if part in (OBJECTIVES | CORRECTIONS).values() else text: part

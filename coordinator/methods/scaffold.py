@@ -19,37 +19,22 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from coordinator.aggregation.server import Model, ServerContext, ServerExtension, State
 from coordinator.aggregation.weighted_sum import WeightedSum
-from coordinator.methods.spec import CorrectionSpec, Options
+from coordinator.methods.spec import CorrectionSpec, Refusals, numbers_of_model
 from edge.protocol.messages import Update
+from edge.protocol.options.scaffold import ScaffoldOptions
 from edge.protocol.payload import BUFFERS, CONTROL, MODEL, Payload, Vector
-
-
-class ScaffoldOptions(Options):
-    """c_i − c is subtracted from every local gradient."""
-
-    lean: bool = Field(default=False)
-    """Whether the server computes Δc_i from the uploaded model; else clients send it, as in the paper, and are charged
-    for it."""
-
-    def check_asynchronous(self) -> None:
-        """Late models are rebased before the server side gets them."""
-        if self.lean:
-            raise ValueError(
-                "method_options.lean = true: asynchronous policies (rounds.policy) rebase updates to the current "
-                "model, so that the server cannot compute a client's own change"
-            )
 
 
 class ScaffoldExtension(ServerExtension):
     """Sends c, and updates it from Δc_i."""
 
+    options: ScaffoldOptions
+
     def __init__(self, setup: ServerContext) -> None:
         super().__init__(setup)
-        self.lean = ScaffoldOptions.model_validate(dict(setup.options)).lean
         sizes = setup.layout.shapes(key for key in setup.up if not key.endswith(BUFFERS))
         self.c = {key: Vector(np.zeros(size, np.float32)) for key, size in sizes.items()}
         self._begin()
@@ -66,16 +51,16 @@ class ScaffoldExtension(ServerExtension):
 
     def up_shapes(self) -> dict[str, dict[str, int]]:
         """Δc_i."""
-        return {} if self.lean else {CONTROL: {key: vector.data.size for key, vector in self.c.items()}}
+        return {} if self.options.lean else {CONTROL: {key: vector.data.size for key, vector in self.c.items()}}
 
     def accumulate(self, reply: Update) -> None:
         """Add Δc_i, or with ``lean`` θ_i/(Kη)."""
-        weight = self._weight(reply) if self.lean else 1.0
+        weight = self._weight(reply) if self.options.lean else 1.0
         if weight == 0.0:
             return
         self.visits += 1
         for key, total in self.sums.items():
-            total.add(reply.payload[MODEL if self.lean else CONTROL][key].data, weight)
+            total.add(reply.payload[MODEL if self.options.lean else CONTROL][key].data, weight)
 
     def _weight(self, reply: Update) -> float:
         """1/(Kη); 0 for a visit without steps."""
@@ -88,7 +73,7 @@ class ScaffoldExtension(ServerExtension):
         c = dict(self.c)  # visits under way hold the one before
         for key, total in self.sums.items():
             if total.total is not None:
-                change = self._change(total, before[key], self.c[key]) if self.lean else total.total
+                change = self._change(total, before[key], self.c[key]) if self.options.lean else total.total
                 c[key] = Vector((self.c[key].data + change / len(self.setup.samples)).astype(np.float32))
         self.c = c
         self._begin()
@@ -114,6 +99,16 @@ def needs_full_model(options: ScaffoldOptions) -> str | None:
     return "with method_options.lean = true, scaffold's server must know the model that each visit starts from"
 
 
+def refused_without_rounds(options: ScaffoldOptions) -> str | None:
+    """Late models are rebased before the server side gets them."""
+    if not options.lean:
+        return None
+    return (
+        "method_options.lean = true: asynchronous policies (rounds.policy) rebase updates to the current model, so "
+        "that the server cannot compute a client's own change"
+    )
+
+
 SPEC = CorrectionSpec(
     name="scaffold",
     title="control variates against client drift",
@@ -122,7 +117,7 @@ SPEC = CorrectionSpec(
     neutral="none; the first round is the objective alone",
     client="edge.methods.scaffold:ScaffoldCorrection",
     server=ScaffoldExtension,
-    has_client_state=True,
-    needs_individual_updates=True,
-    needs_full_model=needs_full_model,
+    client_state=numbers_of_model,
+    individual_updates=lambda options: True,
+    refusals=Refusals(partial_models=needs_full_model, asynchronous=refused_without_rounds),
 )

@@ -7,11 +7,9 @@ objective (``fedmlb+fedprox``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
 
 from coordinator.aggregation import block_exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
@@ -19,34 +17,8 @@ from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg
 from coordinator.records.schema import MethodTable
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Choice
+from edge.protocol.options.base import Options
 from edge.protocol.payload import Layout
-
-
-class Options(BaseModel):
-    """Hyperparameters of a method; subclasses add fields, each with its range and meaning of 0.
-
-    ``title`` of a field is the paper's symbol.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    def check(self, blocks: int) -> None:
-        """Raise ValueError, naming the key, for values that are invalid for this number of blocks."""
-
-    def check_asynchronous(self) -> None:
-        """Raise ValueError, naming the key, for values that are invalid in asynchronous policies."""
-
-    def check_single_updates(self) -> None:
-        """The same for asynchronous policies whose server steps have one update each, such as fedasync."""
-
-
-def check_inner(key: str, noun: str, numbers: Sequence[int], blocks: int) -> None:
-    """ValueError, naming the key, unless these are distinct numbers in 1..M-1. ``noun``: for one of them."""
-    for m in numbers:
-        if not 1 <= m < blocks:
-            raise ValueError(f"{key}: {m} is not in 1..{blocks - 1}, the model has {blocks} blocks")
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(f"{key}: {list(numbers)} names a {noun} twice")
 
 
 def everything(options: Any) -> str:
@@ -112,65 +84,36 @@ class MethodMap:
 
 
 @dataclass(frozen=True)
-class ObjectiveSpec:
-    """A method by its local objective and server side. Defaults are FedAvg's."""
+class Traffic:
+    """What the visits of a method send, and what stays with clients. By default the whole model goes both ways."""
 
-    name: str
-    title: str
-    source: str
-    """Authors, venue, year"""
-    options: type[Options]
-    neutral: str
-    """Options that give FedAvg"""
-    client: str = "edge.training.client_update:ClientUpdate"
-    """Client side, ``module:Class``"""
-    server: type[ServerStrategy] = ServerStrategy
     down: Callable[[Any], str | None] = everything
     """options -> downloaded blocks (`coordinator.aggregation.block_exchange`); None if the server side chooses per
     visit, so that a scenario cannot override them"""
     up: Callable[[Any], str] = everything
     """options -> uploaded blocks"""
-    contacts_server: bool = True
-    """Whether a visit has messages. False: neither direction has vectors, clients train without the server, and a visit
-    costs no bytes"""
     kept_blocks: Callable[[Layout, tuple[str, ...], Any], tuple[str, ...]] = keys_not_downloaded
     """(layout, downloaded keys, options) -> keys of the model that a client keeps"""
-    has_client_state: bool = False
-    """Whether the client side keeps slots of its own between visits"""
-    state_numbers: Callable[[Layout, Any], int] = numbers_of_model
-    """(layout, options) -> numbers in these slots, if there are any; by default as many as in the model"""
-    validation: float = 0.0
-    """Fraction of clients' training examples that are held out where the scenario does not say (``data.validation``);
-    above 0, the method needs validation examples, and a scenario without any is refused"""
-    uses_validation: Callable[[Any], bool] = lambda options: True
-    """options -> whether it does need them, if ``validation`` is above 0; else a scenario may have none"""
-    initial_models: Callable[[Any], int] = lambda options: 1
-    """options -> independent initialisations of the model that the server side begins with"""
     by_layer: Callable[[Any], bool] = lambda options: False
     """options -> whether vectors are sent and weighted layer by layer, with keys ``block/layer``"""
     choices: tuple[str, ...] = ()
     """Names of the numbers in a download"""
-    reports: tuple[str, ...] = ()
-    """Names of the numbers in an update, beside those of every method"""
-    table: MethodTable | None = None
-    """Own ledger table, with the rows that the server side's `feedback` returns"""
-    progress: ProgressColumn | None = None
-    """Column of that table in the live table"""
-    figure: MethodFigure | MethodMap | None = None
-    """Figure of that table in the report"""
-    reads: tuple[str, ...] = ()
-    """Names of corrections' options that both sides get too"""
-    compute: Callable[[ComputeContext], Compute] = fedavg_compute
-    """The compute plan of a visit (`coordinator.methods.compute`)"""
-    adaptation: Callable[[ComputeContext], Compute] = fedavg_compute
-    """The compute plan of an adaptation before an evaluation (``eval.adapt``), with its ``train`` and ``plan``"""
-    evaluation_forwards: Callable[[Any], float] = lambda options: 0.0
-    """options -> forward passes over a client's training examples that precede an evaluation of its model"""
-    note: Callable[[ModelProfile, Any], str | None] = lambda profile, options: None
-    """(described model, options) -> a sentence that a user should read before the run, such as that the model has not
-    the layers that the method acts on; None: nothing to say"""
-    variants: Callable[[Any], tuple[Variant, ...]] = lambda options: ()
-    """options -> variants of the model whose FLOPs are counted beforehand, for ``compute`` and for the client side"""
+    contacts_server: bool = True
+    """Whether a visit has messages. False: neither direction has vectors, clients train without the server, and a visit
+    costs no bytes"""
+
+    def __post_init__(self) -> None:
+        for name, text in (("down", self.down), ("up", self.up)):
+            if not callable(text):
+                raise TypeError(f"Traffic: {name} = {text!r} must be a function: lambda options: {text!r}")
+
+
+@dataclass(frozen=True)
+class ModelChange:
+    """What a method makes of the scenario's model. By default it takes one, as it is."""
+
+    initial_models: Callable[[Any], int] = lambda options: 1
+    """options -> independent initialisations of the model that the server side begins with"""
     wrap_model: Callable[[Any], str | None] = lambda options: None
     """options -> ``module:function`` of (blocks, options, classes, width) -> blocks, lists of (name, torch module): it
     adds a projection head, branches, other layers. ``width`` is ``model.width`` or the model's own. None: the model as
@@ -180,58 +123,121 @@ class ObjectiveSpec:
     wrapped_layout: Callable[[Layout, Any], Layout] = lambda layout, options: layout
     """(layout of the model, options) -> layout of what ``wrap_model`` makes, for ``list methods``, which loads no
     torch; runs ask a worker"""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What visits and evaluations of a method compute. By default as FedAvg's."""
+
+    compute: Callable[[ComputeContext], Compute] = fedavg_compute
+    """The compute plan of a visit (`coordinator.methods.compute`)"""
+    variants: Callable[[Any], tuple[Variant, ...]] = lambda options: ()
+    """options -> variants of the model whose FLOPs are counted beforehand, for ``compute`` and for the client side"""
+    adaptation: Callable[[ComputeContext], Compute] = fedavg_compute
+    """The compute plan of an adaptation before an evaluation (``eval.adapt``), with its ``train`` and ``plan``"""
+    evaluation_forwards: Callable[[Any], float] = lambda options: 0.0
+    """options -> forward passes over a client's training examples that precede an evaluation of its model"""
     nominal_alpha: Callable[[int, Any, Choice], int] = lambda blocks, options, choice: 0
     """The alpha that FedBR's Eq. 2 would charge; 0 without pathways"""
     nominal_period: Callable[[Any], int | None] = lambda options: None
     """tau of FedBR's Eq. 3; None if the whole model is downloaded in every round"""
-    weights: Literal["size", "uniform"] = "size"
-    """Default aggregation weights"""
-    needs_individual_updates: Callable[[Any], bool] = lambda options: False
-    """Whether the server side needs single updates beyond their weighted mean"""
-    server_optimizers: tuple[str, ...] | None = None
-    """Accepted server optimizers, if the method makes a server step of its own; None: all"""
-    incompatible: Mapping[str, str] = field(default_factory=dict)
-    """Name of an incompatible correction -> reason, as a sentence"""
-    evaluated: Literal["global", "clients"] = "global"
-    """The global model is evaluated, or each client's own model, as a mean over clients"""
-    kinds: tuple[str, ...] = ()
-    """Kinds of examples that it takes (``DataSet.kind``); empty: any"""
-    has_global_model: bool = True
-    """Whether the server side has a model for the global test set (`ServerStrategy.global_evaluation_model`)"""
-
-    def __post_init__(self) -> None:
-        if not self.has_global_model and self.evaluated == "global":
-            raise TypeError(f"{self.name!r} has no global model, so it must be evaluated on clients")
-        if not 0 <= self.validation < 1:
-            raise TypeError(f"validation = {self.validation!r} of {self.name!r} must be at least 0, and below 1")
-        for name, text in (("down", self.down), ("up", self.up)):
-            if not callable(text):
-                raise TypeError(f"{name} = {text!r} of {self.name!r} must be a function: lambda options: {text!r}")
 
 
 @dataclass(frozen=True)
-class CorrectionSpec:
-    """A correction that joins an objective: a client side that corrects gradients, and perhaps a server extension."""
+class ModelEvaluation:
+    """Which models of a method are evaluated, and the examples that it holds out. By default one global model."""
+
+    on: Literal["global", "clients"] = "global"
+    """The global model is evaluated, or each client's own model, as a mean over clients"""
+    has_global_model: bool = True
+    """Whether the server side has a model for the global test set (`ServerStrategy.global_evaluation_model`)"""
+    validation: float = 0.0
+    """Fraction of clients' training examples that are held out where the scenario does not say (``data.validation``);
+    above 0, the method needs validation examples, and a scenario without any is refused"""
+    uses_validation: Callable[[Any], bool] = lambda options: True
+    """options -> whether it does need them, if ``validation`` is above 0; else a scenario may have none"""
+
+    def __post_init__(self) -> None:
+        if not self.has_global_model and self.on == "global":
+            raise TypeError("ModelEvaluation: a method without a global model must be evaluated on clients")
+        if not 0 <= self.validation < 1:
+            raise TypeError(f"ModelEvaluation: validation = {self.validation!r} must be at least 0, and below 1")
+
+
+@dataclass(frozen=True)
+class Records:
+    """What users see of a method beside what they see of every one. By default nothing."""
+
+    table: MethodTable | None = None
+    """Own ledger table, with the rows that the server side's `feedback` returns"""
+    progress: ProgressColumn | None = None
+    """Column of that table in the live table"""
+    figure: MethodFigure | MethodMap | None = None
+    """Figure of that table in the report"""
+    note: Callable[[ModelProfile, Any], str | None] = lambda profile, options: None
+    """(described model, options) -> a sentence that a user should read before the run, such as that the model has not
+    the layers that the method acts on; None: nothing to say"""
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Scenarios that a method refuses. Functions give the reason as a sentence, or None if they refuse nothing."""
+
+    corrections: Mapping[str, str] = field(default_factory=dict)
+    """Name of an incompatible correction -> reason"""
+    server_optimizers: tuple[str, ...] | None = None
+    """Accepted server optimizers, if the method makes a server step of its own; None: all"""
+    kinds: tuple[str, ...] = ()
+    """Kinds of examples that it takes (``DataSet.kind``); empty: any"""
+    asynchronous: Callable[[Any], str | None] = lambda options: None
+    """options -> why asynchronous policies are refused; the reason names the key"""
+    single_updates: Callable[[Any], str | None] = lambda options: None
+    """The same for asynchronous policies whose server steps have one update each, such as fedasync"""
+    partial_models: Callable[[Any], str | None] = lambda options: None
+    """options -> why the whole model must be sent in both directions in every visit"""
+
+
+@dataclass(frozen=True)
+class MethodPart:
+    """What objectives and corrections have in common."""
 
     name: str
     title: str
     source: str
+    """Authors, venue, year"""
     options: type[Options]
     neutral: str
-    """Options that give the objective alone"""
+    """Options that give FedAvg, or with a correction the objective alone"""
     client: str
     """Client side, ``module:Class``"""
-    server: type[ServerExtension] | None = None
-    has_client_state: bool = False
-    """Whether the client side keeps slots between visits"""
-    state_numbers: Callable[[Layout, Any], int] = numbers_of_model
-    """(layout, options) -> numbers in these slots, if there are any; by default as many as in the model"""
+    server: type[ServerStrategy] | type[ServerExtension] | None = None
+    client_state: Callable[[Layout, Any], int] | None = None
+    """(layout, options) -> numbers in the slots that the client side keeps between visits (`numbers_of_model`); None:
+    it keeps none"""
     reports: tuple[str, ...] = ()
-    needs_individual_updates: bool = False
-    """Whether the server extension needs single updates beyond their weighted mean"""
-    server_optimizers: tuple[str, ...] | None = None
-    """Accepted server optimizers, if the method makes a server step of its own; None: all"""
-    needs_full_model: Callable[[Any], str | None] = lambda options: None
-    """Why the whole model must be sent in both directions in every visit, as a sentence; None if it need not"""
-    incompatible: Mapping[str, str] = field(default_factory=dict)
-    """Name of an incompatible correction -> reason, as a sentence"""
+    """Names of the numbers in an update, beside those of every method"""
+    individual_updates: Callable[[Any], bool] = lambda options: False
+    """options -> whether the server side needs single updates beyond their weighted mean"""
+    refusals: Refusals = Refusals()
+
+
+@dataclass(frozen=True)
+class ObjectiveSpec(MethodPart):
+    """A method by its local objective and server side. What it leaves out is FedAvg's."""
+
+    client: str = "edge.training.client_update:ClientUpdate"
+    server: type[ServerStrategy] = ServerStrategy
+    weights: Literal["size", "uniform"] = "size"
+    """Default aggregation weights"""
+    traffic: Traffic = Traffic()
+    model: ModelChange = ModelChange()
+    costs: Costs = Costs()
+    evaluation: ModelEvaluation = ModelEvaluation()
+    records: Records = Records()
+
+
+@dataclass(frozen=True)
+class CorrectionSpec(MethodPart):
+    """A correction that joins an objective: a client side that corrects gradients, and perhaps a server extension."""
+
+    server: type[ServerExtension] | None = None

@@ -12,28 +12,11 @@ are those of the drawn units: the compute plan repeats the client's draws.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
-
-from pydantic import Field
 
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_compute
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec, Records
 from edge.protocol.config import ModelProfile
-from edge.protocol.depth import DRAWS, Schedule, keep_probabilities
-
-
-class StochasticDepthOptions(Options):
-    """A training step leaves out the body of residual unit ℓ with probability 1 - p_ℓ; evaluations scale it by p_ℓ."""
-
-    keep_last: float = Field(default=0.9, gt=0, le=1, title="p_L")
-    """Probability that the last unit keeps its body; those before it fall evenly from 1. 1 is FedAvg. FedAlign's paper
-    has 0.9, the flag of its code 0.5."""
-    schedule: Schedule = "code"
-    """p_ℓ = 1 - (ℓ-1)/(L-1)·(1 - p_L) as in FedAlign's code, which always keeps the first unit, or 1 - ℓ/L·(1 - p_L) as
-    in its paper."""
-    dropped: Literal["stay", "decay"] = "stay"
-    """Parameters of a body that is left out stay as they are in that step, as torch's optimizers leave parameters
-    without a gradient; or their gradient is zero, so that weight decay, momentum and corrections still move them."""
+from edge.protocol.options.stochdepth import DRAWS, StochasticDepthOptions, keep_probabilities
 
 
 def compute(context: ComputeContext) -> Compute:
@@ -59,7 +42,9 @@ SPEC = ObjectiveSpec(
     options=StochasticDepthOptions,
     neutral="keep_last = 1",
     client="edge.methods.stochdepth:StochasticDepthUpdate",
-    wrap_model=lambda options: None if options.keep_last == 1 else "edge.methods.stochdepth:with_keep_probabilities",
-    compute=compute,
-    note=note,
+    model=ModelChange(
+        wrap_model=lambda options: None if options.keep_last == 1 else "edge.methods.stochdepth:with_keep_probabilities"
+    ),
+    costs=Costs(compute=compute),
+    records=Records(note=note),
 )

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import Options
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord, logged_means
 from coordinator.records.schema import EVALUATE, LEFTOVER, EvaluationRow, RoundRow, VisitRow
@@ -44,6 +43,7 @@ from costmodel.network.bandwidth import UP
 from costmodel.visits.work import Work
 from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes, shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
@@ -206,7 +206,7 @@ class FederatedRun:
     def prepare_download_only(self, client: int, round: int) -> PlannedVisit:
         """Plan a visit that only downloads the whole model."""
         model = self.server.select(self.description.layout.keys())
-        dispatch = Download(client, model, dict.fromkeys(self.method.objective.choices, 0))
+        dispatch = Download(client, model, dict.fromkeys(self.method.objective.traffic.choices, 0))
         price, down = self.pricing.download_only(), shapes(model)
         return PlannedVisit(self.visits, round, round, 0.0, dispatch, "listen", price, down)
 
@@ -352,7 +352,7 @@ class FederatedRun:
     def _report(self, pending: PendingCommit, row: RoundRow) -> None:
         down, up = self.committed.bytes_down + row.bytes_down, self.committed.bytes_up + row.bytes_up
         self.committed = RunTotals(pending.rounds, pending.virtual_seconds, down, up, row.model_sha256)
-        progress = self.method.objective.progress
+        progress = self.method.objective.records.progress
         chosen = [] if progress is None else [getattr(row, progress.column) for row in pending.record.method_rows]
         logged = logged_means(pending.record.logged)
         self.on_round(RoundFinished(row, pending.rounds, down, up, Counter(chosen), logged))

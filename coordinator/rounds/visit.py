@@ -14,7 +14,6 @@ from functools import cached_property
 from coordinator.aggregation.server import Download, Models
 from coordinator.methods.compute import ComputeContext, SharedContext, forward_passes
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import Options
 from coordinator.records import names
 from coordinator.records.schema import LEFTOVER
 from coordinator.rounds.budget import Cost
@@ -22,6 +21,7 @@ from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nomi
 from edge.protocol import codec
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice, further_values
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes, step_flops
 
 _Items = tuple[tuple[str, int], ...]
@@ -75,12 +75,12 @@ class VisitPricing:
 
     def _price(self, context: ComputeContext, down: Shapes) -> VisitPrice:
         spec, choice, blocks = self._spec, context.choice, context.blocks
-        compute = spec.compute(context)
+        compute = spec.costs.compute(context)
         bytes_down, bytes_up = codec.train_nbytes(self._job.run_id, tuple(choice), down), self._bytes_up
-        if not spec.contacts_server:
+        if not spec.traffic.contacts_server:
             bytes_down = bytes_up = 0
         work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps)
-        alpha = spec.nominal_alpha(blocks, self._options, choice)
+        alpha = spec.costs.nominal_alpha(blocks, self._options, choice)
         return VisitPrice(
             work,
             context.plan,
@@ -90,16 +90,16 @@ class VisitPricing:
         )
 
     def _nominal_bytes(self, alpha: int) -> float:
-        if not self._spec.contacts_server:
+        if not self._spec.traffic.contacts_server:
             return 0.0
-        layout, tau = self._description.layout, self._spec.nominal_period(self._options)
+        layout, tau = self._description.layout, self._spec.costs.nominal_period(self._options)
         model = layout.nbytes()
         return nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)
 
     def download_only(self) -> VisitPrice:
         """A visit that downloads the whole model and trains nothing."""
         layout = self._description.layout
-        nbytes = codec.train_nbytes(self._job.run_id, self._spec.choices, {MODEL: layout.shapes(layout.keys())})
+        nbytes = codec.train_nbytes(self._job.run_id, self._spec.traffic.choices, {MODEL: layout.shapes(layout.keys())})
         return VisitPrice(Work(nbytes, 0, 0.0), TrainingPlan(0, 0, 0), float(layout.nbytes()), 0.0)
 
     def evaluation(self, down: Shapes, examples: int, samples: int) -> VisitPrice:
@@ -110,17 +110,17 @@ class VisitPricing:
         The nominal cost is 0: papers charge training alone.
         """
         job, description = self._job, self._description
-        forwards = examples + samples * self._spec.evaluation_forwards(self._options)
+        forwards = examples + samples * self._spec.costs.evaluation_forwards(self._options)
         passes, plan = forwards * forward_passes(len(description.layout)), TrainingPlan(0, 0, 0)
         steps, further_flops = 0, 0.0
         if job.adapt_epochs:
             train = replace(job.train, local_epochs=job.adapt_epochs, local_steps=None)
             context = self._context({}, train, samples)
-            compute, plan = self._spec.adaptation(context), context.plan
+            compute, plan = self._spec.costs.adaptation(context), context.plan
             passes = passes + compute.passes
             steps, further_flops = compute.steps, compute.further_flops
         work = Work(
-            codec.train_nbytes(job.run_id, self._spec.choices, down),
+            codec.train_nbytes(job.run_id, self._spec.traffic.choices, down),
             codec.update_nbytes(job.run_id, (*job.reports, *further_values(job)), {}),
             float((passes * description.flops).sum()) + further_flops,
             steps,

@@ -9,14 +9,13 @@ embeddings).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from edge.protocol.branches import BRANCH
+from edge.protocol.options.pfedmb import BRANCH, PFedMBOptions
 from edge.training.blocks import Block
 
 
@@ -96,20 +95,20 @@ def _mixed(alpha: Tensor, branches: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def branched(blocks: list[Block], options: Mapping[str, Any], classes: int, width: int | None) -> list[Block]:
+def branched(blocks: list[Block], options: PFedMBOptions, classes: int, width: int | None) -> list[Block]:
     """The blocks with `BranchedLayer` in place of every convolution and linear layer; ``options``: pFedMB's.
 
     ValueError for a model without any.
     """
-    count = options["branches"]
-    scale = math.sqrt(count) if options["branch_init"] == "variance_preserving" else 1.0
+    count = options.branches
+    scale = math.sqrt(count) if options.branch_init == "variance_preserving" else 1.0
     made: dict[nn.Module, BranchedLayer] = {}  # a layer may have several places in a model
 
     def replaced(module: nn.Module) -> nn.Module:
         if isinstance(module, nn.Linear | _ConvNd):
             if module not in made:
-                softmax = options["alpha_param"] == "softmax"
-                made[module] = BranchedLayer(module, count, softmax, scale, options["branch_bias"])
+                softmax = options.alpha_param == "softmax"
+                made[module] = BranchedLayer(module, count, softmax, scale, options.branch_bias)
             return made[module]
         if not isinstance(module, nn.MultiheadAttention):
             for name, child in list(module._modules.items()):  # named_children has a layer in one of its places alone

@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edge.protocol.options.calibrated import CalibratedOptions
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import GradientCorrection, VisitContext
@@ -29,14 +30,16 @@ LEAST = 1e-8
 class CalibratedCorrection(GradientCorrection):
     """Shifts the logits of training losses."""
 
+    options: CalibratedOptions
+
     capturable = True
     """The shift has a fixed address, and no gradient is changed."""
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Compute the shift of this client."""
-        tau: float = self.options["tau"]
+        tau: float = self.options.tau
         if tau and visit.class_counts.any():
-            shift = class_shift(visit.class_counts, self.options["form"])
+            shift = class_shift(visit.class_counts, self.options.form)
             self.logit_shift = net.logit_scratch("calibrated: shift", tau * shift)
 
 

@@ -6,7 +6,6 @@ gradient, and never changes. With weight 0 no teacher is run, and the objective 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,9 +30,12 @@ class DistillationUpdate(ClientUpdate):
     capturable = True
     """The teacher's address is fixed, and steps depend on options alone."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    options: Any
+    """Those of the method, with ``weight``; where logits are compared, also with ``temperature`` and ``kl_t2``"""
+
+    def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self.weight: float = options["weight"]
+        self.weight: float = options.weight
         """Weight of the term; 0: no teacher is run."""
         self.ce_weight = 1.0
 
@@ -63,7 +65,7 @@ class DistillationUpdate(ClientUpdate):
 
     def divergence(self, teacher: Tensor, logits: Tensor) -> Tensor:
         """KL(σ_T(teacher) ‖ σ_T(logits)), sum over classes and mean over the batch; times T² with ``kl_t2``."""
-        temperature: float = self.options["temperature"]
+        temperature: float = self.options.temperature
         reference, local = (F.log_softmax(values / temperature, dim=1) for values in (teacher, logits))
         value = F.kl_div(local, reference, log_target=True, reduction="batchmean")
-        return value * temperature**2 if self.options["kl_t2"] else value
+        return value * temperature**2 if self.options.kl_t2 else value

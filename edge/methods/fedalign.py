@@ -18,15 +18,14 @@ those of the authors' code.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edge.protocol.options.fedalign import FedAlignOptions, alignment_flops
+from edge.protocol.options.gradaug import channels
 from edge.protocol.payload import Payload, step_flops
-from edge.protocol.slim import alignment_flops, channels
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
 from edge.training.client_update import ClientUpdate, VisitContext
@@ -38,7 +37,7 @@ LEAST_NORM = 1e-12
 """Norms up to this, and differences of norms, count as 0 and have no gradient."""
 
 
-def aligned(blocks: list[Block], options: Mapping[str, Any], classes: int, width: int | None) -> list[Block]:
+def aligned(blocks: list[Block], options: FedAlignOptions, classes: int, width: int | None) -> list[Block]:
     """The slimmable blocks, of which the one before the head ends in maps: a ``wrap_model``.
 
     ValueError for a model without narrower sub-networks, or without maps or features before its last two blocks.
@@ -56,6 +55,8 @@ def aligned(blocks: list[Block], options: Mapping[str, Any], classes: int, width
 class FedAlignUpdate(ClientUpdate):
     """One visit under FedAlign, without client state."""
 
+    options: FedAlignOptions
+
     capturable = True
     """Steps depend on options alone; guards are computed where the numbers are."""
 
@@ -63,8 +64,8 @@ class FedAlignUpdate(ClientUpdate):
         """Start from the received model."""
         super().begin(net, down, state, visit)
         self.last = len(net) - 2
-        self.weight, self.width = float(self.options["weight"]), float(self.options["width"])
-        self.limit = float(self.options["clip"]) if not visit.train.clip else 0.0
+        self.weight, self.width = float(self.options.weight), float(self.options.width)
+        self.limit = float(self.options.clip) if not visit.train.clip else 0.0
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """CE + μ·ℓ, scaled as ``align_scale`` says."""
@@ -78,7 +79,7 @@ class FedAlignUpdate(ClientUpdate):
 
     def difference(self, net: BlockModel, before: Tensor, after: Tensor) -> Tensor:
         """ℓ of these maps before and after block L, both fixed."""
-        first = before[:, : channels(before.shape[1], self.width, self.options["multiple"])]
+        first = before[:, : channels(before.shape[1], self.width, self.options.multiple)]
         with slimmed(net.modules, self.width):
             slim = net.run(first, self.last, self.last + 1, counted=False)
         self._count(net, before, after)
@@ -92,12 +93,12 @@ class FedAlignUpdate(ClientUpdate):
     def norm(self, before: Tensor, after: Tensor) -> Tensor:
         """(batch,): spectral norms of the transmitting matrices of (batch, C1, h·w) and (batch, C2, h·w)."""
         matrix = torch.bmm(before, after.transpose(1, 2)) / before.shape[2]  # (batch, C1, C2)
-        return spectral_norm(matrix, self.options["iterations"])
+        return spectral_norm(matrix, self.options.iterations)
 
     def scaled(self, difference: Tensor, cross_entropy: Tensor) -> Tensor:
         """ℓ, or what has its direction and the value of the cross-entropy; 0 where ℓ is."""
         value = difference.detach()
-        if self.options["align_scale"] == "paper":
+        if self.options.align_scale == "paper":
             return difference
         differs = value > LEAST_NORM**2
         return torch.where(differs, cross_entropy / torch.where(differs, value, 1.0), 0.0) * difference
@@ -105,7 +106,7 @@ class FedAlignUpdate(ClientUpdate):
     def _count(self, net: BlockModel, before: Tensor, after: Tensor) -> None:
         block = self.visit.variants[self.width, 1.0][self.last : self.last + 1]
         given, made = ((*maps.shape[1:], 1, 1)[:3] for maps in (before, after))
-        matrices = alignment_flops(given, made, self.width, self.options["multiple"], self.options["iterations"])
+        matrices = alignment_flops(given, made, self.width, self.options.multiple, self.options.iterations)
         net.add_flops(len(before) * (step_flops(block) + matrices))
 
     def correct(self, net: BlockModel) -> None:

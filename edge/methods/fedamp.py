@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from edge.methods.own_model import OWN, OwnModelUpdate
+from edge.protocol.options.fedamp import FedAMPOptions
 from edge.protocol.payload import MODEL, Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import VisitContext
@@ -19,15 +20,17 @@ from edge.training.client_update import VisitContext
 class FedAMPUpdate(OwnModelUpdate):
     """One visit under FedAMP; the client keeps w_i."""
 
+    options: FedAMPOptions
+
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start from w_i; from the download before a client's first update, or with ``start = "cloud"``."""
         options = self.options
-        alpha_k = options["alpha_k"] * options["alpha_decay"] ** (visit.round // options["alpha_rounds"])
-        self.pull = options["lam"] / alpha_k
+        alpha_k = options.alpha_k * options.alpha_decay ** (visit.round // options.alpha_rounds)
+        self.pull = options.lam / alpha_k
         own = state.get(OWN, {})
         super().begin(net, {MODEL: {**own, **down.get(MODEL, {})}}, state, visit)
         self.cloud, self.moved = net.scratch("fedamp: cloud").copy_(net.flat), net.scratch("fedamp: moved")
-        if options["start"] == "own":
+        if options.start == "own":
             net.load(own)
 
     def correct(self, net: BlockModel) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edge.methods.distillation import DistillationUpdate
+from edge.protocol.options.fedavg_fitnet import FedAvgFitNetOptions
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import VisitContext
@@ -22,11 +23,13 @@ from edge.training.client_update import VisitContext
 class FedAvgFitNetUpdate(DistillationUpdate):
     """One visit under FedAvg+FitNet, without client state."""
 
+    options: FedAvgFitNetOptions
+
     capturable = True
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Freeze the received model, if there are outputs to compare."""
-        layers = self.options["layers"]
+        layers = self.options.layers
         self.layers = list(range(1, len(net))) if layers is None else sorted(layers)
         if not self.layers:
             self.weight = 0.0
@@ -47,4 +50,4 @@ class FedAvgFitNetUpdate(DistillationUpdate):
         """Squared difference of two outputs (batch, ...): the mean over all numbers, or the sum over an example's."""
         # In float32, since differences are small.
         mean = F.mse_loss(local.float(), teacher.float())
-        return mean if self.options["reduction"] == "mean" else mean * local[0].numel()
+        return mean if self.options.reduction == "mean" else mean * local[0].numel()

@@ -11,18 +11,18 @@ z_L are the local logits, z_G those of the frozen received model. γ = 0 is FedA
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from edge.methods.distillation import DistillationUpdate
+from edge.protocol.options.fedavg_kd import FedAvgKDOptions
 
 
 class FedAvgKDUpdate(DistillationUpdate):
     """One visit under FedAvg+KD, without client state."""
 
+    options: FedAvgKDOptions
+
     capturable = True
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: FedAvgKDOptions) -> None:
         super().__init__(options)
-        if options["form"] == "convex":
+        if options.form == "convex":
             self.ce_weight = 1.0 - self.weight

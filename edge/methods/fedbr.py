@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from edge.protocol.options.fedbr import FedBROptions
 from edge.protocol.payload import MODEL, Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, VisitContext, first_last, mean_loss
@@ -22,6 +23,8 @@ from edge.training.pathways import PathwayLoss, local_to_global
 
 class FedBRUpdate(ClientUpdate):
     """One visit under FedBR; the client state is its last local model."""
+
+    options: FedBROptions
 
     capturable = True
     """Steps of visits differ in ``alpha`` alone, a choice of the visit. The frozen model's address is fixed; the losses
@@ -36,18 +39,18 @@ class FedBRUpdate(ClientUpdate):
         self.pathways = range(blocks - alpha, blocks)
         divisors = {"used": None, "all": float(blocks - 1), "none": 1.0}
         self.objective = PathwayLoss(
-            lambda1=self.options["lambda1"],
-            lambda2=self.options["lambda2"],
-            temperature=self.options["temperature"],
-            divisor=divisors[self.options["norm"]],
-            kl=self.options["kl"],
-            detach=self.options["detach"],
-            kl_t2=self.options["kl_t2"],
-            hybrid_ce=self.options["hybrid_ce"],
+            lambda1=self.options.lambda1,
+            lambda2=self.options.lambda2,
+            temperature=self.options.temperature,
+            divisor=divisors[self.options.norm],
+            kl=self.options.kl,
+            detach=self.options.detach,
+            kl_t2=self.options.kl_t2,
+            hybrid_ce=self.options.hybrid_ce,
         )
         # Pathways without a gradient need no backward pass.
-        self.pathways_learn = self.options["hybrid_ce"] or not self.options["detach"]
-        self.exact = self.options["drop"] == "exact"
+        self.pathways_learn = self.options.hybrid_ce or not self.options.detach
+        self.exact = self.options.drop == "exact"
         self.before = mean_loss(net, visit.local) if self.exact else 0.0
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
@@ -67,4 +70,4 @@ class FedBRUpdate(ClientUpdate):
         else:
             first, last = first_last(self.losses, visit.plan.epoch_steps)
         drop = first - last
-        return up, state, {**numbers, "drop": abs(drop) if self.options["drop"] == "absolute" else drop}
+        return up, state, {**numbers, "drop": abs(drop) if self.options.drop == "absolute" else drop}

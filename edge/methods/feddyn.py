@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import torch
 
+from edge.protocol.options.feddyn import FedDynOptions
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import GradientCorrection, VisitContext
@@ -25,6 +26,8 @@ KEPT = "feddyn"
 class FedDynCorrection(GradientCorrection):
     """Adds −λ_i + α(w − θ) to every gradient."""
 
+    options: FedDynOptions
+
     capturable = True
     """All vectors are scratch, and steps depend on options alone."""
 
@@ -34,8 +37,8 @@ class FedDynCorrection(GradientCorrection):
         self.moved = net.scratch("feddyn: moved")
         self.linear = net.scratch("feddyn: lambda").zero_()
         net.load(state.get(KEPT, {}), into=self.linear)
-        self.weight = float(self.options["coefficient"])
-        self.all_clipped = self.options["clipped"] == "everything"
+        self.weight = float(self.options.coefficient)
+        self.all_clipped = self.options.clipped == "everything"
 
     def correct(self, net: BlockModel) -> None:
         """Add the clipped terms."""

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from edge.methods.own_model import OWN, OwnModelUpdate
-from edge.protocol.first_order import CANDIDATES, PEER, WEIGHTS, mix_weights
+from edge.protocol.options.fedfomo import CANDIDATES, PEER, WEIGHTS, FedFomoOptions, mix_weights
 from edge.protocol.payload import MODEL, Payload, Vector
 from edge.training.block_model import BlockModel
 from edge.training.client_update import VisitContext, mean_loss
@@ -29,6 +29,8 @@ DISTANCE = 1e-5
 class FedFomoUpdate(OwnModelUpdate):
     """One visit under FedFomo; the client keeps its model, and what the visit started from."""
 
+    options: FedFomoOptions
+
     capturable = True
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
@@ -36,16 +38,16 @@ class FedFomoUpdate(OwnModelUpdate):
         peers = [named for slot, named in down.items() if slot.startswith(PEER)]
         own = state.get(OWN, {})
         super().begin(net, {MODEL: {**down.get(MODEL, {}), **own}}, state, visit)
-        self.weights = np.zeros(self.options["peers"] + 1, np.float32)
+        self.weights = np.zeros(self.options.peers + 1, np.float32)
         if peers:
             self.weights = self._weights(net, peers, own, state[PREVIOUS])
             self._mix(net, peers, own)
-        self.start = net.dump(net.layout.sizes) if self.options["peers"] else {}
+        self.start = net.dump(net.layout.sizes) if self.options.peers else {}
 
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """The update with the weights; the client keeps its model and the start of this visit."""
         up, state, numbers = super().end(net, visit)
-        if not self.options["peers"]:
+        if not self.options.peers:
             return up, state, numbers
         weights = {CANDIDATES: Vector(self.weights)}
         return up | {WEIGHTS: weights}, state | {PREVIOUS: self.start}, numbers
@@ -61,7 +63,7 @@ class FedFomoUpdate(OwnModelUpdate):
             net.load({**own, **candidate})
             falls[index] = loss - mean_loss(net, self.visit.validation)
             distances[index] = float(torch.linalg.vector_norm(net.flat - before))
-        weights = np.zeros(self.options["peers"] + 1, np.float32)
+        weights = np.zeros(self.options.peers + 1, np.float32)
         weights[[*range(len(peers)), -1]] = first_order_weights(falls, distances)
         return weights
 

@@ -11,6 +11,7 @@ FedAvg.
 from __future__ import annotations
 
 from edge.methods.distillation import DistillationUpdate
+from edge.protocol.options.fedgkd import FedGKDOptions
 from edge.protocol.payload import TEACHER, Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import VisitContext
@@ -18,6 +19,8 @@ from edge.training.client_update import VisitContext
 
 class FedGKDUpdate(DistillationUpdate):
     """One visit under FedGKD, without client state."""
+
+    options: FedGKDOptions
 
     capturable = True
     """Whether a visit has a teacher is a choice of the visit."""

@@ -10,11 +10,9 @@ local blocks first and blocks of the frozen received model after them (see `edge
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from torch import Tensor
 
+from edge.protocol.options.fedmlb import FedMLBOptions
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, VisitContext
@@ -24,34 +22,32 @@ from edge.training.pathways import PathwayLoss, global_to_local, local_to_global
 class FedMLBUpdate(ClientUpdate):
     """One visit under FedMLB, without client state."""
 
+    options: FedMLBOptions
+
     capturable = True
     """The frozen model's address is fixed, and steps depend on options alone."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        super().__init__(options)
-        self.local_first = options["order"] == "LG"
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start from the received model and freeze a copy of it, with the parts that are never exchanged."""
         super().begin(net, down, state, visit)
         self.frozen = net.freeze()
         blocks = len(net)
-        pathways = self.options["pathways"]
+        pathways = self.options.pathways
         self.pathways = list(range(1, blocks)) if pathways is None else sorted(pathways)
         self.objective = PathwayLoss(
-            lambda1=self.options["lambda1"],
-            lambda2=self.options["lambda2"],
-            temperature=self.options["temperature"],
-            divisor=float(blocks - 1) if self.options["norm"] == "all" else None,
-            detach=self.options["detach_hybrid_target"],
-            kl_t2=self.options["kl_t2"],
+            lambda1=self.options.lambda1,
+            lambda2=self.options.lambda2,
+            temperature=self.options.temperature,
+            divisor=float(blocks - 1) if self.options.norm == "all" else None,
+            detach=self.options.detach_hybrid_target,
+            kl_t2=self.options.kl_t2,
         )
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """All pathways on the same batch, the local prefix computed once."""
         features = net.features(x)
         main, form = features[-1], self.visit.pathways
-        if self.local_first:
+        if self.options.order == "LG":
             hybrids = local_to_global(self.frozen, features, self.pathways, form)
         else:
             hybrids = global_to_local(net, self.frozen, x, main, self.pathways, form)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 
 from edge.protocol.config import TrainConfig
+from edge.protocol.options.fednova import FedNovaOptions
+from edge.protocol.options.fedprox import FedProxOptions
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, VisitContext
@@ -20,12 +22,16 @@ from edge.training.client_update import ClientUpdate, VisitContext
 class FedNovaUpdate(ClientUpdate):
     """One visit under FedNova, without client state."""
 
+    options: FedNovaOptions
+
     capturable = True
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Also compute the normaliser from the steps, the step size and the proximal term."""
         super().begin(net, down, state, visit)
-        mu = self.options.get("mu", 0.0) * (1.0 if self.options.get("half", True) else 2.0)
+        mu = 0.0
+        if isinstance(self.options, FedProxOptions):
+            mu = self.options.mu * (1.0 if self.options.half else 2.0)
         self.normaliser = normaliser(visit.plan.steps, visit.train, visit.lr * mu)
         if visit.plan.steps and not 0 < self.normaliser < math.inf:
             raise ValueError(

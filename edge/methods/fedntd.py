@@ -9,23 +9,23 @@ classes a single logit is left, and the divergence is 0. β = 0 and a = 1 is Fed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from edge.methods.distillation import DistillationUpdate
+from edge.protocol.options.fedntd import FedNTDOptions
 
 
 class FedNTDUpdate(DistillationUpdate):
     """One visit under FedNTD, without client state."""
 
+    options: FedNTDOptions
+
     capturable = True
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: FedNTDOptions) -> None:
         super().__init__(options)
-        self.ce_weight = options["ce_weight"]
+        self.ce_weight = options.ce_weight
 
     def seen(self, logits: Tensor, y: Tensor) -> Tensor:
         """The logits of the other classes, in order: (batch, classes - 1)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from edge.protocol.options.fedprox import FedProxOptions
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import GradientCorrection, VisitContext
@@ -18,6 +19,8 @@ from edge.training.client_update import GradientCorrection, VisitContext
 class FedProxCorrection(GradientCorrection):
     """Pulls the local model towards its starting point."""
 
+    options: FedProxOptions
+
     capturable = True
     """Both vectors are scratch, and mu is an option."""
 
@@ -25,7 +28,7 @@ class FedProxCorrection(GradientCorrection):
         """Copy the starting point."""
         self.start = net.scratch("prox: start").copy_(net.flat)
         self.moved = net.scratch("prox: moved")
-        self.weight = self.options["mu"] * (1.0 if self.options["half"] else 2.0)
+        self.weight = self.options.mu * (1.0 if self.options.half else 2.0)
 
     def correct(self, net: BlockModel) -> None:
         """Add mu·(θ_i − θ) to the gradient."""

@@ -10,16 +10,14 @@ A step has n + 1 backward passes: the cross-entropy of the full model, whose log
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from edge.protocol.options.gradaug import SUBNETWORKS, GradAugOptions, draw_subnetworks
 from edge.protocol.payload import Payload, step_flops
-from edge.protocol.slim import SUBNETWORKS, draw_subnetworks
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step, VisitContext
 from edge.training.slimmable import resized, slimmed
@@ -33,13 +31,15 @@ LEAST_WEIGHT = 1.25
 class GradAugUpdate(ClientUpdate):
     """One visit under GradAug, without client state."""
 
+    options: GradAugOptions
+
     capturable = False
     """Steps draw widths and resolutions."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: GradAugOptions) -> None:
         super().__init__(options)
-        self.count: int = options["subnets"]
-        weight = options["weight"]
+        self.count: int = options.subnets
+        weight = options.weight
         self.weight: float = WEIGHTS.get(self.count, LEAST_WEIGHT) if weight is None else weight
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
@@ -52,10 +52,10 @@ class GradAugUpdate(ClientUpdate):
         if not self.count or not self.weight:
             super().train(net, batches, step)
             return
-        rng, has_least = self.visit.rng(SUBNETWORKS), self.options["widths"] == "code"
+        rng, has_least = self.visit.rng(SUBNETWORKS), self.options.widths == "code"
         for x, y in batches():
             step.backward(self.loss, x, y)
-            drawn = draw_subnetworks(rng, self.count, self.options["width"], self.options["resolutions"], has_least)
+            drawn = draw_subnetworks(rng, self.count, self.options.width, self.options.resolutions, has_least)
             for width, height in drawn:
                 step.backward(partial(self.divergence, width=width, height=height), x, y)
             step.apply()

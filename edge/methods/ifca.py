@@ -13,17 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from edge.protocol.options.ifca import CLUSTER, SHARED, IFCAOptions
 from edge.protocol.payload import MODEL, Payload, Vector
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, Clients, ClientUpdate, VisitContext, mean_loss
 
-CLUSTER = "cluster"
-SHARED = "shared"
 MOST_DRAWS = 50
 
 
 class IFCAUpdate(ClientUpdate):
     """One visit under IFCA, without client state."""
+
+    options: IFCAOptions
 
     capturable = True
 
@@ -32,7 +33,7 @@ class IFCAUpdate(ClientUpdate):
 
         If there is none within `MOST_DRAWS`, the draw whose smallest cluster is the largest.
         """
-        if not self.options["balanced_init"]:
+        if not self.options.balanced_init:
             return draws(0)
         best: Payload = {}
         largest = -1
@@ -41,13 +42,13 @@ class IFCAUpdate(ClientUpdate):
             smallest = int(np.bincount(chosen, minlength=len(models)).min())
             if smallest > largest:
                 best, largest = models, smallest
-            if smallest >= self.options["balanced_init"] * len(chosen):
+            if smallest >= self.options.balanced_init * len(chosen):
                 break
         return best
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start from the chosen model; blocks that are not downloaded are the same for all."""
-        models = [down.get(f"{CLUSTER}{index}", {}) for index in range(self.options["models"])]
+        models = [down.get(f"{CLUSTER}{index}", {}) for index in range(self.options.models)]
         super().begin(net, {MODEL: {**down.get(SHARED, {}), **models[0]}}, state, visit)
         self.cluster = self._best(net, models, visit.local) if len(models) > 1 else 0
         net.load(models[self.cluster])
@@ -55,7 +56,7 @@ class IFCAUpdate(ClientUpdate):
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """The update of the model, with shared blocks in their slot, and its number."""
         up, state, numbers = super().end(net, visit)
-        shared = net.layout.keys(net.layout.names[: self.options["shared"]])
+        shared = net.layout.keys(net.layout.names[: self.options.shared])
         parts = {
             SHARED: {key: vector for key, vector in up[MODEL].items() if key in shared},
             MODEL: {key: vector for key, vector in up[MODEL].items() if key not in shared},

@@ -9,14 +9,12 @@ once per batch from streams of the method's own, so batches are FedAvg's. γ = 0
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from edge.data.augment import to_device
+from edge.protocol.options.mixup import MixupOptions
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, VisitContext
@@ -25,12 +23,10 @@ from edge.training.client_update import ClientUpdate, VisitContext
 class MixupUpdate(ClientUpdate):
     """One visit; FedAvg's, but for the loss."""
 
+    options: MixupOptions
+
     capturable = False
     """Each step has draws of its own."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        super().__init__(options)
-        self.gamma: float = options["gamma"]
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start as FedAvg does, with both random streams."""
@@ -39,9 +35,9 @@ class MixupUpdate(ClientUpdate):
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of a mixture, with both labels of each of its examples."""
-        if not self.gamma:
+        if not self.options.gamma:
             return super().loss(net, x, y)
-        weight = float(self.weights.beta(self.gamma, self.gamma))
+        weight = float(self.weights.beta(self.options.gamma, self.options.gamma))
         order = to_device(self.orders.permutation(len(y)), x.device)
         z = net.run(mixed(x, order, weight))
         return self.record_loss(mixed_cross_entropy(z, y, y[order], weight))

@@ -10,13 +10,13 @@ Both other models run forward without gradient, and never change. μ = 0 is FedA
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edge.protocol.options.moon import PROJECTION, MoonOptions
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
@@ -30,22 +30,22 @@ SHORTEST = 1e-8
 """Length of a projection below which it has no direction, as in torch's ``cosine_similarity``"""
 
 
-def projected(blocks: list[Block], options: Mapping[str, Any], classes: int, width: int | None) -> list[Block]:
+def projected(blocks: list[Block], options: MoonOptions, classes: int, width: int | None) -> list[Block]:
     """The model with the block ``projection`` (linear, ReLU, linear) between its features and its classifier.
 
-    Its input is as long as the features, its output ``options["projection"]``, at most as long; the classifier's first
+    Its input is as long as the features, its output ``options.projection``, at most as long; the classifier's first
     layer takes that. Pooling and flattening stay in the block before. ValueError as of `cut_head`.
     """
     cut = cut_head(blocks)
     features, first = cut.features, cut.head[0]
     assert isinstance(first, nn.Linear)
-    out = min(options["projection"], features)
+    out = min(options.projection, features)
     layers = nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, out))
     if out != features:
         cut.head[0] = nn.Linear(out, first.out_features, bias=first.bias is not None)
     *trunk, (last, maps) = cut.trunk
     pooled = nn.Sequential(maps, *cut.joint) if cut.joint else maps
-    return [*trunk, (last, pooled), ("projection", layers), (cut.name, _joined(cut.head))]
+    return [*trunk, (last, pooled), (PROJECTION, layers), (cut.name, _joined(cut.head))]
 
 
 def _joined(layers: list[nn.Module]) -> nn.Module:
@@ -55,36 +55,34 @@ def _joined(layers: list[nn.Module]) -> nn.Module:
 class MoonUpdate(ClientUpdate):
     """One visit; the client state is its model after the last one."""
 
+    options: MoonOptions
+
     capturable = True
     """The copies' addresses are fixed, and steps depend on options alone."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        super().__init__(options)
-        self.weight: float = options["weight"]
-        self.statistics: Literal["batch", "running"] = "batch" if options["auxiliary"] == "train" else "running"
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start as FedAvg does, with frozen copies of the received and of the previous model."""
         super().begin(net, down, state, visit)
-        if self.weight:
+        if self.options.weight:
+            self.statistics: Literal["batch", "running"] = "batch" if self.options.auxiliary == "train" else "running"
             self.received, self.previous = (net.freeze(name, self.statistics) for name in (RECEIVED, PREVIOUS))
             self.previous.load(state.get(PREVIOUS, {}))
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy and contrast of one batch."""
-        if not self.weight:
+        if not self.options.weight:
             return super().loss(net, x, y)
         head = len(net) - 1
         z = net.run(x, 0, head)  # (batch, projection)
         with torch.no_grad():
             received, previous = (model.run(x, 0, head) for model in (self.received, self.previous))
         cross_entropy = self.record_loss(F.cross_entropy(net.run(z, head), y))
-        return cross_entropy + self.weight * contrast(z, received, previous, self.options["temperature"])
+        return cross_entropy + self.options.weight * contrast(z, received, previous, self.options.temperature)
 
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """The update, and the model, which the client keeps."""
         up, state, numbers = super().end(net, visit)
-        return up, state | {PREVIOUS: net.views(net.layout.sizes)} if self.weight else state, numbers
+        return up, state | {PREVIOUS: net.views(net.layout.sizes)} if self.options.weight else state, numbers
 
     def prepare_score(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Load the model that a visit starts from."""

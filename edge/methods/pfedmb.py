@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from edge.methods.branched_layers import BranchWeights
-from edge.protocol.branches import ALPHA, branched_keys, mixing_flops, weighted_layers
+from edge.protocol.options.pfedmb import ALPHA, PFedMBOptions, branched_keys, mixing_flops, weighted_layers
 from edge.protocol.payload import MODEL, Payload, Vector, block_of
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step, VisitContext
@@ -35,17 +34,19 @@ PHASE = "branch weights"
 class PFedMBUpdate(ClientUpdate):
     """One visit under pFedMB; the client state is α, as it is trained."""
 
+    options: PFedMBOptions
+
     capturable = False
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: PFedMBOptions) -> None:
         super().__init__(options)
-        self.keeps = {"project": projected, "clip_renorm": renormalised}.get(options["alpha_param"])
+        self.keeps = {"project": projected, "clip_renorm": renormalised}.get(options.alpha_param)
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start from the received W and the client's own α."""
         self.layers = branched_keys(net.layout.sizes)
-        self.sent = weighted_layers(net.layout.sizes, self.options["shared_alpha"])
-        if self.options["shared_alpha"] and self.layers:
+        self.sent = weighted_layers(net.layout.sizes, self.options.shared_alpha)
+        if self.options.shared_alpha and self.layers:
             state = {**state, MODEL: self._spread(state.get(MODEL, {}))}
         super().begin(net, down, state, visit)
         ranges = [net.slices[layer.weights] for layer in self.layers.values()]
@@ -65,14 +66,14 @@ class PFedMBUpdate(ClientUpdate):
 
     def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """Phase A, unless it has no epoch, and phase B."""
-        epochs = self.options["alpha_epochs"]
+        epochs = self.options.alpha_epochs
         if self.layers and epochs != 0:
             self._train_alpha(net, self.visit.phase(PHASE, epochs), step, self.loss)
         self._train_weights(net, batches, step, self.loss)
 
     def adapt(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """Both phases, each with the epochs of the adaptation; or phase B alone."""
-        if self.layers and self.options["fine_tuning"] == "both" and self.options["alpha_epochs"] != 0:
+        if self.layers and self.options.fine_tuning == "both" and self.options.alpha_epochs != 0:
             self._train_alpha(net, self.visit.phase(PHASE, None), step, _cross_entropy)
         self._train_weights(net, batches, step, _cross_entropy)
 
@@ -95,7 +96,7 @@ class PFedMBUpdate(ClientUpdate):
 
     def _alpha_lr(self) -> float:
         """η_α of this visit, which follows the schedule of η_W."""
-        rate, visit = self.options["alpha_lr"], self.visit
+        rate, visit = self.options.alpha_lr, self.visit
         if rate is None:
             return visit.lr
         return float(rate) * visit.lr / visit.train.lr if visit.train.lr else float(rate)
@@ -103,7 +104,7 @@ class PFedMBUpdate(ClientUpdate):
     def _move(self, net: BlockModel, lr: float) -> None:
         """One step of SGD on α, and back onto the simplex where softmax does not keep it there."""
         slope = net.grad[self.places]  # (layers, B)
-        if self.options["shared_alpha"]:
+        if self.options.shared_alpha:
             slope = slope.sum(0, keepdim=True)
         moved = net.flat[self.places] - lr * slope
         net.flat[self.places] = moved if self.keeps is None else self.keeps(moved)

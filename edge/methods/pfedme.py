@@ -10,6 +10,7 @@ towards them as its parameters do, by ηλ (at most 1) after each minibatch.
 
 from __future__ import annotations
 
+from edge.protocol.options.pfedme import PFedMeOptions
 from edge.protocol.payload import BUFFERS, MODEL, Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step, VisitContext, mean
@@ -20,6 +21,8 @@ PERSONAL = "personal"
 
 class PFedMeUpdate(ClientUpdate):
     """One visit under pFedMe; the trained model is θ."""
+
+    options: PFedMeOptions
 
     capturable = True
     """w is scratch, and λ an option; w moves between steps, which are captured alone."""
@@ -33,16 +36,16 @@ class PFedMeUpdate(ClientUpdate):
 
     def correct(self, net: BlockModel) -> None:
         """Add λ(θ − w) to the gradient."""
-        net.grad.add_(self.pull.copy_(net.flat).sub_(self.w), alpha=self.options["lam"])
+        net.grad.add_(self.pull.copy_(net.flat).sub_(self.w), alpha=self.options.lam)
 
     def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """K steps of θ per minibatch, then one of w."""
-        part = self.options["lam"] * self.options["outer_lr"]
+        part = self.options.lam * self.options.outer_lr
         for x, y in batches():
-            if self.options["reset"]:
+            if self.options.reset:
                 net.flat.copy_(self.w)
                 net.buffers.copy_(self.w_statistics)
-            for _ in range(self.options["inner_steps"]):
+            for _ in range(self.options.inner_steps):
                 step(self.loss, x, y)
             # w − ηλ(w − θ); exactly w for 0, and exactly θ for 1
             self.w.lerp_(net.flat, part)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import torch
 
+from edge.protocol.options.scaffold import ScaffoldOptions
 from edge.protocol.payload import CONTROL, Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import GradientCorrection, VisitContext
@@ -23,6 +24,8 @@ from edge.training.client_update import GradientCorrection, VisitContext
 
 class ScaffoldCorrection(GradientCorrection):
     """Adds c − c_i to every gradient."""
+
+    options: ScaffoldOptions
 
     capturable = True
     """The added vector is scratch, and the same in every step of a visit."""
@@ -51,4 +54,4 @@ class ScaffoldCorrection(GradientCorrection):
             control = self.start.copy_(self.client_control)
         change = torch.sub(control, self.client_control, out=self.client_control)
         state = {CONTROL: net.views(self.keys, of=control)}
-        return {} if self.options["lean"] else {CONTROL: net.views(self.keys, of=change)}, state, {}
+        return {} if self.options.lean else {CONTROL: net.views(self.keys, of=change)}, state, {}

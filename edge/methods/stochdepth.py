@@ -13,14 +13,14 @@ An adaptation before an evaluation trains what is evaluated: the whole depth, wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
 
 from edge.models.layers import ResidualUnit, residual_units
-from edge.protocol.depth import DRAWS, keep_probabilities
+from edge.protocol.options.stochdepth import DRAWS, StochasticDepthOptions, keep_probabilities
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
@@ -28,7 +28,7 @@ from edge.training.client_update import Batches, ClientUpdate, Step, VisitContex
 
 
 def with_keep_probabilities(
-    blocks: list[Block], options: Mapping[str, Any], classes: int, width: int | None
+    blocks: list[Block], options: StochasticDepthOptions, classes: int, width: int | None
 ) -> list[Block]:
     """The same blocks; in evaluation mode their residual units scale their bodies."""
     units = residual_units(module for _, module in blocks)
@@ -37,12 +37,14 @@ def with_keep_probabilities(
     return blocks
 
 
-def _probabilities(units: Sequence[ResidualUnit], options: Mapping[str, Any]) -> Any:
-    return keep_probabilities(len(units), options["keep_last"], options["schedule"])
+def _probabilities(units: Sequence[ResidualUnit], options: StochasticDepthOptions) -> Any:
+    return keep_probabilities(len(units), options.keep_last, options.schedule)
 
 
 class StochasticDepthUpdate(ClientUpdate):
     """One visit with stochastic depth, without client state."""
+
+    options: StochasticDepthOptions
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Begin the stream of draws."""
@@ -79,7 +81,7 @@ class StochasticDepthUpdate(ClientUpdate):
 
     def _moving(self, net: BlockModel) -> list[str | slice] | None:
         """The ranges of the flat vectors that the step moves; None: all."""
-        if self.options["dropped"] == "decay" or not self.dropped:
+        if self.options.dropped == "decay" or not self.dropped:
             return None
         left_out = [self.ranges[place] for place in self.dropped]  # in the order of the flat vectors
         ends = [0, *(end for start, stop in left_out for end in (start, stop)), len(net.flat)]

@@ -30,6 +30,7 @@ from edge.profile.fit import Measurement, fit
 from edge.profile.references import REFERENCES, Reference
 from edge.protocol.config import CPU, ModelConfig, TrainConfig
 from edge.protocol.operations import KINDS
+from edge.protocol.options.base import Options
 from edge.protocol.payload import step_flops
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Loader, LocalBatches
@@ -145,7 +146,7 @@ def in_passes(makers: Sequence[Callable[[], TimedNetwork]], passes: int, steps: 
 
 def step_seconds(net: BlockModel, loader: Loader, train: TrainConfig, fewest: int) -> list[float]:
     """CPU seconds of each step of a visit, warm-up included, until there are `ENOUGH_SECONDS`."""
-    objective, step, taken = ClientUpdate({}), Sgd(net, train, train.lr), list[float]()
+    objective, step, taken = ClientUpdate(Options()), Sgd(net, train, train.lr), list[float]()
     start = time.process_time()
     for x, y in LocalBatches(loader, np.arange(EXAMPLES), train, (0, 0, 0))():
         step(objective.loss, x, y)

@@ -18,8 +18,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from edge.protocol.home import FilePath
 from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
+from edge.protocol.options.base import Options, joined
 from edge.protocol.payload import Layout
-from edge.protocol.plugins import PluginOptions
+from edge.protocol.plugins import PluginOptions, load
 from edge.protocol.portable import Instructions
 from edge.protocol.wire import Count
 
@@ -224,15 +225,6 @@ class TrainConfig(Section):
 
 
 @dataclass(frozen=True)
-class ComponentConfig(Section):
-    """A client side (objective or correction) by dotted name, with its options."""
-
-    component: str
-    """``module:Class``"""
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class ShippedFile(Section):
     """A file of a run that a remote worker can request (`edge.protocol.messages.FetchFile`)."""
 
@@ -257,12 +249,19 @@ class Job(Section):
     model: ModelConfig
     data: DataConfig
     train: TrainConfig
-    objective: ComponentConfig
+    objective: str
+    """The client side of the method's objective, ``module:Class``."""
     wrap_model: str | None = None
     """``module:function`` that makes the method's blocks of the model's (`edge.training.blocks.wrapped`)."""
     variants: tuple[tuple[float, float], ...] = ()
     """(factor on the width, factor on the images' height) of the models whose FLOPs are counted beside the model's."""
-    corrections: tuple[ComponentConfig, ...] = ()
+    corrections: tuple[str, ...] = ()
+    """The client sides of its corrections, ``module:Class``."""
+    options_types: tuple[str, ...] = (f"{Options.__module__}:{Options.__qualname__}",)
+    """The classes of the options of the objective and of its corrections, ``module:Class``."""
+    options_values: dict[str, Any] = field(default_factory=dict)
+    is_measured: bool = False
+    """Whether a visit uploads the local model whole, and nothing else (`edge.training.measured_visit`)."""
     up: tuple[str, ...] = ()
     """Keys of slot ``model`` that a client sends."""
     kept_blocks: tuple[str, ...] = ()
@@ -308,6 +307,11 @@ class Job(Section):
     worker_slot: int = 0
     """This worker's place among ``workers``, 0, 1 ..; the one that replaces it takes it over."""
     workers: int = 1
+
+    @cached_property
+    def options(self) -> Options:
+        """The options of the method, for its client sides. ValueError if a class cannot be loaded, or refuses them."""
+        return joined(map(load, self.options_types)).model_validate(self.options_values)
 
     def scored(self, test_count: int) -> int:
         """How many of the global test set's examples a score uses."""

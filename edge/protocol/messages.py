@@ -62,8 +62,6 @@ and on the client's validation examples (``validation/accuracy``)."""
 BEFORE_ACCURACY, VALIDATION_ACCURACY = f"{BEFORE}{SUBVALUE}{ACCURACY}", f"{VALIDATION}{SUBVALUE}{ACCURACY}"
 LOCAL_MODEL = "local model"
 """The slot of a whole local model that is measured (`edge.training.measured_visit`)."""
-OWN_COMPONENT = "own component"
-"""The option of that client side which names the method's."""
 
 MAX_SECONDS = 1e8
 """Three years over one task."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -17,6 +17,7 @@ from edge.models.layers import take_places_first
 from edge.models.registry import ModelRow, model
 from edge.models.user_module import make_module, stages_of
 from edge.protocol.config import ModelConfig
+from edge.protocol.options.base import Options
 from edge.protocol.plugins import error_text
 
 Block = tuple[str, nn.Module]
@@ -64,9 +65,7 @@ def _check_names(row: ModelRow, names: Sequence[str]) -> None:
         )
 
 
-def method_blocks(
-    config: ModelConfig, classes: int, inputs: int, wrapper: tuple[str, Mapping[str, Any]] | None
-) -> list[Block]:
+def method_blocks(config: ModelConfig, classes: int, inputs: int, wrapper: tuple[str, Options] | None) -> list[Block]:
     """The blocks of a model as a method changes it; ``wrapper``: its ``wrap_model`` and options, if it has one.
 
     ValueError as of `build` and `wrapped`, and, naming the model, for one that the method does not take.
@@ -83,9 +82,7 @@ def method_blocks(
         raise
 
 
-def wrapped(
-    blocks: list[Block], wrapper: str, options: Mapping[str, Any], classes: int, width: int | None
-) -> list[Block]:
+def wrapped(blocks: list[Block], wrapper: str, options: Options, classes: int, width: int | None) -> list[Block]:
     """The blocks that a method's ``wrap_model`` (``module:function``) makes of a model's.
 
     ValueError if it names a block twice, or leaves none.

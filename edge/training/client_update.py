@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from torch.nn import functional as F
 from edge.protocol.config import TrainConfig, TrainingPlan
 from edge.protocol.logged import NumberLog
 from edge.protocol.messages import Choice
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import BlockModel
@@ -131,7 +132,9 @@ class ClientUpdate(NumberLog):
     capturable: ClassVar[bool] = True
     """Not inherited: the steps of a class that does not set it are not captured."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    options: Options
+
+    def __init__(self, options: Options) -> None:
         self.options = options
         self.losses: list[Tensor] = []
 
@@ -223,7 +226,9 @@ class GradientCorrection(NumberLog):
     """Set by ``begin``: a vector (classes,) that is added to the logits of every path in training losses, and of no
     evaluation. For a ``capturable`` correction, its address must be fixed (`BlockModel.logit_scratch`)."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    options: Options
+
+    def __init__(self, options: Options) -> None:
         self.options = options
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import nn
 from edge.data.registry import DataSet
 from edge.models.registry import model
 from edge.protocol.config import ModelConfig
+from edge.protocol.options.base import Options
 from edge.protocol.payload import Layout
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
@@ -57,7 +57,7 @@ class CountedModel:
 def count_model(
     config: ModelConfig,
     dataset: DataSet,
-    wrapper: tuple[str, Mapping[str, Any]] | None = None,
+    wrapper: tuple[str, Options] | None = None,
     variants: Sequence[tuple[float, float]] = (),
 ) -> CountedModel:
     """Count a model on the images of a data set, none of which is read.

@@ -11,7 +11,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +29,7 @@ from edge.models.registry import model
 from edge.models.user_module import check_chain, make_module
 from edge.protocol.config import Job, ModelConfig
 from edge.protocol.operations import KINDS
+from edge.protocol.options.base import Options
 from edge.protocol.payload import (
     FORWARD,
     INNER_GRADIENT,
@@ -281,7 +282,7 @@ def cached_counts(
     make: Callable[[], list[Block]],
     dataset: DataSet,
     cache: Path,
-    wrapper: tuple[str, Mapping[str, Any]] | None = None,
+    wrapper: tuple[str, Options] | None = None,
 ) -> ModelCounts:
     """The counts of a model, which are kept in `cached_path`."""
     path = cached_path(config, dataset, cache, wrapper)
@@ -304,7 +305,7 @@ def cached_path(
     config: ModelConfig,
     dataset: DataSet,
     cache: Path,
-    wrapper: tuple[str, Mapping[str, Any]] | None = None,
+    wrapper: tuple[str, Options] | None = None,
     more: Sequence[Any] = (),
 ) -> Path:
     """The file of counts of a model on a data set.
@@ -328,7 +329,7 @@ def cached_path(
     if wrapper is not None:
         function, options = wrapper
         module = importlib.import_module(function.partition(":")[0])
-        facts += [function, dict(options), _sources(module, module.__name__.partition(".")[0])]
+        facts += [function, options.model_dump(), _sources(module, module.__name__.partition(".")[0])]
     name = hashlib.sha256(json.dumps([*facts, *more]).encode()).hexdigest()[:32]
     return cache / "flops" / "v6" / f"{name}.json"
 

@@ -6,11 +6,9 @@ Nothing is measured here: FLOPs and activations are counted on tensors without m
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +17,7 @@ from edge.data.atomic_cache import text_once
 from edge.data.registry import DataSet
 from edge.models.registry import model
 from edge.protocol.config import Job, ModelConfig, ModelProfile
+from edge.protocol.options.base import Options
 from edge.protocol.payload import PASS_TYPES, Layout, Payload
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
@@ -43,9 +42,9 @@ class JobModel:
         return method_blocks(config or self.job.model, self.dataset.classes, self.dataset.inputs, self._wrapper)
 
     @property
-    def _wrapper(self) -> tuple[str, Mapping[str, Any]] | None:
+    def _wrapper(self) -> tuple[str, Options] | None:
         """The method's ``wrap_model`` and its options."""
-        return None if self.job.wrap_model is None else (self.job.wrap_model, self.job.objective.options)
+        return None if self.job.wrap_model is None else (self.job.wrap_model, self.job.options)
 
     def made(self, device: torch.device) -> BlockModel:
         """The model, initialised from the job's seed; ValueError for one that is too large for any worker."""

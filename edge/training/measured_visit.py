@@ -5,25 +5,20 @@ It trains exactly as the method's own client side, whatever that uploads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from torch import Tensor
 
-from edge.protocol.messages import LOCAL_MODEL, OWN_COMPONENT
+from edge.protocol.messages import LOCAL_MODEL
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
-from edge.training.blocks import load_dotted
 from edge.training.client_update import Batches, ClientUpdate, Step, VisitContext
 
 
 class MeasuredVisit(ClientUpdate):
-    """The client side that the option `OWN_COMPONENT` names, made with the other options, up to the end of training."""
+    """The method's client side up to the end of training."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        super().__init__(options)
-        own = {name: value for name, value in options.items() if name != OWN_COMPONENT}
-        self.own: ClientUpdate = load_dotted(options[OWN_COMPONENT])(own)
+    def __init__(self, own: ClientUpdate) -> None:
+        super().__init__(own.options)
+        self.own = own
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """As the method's."""

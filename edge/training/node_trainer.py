@@ -8,10 +8,10 @@ from edge.training.trainer import LocalTrainer
 
 
 class NodeTrainer(LocalTrainer):
-    """A trainer that cannot be made without the client sides of its job, so that the machine leaves before it works."""
+    """A trainer that cannot be made without the modules of its method, so that the machine leaves before it works."""
 
     def __init__(self, job: Job) -> None:
         """ImportError for a module that is missing."""
         super().__init__(job)
-        for client_side in (job.objective, *job.corrections):
-            load_dotted(client_side.component)
+        for name in (job.objective, *job.corrections, *job.options_types):
+            load_dotted(name)

@@ -2,9 +2,10 @@
 
 Yu et al., Slimmable Neural Networks, ICLR 2019, https://arxiv.org/abs/1812.08928, in the form of GradAug and FedAlign.
 
-Within `slimmed`, a layer uses its first channels: as many outputs as the width says (`edge.protocol.slim.channels`),
-and as many inputs as it is given. So the first layer takes all inputs; the last one keeps all outputs. Elsewhere, a
-layer is torch's to the bit, and its parameters, buffers and their names are the same.
+Within `slimmed`, a layer uses its first channels: as many outputs as the width says
+(`edge.protocol.options.gradaug.channels`), and as many inputs as it is given. So the first layer takes all inputs; the
+last one keeps all outputs. Elsewhere, a layer is torch's to the bit, and its parameters, buffers and their names are
+the same.
 
 BatchNorm at a width, also of 1, normalises with the statistics of the batch and the first numbers of its shared affine
 parameters; it neither uses nor changes running statistics, which are those of the full width. A single number per
@@ -14,7 +15,7 @@ channel becomes 0. GroupNorm has as many groups as divide both its own groups an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,8 +29,8 @@ from torch.nn import functional as F
 from edge.data.registry import DataSet
 from edge.models.layers import FEW
 from edge.models.squeezenet import Fire
+from edge.protocol.options.gradaug import channels
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, WEIGHT_GRADIENT
-from edge.protocol.slim import channels
 from edge.training.blocks import Block
 from edge.training.describe import EXAMPLES, Flops
 
@@ -122,13 +123,13 @@ SLIMMABLE: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def slimmable(blocks: list[Block], options: Mapping[str, Any], classes: int, width: int | None) -> list[Block]:
+def slimmable(blocks: list[Block], options: Any, classes: int, width: int | None) -> list[Block]:
     """The blocks with slimmable layers in place of torch's, and the same parameters: a ``wrap_model``.
 
     ``options``: ``multiple``, of which channels in use are a multiple. ValueError for a model with other layers that
     have weights, or in which a layer takes channels of two others side by side.
     """
-    shared = LayerWidth(options["multiple"])
+    shared = LayerWidth(options.multiple)
     layers = [layer for _, module in blocks for layer in module.modules()]
     for layer in layers:
         _check(layer)

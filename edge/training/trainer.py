@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from edge.data.decoded_cache import found_row, open_data
 from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split
 from edge.protocol import client_state
-from edge.protocol.config import ComponentConfig, EvalSplit, Job, ModelProfile, TrainConfig
+from edge.protocol.config import EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, Payload
@@ -35,6 +34,7 @@ from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCo
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
 from edge.training.describe import check_module, check_single_examples
 from edge.training.job_model import JobModel
+from edge.training.measured_visit import MeasuredVisit
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.metrics.metric import ModelInputs
 from edge.training.sgd import Sgd
@@ -115,9 +115,9 @@ class LocalTrainer:
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
         _ = self.metrics  # so that a user's own that cannot be loaded is refused before the first round
-        _checked_client_side(self.job.objective, ClientUpdate)
+        self._check_client_side(self.job.objective, ClientUpdate)
         for correction in self.job.corrections:
-            _checked_client_side(correction, GradientCorrection)
+            self._check_client_side(correction, GradientCorrection)
         net = self.net
         check_module(self.job.model, self.dataset)
         description, draws = self.model.profile(net.layout), partial(self.model.initial, net)
@@ -125,8 +125,20 @@ class LocalTrainer:
             return description, draws(0)
         description = self._with_data(description)
         check_single_examples(self.model.blocks, self.dataset, self.job, description.samples)
-        objective: ClientUpdate = _client_side(self.job.objective)
-        return description, objective.choose_initial(net, draws, self._local_examples)
+        return description, self._objective().choose_initial(net, draws, self._local_examples)
+
+    def _check_client_side(self, name: str, kind: type) -> None:
+        """ValueError that names the key, for a client side that no visit could use."""
+        try:
+            made = load_dotted(name)(self.job.options)
+        except Exception as error:  # a user's client side may raise anything
+            raise ValueError(f"method: cannot make the client side {name!r}: {error_text(error)}") from error
+        if not isinstance(made, kind):
+            raise ValueError(f"method: the client side {name!r} is no {kind.__name__}")
+
+    def _objective(self) -> ClientUpdate:
+        own: ClientUpdate = load_dotted(self.job.objective)(self.job.options)
+        return MeasuredVisit(own) if self.job.is_measured else own
 
     def _local_examples(self) -> Iterator[Batches]:
         """The training examples of each client that has any."""
@@ -157,8 +169,8 @@ class LocalTrainer:
         net, job = self.net, self.job
         self._allow_tf32(job.train.precision == "tf32")
         visit = self._visit(task)
-        objective: ClientUpdate = _client_side(job.objective)
-        corrections: list[GradientCorrection] = [_client_side(config) for config in job.corrections]
+        objective = self._objective()
+        corrections: list[GradientCorrection] = [load_dotted(name)(job.options) for name in job.corrections]
         state = self._client_state(state_in)
         net.executed[:], net.further_flops = 0, 0.0
         net.train_only()
@@ -259,7 +271,7 @@ class LocalTrainer:
 
         Returns its values before the adaptation, if the job asks for them.
         """
-        objective: ClientUpdate = _client_side(self.job.objective)
+        objective = self._objective()
         visit = self._visit(task)
         if self.job.adapt_epochs and self.job.adapt_lr is not None:
             visit = replace(visit, lr=self.job.adapt_lr)
@@ -325,21 +337,6 @@ class LocalTrainer:
     def _all_train(self) -> Indices:
         """Indices of all examples that clients train on, in ascending order."""
         return np.sort(np.concatenate(self.client_indices.train))
-
-
-def _client_side(config: ComponentConfig) -> Any:
-    return load_dotted(config.component)(config.options)
-
-
-def _checked_client_side(config: ComponentConfig, kind: type) -> None:
-    """ValueError that names the key, for a client side that no visit could use."""
-    try:
-        made = _client_side(config)
-    except Exception as error:  # a user's client side may raise anything
-        reason = error_text(error)
-        raise ValueError(f"method: cannot make the client side {config.component!r}: {reason}") from error
-    if not isinstance(made, kind):
-        raise ValueError(f"method: the client side {config.component!r} is no {kind.__name__}")
 
 
 def _sizes(clients: Sequence[Indices]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -307,7 +307,7 @@ def _form(value: Any, is_definition: bool = False) -> Any:
             return value.__qualname__
         own = {name: each for name, each in vars(value).items() if not name.startswith("_abc")}
         return {name: _form(each) for name, each in own.items() if name[:2] != "__" or isinstance(each, FunctionType)}
-    if is_row(value):
+    if is_dataclass(value):  # a row, or a part of one
         return {field.name: _form(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, staticmethod | classmethod):
         return _form(value.__func__)

@@ -164,7 +164,7 @@ def _row_of(key: str, value: Any) -> str:
         dotted=repr(dotted(value)) if "{dotted}" in pattern else "",
         per_example=kind == "MetricRow" and "edge.training.metrics" in value.measure_model.__module__,
     )
-    options = f"{_SPEC} import Options" if module == _SPEC else "edge.protocol.plugins import PluginOptions"
+    options = f"edge.protocol.{'options.base import Options' if module == _SPEC else 'plugins import PluginOptions'}"
     imports = [f"from {module} import {kind} as _Row", *([f"from {options} as _Options"] if "_Options" in text else [])]
     return f"{closure.module(name, *imports, f'ROW = {text}')}:ROW"
 

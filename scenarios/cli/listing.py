@@ -79,17 +79,17 @@ def _method(spec: ObjectiveSpec | CorrectionSpec, name: str) -> Row:
         "options": options(spec.options),
     }
     if isinstance(spec, CorrectionSpec):
-        limit = "" if spec.needs_full_model(spec.options()) is None else " that sends the whole model"
+        limit = "" if spec.refusals.partial_models(spec.options()) is None else " that sends the whole model"
         return row | {"joins": f"any objective{limit}, as in fedmlb+{name}", "weights": None}
     return row | {"joins": None, "weights": spec.weights}
 
 
 def _client_state(spec: ObjectiveSpec | CorrectionSpec) -> str:
     """The vectors that a client keeps from one visit to the next, in words."""
-    parts = ["vectors of its own"] if spec.has_client_state else []
-    sends_all = isinstance(spec, ObjectiveSpec) and spec.down(spec.options()) == EVERYTHING
-    if isinstance(spec, ObjectiveSpec) and not (spec.kept_blocks is keys_not_downloaded and sends_all):
-        parts.append((inspect.getdoc(spec.kept_blocks) or "").split("\n")[0])
+    parts = ["vectors of its own"] if spec.client_state is not None else []
+    sends_all = isinstance(spec, ObjectiveSpec) and spec.traffic.down(spec.options()) == EVERYTHING
+    if isinstance(spec, ObjectiveSpec) and not (spec.traffic.kept_blocks is keys_not_downloaded and sends_all):
+        parts.append((inspect.getdoc(spec.traffic.kept_blocks) or "").split("\n")[0])
     return "; ".join(parts) or "nothing"
 
 

@@ -17,13 +17,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import Options
 from coordinator.rounds.policy import RoundPolicy
 from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
 from edge.protocol.config import TrainConfig
+from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions
 from edge.training.metrics.registry import metric_rows
 from scenarios.config import number_checks, plugin_errors, quantities, search_path, validation
@@ -312,9 +312,8 @@ def _check_together(
     valid("method_options", lambda: method.check(options, blocks))
     valid("method", lambda: method.check_corrections(options))
     if scenario.rounds.is_asynchronous:
-        valid("rounds.policy", lambda: method.check_asynchronous(options))
-        if scenario.rounds.updates_per_step == 1:
-            valid("rounds.policy", lambda: method.check_single_updates(options))
+        single_updates = scenario.rounds.updates_per_step == 1
+        valid("rounds.policy", lambda: method.check_asynchronous(options, single_updates))
     valid("data.partition", lambda: check_partition(scenario.data, data))
     valid("data.validation", lambda: validation.check_validation(method, options, scenario))
     valid("data.partition.kind", lambda: validation.check_own_examples(method, scenario))
@@ -342,7 +341,7 @@ def _with_validation(scenario: Scenario, raw: Mapping[str, Any], method: Method)
     given = raw.get("data")
     if isinstance(given, Mapping) and "validation" in given:
         return scenario
-    data = replace(scenario.data, validation=method.objective.validation)
+    data = replace(scenario.data, validation=method.objective.evaluation.validation)
     return scenario.model_copy(update={"data": data})
 
 

@@ -9,7 +9,6 @@ from typing import Literal
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, server_optimizer
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import Options
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
 from costmodel.config import AccessLinks
@@ -19,6 +18,7 @@ from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
 from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
+from edge.protocol.options.base import Options
 from edge.protocol.payload import BlockShape, Layout
 from edge.protocol.plugins import is_own
 from edge.protocol.portable import PORTABLE
@@ -39,11 +39,12 @@ def check_server(name: str, method: Method) -> None:
         server_optimizer(name)
     except ValueError as error:
         raise ValueError(f"server: {error}") from error.__cause__
-    if not method.objective.contacts_server and name != "plain":
+    if not method.objective.traffic.contacts_server and name != "plain":
         raise ValueError(f'server = "{name}": {method.name} sends no update to the server; choose "plain"')
     for part in method.parts:
-        if part.server_optimizers is not None and name not in part.server_optimizers:
-            admitted = ", ".join(f'"{optimizer}"' for optimizer in part.server_optimizers)
+        admits = part.refusals.server_optimizers
+        if admits is not None and name not in admits:
+            admitted = ", ".join(f'"{optimizer}"' for optimizer in admits)
             raise ValueError(f'server = "{name}": {part.name} makes its own server step and admits only {admitted}')
 
 
@@ -101,7 +102,7 @@ def check_selection(rounds: RoundPolicy) -> None:
 
 def check_selected(method: Method, rounds: RoundPolicy) -> None:
     """Check that the selector needs no reports of clients that send none."""
-    if not method.objective.contacts_server and rounds.selection != "uniform":
+    if not method.objective.traffic.contacts_server and rounds.selection != "uniform":
         raise ValueError(
             f'rounds.selection = "{rounds.selection}": clients of {method.name} report nothing to select them by; '
             'choose "uniform"'
@@ -143,7 +144,7 @@ def check_schedule(train: TrainConfig, rounds: int) -> None:
 
 def evaluated(method: Method, scenario: Scenario) -> Literal["global", "clients", "both"]:
     """Which models are evaluated: as ``eval.on`` says, by default as the method's spec does."""
-    return scenario.eval.on or method.objective.evaluated
+    return scenario.eval.on or method.objective.evaluation.on
 
 
 def check_metrics(scenario: Scenario) -> None:
@@ -165,14 +166,14 @@ def check_metric_options(config: EvalSection) -> None:
 
 def check_global_model(method: Method, scenario: Scenario) -> None:
     """Check that there is a global model, if that is evaluated."""
-    if scenario.eval.on in ("global", "both") and not method.objective.has_global_model:
+    if scenario.eval.on in ("global", "both") and not method.objective.evaluation.has_global_model:
         raise ValueError(f'eval.on = "{scenario.eval.on}": {method.name} has no global model; choose "clients"')
 
 
 def check_validation(method: Method, options: Options, scenario: Scenario) -> None:
     """Check that there are validation examples, if the method needs them."""
-    wanted = method.objective.validation
-    if wanted and method.objective.uses_validation(options) and not scenario.data.validation:
+    wanted = method.objective.evaluation.validation
+    if wanted and method.objective.evaluation.uses_validation(options) and not scenario.data.validation:
         raise ValueError(
             f"data.validation = 0: {method.name} needs validation examples of each client; choose such as {wanted:g}, "
             "which is its default"
@@ -296,7 +297,7 @@ def check_shapes(architecture: ModelRow, data: DataSet) -> None:
 
 def check_kind(method: Method, data: DataSet) -> None:
     """Check that the method takes the data set's kind of examples."""
-    takes = method.objective.kinds
+    takes = method.objective.refusals.kinds
     if takes and data.kind not in takes:
         named = " or ".join(KINDS_OF_EXAMPLES[kind] for kind in KINDS_OF_EXAMPLES if kind in takes)
         raise ValueError(
@@ -363,5 +364,5 @@ def named_blocks(method: Method, options: Options, architecture: ModelRow, scena
     """A layout with the names of the blocks as the method has them; its sizes are placeholders."""
     blocks, stages = architecture.block_count(scenario.model.blocks), scenario.model.blocks == "stages"
     names = architecture.blocks if stages else tuple(f"b{number + 1}" for number in range(blocks))
-    names = method.objective.wrapped_blocks(names, options)
+    names = method.objective.model.wrapped_blocks(names, options)
     return Layout(tuple(BlockShape(name, 1) for name in names))

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from coordinator.methods.compute import ComputeContext, Variant
 from coordinator.methods.registry import Method, resolve
-from coordinator.methods.spec import Options
 from edge.data.registry import dataset
 from edge.protocol.config import ModelConfig, TrainConfig
+from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD
 from edge.training.count_model import CountedModel, PassCosts, count_model
 
@@ -53,16 +53,14 @@ def of_row(name: str, overrides: Sequence[str], model: str, data: str, models: i
     given = (override.partition("=") for override in overrides if override.startswith(OPTION))
     options = method.options.model_validate({key.removeprefix(OPTION): json.loads(value) for key, _, value in given})
     spec = method.objective
-    wrapper = spec.wrap_model(options)
-    given_wrapper = None if wrapper is None else (wrapper, json.dumps(method.options_of(options, spec)))
-    return account(method, options, _counted(model, data, given_wrapper, spec.variants(options)), models)
+    wrapper = spec.model.wrap_model(options)
+    given_wrapper = None if wrapper is None else (wrapper, options)
+    return account(method, options, _counted(model, data, given_wrapper, spec.costs.variants(options)), models)
 
 
 @cache
-def _counted(model: str, data: str, wrapper: tuple[str, str] | None, variants: tuple[Variant, ...]) -> CountedModel:
-    """``wrapper``: with its options as JSON."""
-    made = None if wrapper is None else (wrapper[0], json.loads(wrapper[1]))
-    return count_model(ModelConfig(model), dataset(data), made, variants)
+def _counted(model: str, data: str, wrapper: tuple[str, Options] | None, variants: tuple[Variant, ...]) -> CountedModel:
+    return count_model(ModelConfig(model), dataset(data), wrapper, variants)
 
 
 def account(method: Method, options: Options, counted: CountedModel, models: int) -> MethodAccount:
@@ -105,7 +103,7 @@ def _flops(method: Method, options: Options, counted: CountedModel, read: Callab
     visits: list[float] = []
     for client in range(VISITS):
         context = _context(method, options, counted, read, client)
-        compute = method.objective.compute(context)
+        compute = method.objective.costs.compute(context)
         passes = compute.passes / context.samples
         if read is _forward:  # passes of other models run through all blocks, as the paper counts them
             most = passes.max(axis=0)
@@ -123,7 +121,7 @@ def _context(
     return ComputeContext(
         counted.layout,
         options,
-        dict.fromkeys(spec.choices, len(counted.layout) - 1),
+        dict.fromkeys(spec.traffic.choices, len(counted.layout) - 1),
         TRAIN,
         TRAIN.plan(STEPS * TRAIN.batch),
         samples=STEPS * TRAIN.batch,

@@ -141,7 +141,7 @@ class LiveTable(RunObserver):
         run.started, run.rounds_max = time.monotonic(), loaded.scenario.rounds.max
         stop, budget = loaded.scenario.stop, loaded.scenario.budget
         run.may_end_sooner = (stop, budget) != (StopSection(), RunLimits())
-        run.column = loaded.method.objective.progress
+        run.column = loaded.method.objective.records.progress
         run.values = [] if run.column is None else run.column.values(loaded.blocks)
         self._line(f"{loaded.name}: {run.name}, run folder {folder}{self._rest()}")
 

@@ -45,7 +45,7 @@ def _figure_of(run: RecordedRun) -> tuple[str | None, MethodFigure | MethodMap |
         spec = resolve(run.method).objective
     except ValueError:
         return None, None
-    return None if spec.table is None else spec.table.name, spec.figure
+    return None if spec.records.table is None else spec.records.table.name, spec.records.figure
 
 
 def draw(table: str, figure: MethodFigure | MethodMap, shown: ShownRuns) -> Figure | None:

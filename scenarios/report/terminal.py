@@ -21,6 +21,7 @@ from scenarios.report.narrow import column_groups, fitting, widths
 from scenarios.report.tables import Table
 from scenarios.run import own_method, time_basis
 from scenarios.run.progress import percent, to_target
+from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import read_scenario
 from scenarios.run.visits import counted
 

@@ -39,7 +39,7 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_speed import Operations
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
-from edge.protocol.config import CPU, ComponentConfig, Job, ModelProfile
+from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import BUFFERS, Layout, Payload, step_flops
@@ -170,7 +170,7 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
     unit_flops: PassFlops = ()
     if profile is not None:
         down, up = travels(loaded, profile.layout)
-        kept_blocks = method.objective.kept_blocks(profile.layout, down, loaded.options)
+        kept_blocks = method.objective.traffic.kept_blocks(profile.layout, down, loaded.options)
         flops, unit_flops = _rows(profile.flops), _rows(profile.unit_flops)
     return Job(
         run_id=initial_hash(identity(loaded), "")[: 2 * RUN_ID_BYTES],
@@ -181,15 +181,17 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         # With the paths of this machine's user, since workers may be another's.
         data=replace(scenario.data, root=root, partition=replace(scenario.data.partition, file=file)),
         train=scenario.train,
-        objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
-        wrap_model=method.objective.wrap_model(loaded.options),
-        variants=method.objective.variants(loaded.options),
-        corrections=tuple(ComponentConfig(c.client, method.options_of(loaded.options, c)) for c in method.corrections),
+        objective=method.objective.client,
+        wrap_model=method.objective.model.wrap_model(loaded.options),
+        variants=method.objective.costs.variants(loaded.options),
+        corrections=tuple(correction.client for correction in method.corrections),
+        options_types=tuple(f"{kind.__module__}:{kind.__qualname__}" for kind in (p.options for p in method.parts)),
+        options_values=loaded.options.model_dump(),
         up=up,
         kept_blocks=kept_blocks,
         reports=method.reports,
-        by_layer=method.objective.by_layer(loaded.options),
-        initial_models=method.objective.initial_models(loaded.options),
+        by_layer=method.objective.traffic.by_layer(loaded.options),
+        initial_models=method.objective.model.initial_models(loaded.options),
         eval_batch=scenario.eval.batch,
         eval_subset=scenario.eval.subset,
         eval_drop_last=scenario.eval.drop_last,
@@ -212,7 +214,7 @@ def _rows(flops: NDArray[np.float64]) -> PassFlops:
 def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(downloaded blocks, uploaded blocks). ScenarioError names the key."""
     foreseen = named_blocks(loaded.method, loaded.options, loaded.model, loaded.scenario).names
-    if loaded.method.objective.wrap_model(loaded.options) is not None and layout.names != foreseen:
+    if loaded.method.objective.model.wrap_model(loaded.options) is not None and layout.names != foreseen:
         raise ScenarioError(
             f"{loaded.name}: method = {loaded.method.name!r}: its model has the blocks {', '.join(layout.names)}, but "
             f"wrapped_blocks of its spec foresees {', '.join(foreseen)}"
@@ -269,7 +271,7 @@ def fleet_notes(loaded: Loaded) -> list[str]:
 
 def method_notes(loaded: Loaded, description: ModelProfile) -> list[str]:
     """What the method says of the described model, if anything."""
-    note = loaded.method.objective.note(description, loaded.options)
+    note = loaded.method.objective.records.note(description, loaded.options)
     return [] if note is None else [f"method = {loaded.method.name!r}: {note}"]
 
 
@@ -324,17 +326,17 @@ def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, fl
     context = ComputeContext(
         layout=description.layout,
         options=loaded.options,
-        choice=dict.fromkeys(spec.choices, blocks - 1),
+        choice=dict.fromkeys(spec.traffic.choices, blocks - 1),
         train=train,
         plan=train.plan(train.batch),
         samples=train.batch,
         flops=description.flops,
         seed=loaded.scenario.seed,
-        variants=dict(zip(spec.variants(loaded.options), description.variant_flops, strict=True)),
+        variants=dict(zip(spec.costs.variants(loaded.options), description.variant_flops, strict=True)),
         outputs=description.outputs,
         unit_flops=description.unit_flops,
     )
-    compute = spec.compute(context)
+    compute = spec.costs.compute(context)
     try:
         compute.check(description.flops)
     except ValueError as error:
@@ -354,7 +356,7 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
     setup = ServerContext(
         layout=description.layout,
         initial=initial,
-        options=method.options_of(loaded.options, method.objective),
+        options=loaded.options,
         weights=scenario.aggregate.weights,
         down=down,
         up=up,
@@ -367,11 +369,7 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
         train=scenario.train,
         store=ClientVectors(folder),
     )
-    parts = [
-        correction.server(replace(setup, options=method.options_of(loaded.options, correction)))
-        for correction in method.corrections
-        if correction.server
-    ]
+    parts = [correction.server(setup) for correction in method.corrections if correction.server]
     server_side = method.objective.server(setup, parts)
     server_side.store.expected = server_side.store_shapes()
     return server_side
@@ -434,6 +432,6 @@ def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_
     """A bound of the bytes of one message of a worker, all of its parts together."""
     model = description.layout.nbytes()
     up = codec.update_nbytes(job.run_id, job.reports, server_side.up_shapes())
-    parts_with_state = sum(part.has_client_state for part in loaded.method.parts)
+    parts_with_state = sum(part.client_state is not None for part in loaded.method.parts)
     state = description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state
     return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four

@@ -40,7 +40,7 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
     compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
     return EvaluationScope(
         on=on,
-        round=loaded.method.objective.evaluated if on == "both" else on,
+        round=loaded.method.objective.evaluation.on if on == "both" else on,
         split=config.split,
         metrics=frozenset(row.name for row in metric_rows(config.metrics)),
         keeps_values=config.keeps_values,
@@ -78,7 +78,7 @@ def values_over_clients(
 def check_validation(loaded: Loaded, description: ModelProfile) -> None:
     """ScenarioError, naming the key, if validation is used and a client that trains has no validation examples."""
     config, objective = loaded.scenario.eval, loaded.method.objective
-    by_method = objective.validation > 0 and objective.uses_validation(loaded.options)
+    by_method = objective.evaluation.validation > 0 and objective.evaluation.uses_validation(loaded.options)
     on_clients = evaluated(loaded.method, loaded.scenario) != "global"
     if not (by_method or (on_clients and "validation" in (config.split, config.select))):
         return

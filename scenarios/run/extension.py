@@ -77,7 +77,7 @@ def extend(loaded: Loaded, folder: Path, overrides: Mapping[str, Any]) -> Loaded
         if new.scenario.train.lr_rounds != before_rounds:
             began = {"train": {"lr_rounds": before_rounds}, **began}
         new = replace(new, began=began)
-        with contextlib.closing(Ledger(recorded.ledger, None, loaded.method.objective.table)) as ledger:
+        with contextlib.closing(Ledger(recorded.ledger, None, loaded.method.objective.records.table)) as ledger:
             rows = ledger.rounds()
             ended = recorded.summary  # none if it was killed before it wrote one
             ended_by = ledger.stopped_by(rows[-1].round) if ended is None else str(ended["stopped_by"])

@@ -37,7 +37,7 @@ class OwnMethod:
 
 def has_nominal_period(spec: ObjectiveSpec) -> bool:
     """Whether the method's paper counts bytes otherwise than messages hold, as FedBR's does."""
-    return spec.nominal_period(spec.options()) is not None
+    return spec.costs.nominal_period(spec.options()) is not None
 
 
 def shows_nominal(methods: Iterable[str]) -> bool:
@@ -56,9 +56,9 @@ def record(method: Method) -> dict[str, Any]:
     spec = method.objective
     own = OwnMethod(
         has_nominal_period(spec),
-        None if spec.table is None else spec.table.name,
-        spec.figure if isinstance(spec.figure, MethodFigure) else None,
-        spec.figure if isinstance(spec.figure, MethodMap) else None,
+        None if spec.records.table is None else spec.records.table.name,
+        spec.records.figure if isinstance(spec.records.figure, MethodFigure) else None,
+        spec.records.figure if isinstance(spec.records.figure, MethodMap) else None,
     )
     return {KEY: asdict(own)}
 

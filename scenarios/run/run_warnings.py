@@ -61,7 +61,7 @@ def foreseen(loaded: Loaded, description: ModelProfile, device: str) -> list[str
             "command fedbr limits NumPy, too"
         )
     asked, (down, up) = loaded.scenario.travels, builder.travels(loaded, description.layout)
-    if not loaded.method.objective.contacts_server:
+    if not loaded.method.objective.traffic.contacts_server:
         return warnings
     if not down and not up and (asked.down or asked.up):
         none = "no block is downloaded or uploaded, so that clients train on their own, as method = local"

@@ -200,7 +200,7 @@ class _Maker:
                 keep_content(loaded.dataset.content, cache_folder(), folder / ARRAYS)
             here = environment(loaded, profile, self.host, refused, stop_at_target, kept)
             here.write(folder)
-        path, genesis, table = folder / LEDGER, chain if before is None else None, loaded.method.objective.table
+        path, genesis, table = folder / LEDGER, chain if before is None else None, loaded.method.objective.records.table
         with contextlib.closing(Ledger(path, genesis, table, loaded.scenario.checkpoints, self.held.check)) as ledger:
             self.held.keep(path)
             if ledger.genesis != chain:

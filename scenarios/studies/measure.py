@@ -36,10 +36,10 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, ReplyValidator, TaskGroup
 from costmodel.clock import Clock
-from edge.protocol.config import ComponentConfig, Job, ModelProfile
+from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import opened, write_text
 from edge.protocol.home import shared
-from edge.protocol.messages import GLOBAL, LOCAL_MODEL, OWN_COMPONENT, SUBVALUE, Evaluate, Score, Train, Update
+from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
@@ -54,7 +54,6 @@ from scenarios.run.host import Host
 from scenarios.run.observer import Observers
 from scenarios.run.run_folder import RunFolder
 
-LOCAL_VISIT = "edge.training.measured_visit:MeasuredVisit"
 VISITS_PER_WORKER = 2
 """Local models per worker that are held at a time"""
 OPTIONS = "eval.metric_options."
@@ -108,7 +107,7 @@ def plan(
             fields = [f"{OPTIONS}{row.name}.{name}" for name in row.options.model_fields]
             parts, choices = error_message(first, key, {name: name for name in fields})
             raise ScenarioError(*parts, key=key, choices=choices) from None
-    own = loaded.method.objective.has_global_model
+    own = loaded.method.objective.evaluation.has_global_model
     if clients not in (None, "local", "evaluated", "none"):
         raise ScenarioError(f"--clients {clients}: must be local, evaluated or none")
     models: Any = clients or ("local" if own else "evaluated")
@@ -177,8 +176,7 @@ def _measuring_job(job: Job, request: MeasurePlan) -> Job:
     own = replace(job, metrics=config.metrics, metric_options=config.metric_options, collects_vectors=True)
     if request.clients != "local":
         return own
-    objective = ComponentConfig(LOCAL_VISIT, {**job.objective.options, OWN_COMPONENT: job.objective.component})
-    return replace(own, objective=objective, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
+    return replace(own, is_measured=True, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
 
 
 @dataclass
@@ -261,7 +259,7 @@ class _Measuring:
     def _server_models(self) -> dict[str, Model]:
         """The models that can be evaluated: the global one, or several whole ones."""
         server, keys = self.run.server, set(self.run.description.layout.sizes)
-        if self.request.loaded.method.objective.has_global_model:
+        if self.request.loaded.method.objective.evaluation.has_global_model:
             return {"global": server.global_evaluation_model()[MODEL]}
         return {name: model for name, model in server.models.items() if model.keys() >= keys and len(server.models) > 1}
 
@@ -378,7 +376,7 @@ def copied_ledger(loaded: Loaded, round: int, folder: Path, place: Path) -> Ledg
         contextlib.closing(sqlite3.connect(copy)) as target,
     ):
         source.backup(target, pages=COPIED_PAGES)
-    ledger = Ledger(copy, None, loaded.method.objective.table)
+    ledger = Ledger(copy, None, loaded.method.objective.records.table)
     ledger.truncate_after(round)
     files = [(CHECKPOINTS, name) for number, name, _ in ledger.checkpoints() if number == round]
     files += [(STATE, name) for name, _ in ledger.client_states(round).values()]

@@ -109,7 +109,7 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     file = str(folder / SCENARIO)
     with run.modules(allow_code):
         recorded, loaded = load(file), load(file, overrides)
-    record = RecordedRounds.of(run, recorded.method.objective.table)
+    record = RecordedRounds.of(run, recorded.method.objective.records.table)
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
     fresh = shlex.join(["fedbr", "run", file, *words(overrides)])

@@ -286,7 +286,7 @@ class RetimedRun:
             return Update(visit.client, visit.rng_round, {}, {})
         objective = self.run.method.objective
         learned = self.record.method_rows.get((number, visit.client))
-        for name in objective.choices:
+        for name in objective.traffic.choices:
             before, after = getattr(learned, name, None), visit.dispatch.choice[name]
             if before not in (None, after):
                 self._refuse(
@@ -299,7 +299,7 @@ class RetimedRun:
             self._refuse(f"ledger and environment.json disagree about the visit of client {visit.client}", number)
         if row.loss is None:
             self._refuse(f"the ledger has no loss of client {visit.client}", number)
-        columns = {} if learned is None or objective.table is None else objective.table.reports
+        columns = {} if learned is None or objective.records.table is None else objective.records.table.reports
         reported = {name: float(getattr(learned, column)) for name, column in columns.items()}
         return Update(visit.client, visit.rng_round, {"loss": row.loss, **reported}, {})
 

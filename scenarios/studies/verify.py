@@ -75,7 +75,7 @@ def verify(
         elsewhere = replace(host, out=place, run_id="again", observers=(*host.observers, count))
         result = runner.run(loaded, elsewhere, launcher, stopped, recorded.environment.stops_at_target)
         again = Path(result["run_dir"])
-        own = loaded.method.objective.table
+        own = loaded.method.objective.records.table
         tables = TABLES | ({} if own is None else {own.name: "rowid"}) | {EVALUATIONS: "rowid"}
         differences = (difference(folder, again, round, tables) for round in range(min(count.rounds, known)))
         first = next(filter(None, differences), None)

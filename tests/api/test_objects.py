@@ -100,7 +100,8 @@ def size(factor=1):
 """
 METHOD = """
 from pydantic import Field
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
+from edge.protocol.options.base import Options
 from edge.training.client_update import ClientUpdate, GradientCorrection
 
 
@@ -279,6 +280,14 @@ SCHEDULE = "def mine(at, options): return at.lr * factor\n"
             SELECTOR.replace("class Mine(ClientSelector): pass", "exec('class Mine(ClientSelector): pass')"),
             "Mine",
             "Mine: has no definition in a cell or in the file of the script",
+        ),
+        (
+            "method",
+            "from coordinator.methods.spec import ObjectiveSpec, Traffic\n"
+            "from edge.protocol.options.base import Options\nword = 'a'\n"
+            "SPEC = ObjectiveSpec('mine', '', '', Options, '', traffic=Traffic(choices=(word,)))\nword = 'b'\n",
+            "SPEC",
+            "mine: SPEC.traffic is not what the notebook or script last defined",
         ),
         ("rounds.selection", SELECTOR + "mine = [Mine]", "mine", "list: a run takes one; fedbr.compare and fedbr.swee"),
         (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.config import DataConfig, Job, ModelConfig, TrainConfig
 from edge.runtime.gpu_memory import MIB, free_nbytes
 from edge.runtime.gpu_share import GpuShare
 from edge.runtime.numerics import fingerprint
@@ -17,7 +17,7 @@ from edge.runtime.numerics import fingerprint
 @pytest.fixture
 def share(gpu: str) -> Iterator[GpuShare]:
     """The share of one worker of four."""
-    objective = ComponentConfig("edge.training.client_update:ClientUpdate")
+    objective = "edge.training.client_update:ClientUpdate"
     yield GpuShare(
         Job("", 0, gpu, "", ModelConfig("cnn"), DataConfig(), TrainConfig(), objective, worker_slot=0, workers=4)
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coordinator.aggregation.server import Download, ServerStrategy
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ObjectiveSpec
+from edge.protocol.options.base import Options
 
 
 class LateServer(ServerStrategy):

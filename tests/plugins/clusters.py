@@ -13,8 +13,9 @@ from pydantic import Field
 
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import Costs, ModelChange, ModelEvaluation, ObjectiveSpec
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Payload
 
 CLUSTER = "cluster"
@@ -65,9 +66,8 @@ SPEC = ObjectiveSpec(
     neutral="models = 1",
     client="tests.plugins.clusters_client:ClusterUpdate",
     server=ClusterServer,
-    initial_models=initial_models,
     reports=(CLUSTER,),
-    compute=compute,
-    evaluated="clients",
-    has_global_model=False,
+    model=ModelChange(initial_models=initial_models),
+    costs=Costs(compute=compute),
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
 )

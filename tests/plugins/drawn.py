@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
-from coordinator.methods.fedavg import FedAvgOptions
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ObjectiveSpec
+from edge.protocol.options.base import Options
 
 CLIENT = "tests.plugins.drawn_client"
 MOST_FORWARDS = 3
@@ -42,14 +42,16 @@ def two_phases(context: ComputeContext) -> Compute:
 
 def spec(name: str, client: str, **fields: object) -> ObjectiveSpec:
     """A spec of this client side."""
-    made = ObjectiveSpec(name, name, "a test", FedAvgOptions, "none", client=f"{CLIENT}:{client}")
+    made = ObjectiveSpec(name, name, "a test", Options, "none", client=f"{CLIENT}:{client}")
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
-DRAWN = spec("drawn", "DrawnForwards", compute=drawn)
-EXPECTED = spec("expected", "DrawnForwards", compute=expected)
-TOO_LITTLE = spec("too-little", "DrawnForwards", compute=too_little)
-TWO_PHASES = spec("two-phases", "TwoPhases", compute=two_phases)
+DRAWN = spec("drawn", "DrawnForwards", costs=Costs(compute=drawn))
+EXPECTED = spec("expected", "DrawnForwards", costs=Costs(compute=expected))
+TOO_LITTLE = spec("too-little", "DrawnForwards", costs=Costs(compute=too_little))
+TWO_PHASES = spec("two-phases", "TwoPhases", costs=Costs(compute=two_phases))
 ONE_FORESEEN = spec(
-    "one-foreseen", "TwoPhases", compute=lambda context: replace(two_phases(context), steps=context.plan.steps)
+    "one-foreseen",
+    "TwoPhases",
+    costs=Costs(compute=lambda context: replace(two_phases(context), steps=context.plan.steps)),
 )

@@ -6,4 +6,4 @@ from dataclasses import replace
 
 from coordinator.methods.fedper import SPEC
 
-LAYERS = replace(SPEC, name="fedper-layers", by_layer=lambda options: True)
+LAYERS = replace(SPEC, name="fedper-layers", traffic=replace(SPEC.traffic, by_layer=lambda options: True))

@@ -6,7 +6,8 @@ import numpy as np
 from pydantic import Field
 
 from coordinator.aggregation.server import ServerStrategy
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ObjectiveSpec
+from edge.protocol.options.base import Options
 from edge.protocol.payload import Vector
 
 
@@ -22,15 +23,15 @@ class ForgetfulOptions(Options):
 class Periodic(ServerStrategy):
     """Counts its steps, and forgets the count when it is restored. After a whole period it is as at its start."""
 
+    options: ForgetfulOptions
     steps = 0
 
     def step(self) -> None:
         """FedAvg's step; the last of a period shrinks the model."""
         super().step()
-        options = self.setup.options
-        self.steps = (self.steps + 1) % int(str(options["period"]))
+        self.steps = (self.steps + 1) % self.options.period
         if self.steps == 0:
-            factor = np.float32(1 - float(str(options["amount"])))
+            factor = np.float32(1 - self.options.amount)
             model = {key: Vector(vector.data * factor) for key, vector in self.model.items()}
             self.models = {"global": model}
 

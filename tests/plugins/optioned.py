@@ -5,13 +5,14 @@ from __future__ import annotations
 from pydantic import Field
 
 from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerRow
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
 from coordinator.rounds.policy import PolicyRow, SynchronousPolicy
 from coordinator.rounds.selection import ClientSelector
 from coordinator.rounds.selectors.registry import SelectionRow
 from edge.data import partition
 from edge.data.partition_registry import PartitionRow
 from edge.protocol.lr_schedules import LrSchedule
+from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions
 from edge.training.metrics.registry import MetricRow
 

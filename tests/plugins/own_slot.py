@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coordinator.aggregation.server import GLOBAL, ServerStrategy
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ObjectiveSpec
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 
 SLOT = "theta"
 """As long as ``model``, so that messages have the same length."""

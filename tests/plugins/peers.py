@@ -14,9 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from coordinator.aggregation.server import Download, Models, ServerStrategy
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ModelEvaluation, ObjectiveSpec
 from coordinator.records.client_vectors import StoredVectors
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Payload, Shapes, Vector
 
 LAST = "last"
@@ -32,6 +33,8 @@ class PeerOptions(Options):
 
 class PeerServer(ServerStrategy):
     """Stores updates and mixes downloads."""
+
+    options: PeerOptions
 
     def store_shapes(self) -> Shapes:
         """The last update of each client."""
@@ -69,7 +72,7 @@ class PeerServer(ServerStrategy):
         for peer in peers:
             for key, vector in (stored.get(peer, LAST) or {}).items():
                 total[key] += vector.data
-        own, weight = stored.get(client, LAST) or initial, float(str(self.setup.options["peers"]))
+        own, weight = stored.get(client, LAST) or initial, self.options.peers
         mixed = {key: (1 - weight) * own[key].data + weight * total[key] / len(peers) for key in total}
         return {MODEL: {key: Vector(numbers.astype(np.float32)) for key, numbers in mixed.items()}}
 
@@ -85,6 +88,5 @@ SPEC = ObjectiveSpec(
     options=PeerOptions,
     neutral="none",
     server=PeerServer,
-    evaluated="clients",
-    has_global_model=False,
+    evaluation=ModelEvaluation(on="clients", has_global_model=False),
 )

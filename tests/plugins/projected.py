@@ -11,7 +11,8 @@ from dataclasses import replace
 from pydantic import Field
 
 from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec, numbers_of_model
+from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD
 
 CLIENT = "tests.plugins.projected_client"
@@ -47,10 +48,9 @@ SPEC = ObjectiveSpec(
     options=ProjectedOptions,
     neutral="mu = 0, against FedAvg on the projected model",
     client=f"{CLIENT}:ProjectedUpdate",
-    has_client_state=True,
-    compute=compute,
-    wrap_model=lambda options: f"{CLIENT}:projected",
-    wrapped_blocks=wrapped_blocks,
+    client_state=numbers_of_model,
+    model=ModelChange(wrap_model=lambda options: f"{CLIENT}:projected", wrapped_blocks=wrapped_blocks),
+    costs=Costs(compute=compute),
 )
-PLAIN = replace(SPEC, name="plain", client="edge.training.client_update:ClientUpdate", has_client_state=False)
-UNFORESEEN = replace(PLAIN, wrapped_blocks=lambda names, options: names)
+PLAIN = replace(SPEC, name="plain", client="edge.training.client_update:ClientUpdate", client_state=None)
+UNFORESEEN = replace(PLAIN, model=replace(PLAIN.model, wrapped_blocks=lambda names, options: names))

@@ -9,10 +9,11 @@ from typing import Any
 
 from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerRow
 from coordinator.aggregation.server import Download, ServerStrategy
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ModelChange, ObjectiveSpec, Traffic
 from edge.data.partition_registry import PartitionRow
 from edge.data.registry import DataSet
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import Floats
 from edge.protocol.plugins import PluginOptions
 
@@ -101,11 +102,11 @@ def no_blocks(options: Any) -> str:
 
 
 CHOICE = spec(NoChoice)
-SUM = spec(NoSum, needs_individual_updates=lambda options: True)
+SUM = spec(NoSum, individual_updates=lambda options: True)
 NEXT = spec(NextClient)
 SERVER = spec(NoServer)
 NUMBER = spec(3)
-BLOCKS = spec(down=no_blocks)
+BLOCKS = spec(traffic=Traffic(down=no_blocks))
 NO_CLIENT = spec(client="tests.plugins.no_such_module:Client")
 NO_CLIENT_SIDE = spec(client="tests.plugins.raising:NoSum")
 UNTRAINED = spec(client="tests.plugins.raising_client:Untrained")
@@ -113,6 +114,6 @@ UNSPLIT = PartitionRow("unsplit", "no split", split)
 UNREAD = DataSet(
     *("unread", "no examples", 4, (6,), (6,), "plain", "a test"), reader="tests.plugins.raising", kind="features"
 )
-NO_WRAPPER = spec(wrap_model=lambda options: "tests.plugins.no_such_module:wrap")
+NO_WRAPPER = spec(model=ModelChange(wrap_model=lambda options: "tests.plugins.no_such_module:wrap"))
 SHORT = ServerOptimizerRow("short", "one number less", "a test", PluginOptions, "none", Short)
 IN_PLACE = ServerOptimizerRow("in-place", "no copy", "a test", PluginOptions, "none", InPlace)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
-from coordinator.methods.fedavg import FedAvgOptions
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import Costs, ObjectiveSpec
+from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD
 
 VARIANTS: tuple[Variant, ...] = ((0.5, 1.0), (0.25, 0.5))
@@ -27,10 +27,9 @@ SPEC = ObjectiveSpec(
     name="slim",
     title="narrower models",
     source="a test",
-    options=FedAvgOptions,
+    options=Options,
     neutral="none",
     client="tests.plugins.slim_client:SlimUpdate",
-    compute=compute,
-    variants=lambda options: VARIANTS,
+    costs=Costs(compute=compute, variants=lambda options: VARIANTS),
 )
-SMALLER = replace(SPEC, name="smaller", variants=lambda options: ((1.0, 0.5),))
+SMALLER = replace(SPEC, name="smaller", costs=Costs(compute=compute, variants=lambda options: ((1.0, 0.5),)))

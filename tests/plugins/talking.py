@@ -6,8 +6,9 @@ import numpy as np
 from pydantic import Field
 
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Traffic
 from edge.protocol.messages import Choice
+from edge.protocol.options.base import Options
 
 
 class TalkingOptions(Options):
@@ -20,9 +21,11 @@ class TalkingOptions(Options):
 class TalkingServer(ServerStrategy):
     """Sends the pull as a float, and logs in every call of a round."""
 
+    options: TalkingOptions
+
     def choose(self, client: int, round: int) -> Choice:
         """pull / (1 + client + round), as numpy has it."""
-        return {"mu": np.float64(str(self.setup.options["pull"])) / (1 + client + round)}
+        return {"mu": np.float64(self.options.pull) / (1 + client + round)}
 
     def step(self) -> None:
         """FedAvg's step, and the length of its way."""
@@ -50,7 +53,7 @@ SPEC = ObjectiveSpec(
     neutral="none",
     client="tests.plugins.talking_client:Talking",
     server=TalkingServer,
-    choices=("mu",),
+    traffic=Traffic(choices=("mu",)),
 )
 CORRECTION = CorrectionSpec(
     *("also-talking", "logs, too", "a test", Options, "none", "tests.plugins.talking_client:AlsoTalking"),

@@ -26,7 +26,8 @@ from tests import warm
 
 ROOT = Path(__file__).parents[2]
 METHOD = """
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ObjectiveSpec
+from edge.protocol.options.base import Options
 
 SPEC = ObjectiveSpec("mine", "plain", "a test", Options, "always", client="sent_side:Mine")
 """

@@ -186,7 +186,7 @@ def alphas(visits: TypicalVisits) -> list[Row]:
     is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
     """
     layout, flops = visits.description.layout, visits.description.flops
-    choice, whole_step = visits.loaded.method.objective.choices or ("alpha", "full"), step_flops(flops)
+    choice, whole_step = visits.loaded.method.objective.traffic.choices or ("alpha", "full"), step_flops(flops)
     rows = []
     for alpha in range(1, len(layout)):
         keys = layout.last(alpha)

@@ -216,7 +216,7 @@ def disk_files(visits: TypicalVisits) -> tuple[tuple[int, int], tuple[int, int]]
     """
     loaded, layout = visits.loaded, visits.description.layout
     clients, uncommitted = loaded.scenario.data.clients, len(visits.download_only[0])
-    if not any(part.has_client_state for part in loaded.method.parts):
+    if not loaded.method.keeps_slots:
         uncommitted = min(uncommitted, 1)
     state = layout.nbytes(visits.job.kept_blocks) + ITEM_NBYTES * loaded.method.state_numbers(loaded.options, layout)
     states = clients + loaded.scenario.rounds.participants + uncommitted

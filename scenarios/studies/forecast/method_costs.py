@@ -101,7 +101,7 @@ def method_costs(name: str) -> MethodCosts:
     return MethodCosts(
         max(work.bytes_down for work in works) - plain.bytes_down,
         works[0].bytes_up - plain.bytes_up,
-        spec.down(options) is None,
+        spec.traffic.down(options) is None,
         (min(compute), max(compute)),
         sum(sum(named.values()) for named in visits.server.store_shapes().values()),
         sum(kept.values()) + visits.loaded.method.state_numbers(options, layout),
@@ -112,13 +112,13 @@ def _visits(name: str) -> TypicalVisits:
     """The visits of a run with the method; a block that it adds is priced as a linear layer of as many numbers."""
     method = resolve(name)
     spec, options = method.objective, method.options()
-    layout = spec.wrapped_layout(LAYOUT, options)
+    layout = spec.model.wrapped_layout(LAYOUT, options)
     rows = dict(zip(LAYOUT.names, MACS.tolist(), strict=True))
     added = {block.name: [block.params, block.params, 0, block.params] for block in layout.blocks}
     macs = np.array([(added | rows)[block] for block in layout.names], np.float64)
     # As convolutions scale, on average: channels in and out with the width, places with the area.
-    variants = [macs * width**2 * height**2 for width, height in spec.variants(options)]
-    held_out = round(spec.validation * EXAMPLES)
+    variants = [macs * width**2 * height**2 for width, height in spec.costs.variants(options)]
+    held_out = round(spec.evaluation.validation * EXAMPLES)
     description = ModelProfile(
         layout=layout,
         family="conv",

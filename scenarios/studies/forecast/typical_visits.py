@@ -79,7 +79,7 @@ def server_of_zeros(loaded: Loaded, description: ModelProfile, visited: bool = F
             histogram=np.zeros((clients, description.classes), np.int64),
         )
     zeros = {key: Vector(np.zeros(size, np.float32)) for key, size in description.layout.sizes.items()}
-    models = loaded.method.objective.initial_models(loaded.options)
+    models = loaded.method.objective.model.initial_models(loaded.options)
     server = builder.server(loaded, description, {initial_slot(index): zeros for index in range(models)})
     if visited:
         server.received(0, [server.download(ANY, 0)])

@@ -14,6 +14,7 @@ from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, BlockShape, Layout
 from tests.toy import play, vector
 
@@ -124,7 +125,7 @@ def test_parameters_step_and_buffers_are_averaged(name: str) -> None:
     samples = np.array([1, 3])
     keys = layout.keys()
     setup = ServerContext(
-        layout, initial, {}, "size", keys, keys, 0, samples, samples[:, None], optimiser(name, lr=0.5)
+        layout, initial, Options(), "size", keys, keys, 0, samples, samples[:, None], optimiser(name, lr=0.5)
     )
     server = ServerStrategy(setup)
     for client, number in enumerate((4.0, 8.0)):

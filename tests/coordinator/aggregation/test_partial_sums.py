@@ -392,10 +392,12 @@ def test_every_server_side_that_looks_into_replies_says_so_in_its_spec() -> None
     assert {name for name, row in OBJECTIVES.items() if own(row.server, ServerStrategy)} == set(LOOKING)
     for name, options in LOOKING.items():
         row = OBJECTIVES[name]
-        assert row.needs_individual_updates(row.options(**options))
-        assert row.needs_individual_updates(row.options()) == (not options)
+        assert row.individual_updates(row.options(**options))
+        assert row.individual_updates(row.options()) == (not options)
     for correction in CORRECTIONS.values():
-        assert correction.needs_individual_updates == bool(own(correction.server, ServerExtension)), correction.name
+        assert correction.individual_updates(correction.options()) == bool(own(correction.server, ServerExtension)), (
+            correction.name
+        )
 
 
 class Robust(ServerStrategy):

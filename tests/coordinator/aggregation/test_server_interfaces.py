@@ -22,7 +22,7 @@ from coordinator.aggregation.server import Download, Model, ServerContext, Serve
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import CorrectionSpec, Options
+from coordinator.methods.spec import CorrectionSpec, Costs, ModelEvaluation, Traffic, numbers_of_model
 from coordinator.rounds.budget import ROUNDS
 from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.synchronous import run_synchronous
@@ -31,6 +31,7 @@ from edge.models.registry import ModelRow
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD, MODEL, Floats, Payload, Vector, sha256
 from edge.training import client_update
 from edge.training.block_model import BlockModel
@@ -108,8 +109,8 @@ IFCA = objective(
     f"{__name__}:Clusters",
     server=ClusterServer,
     reports=("cluster",),
-    compute=choosing,
-    evaluated="clients",
+    costs=Costs(compute=choosing),
+    evaluation=ModelEvaluation(on="clients"),
 )
 
 
@@ -214,7 +215,9 @@ def test_corrections_act_on_parameters_and_buffers_are_averaged(method: str, tmp
 # --- a part that never travels, scored client by client: FedPer -------------------------------------------------------
 
 FEDPER = objective(
-    "fedper", down=lambda options: "without:head", up=lambda options: "without:head", evaluated="clients"
+    "fedper",
+    traffic=Traffic(down=lambda options: "without:head", up=lambda options: "without:head"),
+    evaluation=ModelEvaluation(on="clients"),
 )
 
 
@@ -259,7 +262,13 @@ class ScalingServer(ServerStrategy):
 
 
 def test_a_method_that_reads_its_choice_and_step_size_does_so_in_an_evaluation_too(tmp_path: Path) -> None:
-    scaled = objective("scaled", f"{__name__}:Scaled", server=ScalingServer, choices=("scale",), evaluated="clients")
+    scaled = objective(
+        "scaled",
+        f"{__name__}:Scaled",
+        server=ScalingServer,
+        traffic=Traffic(choices=("scale",)),
+        evaluation=ModelEvaluation(on="clients"),
+    )
     run = play(tmp_path, scaled, rounds=1, train=dataclasses.replace(BRIEF, lr_decay=0.5), partition=IID)
     site, losses = run.workers.site, []
     for client in range(4):
@@ -306,7 +315,12 @@ def phases(context: ComputeContext) -> Compute:
     return dataclasses.replace(trained(context, passes), steps=2 * context.plan.steps)
 
 
-PFEDMB = objective("pfedmb", f"{__name__}:Phases", compute=phases, has_client_state=True)
+PFEDMB = objective(
+    "pfedmb",
+    f"{__name__}:Phases",
+    client_state=numbers_of_model,
+    costs=Costs(compute=phases),
+)
 
 
 def test_local_training_in_two_phases(tmp_path: Path) -> None:

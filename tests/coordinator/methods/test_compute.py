@@ -9,9 +9,9 @@ import pytest
 
 from coordinator.methods.compute import Compute, fedavg_passes
 from coordinator.methods.registry import resolve
-from coordinator.methods.spec import Options
 from coordinator.rounds.run import RunFailed
 from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.options.base import Options
 from tests.toy import Run, one_example, play
 
 TRAIN = TrainConfig(lr=0.1, batch=32, local_steps=7)
@@ -79,7 +79,7 @@ def test_a_plan_that_no_visit_can_have_is_refused(compute: Compute, message: str
 def test_a_frozen_suffix_of_fedmlb_stores_activations_and_a_teacher_does_not() -> None:
     mlb, teacher = (resolve(name) for name in ("fedmlb", "fedavg-kd"))
     stored = [
-        method.objective.compute(one_example(3, np.zeros((3, 4)), method.options())).stored_forwards.tolist()
+        method.objective.costs.compute(one_example(3, np.zeros((3, 4)), method.options())).stored_forwards.tolist()
         for method in (mlb, teacher)
     ]
     assert stored == [[1, 2, 3], [1, 1, 1]]

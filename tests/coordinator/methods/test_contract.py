@@ -14,6 +14,7 @@ import pytest
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.compute import fedavg_compute
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, resolve
+from coordinator.methods.spec import Costs, Refusals
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import resume_checkpoint
 from coordinator.rounds.budget import Limits, RunLimits
@@ -23,6 +24,8 @@ from coordinator.rounds.synchronous import run_rounds, run_synchronous
 from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
 from edge.protocol import client_state, messages
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
+from edge.protocol.options.fedbr import FedBROptions
+from edge.protocol.options.fedprox import FedProxOptions
 from edge.protocol.payload import MODEL, Vector, vectors
 from tests.ledgers import virtual_rows
 from tests.toy import (
@@ -86,7 +89,7 @@ def with_one_client(case: Case, once: Played) -> None:
 
 def in_the_first_visit(case: Case, once: Played) -> None:
     """Each client's first visit is FedAvg's with the same examples held out; later ones train its own model."""
-    validation = resolve(case.name).objective.validation
+    validation = resolve(case.name).objective.evaluation.validation
     neutral, fedavg = case.play_neutral(once, rounds=1), case.play_fedavg(once, rounds=1, validation=validation)
     replies = [run.workers.replies[0].payload[MODEL] for run in (neutral, fedavg)]
     assert all(np.array_equal(replies[0][key].data, vector.data) for key, vector in replies[1].items())
@@ -112,7 +115,7 @@ def on_the_wrapped_model(case: Case, once: Played) -> None:
     """It is FedAvg on the model that it makes (MOON), to the FLOP, and its clients keep nothing."""
     method = resolve(case.name)
     client = "edge.training.client_update:ClientUpdate"
-    plain = replace(method.objective, client=client, has_client_state=False, compute=fedavg_compute)
+    plain = replace(method.objective, client=client, client_state=None, costs=Costs(compute=fedavg_compute))
     fedavg = once(replace(method, objective=plain), train=BRIEF, **case.neutral)
     neutral = case.play_neutral(once)
     assert np.array_equal(neutral.model, fedavg.model)
@@ -294,7 +297,7 @@ def test_it_learns_to_read_digits(case: Case, once: Played) -> None:
 @each_method
 def test_what_travels_is_what_is_charged(case: Case, once: Played) -> None:
     run = case.play_real(once)
-    contacts_server = run.federation.method.objective.contacts_server
+    contacts_server = run.federation.method.objective.traffic.contacts_server
     sent = [(run.workers.bytes_down, run.workers.bytes_up) if contacts_server else (0, 0)]
     assert run.rows("SELECT SUM(bytes_down), SUM(bytes_up) FROM rounds") == sent
     assert run.rows("SELECT SUM(bytes_down), SUM(bytes_up) FROM visits") == sent
@@ -492,7 +495,7 @@ def with_vector(reply: messages.Update, key: str, numbers: Any) -> messages.Upda
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-STEPPING = replace(OBJECTIVES["fedavg"], name="stepping", server_optimizers=("plain",))
+STEPPING = replace(OBJECTIVES["fedavg"], name="stepping", refusals=Refusals(server_optimizers=("plain",)))
 ALSO_MU = replace(OBJECTIVES["fedavg"], name="also-mu", options=CORRECTIONS["fedprox"].options)
 
 
@@ -501,8 +504,9 @@ def test_names_join_an_objective_with_corrections() -> None:
     joined = resolve("fedbr + fedprox")
     assert (joined.objective.name, [one.name for one in joined.corrections]) == ("fedbr", ["fedprox"])
     options = joined.options.model_validate({"mu": 0.5, "alpha": 2})
-    assert joined.options_of(options, joined.corrections[0]) == {"mu": 0.5, "half": True}
-    assert joined.options_of(options, joined.objective)["alpha"] == 2
+    assert isinstance(options, FedBROptions)
+    assert isinstance(options, FedProxOptions)
+    assert (options.alpha, options.mu, options.half) == (2, 0.5, True)
 
 
 def test_a_method_has_one_name_however_it_is_spelled() -> None:

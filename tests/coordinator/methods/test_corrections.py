@@ -53,7 +53,7 @@ class Quadratics:
         self.net = BlockModel(lambda: [("w", nn.Linear(1, 1, bias=False))], CPU)
         self.client_sides = [load_dotted(row.client) for row in resolve(self.method).corrections]
         method, count = resolve(self.method), len(self.curvatures)
-        self.chosen = method.options(**self.options).model_dump()
+        self.chosen = method.options(**self.options)
         samples = np.array(self.samples or [1] * count)
         initial: Payload = {MODEL: {"w": vector(self.start)}}
         layout: Layout = self.net.layout

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.server import ServerContext
-from coordinator.methods.fedgkd import FedGKDOptions, FedGKDServer
+from coordinator.methods.fedgkd import FedGKDServer
 from coordinator.rounds.policy import PolicyName, RoundPolicy
 from coordinator.rounds.run import RoundFinished
 from coordinator.rounds.synchronous import run_rounds
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.fedgkd import FedGKDOptions
 from edge.protocol.payload import MODEL, TEACHER, BlockShape, Layout, Payload
 from tests.toy import Run, federation, play, store, vector
 
@@ -109,7 +110,7 @@ def server(down: tuple[str, ...] = ("w", "w.buffers"), **options: Any) -> FedGKD
     """A model of one parameter and one running statistic, which begins as (0, 8)."""
     layout, one = Layout((BlockShape("w", 1, 1),)), np.ones(1, np.int64)
     initial = {MODEL: {"w": vector(0), "w.buffers": vector(8)}}
-    both, chosen = ("w", "w.buffers"), FedGKDOptions(**options).model_dump()
+    both, chosen = ("w", "w.buffers"), FedGKDOptions(**options)
     return FedGKDServer(ServerContext(layout, initial, chosen, "size", down, both, 0, one, one[:, None]))
 
 

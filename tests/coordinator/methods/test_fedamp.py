@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.server import ServerContext
-from coordinator.methods.fedamp import FedAMPOptions, FedAMPServer, cosine_attention, distance_attention
+from coordinator.methods.fedamp import FedAMPServer, cosine_attention, distance_attention
 from coordinator.methods.registry import resolve
 from coordinator.records.client_vectors import ClientVectors
 from edge.protocol import client_state
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.fedamp import FedAMPOptions
 from edge.protocol.payload import MODEL, BlockShape, Layout
 from tests.toy import Run, play, state_file, vector
 
@@ -31,7 +32,7 @@ def server(folder: Path, models: Mapping[int, Sequence[float]], **options: Any) 
     setup = ServerContext(
         layout,
         initial,
-        FedAMPOptions(**options).model_dump(),
+        FedAMPOptions(**options),
         "size",
         ("w",),
         ("w",),
@@ -125,7 +126,7 @@ def test_asynchronous_policies_are_refused_with_the_reason() -> None:
     for name in ("fedamp", "fedfomo"):
         method = resolve(name)
         with pytest.raises(ValueError, match=r"rounds\.policy: .* as if other clients had changed that since"):
-            method.check_asynchronous(method.options())
+            method.check_asynchronous(method.options(), single_updates=False)
 
 
 @pytest.mark.parametrize("way", ["up", "down"])

@@ -16,6 +16,7 @@ from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.aggregation.weighted_sum import WeightedSum
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
 from edge.training.batches import LocalBatches
 from edge.training.blocks import build
@@ -116,7 +117,9 @@ def stepped(weights: str, samples: list[int], train: TrainConfig | None = None) 
     """A model of two numbers, (0, 0), after replies (1, 0), (2, 0) and (4, 8)."""
     layout = Layout((BlockShape("w", 2),))
     counts = np.array(samples)
-    setup = ServerContext(layout, {MODEL: {"w": vector(0, 0)}}, {}, weights, ("w",), ("w",), 0, counts, counts[:, None])
+    setup = ServerContext(
+        layout, {MODEL: {"w": vector(0, 0)}}, Options(), weights, ("w",), ("w",), 0, counts, counts[:, None]
+    )
     server = ServerStrategy(replace(setup, train=train or TrainConfig()))
     replies = [vector(1, 0), vector(2, 0), vector(4, 8)]
     for client, reply in enumerate(replies):

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.server import Download, ServerContext, VisitFeedback
-from coordinator.methods.fedbr import FedBROptions, FedBRServer, label_deviation, model_distance
+from coordinator.methods.fedbr import FedBRServer, label_deviation, model_distance
 from coordinator.methods.gmbs import ChoiceRow
 from edge.protocol.messages import Update
+from edge.protocol.options.fedbr import FedBROptions
 from edge.protocol.payload import MODEL, BlockShape, Layout, Payload, Vector, sha256
 
 LAYOUT = Layout(tuple(BlockShape(name, size) for size, name in enumerate(("a", "b", "c", "d"), start=1)))
@@ -28,7 +29,7 @@ def model(value: float) -> Payload:
 
 def server(asynchronous: bool = False, **options: Any) -> FedBRServer:
     setup = ServerContext(
-        LAYOUT, model(0.0), options, "uniform", (), LAYOUT.keys(), 0, HISTOGRAM.sum(axis=1), HISTOGRAM
+        LAYOUT, model(0.0), FedBROptions(**options), "uniform", (), LAYOUT.keys(), 0, HISTOGRAM.sum(axis=1), HISTOGRAM
     )
     return FedBRServer(replace(setup, asynchronous=asynchronous))
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.server import Download, ServerContext, VisitFeedback
-from coordinator.methods.fedfomo import FedFomoOptions, FedFomoServer, chosen_peers
+from coordinator.methods.fedfomo import FedFomoServer, chosen_peers
 from coordinator.records.client_vectors import ClientVectors
 from coordinator.rounds.budget import RunLimits
 from coordinator.workers.block_cache import CachedPayloads
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.fedfomo import FedFomoOptions
 from edge.protocol.payload import MODEL, BlockShape, Layout, shapes
 from tests.toy import play, vector
 
@@ -29,7 +30,7 @@ def server(folder: Path, clients: int = 5, **options: Any) -> FedFomoServer:
     setup = ServerContext(
         layout,
         {MODEL: {"w": vector(100)}},
-        FedFomoOptions(**{"explore": 0, **options}).model_dump(),
+        FedFomoOptions(**{"explore": 0, **options}),
         "size",
         ("w",),
         ("w",),

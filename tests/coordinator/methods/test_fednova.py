@@ -11,12 +11,15 @@ import pytest
 
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.server import ServerContext, State
-from coordinator.methods.fednova import FedNovaOptions, FedNovaServer
+from coordinator.methods.fednova import FedNovaServer
 from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.base import joined
+from edge.protocol.options.fednova import FedNovaOptions
+from edge.protocol.options.fedprox import FedProxOptions
 from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
 from tests.toy import federation, play, store, vector
 
@@ -34,7 +37,8 @@ def server(
     """A model of two numbers, (0, 0), and a running statistic, 0."""
     layout, held = Layout((BlockShape("w", 2, 1),)), np.array(samples)
     weights = how.pop("weights", "size")
-    options = FedNovaOptions(**how).model_dump() | ({} if mu is None else {"mu": mu, "half": True})
+    types = (FedNovaOptions,) if mu is None else (FedNovaOptions, FedProxOptions)
+    options = joined(types)(**how, **({} if mu is None else {"mu": mu}))
     initial = {MODEL: {"w": vector(0, 0), "w.buffers": vector(0)}}
     keys = ("w", "w.buffers")
     return FedNovaServer(
@@ -180,14 +184,9 @@ def test_one_number_goes_up_that_knows_of_momentum_and_fedprox(tmp_path: Path, h
 
 
 def test_without_fedprox_its_options_are_unknown() -> None:
-    method = resolve("fednova")
-    assert method.options_of(method.options(), method.objective) == {"effective_steps": "auto"}
-    joined = resolve("fednova+fedprox")
-    options = joined.options.model_validate({"mu": 0.5})
-    assert joined.options_of(options, joined.objective) == {"effective_steps": "auto", "mu": 0.5, "half": True}
-    assert joined.options_of(options, joined.corrections[0]) == {"mu": 0.5, "half": True}
-    fedmlb = resolve("fedmlb+fedprox")
-    assert "mu" not in fedmlb.options_of(fedmlb.options(), fedmlb.objective)
+    assert resolve("fednova").options().model_dump() == {"effective_steps": "auto"}
+    with pytest.raises(ValueError, match="Extra inputs are not permitted"):
+        resolve("fednova").options.model_validate({"mu": 0.5})
 
 
 def test_a_visit_alone_is_its_own_mean(tmp_path: Path) -> None:

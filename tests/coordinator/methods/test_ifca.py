@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.server import ServerContext
-from coordinator.methods.ifca import IFCAOptions, IFCAServer
+from coordinator.methods.ifca import IFCAServer
 from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.ifca import IFCAOptions
 from edge.protocol.payload import MODEL, BlockShape, Layout, initial_slot
 from tests.toy import federation, play, store, vector
 
@@ -25,7 +26,7 @@ def server(models: int, samples: tuple[int, ...] = (1, 3), weights: str = "size"
     layout = Layout((BlockShape("body", 1), BlockShape("head", 1)))
     initial = {initial_slot(index): {"body": vector(index), "head": vector(index)} for index in range(models)}
     keys, held = ("body", "head"), np.array(samples)
-    options = IFCAOptions(models=models, shared=shared).model_dump()
+    options = IFCAOptions(models=models, shared=shared)
     return IFCAServer(ServerContext(layout, initial, options, weights, keys, keys, 0, held, held[:, None]))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from coordinator.aggregation.server import ServerStrategy
+from coordinator.methods.spec import Traffic
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import BlockShape, LayerShape, Layout
@@ -57,7 +58,10 @@ def test_layers_are_the_blocks_cut_up() -> None:
 
 
 def test_fedavg_layer_by_layer_gives_fedavgs_model(tmp_path: Path) -> None:
-    method = objective("layers", by_layer=lambda options: True)
+    method = objective(
+        "layers",
+        traffic=Traffic(by_layer=lambda options: True),
+    )
     layers = play(tmp_path / "a", method, rounds=2, train=BRIEF, partition=PartitionConfig("iid"))
     whole = play(tmp_path / "b", rounds=2, train=BRIEF, partition=PartitionConfig("iid"))
     assert np.array_equal(layers.model, whole.model)
@@ -74,7 +78,11 @@ class FirstLayersStay(ServerStrategy):
 
 
 def test_weights_may_differ_per_layer_and_a_layer_without_weight_stays(tmp_path: Path) -> None:
-    method = objective("weighted-layers", server=FirstLayersStay, by_layer=lambda options: True)
+    method = objective(
+        "weighted-layers",
+        server=FirstLayersStay,
+        traffic=Traffic(by_layer=lambda options: True),
+    )
     run = play(tmp_path, method, rounds=1, train=BRIEF, partition=PartitionConfig("iid"))
     before, after = run.federation.server.setup.initial_models[0], run.federation.server.model
     stayed = {key for key in after if np.array_equal(after[key].data, before[key].data)}

@@ -12,14 +12,14 @@ import pytest
 
 from coordinator.aggregation.block_exchange import exchanged_keys
 from coordinator.aggregation.server import GLOBAL, ServerContext
-from coordinator.methods.pfedmb import PFedMBOptions, PFedMBServer, branched_layout
+from coordinator.methods.pfedmb import PFedMBServer, branched_layout
 from coordinator.records.store import read
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.visit import VisitPricing
 from edge.protocol import client_state
-from edge.protocol.branches import ALL_LAYERS, ALPHA, branched_keys, mixing_flops, weighted_layers
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.pfedmb import ALL_LAYERS, ALPHA, PFedMBOptions, branched_keys, mixing_flops, weighted_layers
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT, MODEL, BlockShape, LayerShape, Layout, Vector
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import ScenarioError, load
@@ -36,11 +36,10 @@ UP = ("norm", "head/branch1", "head/branch2")
 
 def server(**given: Any) -> PFedMBServer:
     """Of two clients with 1 and 3 examples; the model's numbers are 0."""
-    options = PFedMBOptions(branches=2, **given)
     context = ServerContext(
         layout=LAYOUT,
         initial={MODEL: {key: Vector(np.zeros(size, np.float32)) for key, size in LAYOUT.sizes.items()}},
-        options=options.model_dump(),
+        options=PFedMBOptions(branches=2, **given),
         weights="size",
         down=UP,
         up=UP,

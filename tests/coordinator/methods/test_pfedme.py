@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.methods.pfedme import PFedMeOptions, PFedMeServer, compute
+from coordinator.methods.pfedme import PFedMeServer, compute
 from coordinator.rounds.policy import RoundPolicy
 from edge.methods.pfedme import PERSONAL
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, Norm, TrainConfig
+from edge.protocol.options.pfedme import PFedMeOptions
 from edge.protocol.payload import BUFFERS
 from tests.toy import one_example, play, state_file
 

@@ -68,6 +68,6 @@ def test_the_environment_of_a_run_has_its_units_for_a_replay(tmp_path: Path) -> 
 def test_a_model_without_residual_units_is_noted() -> None:
     known, spec = loaded("stochdepth"), resolve("stochdepth").objective
     profile = replace(PROFILE, unit_blocks=np.zeros(0, np.int64))
-    assert "has no residual units" in str(spec.note(profile, known.options))
-    assert spec.note(profile, known.options.model_copy(update={"keep_last": 1.0})) is None
-    assert spec.note(replace(profile, unit_blocks=np.array([1])), known.options) is None
+    assert "has no residual units" in str(spec.records.note(profile, known.options))
+    assert spec.records.note(profile, known.options.model_copy(update={"keep_last": 1.0})) is None
+    assert spec.records.note(replace(profile, unit_blocks=np.array([1])), known.options) is None

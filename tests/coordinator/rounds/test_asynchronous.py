@@ -20,7 +20,7 @@ from coordinator.aggregation.server import Model, ServerExtension, State
 from coordinator.methods.fedavg import SPEC as FEDAVG
 from coordinator.methods.fedbr import SPEC as FEDBR
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import CorrectionSpec, Options
+from coordinator.methods.spec import CorrectionSpec, numbers_of_model
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.store import read
 from coordinator.rounds.budget import BYTES, CLIENTS, JOULES, ROUNDS, SECONDS, Cost, RunLimits
@@ -37,6 +37,7 @@ from costmodel.network.tcp import wire_bits
 from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Floats, Payload, Vector
 from edge.training import client_update
 from edge.training.block_model import BlockModel
@@ -392,7 +393,7 @@ class TallyPart(ServerExtension):
         return {"used": np.array(self.used)}
 
 
-TALLY = CorrectionSpec("tally", "tally", "a test", Options, "", f"{__name__}:Tally", TallyPart, True)
+TALLY = CorrectionSpec("tally", "tally", "a test", Options, "", f"{__name__}:Tally", TallyPart, numbers_of_model)
 
 
 @both

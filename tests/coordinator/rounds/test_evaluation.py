@@ -122,7 +122,7 @@ def test_metrics_of_the_whole_model_are_measured_once_per_model(tmp_path: Path) 
 
 @pytest.mark.parametrize("method", [*OBJECTIVES, *(f"fedavg+{name}" for name in CORRECTIONS)])
 def test_every_method_can_be_evaluated_on_clients_after_an_adaptation(tmp_path: Path, method: str) -> None:
-    is_global = resolve(method).objective.evaluated == "global"
+    is_global = resolve(method).objective.evaluation.on == "global"
     run = played(tmp_path, method, on="both" if is_global else "clients", adapt={"epochs": 1, "lr": 0.05})
     found = values(tmp_path)
     assert [key[:2] for key in found if key[2] == "loss"] == [(n, client) for n in (0, 1) for client in range(4)]

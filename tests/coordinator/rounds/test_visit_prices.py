@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_compute
+from coordinator.methods.spec import Costs, Traffic
 from coordinator.rounds.visit import VisitPricing
 from edge.protocol.payload import MODEL
 from tests.toy import federation
@@ -24,7 +25,8 @@ def pricing(folder: Path, compute: Callable[[ComputeContext], Compute]) -> tuple
         asked.append(context.samples)
         return compute(context)
 
-    method = replace(run.method, objective=replace(run.method.objective, compute=noted, choices=("alpha",)))
+    objective = replace(run.method.objective, costs=Costs(compute=noted), traffic=Traffic(choices=("alpha",)))
+    method = replace(run.method, objective=objective)
     return VisitPricing(run.job, method, run.options, run.description, run.up_shapes), asked
 
 

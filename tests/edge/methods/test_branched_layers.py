@@ -12,17 +12,13 @@ from torch import Tensor, nn
 
 from edge.methods.branched_layers import BranchedLayer, branched
 from edge.protocol.config import ModelConfig
+from edge.protocol.options.pfedmb import PFedMBOptions
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.describe import activations_per_example, flops_per_example
 from tests.toy import CPU
 
-OPTIONS: dict[str, Any] = {
-    "branches": 3,
-    "branch_init": "literal",
-    "alpha_param": "softmax",
-    "branch_bias": True,
-}
+OPTIONS = PFedMBOptions(branches=3)
 RESNET = ModelConfig("resnet18", width=4)
 
 

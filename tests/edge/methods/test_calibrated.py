@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from coordinator.methods.registry import resolve
 from edge.methods.calibrated import CalibratedCorrection, class_shift
 from edge.protocol.config import TrainConfig
+from edge.protocol.options.base import Options
+from edge.protocol.options.calibrated import CalibratedOptions
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
 from edge.training.client_update import ClientUpdate
@@ -26,7 +28,7 @@ SHARES = [6, 2, 0]
 
 def calibrated(net: BlockModel, counts: list[int], tau: float = 1.0, form: str = "shares") -> CalibratedCorrection:
     """The correction at the start of a visit to a client with these numbers of examples."""
-    correction = CalibratedCorrection({"tau": tau, "form": form})
+    correction = CalibratedCorrection(CalibratedOptions(tau=tau, form=form))
     correction.begin(net, {}, {}, replace(visit(net), class_counts=np.array(counts)))
     return correction
 
@@ -52,7 +54,7 @@ def test_the_shift_is_the_logarithm_of_the_class_shares() -> None:
 def test_the_loss_of_two_classes_is_as_by_hand(form: str, counts: list[int], expected: list[float]) -> None:
     net = BlockModel(lambda: [("head", nn.Linear(5, 2))], CPU)
     net.flat.zero_()
-    client_side, correction = ClientUpdate({}), calibrated(net, counts, form=form)
+    client_side, correction = ClientUpdate(Options()), calibrated(net, counts, form=form)
     step = StepFactory(net, TrainConfig(batch=8)).begin(visit(net), client_side, [correction])
     for label in (0, 1):
         step.backward(client_side.loss, torch.zeros(1, 5), torch.tensor([label]))
@@ -62,7 +64,7 @@ def test_the_loss_of_two_classes_is_as_by_hand(form: str, counts: list[int], exp
 def test_uniform_shares_change_no_gradient() -> None:
     grads = []
     for counts in ([4, 4, 4], [0, 0, 0]):
-        net, client_side = tower(), ClientUpdate({})
+        net, client_side = tower(), ClientUpdate(Options())
         StepFactory(net, TrainConfig()).begin(visit(net), client_side, [calibrated(net, counts)]).backward(
             client_side.loss, *batch()
         )
@@ -102,7 +104,7 @@ def test_every_path_of_a_training_loss_is_shifted_and_no_evaluation(
 
     monkeypatch.setattr(BlockModel, "_logits", spy)
     net, method = tower(), resolve(name)
-    client_side = load_dotted(method.objective.client)(method.options(**options).model_dump())
+    client_side = load_dotted(method.objective.client)(method.options(**options))
     about = replace(visit(net, alpha=3, full=1), pathways=form)
     correction = calibrated(net, SHARES)
     client_side.begin(net, whole(net), {}, about)
@@ -121,7 +123,7 @@ def test_every_path_of_a_training_loss_is_shifted_and_no_evaluation(
 
 
 def test_a_step_that_fails_leaves_no_shift_behind() -> None:
-    net, client_side = tower(), ClientUpdate({})
+    net, client_side = tower(), ClientUpdate(Options())
     step = StepFactory(net, TrainConfig()).begin(visit(net), client_side, [calibrated(net, SHARES)])
     with pytest.raises(RuntimeError):
         step.backward(client_side.loss, torch.zeros(1, 4), torch.tensor([0]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,9 @@ from torch.nn import functional as F
 from edge.methods.feddyn import KEPT, FedDynCorrection
 from edge.methods.scaffold import ScaffoldCorrection
 from edge.protocol.config import TrainConfig
+from edge.protocol.options.base import Options
+from edge.protocol.options.feddyn import FedDynOptions
+from edge.protocol.options.scaffold import ScaffoldOptions
 from edge.protocol.payload import CONTROL, MODEL, Payload, Vector
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
@@ -57,15 +59,15 @@ def zeros(net: BlockModel) -> Payload:
     return {CONTROL: net.views(net.layout.names, of=net.scratch("zero"))}
 
 
-CORRECTIONS: list[tuple[type[GradientCorrection], dict[str, Any]]] = [
-    (ScaffoldCorrection, {"lean": False}),
-    (FedDynCorrection, {"coefficient": 0.1, "clipped": "everything"}),
+CORRECTIONS: list[tuple[type[GradientCorrection], Options]] = [
+    (ScaffoldCorrection, ScaffoldOptions()),
+    (FedDynCorrection, FedDynOptions()),
 ]
 
 
 @pytest.mark.parametrize(("correction", "options"), CORRECTIONS)
 def test_the_first_step_of_a_new_client_is_plain_to_the_bit(
-    correction: type[GradientCorrection], options: dict[str, Any]
+    correction: type[GradientCorrection], options: Options
 ) -> None:
     plain, corrected = tower(), tower()
     # SCAFFOLD adds nothing without controls, however many steps it makes.
@@ -78,7 +80,7 @@ def test_the_first_step_of_a_new_client_is_plain_to_the_bit(
 def test_scaffold_adds_the_difference_of_controls() -> None:
     net = tower()
     common, own = whole(net)[MODEL], {key: vector for key, vector in whole(tower(seed=1))[MODEL].items() if key != "b2"}
-    correction = ScaffoldCorrection({"lean": False})
+    correction = ScaffoldCorrection(ScaffoldOptions(lean=False))
     correction.begin(net, {CONTROL: common}, {CONTROL: own}, visit(net))
     net.grad.fill_(1.0)
     correction.correct(net)
@@ -89,19 +91,19 @@ def test_scaffold_adds_the_difference_of_controls() -> None:
 
 def test_scaffold_sends_what_it_keeps_less_what_it_had() -> None:
     net = tower()
-    _, first = trained(net, ScaffoldCorrection({"lean": False}), 3, zeros(net), {})
+    _, first = trained(net, ScaffoldCorrection(ScaffoldOptions(lean=False)), 3, zeros(net), {})
     kept = {CONTROL: {key: Vector(vector.data.copy()) for key, vector in first[CONTROL].items()}}
-    up, second = trained(net, ScaffoldCorrection({"lean": False}), 3, zeros(net), kept)
+    up, second = trained(net, ScaffoldCorrection(ScaffoldOptions(lean=False)), 3, zeros(net), kept)
     for key in net.layout.names:
         change = second[CONTROL][key].data - kept[CONTROL][key].data
         assert np.array_equal(up[CONTROL][key].data, change)
         assert np.abs(change).max() > 1e-3
-    assert trained(net, ScaffoldCorrection({"lean": True}), 3, zeros(net), kept)[0] == {}
+    assert trained(net, ScaffoldCorrection(ScaffoldOptions(lean=True)), 3, zeros(net), kept)[0] == {}
 
 
 def test_feddyn_adds_a_pull_back_less_what_it_keeps() -> None:
     net = tower()
-    correction = FedDynCorrection({"coefficient": 0.5, "clipped": "everything"})
+    correction = FedDynCorrection(FedDynOptions(coefficient=0.5, clipped="everything"))
     correction.begin(net, {}, {KEPT: whole(net)[MODEL]}, visit(net))
     start = net.flat.clone()
     net.flat.add_(2.0)
@@ -115,7 +117,7 @@ def test_feddyns_two_forms_add_the_same() -> None:
     grads = []
     for clipped in ("everything", "ce+linear"):
         net = tower()
-        correction = FedDynCorrection({"coefficient": 0.5, "clipped": clipped})
+        correction = FedDynCorrection(FedDynOptions(coefficient=0.5, clipped=clipped))
         correction.begin(net, {}, {KEPT: whole(tower(seed=1))[MODEL]}, visit(net))
         shifted(net)
         net.grad.fill_(1.0)
@@ -153,7 +155,7 @@ def test_what_is_read_of_a_vector_outlives_what_is_read_of_the_model() -> None:
 @pytest.mark.parametrize("memory_format", FORMATS)
 @pytest.mark.parametrize(("correction", "options"), CORRECTIONS)
 def test_corrections_leave_buffers_alone(
-    correction: type[GradientCorrection], options: dict[str, Any], memory_format: torch.memory_format
+    correction: type[GradientCorrection], options: Options, memory_format: torch.memory_format
 ) -> None:
     net = convolutions(memory_format)
     about = replace(visit(net), step_sum=1.0)

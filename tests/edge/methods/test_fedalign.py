@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from coordinator.methods.fedalign import FedAlignOptions
 from edge.data.registry import dataset
 from edge.methods.fedalign import FedAlignUpdate, aligned, places, spectral_norm
 from edge.protocol.config import ModelConfig, TrainConfig
+from edge.protocol.options.fedalign import FedAlignOptions, alignment_flops
 from edge.protocol.payload import INPUT_GRADIENT
-from edge.protocol.slim import alignment_flops
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.sgd import Sgd
@@ -71,7 +70,7 @@ def test_larger_maps_are_pooled_and_features_have_one_place() -> None:
 # --- the term ---------------------------------------------------------------------------------------------------------
 
 
-def blocks(options: dict[str, Any], width: int = 4, norm: str = "batch", name: str = "resnet18") -> list[Block]:
+def blocks(options: FedAlignOptions, width: int = 4, norm: str = "batch", name: str = "resnet18") -> list[Block]:
     torch.manual_seed(0)
     inputs = 64 if name == "mlp" else 1
     config = ModelConfig(name, width=width, norm=norm if name != "mlp" else None)  # type: ignore[arg-type]
@@ -79,10 +78,10 @@ def blocks(options: dict[str, Any], width: int = 4, norm: str = "batch", name: s
 
 
 def started(clip: float = 0.0, name: str = "resnet18", **options: Any) -> tuple[BlockModel, FedAlignUpdate]:
-    chosen = FedAlignOptions(**{"multiple": 2, **options}).model_dump()
+    chosen = FedAlignOptions(**{"multiple": 2, **options})
     net = BlockModel(lambda: blocks(chosen, name=name), CPU)
     client_side = FedAlignUpdate(chosen)
-    variant = (chosen["width"], 1.0)
+    variant = (chosen.width, 1.0)
     counted = subnetwork_flops(lambda: blocks(chosen, name=name), DIGITS, True, [variant])[0]
     context = replace(visit(net), variants={variant: counted}, train=TrainConfig(lr=0.1, batch=8, clip=clip))
     client_side.begin(net, whole(net), {}, context)
@@ -195,4 +194,4 @@ def test_maps_that_are_flattened_too_early_are_refused() -> None:
         ("head", nn.Linear(8, 10)),
     ]
     with pytest.raises(ValueError, match="the block conv flattens its maps"):
-        aligned(early, {"multiple": 2}, 10, None)
+        aligned(early, FedAlignOptions(multiple=2), 10, None)

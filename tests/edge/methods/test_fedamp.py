@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from edge.methods.fedamp import FedAMPUpdate
+from edge.protocol.options.fedamp import FedAMPOptions
 from edge.protocol.payload import MODEL
 from tests.toy import tower, visit
 
 CLOUD, OWN = (tower(seed=seed).dump(("b1", "b2", "b3", "b4")) for seed in (5, 6))
 
 
-def begun(start: str = "own", lam: float = 0.5, alpha_k: float = 2.0) -> tuple[Any, FedAMPUpdate]:
+def begun(start: Literal["own", "cloud"] = "own", lam: float = 0.5, alpha_k: float = 2.0) -> tuple[Any, FedAMPUpdate]:
     net = tower()
-    options = {"lam": lam, "alpha_k": alpha_k, "alpha_decay": 1.0, "alpha_rounds": 30, "start": start}
-    client_side = FedAMPUpdate(options)
+    client_side = FedAMPUpdate(FedAMPOptions(lam=lam, alpha_k=alpha_k, start=start))
     client_side.begin(net, {MODEL: CLOUD}, {"own": OWN}, visit(net))
     return net, client_side
 
 
 @pytest.mark.parametrize(("start", "model"), [("own", OWN), ("cloud", CLOUD)])
-def test_it_starts_from_its_own_model_or_from_the_cloud_model(start: str, model: Any) -> None:
+def test_it_starts_from_its_own_model_or_from_the_cloud_model(start: Literal["own", "cloud"], model: Any) -> None:
     net, _ = begun(start)
     assert all(np.array_equal(net.dump([key])[key].data, model[key].data) for key in model)
 
@@ -38,7 +38,7 @@ def test_the_gradient_is_lambda_over_alpha_of_the_distance() -> None:
 
 def test_a_first_visit_starts_from_the_download_without_a_pull() -> None:
     net = tower()
-    client_side = FedAMPUpdate({"lam": 1.0, "alpha_k": 1.0, "alpha_decay": 1.0, "alpha_rounds": 30, "start": "own"})
+    client_side = FedAMPUpdate(FedAMPOptions(lam=1.0))
     client_side.begin(net, {MODEL: CLOUD}, {}, visit(net))
     net.grad.zero_()
     client_side.correct(net)

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from edge.methods.fedfomo import FedFomoUpdate, first_order_weights
-from edge.protocol.first_order import mix_weights
+from edge.protocol.options.fedfomo import FedFomoOptions, mix_weights
 from edge.protocol.payload import FORWARD, MODEL, WEIGHT_GRADIENT, Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import VisitContext, no_batches
@@ -37,7 +37,7 @@ def context(net: BlockModel) -> VisitContext:
 
 def begun(peers: Sequence[int], own: int, previous: int, count: int = 5) -> tuple[BlockModel, FedFomoUpdate]:
     """A visit that downloads models of these seeds."""
-    net, client_side = tower(), FedFomoUpdate({"peers": count})
+    net, client_side = tower(), FedFomoUpdate(FedFomoOptions(peers=count))
     down: Payload = {f"peer{index}": tower(seed=seed).dump(KEYS) for index, seed in enumerate(peers)}
     state = {"own": tower(seed=own).dump(KEYS), "previous": tower(seed=previous).dump(KEYS)}
     client_side.begin(net, down, state, context(net))
@@ -85,7 +85,7 @@ def test_it_evaluates_the_downloads_its_own_model_and_the_start_before() -> None
 
 
 def test_without_validation_examples_it_keeps_its_own_model() -> None:
-    net, client_side = tower(), FedFomoUpdate({"peers": 1})
+    net, client_side = tower(), FedFomoUpdate(FedFomoOptions(peers=1))
     state = {"own": tower(seed=3).dump(KEYS), "previous": tower(seed=4).dump(KEYS)}
     client_side.begin(net, {"peer0": tower(seed=1).dump(KEYS)}, state, replace(visit(net), validation=no_batches))
     assert np.array_equal(net.flat.detach().numpy(), flat(3))

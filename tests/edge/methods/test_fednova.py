@@ -12,6 +12,9 @@ import torch
 from edge.methods.fednova import FedNovaUpdate, normaliser
 from edge.methods.fedprox import FedProxCorrection
 from edge.protocol.config import TrainConfig, TrainingPlan
+from edge.protocol.options.base import Options, joined
+from edge.protocol.options.fednova import FedNovaOptions
+from edge.protocol.options.fedprox import FedProxOptions
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate
 from edge.training.sgd import Sgd
@@ -20,7 +23,8 @@ from tests.toy import batch, gradient, tower, visit, whole
 
 def nova(net: BlockModel, steps: int, lr: float, train: TrainConfig, **others: Any) -> FedNovaUpdate:
     """FedNova's client side at the start of a visit of so many steps, with options of corrections beside its own."""
-    client_side = FedNovaUpdate({"effective_steps": "auto", **others})
+    types = (FedNovaOptions, FedProxOptions) if others else (FedNovaOptions,)
+    client_side = FedNovaUpdate(joined(types)(**others))
     client_side.begin(
         net, whole(net), {}, replace(visit(net), plan=TrainingPlan(steps, steps * 8, steps), lr=lr, train=train)
     )
@@ -32,7 +36,7 @@ def nova(net: BlockModel, steps: int, lr: float, train: TrainConfig, **others: A
 def test_the_normaliser_is_how_far_steps_on_an_even_slope_lead(momentum: dict[str, Any], prox: dict[str, Any]) -> None:
     net, train, lr = tower(), TrainConfig(**momentum), 0.25
     client_side, start = nova(net, 7, lr, train, **prox), net.flat.clone()
-    corrections = [FedProxCorrection(prox)] if prox else []
+    corrections = [FedProxCorrection(FedProxOptions(**prox))] if prox else []
     for one in corrections:
         one.begin(net, whole(net), {}, visit(net))
     step = Sgd(net, train, lr, [one.correct for one in corrections])
@@ -63,4 +67,4 @@ def test_a_pull_that_takes_back_the_whole_way_is_refused() -> None:
 def test_local_training_is_fedavgs() -> None:
     net = tower()
     client_side = nova(net, 1, 0.1, TrainConfig())
-    assert np.array_equal(gradient(client_side, net, *batch()), gradient(ClientUpdate({}), net, *batch()))
+    assert np.array_equal(gradient(client_side, net, *batch()), gradient(ClientUpdate(Options()), net, *batch()))

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from edge.methods.fedprox import FedProxCorrection
 from edge.protocol.config import TrainConfig
+from edge.protocol.options.fedprox import FedProxOptions
 from edge.training.block_model import BlockModel
 from edge.training.sgd import Sgd
 from tests.toy import batch, tower, visit, whole
@@ -21,7 +22,7 @@ def distance(mu: float, lr: float, steps: int = 30, half: bool = True) -> float:
     """‖θ_i − θ‖ after local steps from where the visit starts."""
     net = tower((5, 3))
     start = net.flat.clone()
-    prox = FedProxCorrection({"mu": mu, "half": half})
+    prox = FedProxCorrection(FedProxOptions(mu=mu, half=half))
     prox.begin(net, whole(net), {}, visit(net))
     step = Sgd(net, TrainConfig(), lr, [prox.correct])
     for _ in range(steps):
@@ -45,7 +46,7 @@ def test_without_the_half_the_pull_is_twice_as_strong() -> None:
 
 def test_the_pull_by_hand() -> None:
     net = tower((5, 3))
-    prox = FedProxCorrection({"mu": 0.5, "half": True})
+    prox = FedProxCorrection(FedProxOptions(mu=0.5, half=True))
     prox.begin(net, whole(net), {}, visit(net))
     for away, pulled in ((0.0, 1.0), (2.0, 2.0)):  # 1, and 1 + 0.5 x 2
         net.flat.add_(away)

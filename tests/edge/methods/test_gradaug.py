@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coordinator.methods.gradaug import GradAugOptions, variants
+from coordinator.methods.gradaug import variants
 from edge.methods.gradaug import GradAugUpdate, reduced
 from edge.protocol.config import ModelConfig, TrainConfig
-from edge.protocol.slim import SUBNETWORKS, draw_subnetworks
+from edge.protocol.options.gradaug import SUBNETWORKS, GradAugOptions, draw_subnetworks
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.sgd import Sgd
@@ -22,16 +22,16 @@ from edge.training.slimmable import slimmable, slimmed
 from tests.toy import CPU, visit, whole
 
 
-def blocks(options: dict[str, Any]) -> list[Block]:
+def blocks(options: GradAugOptions) -> list[Block]:
     torch.manual_seed(0)
     return slimmable(build(ModelConfig("resnet18", width=4, norm="batch"), 10, 1), options, 10, 4)
 
 
 def started(**options: Any) -> tuple[BlockModel, GradAugUpdate]:
     chosen = GradAugOptions(**{"multiple": 2, "width": 0.5, **options})
-    net = BlockModel(lambda: blocks(chosen.model_dump()), CPU)
+    net = BlockModel(lambda: blocks(chosen), CPU)
     declared = variants(chosen)
-    client_side = GradAugUpdate(chosen.model_dump())
+    client_side = GradAugUpdate(chosen)
     client_side.begin(net, whole(net), {}, replace(visit(net), variants=dict.fromkeys(declared, np.zeros((6, 4)))))
     return net, client_side
 
@@ -82,9 +82,9 @@ def test_a_step_is_the_sum_of_the_papers_losses() -> None:
 
 
 def test_weights_are_the_papers_by_the_number_of_sub_networks() -> None:
-    found = [GradAugUpdate(GradAugOptions(subnets=count).model_dump()).weight for count in (1, 2, 3, 4, 5)]
+    found = [GradAugUpdate(GradAugOptions(subnets=count)).weight for count in (1, 2, 3, 4, 5)]
     assert found == [2, 1.75, 1.5, 1.25, 1.25]
-    assert GradAugUpdate(GradAugOptions(subnets=2, weight=0.5).model_dump()).weight == 0.5
+    assert GradAugUpdate(GradAugOptions(subnets=2, weight=0.5)).weight == 0.5
 
 
 def test_the_variants_are_what_can_be_drawn() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from edge.methods.ifca import MOST_DRAWS, IFCAUpdate
+from edge.protocol.options.ifca import IFCAOptions
 from edge.protocol.payload import FORWARD, MODEL, WEIGHT_GRADIENT, Payload
 from edge.training.client_update import Batches, no_batches
 from tests.toy import batch, tower, visit
@@ -23,7 +24,7 @@ def sent(seeds: Sequence[int]) -> Payload:
 
 def begun(seeds: Sequence[int]) -> IFCAUpdate:
     net = tower()
-    client_side = IFCAUpdate({"models": len(seeds), "shared": 0, "balanced_init": 0.0})
+    client_side = IFCAUpdate(IFCAOptions(models=len(seeds), shared=0, balanced_init=0.0))
     client_side.begin(net, sent(seeds), {}, visit(net))
     chosen = sent(seeds)[f"cluster{client_side.cluster}"]
     assert all(np.array_equal(net.dump([key])[key].data, vector.data) for key, vector in chosen.items())
@@ -45,7 +46,7 @@ def test_ties_go_to_the_lowest_number() -> None:
 def test_each_model_costs_one_forward_pass_of_each_example_and_one_model_none() -> None:
     for seeds, passes in (((1, 2, 3), 3 * 8), ((1,), 0)):
         net = tower()
-        IFCAUpdate({"models": len(seeds), "shared": 0, "balanced_init": 0.0}).begin(net, sent(seeds), {}, visit(net))
+        IFCAUpdate(IFCAOptions(models=len(seeds), shared=0, balanced_init=0.0)).begin(net, sent(seeds), {}, visit(net))
         assert net.executed[:, FORWARD].tolist() == [passes] * 4
         assert not net.executed[:, WEIGHT_GRADIENT].any()
 
@@ -54,7 +55,7 @@ def test_a_model_is_chosen_in_evaluation_mode_and_trained_in_training_mode() -> 
     net, modes = tower(), []
     net.modules[0].register_forward_pre_hook(lambda module, x: modes.append(module.training))
     net.train_mode(True)
-    IFCAUpdate({"models": 2, "shared": 0, "balanced_init": 0.0}).begin(net, sent((1, 2)), {}, visit(net))
+    IFCAUpdate(IFCAOptions(models=2, shared=0, balanced_init=0.0)).begin(net, sent((1, 2)), {}, visit(net))
     assert modes == [False, False]
     assert all(module.training for module in net.modules)
 
@@ -63,7 +64,7 @@ def test_a_model_that_has_diverged_is_not_chosen() -> None:
     down = sent((1, 2))
     net = tower()
     net.flat.fill_(torch.nan)
-    client_side = IFCAUpdate({"models": 2, "shared": 0, "balanced_init": 0.0})
+    client_side = IFCAUpdate(IFCAOptions(models=2, shared=0, balanced_init=0.0))
     client_side.begin(net, down | {"cluster0": net.dump(net.layout.sizes)}, {}, visit(net))
     assert client_side.cluster == 1
 
@@ -72,7 +73,7 @@ def test_shared_blocks_go_up_in_a_slot_of_their_own() -> None:
     net = tower()
     down: Payload = {slot: {key: named[key] for key in ("b2", "b3", "b4")} for slot, named in sent((1, 2)).items()}
     down["shared"] = tower(seed=5).dump(["b1"])
-    client_side, context = IFCAUpdate({"models": 2, "shared": 1}), visit(net)
+    client_side, context = IFCAUpdate(IFCAOptions(models=2, shared=1)), visit(net)
     client_side.begin(net, down, {}, context)
     up, state, numbers = client_side.end(net, context)
     assert {slot: [*named] for slot, named in up.items()} == {"shared": ["b1"], MODEL: ["b2", "b3", "b4"]}
@@ -85,7 +86,7 @@ class Chosen(IFCAUpdate):
     """Clients choose as they are told, draw by draw."""
 
     def __init__(self, fraction: float, choices: Sequence[str]) -> None:
-        super().__init__({"models": 2, "shared": 0, "balanced_init": fraction})
+        super().__init__(IFCAOptions(balanced_init=fraction))
         self.told = iter("".join(choices))
 
     def _best(self, *_: Any) -> int:  # type: ignore[override]

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coordinator.methods.mixup import MixupOptions
 from edge.methods.mixup import MixupUpdate, mixed, mixed_cross_entropy
+from edge.protocol.options.base import Options
+from edge.protocol.options.mixup import MixupOptions
 from edge.protocol.rng import keyed_generator
 from edge.training.client_update import ClientUpdate
 from scenarios.config.load import ScenarioError, load
@@ -42,7 +43,7 @@ def test_images_keep_their_memory_format() -> None:
 
 
 def test_each_batch_has_its_lambda_and_its_permutation_from_streams_of_their_own() -> None:
-    net, client_side = tower(), MixupUpdate(MixupOptions(gamma=2.0).model_dump())
+    net, client_side = tower(), MixupUpdate(MixupOptions(gamma=2.0))
     client_side.begin(net, whole(net), {}, visit(net))
     weights, orders = (keyed_generator(0, f"mixup: {what}", 0, 0) for what in ("lambda", "permutation"))
     for seed in (1, 2):
@@ -55,9 +56,9 @@ def test_each_batch_has_its_lambda_and_its_permutation_from_streams_of_their_own
 
 def test_without_gamma_it_is_fedavg() -> None:
     net, (x, y) = tower(), batch()
-    client_side = MixupUpdate(MixupOptions(gamma=0).model_dump())
+    client_side = MixupUpdate(MixupOptions(gamma=0))
     client_side.begin(net, whole(net), {}, visit(net))
-    assert np.array_equal(gradient(client_side, net, x, y), gradient(ClientUpdate({}), net, x, y))
+    assert np.array_equal(gradient(client_side, net, x, y), gradient(ClientUpdate(Options()), net, x, y))
 
 
 def test_words_cannot_be_mixed(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from coordinator.methods.compute import fedavg_passes
-from coordinator.methods.moon import SPEC, MoonOptions
+from coordinator.methods.moon import SPEC
 from edge.methods.moon import PREVIOUS, RECEIVED, MoonUpdate, contrast, projected
 from edge.protocol.config import ModelConfig
+from edge.protocol.options.base import Options
+from edge.protocol.options.moon import MoonOptions
 from edge.protocol.payload import FORWARD, PASS_TYPES
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
@@ -46,14 +48,14 @@ def test_projections_in_half_precision_are_compared_in_float32() -> None:
 
 def started(net: BlockModel, state: Any = None, **options: Any) -> MoonUpdate:
     """At the start of a visit to a client with this state."""
-    client_side = MoonUpdate(MoonOptions(**options).model_dump())
+    client_side = MoonUpdate(MoonOptions(**options))
     client_side.begin(net, whole(net), state or {}, visit(net))
     return client_side
 
 
 def test_a_first_visit_pays_ln_2_and_moves_as_fedavg() -> None:
     net, (x, y) = tower(), batch()
-    moon, fedavg = started(net, weight=3.0), ClientUpdate({})
+    moon, fedavg = started(net, weight=3.0), ClientUpdate(Options())
     shifted(net)  # as local steps do
     extra = moon.loss(net, x, y) - fedavg.loss(net, x, y)
     assert float(extra.detach()) == pytest.approx(3 * math.log(2), rel=1e-6)
@@ -75,7 +77,7 @@ def test_the_client_keeps_its_model_and_compares_the_next_one_with_it() -> None:
     assert torch.equal(before[0], received)
     assert np.array_equal(before[1], np.concatenate(list(kept.values())))
     moved = gradient(second, net, x, y)
-    assert np.abs(moved - gradient(ClientUpdate({}), net, x, y)).max() > 1e-4
+    assert np.abs(moved - gradient(ClientUpdate(Options()), net, x, y)).max() > 1e-4
     assert all(torch.equal(flat, old) for flat, old in zip(frozen, before, strict=True))
 
 
@@ -83,7 +85,7 @@ def test_without_weight_no_other_model_runs_and_nothing_is_kept() -> None:
     net, (x, y) = tower(), batch()
     client_side = started(net, weight=0)
     net.executed[:] = 0
-    fedavg = gradient(ClientUpdate({}), net, x, y)
+    fedavg = gradient(ClientUpdate(Options()), net, x, y)
     alone = net.executed.copy()
     assert np.array_equal(gradient(client_side, net, x, y), fedavg)
     assert np.array_equal(net.executed, 2 * alone)
@@ -120,7 +122,7 @@ def test_auxiliary_says_what_the_others_normalise_with_whatever_other_frozen_mod
 
 
 def made(name: str, length: int = 256, **config: Any) -> list[Block]:
-    return projected(build(ModelConfig(name, **config), 100, 3), {"projection": length}, 100, None)
+    return projected(build(ModelConfig(name, **config), 100, 3), MoonOptions(projection=length), 100, None)
 
 
 def numbers(module: nn.Module) -> int:
@@ -133,7 +135,7 @@ def test_the_projection_of_a_resnet18_is_512_512_256() -> None:
     assert [name for name, _ in blocks] == ["stem", "stage1", "stage2", "stage3", "stage4", "projection", "head"]
     sizes = {name: numbers(module) for name, module in blocks}
     assert (sizes["projection"], sizes["head"]) == (512 * 512 + 512 + 512 * 256 + 256, 256 * 100 + 100)
-    layout = SPEC.wrapped_layout(_layout_of("resnet18"), MoonOptions())
+    layout = SPEC.model.wrapped_layout(_layout_of("resnet18"), MoonOptions())
     assert {block.name: block.params for block in layout.blocks} == sizes
 
 
@@ -162,11 +164,11 @@ def test_it_takes_features_and_gives_the_classifier_its_input() -> None:
 
 def test_a_model_without_a_linear_head_is_refused() -> None:
     with pytest.raises(ValueError, match="must begin with a linear layer"):
-        projected(build(ModelConfig("digits-cnn", blocks="balanced:2"), 10, 1), {"projection": 8}, 10, None)
+        projected(build(ModelConfig("digits-cnn", blocks="balanced:2"), 10, 1), MoonOptions(projection=8), 10, None)
 
 
 def test_two_more_models_run_forward_to_the_projection() -> None:
-    passes = SPEC.compute(one_example(4, np.zeros((4, PASS_TYPES)), MoonOptions())).passes
+    passes = SPEC.costs.compute(one_example(4, np.zeros((4, PASS_TYPES)), MoonOptions())).passes
     assert passes[:, FORWARD].tolist() == [3, 3, 3, 1]
     passes[:-1, FORWARD] -= 2
     assert np.array_equal(passes, fedavg_passes(4))

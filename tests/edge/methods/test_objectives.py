@@ -17,7 +17,11 @@ from torch import Tensor, nn
 
 from coordinator.methods.registry import resolve
 from edge.methods.distillation import DistillationUpdate
+from edge.methods.fedntd import FedNTDUpdate
 from edge.protocol.config import ModelConfig, TrainConfig
+from edge.protocol.options.base import Options
+from edge.protocol.options.fedgkd import FedGKDOptions
+from edge.protocol.options.fedntd import FedNTDOptions
 from edge.protocol.payload import MODEL, TEACHER
 from edge.training.block_model import BlockModel
 from edge.training.blocks import build, load_dotted
@@ -32,7 +36,7 @@ each_name = pytest.mark.parametrize("name", NAMES)
 def started(name: str, net: BlockModel, **options: Any) -> Any:
     """The client side of a method at the start of a visit."""
     method = resolve(name)
-    client_side = load_dotted(method.objective.client)(method.options.model_validate(options).model_dump())
+    client_side = load_dotted(method.objective.client)(method.options.model_validate(options))
     client_side.begin(net, whole(net), {}, visit(net))
     return client_side
 
@@ -168,7 +172,7 @@ def test_the_cases_above_tell_their_terms_apart() -> None:
 )
 def test_at_the_first_step_only_the_cross_entropy_pulls(name: str, options: dict[str, Any], share: float) -> None:
     net = tower()
-    client_side, plain = started(name, net, **options), ClientUpdate({})
+    client_side, plain = started(name, net, **options), ClientUpdate(Options())
     x, y = batch()
     loss = client_side.loss(net, x, y)
     assert float(loss.detach()) == pytest.approx(share * float(client_side.losses[-1]), rel=1e-6)
@@ -210,7 +214,7 @@ def test_the_teacher_is_the_same_bytes_after_local_training(name: str) -> None:
 @each_name
 def test_what_is_reported_is_the_cross_entropy_alone(name: str) -> None:
     net = tower()
-    client_side, plain = started(name, net), ClientUpdate({})
+    client_side, plain = started(name, net), ClientUpdate(Options())
     shifted(net, by=0.3)
     client_side.loss(net, *batch())
     plain.loss(net, *batch())
@@ -235,14 +239,14 @@ def test_a_teacher_that_comes_down_is_the_one_that_teaches() -> None:
     assert torch.equal(client_side.teacher.flat, other.flat)
     _, theirs = slow(net, other, lambda z, t, y: cross_entropy(z[-1], y) + 0.1 * kl(t[-1], z[-1]))
     assert np.abs(gradient(client_side, net, *batch()) - theirs).max() < 2e-6
-    assert np.abs(gradient(ClientUpdate({}), net, *batch()) - theirs).max() > 1e-3
+    assert np.abs(gradient(ClientUpdate(Options()), net, *batch()) - theirs).max() > 1e-3
 
 
 def test_a_visit_that_is_told_not_to_distil_is_fedavgs() -> None:
     net = tower()
     client_side = started("fedgkd", tower(), weight=5.0)
     client_side.begin(net, {**whole(net), TEACHER: whole(tower(seed=5))[MODEL]}, {}, visit(net, distil=0))
-    assert np.array_equal(gradient(client_side, net, *batch()), gradient(ClientUpdate({}), net, *batch()))
+    assert np.array_equal(gradient(client_side, net, *batch()), gradient(ClientUpdate(Options()), net, *batch()))
     assert net._frozen == {}
 
 
@@ -250,7 +254,7 @@ def test_a_visit_that_is_told_not_to_distil_is_fedavgs() -> None:
 
 
 def taught(**options: Any) -> DistillationUpdate:
-    return DistillationUpdate({"weight": 1.0, "temperature": 1.0, "kl_t2": True, **options})
+    return DistillationUpdate(FedGKDOptions(**{"weight": 1.0, **options}))
 
 
 def test_the_divergence_by_hand() -> None:
@@ -274,15 +278,13 @@ def test_extreme_logits_give_finite_losses_and_gradients() -> None:
 
 
 def not_true(local: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
-    client_side = load_dotted("edge.methods.fedntd:FedNTDUpdate")(
-        {"weight": 1.0, "ce_weight": 1.0, "temperature": 1.0, "kl_t2": True}
-    )
+    client_side = FedNTDUpdate(FedNTDOptions(style="neurips"))
     distance: Tensor = client_side.divergence(client_side.seen(teacher, y), client_side.seen(local, y))
     return distance
 
 
 def test_the_true_class_is_left_out_and_the_others_keep_their_order() -> None:
-    client_side = load_dotted("edge.methods.fedntd:FedNTDUpdate")(resolve("fedntd").options().model_dump())
+    client_side = FedNTDUpdate(FedNTDOptions())
     logits = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
     assert client_side.seen(logits, torch.tensor([0, 1, 2])).tolist() == [[2, 3], [4, 6], [7, 8]]
 

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.methods.pfedmb import PFedMBOptions
 from edge.methods.branched_layers import branched
 from edge.methods.pfedmb import PFedMBUpdate, projected, renormalised
-from edge.protocol.branches import ALL_LAYERS, ALPHA, WEIGHTS
 from edge.protocol.config import TrainConfig
+from edge.protocol.options.pfedmb import ALL_LAYERS, ALPHA, WEIGHTS, PFedMBOptions
 from edge.protocol.payload import MODEL, Vector
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, VisitContext
@@ -24,8 +23,8 @@ from tests.toy import CPU, batch, tower_blocks, visit
 ROUGH = TrainConfig(momentum=0.5, weight_decay=0.1, clip=0.5)
 
 
-def options(**given: Any) -> dict[str, Any]:
-    return PFedMBOptions(**{"branches": 3, **given}).model_dump()
+def options(**given: Any) -> PFedMBOptions:
+    return PFedMBOptions(**{"branches": 3, **given})
 
 
 def net_with(**given: Any) -> BlockModel:

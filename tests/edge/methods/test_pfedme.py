@@ -11,12 +11,11 @@ from torch import Tensor
 
 from edge.methods.pfedme import PERSONAL, PFedMeUpdate
 from edge.protocol.config import TrainConfig
+from edge.protocol.options.pfedme import PFedMeOptions
 from edge.protocol.payload import MODEL, Vector
 from edge.training.block_model import BlockModel
 from edge.training.sgd import Sgd
 from tests.toy import batch, tower, visit, whole
-
-DEFAULTS = {"inner_steps": 5, "lam": 15.0, "outer_lr": 0.005, "beta": 1.0, "reset": False}
 
 
 class OnQuadratic(PFedMeUpdate):
@@ -31,7 +30,7 @@ def trained(minibatches: int, lr: float, **options: Any) -> tuple[BlockModel, PF
     """After a visit that starts from w = 0."""
     net = tower((5, 3))
     net.flat.zero_()
-    client_side = OnQuadratic({**DEFAULTS, **options})
+    client_side = OnQuadratic(PFedMeOptions(**options))
     client_side.begin(net, whole(net), {}, visit(net))
     step = Sgd(net, TrainConfig(), lr, [client_side.correct])
     client_side.train(net, lambda: iter([batch()] * minibatches), step)

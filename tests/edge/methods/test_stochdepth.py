@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from edge.methods.stochdepth import StochasticDepthUpdate, with_keep_probabilities
 from edge.models.layers import ResidualUnit, residual_units
 from edge.protocol.config import ModelConfig, TrainConfig
-from edge.protocol.depth import Schedule, keep_probabilities
+from edge.protocol.options.stochdepth import Schedule, StochasticDepthOptions, keep_probabilities
 from edge.protocol.payload import FORWARD
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
@@ -24,7 +24,6 @@ from edge.training.sgd import Loss, Sgd
 from tests.plugins import residual_net
 from tests.toy import CPU, visit, whole
 
-OPTIONS: dict[str, Any] = {"keep_last": 0.9, "schedule": "code", "dropped": "stay"}
 IMAGES = (1, 8, 8)
 
 
@@ -41,7 +40,7 @@ def batch(seed: int) -> tuple[Tensor, Tensor]:
 
 def begun(net: BlockModel, **options: Any) -> StochasticDepthUpdate:
     """A visit to a client, which has begun."""
-    update = StochasticDepthUpdate(OPTIONS | options)
+    update = StochasticDepthUpdate(StochasticDepthOptions(**options))
     _, unit_flops = unit_flops_per_example(blocks, IMAGES)
     update.begin(net, whole(net), {}, replace(visit(net), unit_flops=unit_flops))
     return update
@@ -83,7 +82,7 @@ def test_the_mean_of_all_draws_of_a_linear_unit_is_its_evaluation() -> None:
             return x
 
     unit, x = Linear(), torch.arange(8.0).reshape(2, 4)
-    with_keep_probabilities([("b1", unit)], OPTIONS | {"schedule": "paper"}, 4, None)
+    with_keep_probabilities([("b1", unit)], StochasticDepthOptions(schedule="paper"), 4, None)
     kept = unit(x)
     unit.dropped = True
     left_out = unit(x)
@@ -151,7 +150,7 @@ def test_running_statistics_of_a_body_that_was_never_drawn_may_be_as_they_began(
 
 
 def test_an_adaptation_trains_the_model_that_is_evaluated() -> None:
-    make = partial(with_keep_probabilities, blocks(), OPTIONS | {"keep_last": 0.5}, 3, 2)
+    make = partial(with_keep_probabilities, blocks(), StochasticDepthOptions(keep_last=0.5), 3, 2)
     net = BlockModel(make, CPU)
     update = begun(net, keep_last=0.5)
     x, y = batch(1)

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coordinator.methods.fedbr import FedBROptions
-from coordinator.methods.fedmlb import FedMLBOptions
 from coordinator.methods.registry import resolve
 from edge.methods.fedbr import FedBRUpdate
 from edge.methods.fedmlb import FedMLBUpdate
 from edge.models import mobilenetv2, shufflenet, squeezenet, vgg9
 from edge.models.registry import MODELS, model
 from edge.protocol.config import ModelConfig, TrainConfig
+from edge.protocol.options.fedbr import FedBROptions
+from edge.protocol.options.fedmlb import FedMLBOptions
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted
@@ -145,7 +145,8 @@ def test_what_all_pathways_of_fedmlb_cost(name: str, published: float, executed:
     mlb, plain = (resolve(method).objective for method in ("fedmlb", "fedavg"))
     counted = flops(name)
     step, plain_step = (
-        row.compute(one_example(count, counted, resolve(row.name).options())).flops(counted) for row in (mlb, plain)
+        row.costs.compute(one_example(count, counted, resolve(row.name).options())).flops(counted)
+        for row in (mlb, plain)
     )
     assert round(step / plain_step, 3) == executed
 
@@ -300,7 +301,7 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def fedmlb(net: BlockModel, form: PathwayForm = "each", **options: Any) -> FedMLBUpdate:
-    client_side = FedMLBUpdate(FedMLBOptions(**options).model_dump())
+    client_side = FedMLBUpdate(FedMLBOptions(**options))
     client_side.begin(net, whole(net), {}, replace(visit(net), pathways=form))
     return client_side
 
@@ -340,7 +341,7 @@ def test_fedmlbs_pathways_run_through_a_backbone(name: str, order: str, form: Pa
 @pytest.mark.parametrize("form", FORMS)
 def test_fedbrs_pathways_run_through_a_backbone(name: str, form: PathwayForm) -> None:
     net = small(name)
-    client_side = FedBRUpdate(FedBROptions().model_dump())
+    client_side = FedBRUpdate(FedBROptions())
     client_side.begin(net, whole(net), {}, replace(visit(net, alpha=2, full=1), pathways=form))
     shifted(net, 0.01)
     theirs = slow(net, client_side.frozen, range(len(net) - 2, len(net)), True)

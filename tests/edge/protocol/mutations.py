@@ -19,7 +19,7 @@ import pytest
 from msgspec import msgpack
 
 from edge.protocol import codec, messages
-from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
+from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 
 RUN = "run-1"
@@ -35,7 +35,8 @@ JOB = Job(
     model=ModelConfig("toy"),
     data=DataConfig("digits", clients=3),
     train=TrainConfig(),
-    objective=ComponentConfig("nowhere:Nothing", {"lambda1": 0.5, "pathways": [1, 2]}),
+    objective="nowhere:Nothing",
+    options_values={"lambda1": 0.5, "pathways": [1, 2]},
     up=("a", "b"),
 )
 COUNTS = np.array([5, 7])

@@ -15,7 +15,7 @@ from msgspec.msgpack import decode as unpackb
 from msgspec.msgpack import encode as packb
 
 from edge.protocol import codec, messages
-from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
+from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector, shapes
 from tests.edge.protocol.mutations import RUN, put, refusal
 
@@ -27,7 +27,8 @@ JOB = Job(
     model=ModelConfig("cnn"),
     data=DataConfig("digits", clients=3),
     train=TrainConfig(lr=0.05, local_steps=4),
-    objective=ComponentConfig("edge.methods.fedbr:ClientUpdate", {"lambda1": 0.5, "pathways": [1, 2], "detach": True}),
+    objective="edge.methods.fedbr:ClientUpdate",
+    options_values={"lambda1": 0.5, "pathways": [1, 2], "detach": True},
     up=("stem", "head"),
 )
 DESCRIPTION = ModelProfile(

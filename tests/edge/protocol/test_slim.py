@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge.protocol.slim import alignment_flops, channels, draw_subnetworks, widths_from
+from edge.protocol.options.fedalign import alignment_flops
+from edge.protocol.options.gradaug import channels, draw_subnetworks, widths_from
 
 
 def test_channels_are_the_nearest_multiple_that_loses_at_most_a_tenth() -> None:

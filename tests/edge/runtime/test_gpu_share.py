@@ -11,7 +11,7 @@ import torch
 
 from coordinator.workers.messaging import OUT_OF_MEMORY
 from edge.protocol import codec, messages
-from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
+from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import Payload
 from edge.runtime import gpu_share
 from edge.runtime.gpu_memory import MIB
@@ -22,7 +22,7 @@ GIB = 1024 * MIB
 
 
 def job(device: str = "cuda", slot: int = 0, workers: int = 1) -> Job:
-    model, objective = ModelConfig("cnn"), ComponentConfig("edge.training.client_update:ClientUpdate")
+    model, objective = ModelConfig("cnn"), "edge.training.client_update:ClientUpdate"
     return Job(
         "run", 0, device, "", model, DataConfig("digits"), TrainConfig(), objective, worker_slot=slot, workers=workers
     )

@@ -19,6 +19,7 @@ from edge.methods.fedprox import FedProxCorrection
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, TrainConfig, TrainingPlan
 from edge.protocol.messages import GLOBAL, Evaluate, Train
+from edge.protocol.options.fedprox import FedProxOptions
 from edge.protocol.payload import MODEL, Vector, sha256
 from edge.training.batches import Loader, LocalBatches
 from edge.training.client_update import VisitContext
@@ -129,7 +130,7 @@ class Allocations(TorchDispatchMode):
 
 def test_a_step_allocates_no_vector_as_long_as_the_model() -> None:
     net = tower((5, 50, 50, 3))
-    prox = FedProxCorrection({"mu": 0.1, "half": True})
+    prox = FedProxCorrection(FedProxOptions(mu=0.1, half=True))
     config = TrainConfig(momentum=0.9, nesterov=True, weight_decay=0.1, clip=1.0)
     for _ in range(2):  # visits
         prox.begin(net, {}, {}, visit(net))

@@ -18,6 +18,8 @@ from torch import Tensor
 from coordinator.rounds.synchronous import run_rounds
 from edge.methods.fedprox import FedProxCorrection
 from edge.protocol.config import ModelConfig, TrainConfig
+from edge.protocol.options.base import Options
+from edge.protocol.options.fedprox import FedProxOptions
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, GradientCorrection
 from edge.training.cuda_graphs import WARM_UP_STEPS, GraphStep, StepFactory
@@ -98,7 +100,7 @@ def test_a_run_of_replayed_steps_ends_in_the_same_bits(
 def test_a_short_batch_runs_as_it_is_and_a_step_on_some_blocks_is_another_kind_of_step() -> None:
     nets, graphs, losses = (tower(), tower()), Graphs(), list[list[float]]()
     for net, made in zip(nets, (graphs, None), strict=True):
-        client_side = ClientUpdate({})
+        client_side = ClientUpdate(Options())
         client_side.begin(net, whole(net), {}, visit(net))
         step = StepFactory(net, TrainConfig(batch=8), made).begin(visit(net), client_side, [])
         for only in (["b1"], None, ["b4"]):
@@ -114,7 +116,7 @@ def test_a_short_batch_runs_as_it_is_and_a_step_on_some_blocks_is_another_kind_o
 def test_halves_of_a_step_are_not_captured_and_may_be_mixed_with_whole_steps() -> None:
     nets, graphs = (tower(), tower()), Graphs()
     for net, made in zip(nets, (graphs, None), strict=True):
-        client_side = ClientUpdate({})
+        client_side = ClientUpdate(Options())
         client_side.begin(net, whole(net), {}, visit(net))
         step = StepFactory(net, TrainConfig(batch=8, momentum=0.5), made).begin(visit(net), client_side, [])
         for seed in range(2 + WARM_UP_STEPS):
@@ -142,7 +144,7 @@ class Counting(ClientUpdate):
 
 
 def test_added_flops_are_counted_in_every_replay() -> None:
-    net, client_side = tower(), Counting({})
+    net, client_side = tower(), Counting(Options())
     client_side.begin(net, whole(net), {}, visit(net))
     step = StepFactory(net, TrainConfig(batch=8), Graphs()).begin(visit(net), client_side, [])
     for seed in range(WARM_UP_STEPS + 4):
@@ -161,7 +163,7 @@ class Shrinking(ClientUpdate):
 
 @pytest.mark.parametrize("graphs", [None, Graphs()])
 def test_an_objective_corrects_gradients_before_its_corrections(graphs: Graphs | None) -> None:
-    net, client_side, push = tower(), Shrinking({}), FedProxCorrection({"mu": 1.0, "half": True})
+    net, client_side, push = tower(), Shrinking(Options()), FedProxCorrection(FedProxOptions(mu=1.0, half=True))
     client_side.begin(net, whole(net), {}, visit(net))
     push.begin(net, {}, {}, visit(net))
     start = net.flat.clone()
@@ -187,10 +189,10 @@ class Push(GradientCorrection):
 @pytest.mark.parametrize(
     ("client_side", "corrections", "kind"),
     [
-        (ClientUpdate({}), [], GraphStep),
-        (ClientUpdate({}), [FedProxCorrection({"mu": 0.1, "half": True})], GraphStep),
-        (Silent({}), [], Sgd),
-        (ClientUpdate({}), [FedProxCorrection({"mu": 0.1, "half": True}), Push({})], Sgd),
+        (ClientUpdate(Options()), [], GraphStep),
+        (ClientUpdate(Options()), [FedProxCorrection(FedProxOptions(mu=0.1, half=True))], GraphStep),
+        (Silent(Options()), [], Sgd),
+        (ClientUpdate(Options()), [FedProxCorrection(FedProxOptions(mu=0.1, half=True)), Push(Options())], Sgd),
     ],
 )
 def test_only_client_sides_that_promise_it_are_captured(

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from coordinator.methods.fedbr import FedBROptions
 from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
 from edge.protocol.config import DataConfig, ModelConfig, TrainingPlan
+from edge.protocol.options.fedbr import FedBROptions
 from edge.protocol.payload import PASS_TYPES
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted
@@ -76,14 +76,14 @@ def test_a_row_foresees_the_flops_of_a_step(
 ) -> None:
     net, method = BlockModel(make, CPU), resolve(name)
     row, chosen = method.objective, method.options(**options)
-    client_side = load_dotted(row.client)(method.options_of(chosen, row))
+    client_side = load_dotted(row.client)(chosen)
     client_side.begin(net, whole(net), {}, visit(net, **choice))
     shifted(net)
     x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).squeeze()  # a tower takes (examples, 5)
     net.executed[:] = 0
     with FlopCounterMode(display=False) as counter:
         torch.autograd.backward(client_side.loss(net, x, torch.tensor([0, 1])))
-    foreseen = row.compute(one_example(4, np.zeros((4, PASS_TYPES)), chosen, choice)).passes
+    foreseen = row.costs.compute(one_example(4, np.zeros((4, PASS_TYPES)), chosen, choice)).passes
     assert (net.executed == 2 * foreseen).all()
     assert counter.get_total_flops() == 2 * (foreseen * flops_per_example(make, shape)).sum()
 
@@ -101,12 +101,12 @@ def test_a_convolution_in_groups_costs_as_little_backward_as_forward(groups: int
 def test_the_exact_drop_runs_all_local_data_forward_twice() -> None:
     net, method = tower(), resolve("fedbr")
     chosen, choice = FedBROptions(drop="exact"), {"alpha": 1, "full": 1}
-    client_side = load_dotted(method.objective.client)(method.options_of(chosen, method.objective))
+    client_side = load_dotted(method.objective.client)(chosen)
     client_side.begin(net, whole(net), {}, visit(net, **choice))
     client_side.end(net, visit(net))
     # The visit's client holds one batch of 8.
     context = one_example(4, np.zeros((4, PASS_TYPES)), chosen, choice)
-    twice = method.objective.compute(replace(context, samples=8, plan=TrainingPlan(0, 0, 0))).passes
+    twice = method.objective.costs.compute(replace(context, samples=8, plan=TrainingPlan(0, 0, 0))).passes
     assert (net.executed == twice).all()
     assert net.executed.sum() == 2 * 8 * 4
 

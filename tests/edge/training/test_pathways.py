@@ -17,11 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coordinator.methods.fedbr import FedBROptions
-from coordinator.methods.fedmlb import FedMLBOptions
 from edge.methods.fedbr import FedBRUpdate
 from edge.methods.fedmlb import FedMLBUpdate
 from edge.protocol.config import TrainConfig
+from edge.protocol.options.base import Options
+from edge.protocol.options.fedbr import FedBROptions
+from edge.protocol.options.fedmlb import FedMLBOptions
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
 from edge.training.client_update import ClientUpdate
@@ -37,14 +38,14 @@ FORMS: tuple[PathwayForm, ...] = ("each", "sweep")
 
 def fedmlb(net: BlockModel, form: PathwayForm = "each", **options: Any) -> FedMLBUpdate:
     """FedMLB's client side at the start of a visit."""
-    client_side = FedMLBUpdate(FedMLBOptions(**options).model_dump())
+    client_side = FedMLBUpdate(FedMLBOptions(**options))
     client_side.begin(net, whole(net), {}, replace(visit(net), pathways=form))
     return client_side
 
 
 def fedbr(net: BlockModel, alpha: int, form: PathwayForm = "each", **options: Any) -> FedBRUpdate:
     """FedBR's client side at the start of a visit with a full download."""
-    client_side = FedBRUpdate(FedBROptions(**options).model_dump())
+    client_side = FedBRUpdate(FedBROptions(**options))
     client_side.begin(net, whole(net), {}, replace(visit(net, alpha=alpha, full=1), pathways=form))
     return client_side
 
@@ -270,7 +271,7 @@ def test_pathways_stay_apart_where_a_block_mixes_examples() -> None:
 
 def factors(client_side: ClientUpdate, net: BlockModel) -> list[float]:
     """By how much each block's gradient is larger than FedAvg's."""
-    plain = ClientUpdate({})
+    plain = ClientUpdate(Options())
     plain.begin(net, whole(net), {}, visit(net))
     mine, theirs = gradient(client_side, net, *batch()), gradient(plain, net, *batch())
     found = []
@@ -384,7 +385,7 @@ def test_the_frozen_model_has_the_parts_that_never_travel_as_the_client_holds_th
     net = tower()
     private = net.dump(["b4"])
     arrived = {key: vector for key, vector in whole(tower(seed=5))["model"].items() if key != "b4"}
-    client_side = FedMLBUpdate(FedMLBOptions().model_dump())
+    client_side = FedMLBUpdate(FedMLBOptions())
     client_side.begin(net, {"model": arrived}, {"model": private}, visit(net))
     assert torch.equal(client_side.frozen.flat, net.flat)
     assert np.array_equal(client_side.frozen.dump(["b4"])["b4"].data, private["b4"].data)
@@ -397,7 +398,7 @@ def test_fedbr_starts_from_its_own_first_blocks_and_the_global_last_ones() -> No
     for make in (tower, normalised):
         net, kept, sent = make(), whole(make(seed=3))["model"], whole(make(seed=4))["model"]
         first, last = net.layout.keys(("b1", "b2")), net.layout.last(2)
-        client_side = FedBRUpdate(FedBROptions().model_dump())
+        client_side = FedBRUpdate(FedBROptions())
         state = {key: kept[key] for key in net.layout.keys(("b1", "b2", "b3"))}
         client_side.begin(
             net, {"model": {key: sent[key] for key in last}}, {"model": state}, visit(net, alpha=2, full=0)
@@ -411,7 +412,7 @@ def test_fedbr_starts_from_its_own_first_blocks_and_the_global_last_ones() -> No
 def test_a_client_that_lacks_a_block_says_so() -> None:
     net = tower()
     with pytest.raises(ValueError, match="client 0 has never held b1, b2 and was not sent it"):
-        ClientUpdate({}).begin(net, {"model": net.dump(["b3", "b4"])}, {}, visit(net))
+        ClientUpdate(Options()).begin(net, {"model": net.dump(["b3", "b4"])}, {}, visit(net))
 
 
 def test_the_drop_is_the_first_epochs_loss_less_the_last_ones() -> None:

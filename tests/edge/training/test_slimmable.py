@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge.data.registry import dataset
 from edge.protocol.config import ModelConfig
+from edge.protocol.options.gradaug import GradAugOptions
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
@@ -19,7 +20,7 @@ from edge.training.describe import flops_per_example
 from edge.training.slimmable import output_shapes, slimmable, slimmed, subnetwork_flops
 from tests.toy import CPU
 
-MULTIPLE = {"multiple": 2}
+MULTIPLE = GradAugOptions(multiple=2)
 DIGITS = dataset("digits")
 
 

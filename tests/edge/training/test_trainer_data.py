@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge.protocol.config import ComponentConfig, DataConfig, Job, PartitionConfig
+from edge.protocol.config import DataConfig, Job, PartitionConfig
 from edge.training.trainer import LocalTrainer
 from tests.toy import DIGITS_CNN, TRAIN, cache_folder
 
@@ -14,7 +14,7 @@ DATA = DataConfig("digits", clients=4, partition=PartitionConfig("iid"))
 
 
 def trainer(data: DataConfig) -> LocalTrainer:
-    objective = ComponentConfig("edge.training.client_update:ClientUpdate")
+    objective = "edge.training.client_update:ClientUpdate"
     return LocalTrainer(Job("", 0, "cpu", cache_folder(), DIGITS_CNN, data, TRAIN, objective))
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.methods.spec import Options
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
+from edge.protocol.options.base import Options
 from edge.training.blocks import build
 from edge.training.describe import flops_per_example
 from scenarios.config.errors import ScenarioError

@@ -12,6 +12,7 @@ from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from edge.data.registry import dataset
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
+from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD, MODEL
 from edge.training.blocks import Block, build, wrapped
 from edge.training.describe import cached_counts
@@ -19,6 +20,7 @@ from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
 from tests.plugins import projected_client
+from tests.plugins.projected import ProjectedOptions
 from tests.scenarios.runs import undisturbed
 from tests.toy import DIGITS_CNN, play
 
@@ -77,7 +79,7 @@ def twins(blocks: list[Block], options: object, classes: int, width: int | None)
 
 def test_blocks_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="must make blocks of distinct names; it makes twin, twin"):
-        wrapped([], f"{__name__}:twins", {}, 10, None)
+        wrapped([], f"{__name__}:twins", Options(), 10, None)
 
 
 def test_cached_counts_are_of_the_wrapped_model_with_its_options(tmp_path: Path) -> None:
@@ -85,10 +87,10 @@ def test_cached_counts_are_of_the_wrapped_model_with_its_options(tmp_path: Path)
 
     def make(out: int | None) -> list[Block]:
         blocks = build(DIGITS_CNN, 10, 1)
-        return blocks if out is None else projected_client.projected(blocks, {"out": out}, 10, 4)
+        return blocks if out is None else projected_client.projected(blocks, ProjectedOptions(out=out), 10, 4)
 
     def counted(out: int | None) -> list[float]:
-        how = None if out is None else (wrapper, {"out": out})
+        how = None if out is None else (wrapper, ProjectedOptions(out=out))
         flops: list[float] = cached_counts(DIGITS_CNN, lambda: make(out), digits, tmp_path, how)[0][:, FORWARD].tolist()
         return flops
 

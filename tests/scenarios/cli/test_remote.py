@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
 import pytest
 import zmq
 
 from coordinator.methods.registry import Method
+from coordinator.methods.spec import ModelEvaluation, Traffic
 from coordinator.records.store import has_rounds, read
 from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.synchronous import run_synchronous
@@ -120,8 +121,11 @@ def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_
     assert [row["kind"] for row in rows] == ["listening", "worker_joined"]
 
 
-WITHOUT_HEAD: dict[str, Any] = dict.fromkeys(("down", "up"), lambda options: "without:head")
-PRIVATE_HEAD = objective("private-head", **WITHOUT_HEAD, evaluated="clients")
+PRIVATE_HEAD = objective(
+    "private-head",
+    evaluation=ModelEvaluation(on="clients"),
+    traffic=Traffic(down=lambda options: "without:head", up=lambda options: "without:head"),
+)
 """What a client keeps is read for its scores, too."""
 
 

@@ -11,7 +11,7 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError
-from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.config import DataConfig, Job, ModelConfig, TrainConfig
 from edge.runtime.numerics import fingerprint
 from scenarios.cluster import node_agent
 from scenarios.cluster.node_agent import (
@@ -26,7 +26,7 @@ from scenarios.cluster.node_agent import (
 
 
 def job(**other: object) -> Job:
-    objective = ComponentConfig("edge.training.client_update:ClientUpdate")
+    objective = "edge.training.client_update:ClientUpdate"
     plain: dict[str, object] = {"objective": objective, "data_sha256": "", "device": "cpu", "train": TrainConfig()}
     fields = plain | other
     data = DataConfig("digits", root="/nowhere", download=False)
@@ -69,7 +69,7 @@ def test_an_agent_with_other_data_or_without_the_method_does_not_serve(
     trainers: WorkerLauncher, tmp_path: Path
 ) -> None:
     other = job(data_sha256="0123456789abcdef" * 4)
-    unknown = replace(other, objective=ComponentConfig("nobodys.module:Half"))
+    unknown = replace(other, objective="nobodys.module:Half")
     for run, kind, why in (
         (other, JoinError, r"data set digits: this machine's is [0-9a-f]{16}, the run's is 0123456789abcde"),
         (unknown, PoolError, r"3 workers in a row ended before they were ready.*No module named 'nobodys'"),

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.methods import fedbr
 from coordinator.methods.fedavg import SPEC as FEDAVG
-from coordinator.methods.fedbr import FedBROptions
+from coordinator.methods.spec import ModelEvaluation
+from edge.protocol.options.fedbr import TUNED, FedBROptions
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.config.quantities import scenario_text
@@ -366,7 +366,7 @@ def test_options_of_metrics_are_told_apart_by_name_and_so_overlaid(tmp_path: Pat
     assert (options["pairs"], options["batch"]) == ("distinct", 2)
 
 
-SCORED_BY_CLIENT = replace(FEDAVG, name="scored-by-client", evaluated="clients")
+SCORED_BY_CLIENT = replace(FEDAVG, name="scored-by-client", evaluation=ModelEvaluation(on="clients"))
 
 
 def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_of_the_global_set(
@@ -573,7 +573,7 @@ def test_toml_text_is_read_back_as_it_was(table: dict[str, Any]) -> None:
         (["model.name=resnet18"], ["model.name=resnet18", "model.norm=group"]),
         (
             ["method_options.preset=tuned"],
-            [f"method_options.{key}={str(value).lower()}" for key, value in fedbr.TUNED.items()],
+            [f"method_options.{key}={str(value).lower()}" for key, value in TUNED.items()],
         ),
     ],
 )
@@ -588,7 +588,7 @@ def test_a_default_or_preset_that_is_written_out_changes_no_chain(overrides: lis
 def test_a_preset_is_written_out_and_goes_with_no_other_values() -> None:
     tuned = "method_options.preset=tuned"
     options = load("digits", parse_all([tuned, "method_options.alpha=2", "method_options.detach=true"])).options
-    assert options.model_dump() == FedBROptions().model_dump() | dict(fedbr.TUNED) | {
+    assert options.model_dump() == FedBROptions().model_dump() | dict(TUNED) | {
         "preset": "tuned",
         "detach": True,
     }

@@ -16,7 +16,8 @@ from scenarios.run.plugin_sources import SourceFile, roots
 
 ROOT = Path(__file__).parents[3]
 METHOD = """
-from coordinator.methods.spec import ObjectiveSpec, Options
+from coordinator.methods.spec import ObjectiveSpec
+from edge.protocol.options.base import Options
 
 SPEC = ObjectiveSpec("mine", "plain", "a test", Options, "always", client="my_side:Mine")
 """

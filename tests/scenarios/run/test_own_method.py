@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.methods import fedbr
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import MethodFigure, MethodMap
+from coordinator.methods.spec import MethodFigure, MethodMap, Records
 from coordinator.records.schema import MethodTable, RoundRow
 from coordinator.records.store import Commit, Ledger
 from scenarios.config.errors import ReportError
@@ -45,7 +45,7 @@ def recorded_run(folder: Path, record: dict[str, Any]) -> Path:
 
 
 def test_a_methods_figure_is_drawn_as_its_run_recorded_it(tmp_path: Path) -> None:
-    spec = replace(fedbr.SPEC, name="gone", table=MethodTable("ranks", RankRow), figure=FIGURE)
+    spec = replace(fedbr.SPEC, name="gone", records=Records(table=MethodTable("ranks", RankRow), figure=FIGURE))
     record = own_method.record(Method("gone:SPEC", spec, ()))
     assert own_method.record(Method("fedbr", fedbr.SPEC, ())) == {}
     folder = recorded_run(tmp_path / "run", json.loads(json.dumps(record)))

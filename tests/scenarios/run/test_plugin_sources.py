@@ -36,8 +36,7 @@ SPEC = ObjectiveSpec(
 )
 """,
     "source_pkg/options.py": """
-from coordinator.methods.spec import Options
-
+from edge.protocol.options.base import Options
 
 class SmoothOptions(Options):
     amount: float = 0.1
@@ -50,7 +49,7 @@ from edge.training.client_update import ClientUpdate
 
 class Smooth(ClientUpdate):
     def loss(self, net, x, y):
-        loss, noted = smooth_loss(net.run(x), y, self.options["amount"])
+        loss, noted = smooth_loss(net.run(x), y, self.options.amount)
         self.record_loss(noted)
         return loss
 """,

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.server import ServerExtension
-from coordinator.methods.spec import CorrectionSpec, Options
+from coordinator.methods.spec import CorrectionSpec, numbers_of_model
 from edge.protocol.config import ModelProfile
+from edge.protocol.options.base import Options
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
@@ -196,7 +197,14 @@ class Control(ServerExtension):
 def test_what_a_correction_sends_and_keeps_is_priced_too() -> None:
     loaded = load("digits", parse_all(["method=fedavg", "method_options={}"]))
     row = CorrectionSpec(
-        "control", "", "", Options, "", "edge.methods.fedprox:FedProxCorrection", server=Control, has_client_state=True
+        "control",
+        "",
+        "",
+        Options,
+        "",
+        "edge.methods.fedprox:FedProxCorrection",
+        server=Control,
+        client_state=numbers_of_model,
     )
     joined = replace(loaded, method=replace(loaded.method, corrections=(row,)))
     found = study.estimate(TypicalVisits(joined, profile(samples=32)))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator.methods.registry import OBJECTIVES
+from coordinator.methods.spec import ModelChange
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import BlockShape, Layout
 from edge.training.blocks import build
@@ -107,6 +108,7 @@ def test_a_changed_model_is_priced_by_its_own_layout(monkeypatch: pytest.MonkeyP
     def doubled(layout: Layout, options: object) -> Layout:
         return Layout(tuple(BlockShape(block.name, 2 * block.params) for block in layout.blocks))
 
-    monkeypatch.setitem(OBJECTIVES, "fedavg-kd", replace(OBJECTIVES["fedavg-kd"], wrapped_layout=doubled))
+    changed = replace(OBJECTIVES["fedavg-kd"], model=ModelChange(wrapped_layout=doubled))
+    monkeypatch.setitem(OBJECTIVES, "fedavg-kd", changed)
     costs = method_costs("fedavg-kd")
     assert (costs.extra_bytes_down, costs.extra_bytes_up) == (MODEL_NBYTES, MODEL_NBYTES)

@@ -1,4 +1,4 @@
-"""Names of the parts of branched layers (`edge.methods.branched_layers`) in the keys of vectors. Never torch.
+"""The options of pFedMB, one object for both of its sides, and the keys of branched layers.
 
 Each branch of a layer ``block/path`` has a key of its own, ``block/path.branch1`` to ``block/path.branchB``, and so do
 the layer's branch weights, ``block/path.branch_weights``; a block that is itself a layer has ``block/branch1`` ...
@@ -7,8 +7,11 @@ the layer's branch weights, ``block/path.branch_weights``; a block that is itsel
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from pydantic import Field
+
+from edge.protocol.options.base import Options
 from edge.protocol.payload import LAYER
 
 ALPHA = "alpha"
@@ -20,6 +23,30 @@ ALL_LAYERS = "all layers"
 
 FLOPS_PER_NUMBER = 4
 """Per step and number of a branch: a multiplication and an addition for its mixture, and two for its gradient."""
+
+
+class PFedMBOptions(Options):
+    """pFedMB's hyperparameters and the details its paper leaves open."""
+
+    branches: int = Field(default=5, ge=1, le=100, title="B")
+    """Branches of each layer. With one, no weights are trained or sent: 1 is FedAvg."""
+    shared_alpha: bool = False
+    """Whether all layers have the same branch weights (the paper's experiment with pairs of clients)."""
+    alpha_param: Literal["softmax", "project", "clip_renorm", "free"] = "softmax"
+    """How α stays on the simplex: as softmax of the trained numbers; projected after each step; negative weights set to
+    0 and the rest divided by its sum; or not at all."""
+    aggregation: Literal["alpha", "plain"] = "alpha"
+    """Weights of the mean of a branch: n_i α_i (a negative α counts as 0), or n_i."""
+    alpha_epochs: int | None = Field(default=None, ge=0, title="E_α")
+    """Local epochs that train α, in every visit before W; by default as many as train W. 0: α stays 1/B."""
+    alpha_lr: float | None = Field(default=None, gt=0, title="η_α")
+    """Step size of α, with the schedule of train.lr; by default train.lr. SGD without momentum, decay or clipping."""
+    branch_init: Literal["literal", "variance_preserving"] = "literal"
+    """Branches begin as independent layers; or multiplied by √B, so that their mean has a layer's variance."""
+    branch_bias: bool = True
+    """Whether biases have branches too; else one bias is shared."""
+    fine_tuning: Literal["both", "weights"] = "both"
+    """Phases of an adaptation before an evaluation (eval.adapt): each with all of its epochs, or W alone."""
 
 
 class BranchedKeys(NamedTuple):

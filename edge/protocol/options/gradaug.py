@@ -1,15 +1,19 @@
-"""Narrower sub-networks of a model: channels, draws and FLOPs, as both sides of a method foresee them. Never torch.
+"""The options of GradAug, one object for both of its sides, and its draws of sub-networks, which both foresee.
 
-The layers are `edge.training.slimmable`. The rounding of channels is that of Yu et al., Slimmable Neural Networks, ICLR
-2019, https://arxiv.org/abs/1812.08928, which the code of GradAug and FedAlign has taken over.
+The rounding of channels is that of Yu et al., Slimmable Neural Networks, ICLR 2019, https://arxiv.org/abs/1812.08928,
+which the code of GradAug and FedAlign has taken over. The layers are `edge.training.slimmable`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
+
+from edge.protocol.options.base import Options
 
 HUNDREDTHS = 100
 """Widths are drawn from the hundredths, so that the FLOPs of each can be counted before a run."""
@@ -17,6 +21,28 @@ SUBNETWORKS = "gradaug: sub-networks"
 """The random stream of GradAug's widths and resolutions"""
 LARGEST_LOSS = 0.9
 """Rounding down may leave this fraction of the channels at least."""
+
+
+class GradAugOptions(Options):
+    """CE + μ Σ_i KL(σ(z) ‖ σ(z_i)), z_i being the logits of the i-th of n sub-networks and z fixed in it."""
+
+    subnets: int = Field(default=2, ge=0, le=32, title="n")
+    """Sub-networks per step. 0 is FedAvg."""
+    width: float = Field(default=0.8, gt=0, le=1, title="ω_b")
+    """The least width. Widths are drawn from this and the hundredths above it up to 1, as far as ``widths`` says."""
+    weight: float | None = Field(default=None, ge=0, title="μ")
+    """Weight of the divergence. By default the paper's: 2, 1.75, 1.5 for 1, 2, 3 sub-networks, and 1.25 for more. 0 is
+    FedAvg."""
+    widths: Literal["code", "paper"] = "code"
+    """code: one sub-network always has the least width, and the others are drawn; paper: all are drawn."""
+    resolutions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        default=(1.0, 0.875, 0.75, 0.625), min_length=1
+    )
+    """Factors on the images' height and width, of which each sub-network draws one: of 32x32 images 32, 28, 24, 20.
+    FedAlign's code has 224, 192, 160, 128 of 224x224 images, which are 1 and 6/7, 5/7, 4/7 (0.8571, 0.7143, 0.5714).
+    A model that takes images of one size gets them reduced and enlarged again."""
+    multiple: int = Field(default=8, ge=1)
+    """Channels in use are a multiple of this, as far as there are so many."""
 
 
 def channels(count: int, factor: float, multiple: int = 8) -> int:
@@ -49,22 +75,3 @@ def draw_subnetworks(
     widths = sorted([*drawn, *([least] if has_least else [])], reverse=True)
     heights = rng.integers(len(resolutions), size=count)
     return [(width, resolutions[place]) for width, place in zip(widths, heights, strict=True)]
-
-
-def alignment_flops(
-    before: Sequence[int], after: Sequence[int], factor: float, multiple: int, iterations: int
-) -> float:
-    """FLOPs per example of FedAlign's transmitting matrices and their spectral norms; 1 MAC = 2 FLOPs.
-
-    ``before`` and ``after``: (channels, height, width) of the maps that a block takes and makes. A matrix of a x b is
-    built once, by sums over the places of ``after``, and each iteration multiplies by it and by its transpose. Those of
-    the sub-network have gradients: of the matrix from both products of every iteration, of the vectors from all but the
-    first one, and of the maps that the sub-network makes.
-    """
-    places = after[1] * after[2]
-    whole = before[0] * after[0]
-    slim = channels(before[0], factor, multiple) * channels(after[0], factor, multiple)
-    teacher = 2 * whole * places + 4 * iterations * whole
-    student = 2 * slim * places + 4 * iterations * slim
-    gradient = 2 * slim * places + (8 * iterations - 2) * slim
-    return float(teacher + student + gradient)
