@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from msgspec import structs
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import FederatedRun
@@ -110,7 +111,7 @@ def environment(
                 name=block.name,
                 params=block.params,
                 buffers=block.buffers,
-                layers=[LayerRecord(**asdict(layer)) for layer in block.layers],
+                layers=[LayerRecord(**structs.asdict(layer)) for layer in block.layers],
                 nbytes=profile.layout.nbytes(profile.layout.keys([block.name])),
                 flops_forward=float(forward),
                 flops_weight_gradient=float(weight),

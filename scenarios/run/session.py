@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
@@ -96,10 +96,7 @@ class Session:
             if engine is not None:
                 engine.on_note = Observers(self.observers).on_note
                 stack.enter_context(engine)
-            launcher = WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)
-            if runs:
-                launcher.use(runs[0].scenario.train.instructions)  # the first pool would have it started twice
-            stack.enter_context(launcher)
+            launcher = stack.enter_context(self._launcher(runs))
             for observer in self.observers:
                 stack.enter_context(observer)
             if engine is not None:
@@ -107,6 +104,12 @@ class Session:
             asked = self.workers
             workers = choose_workers(runs, host.device, launcher, interrupt) if asked is None else asked
             return work(replace(host, workers=workers), launcher, stopped)
+
+    def _launcher(self, runs: Sequence[Loaded]) -> AbstractContextManager[WorkerLauncher]:
+        launcher = WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)
+        if runs:
+            launcher.use(runs[0].scenario.train.instructions)  # the first pool would have it started twice
+        return launcher
 
 
 class _EngineLink(RunObserver):

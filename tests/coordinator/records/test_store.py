@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.chain import initial_hash
@@ -368,7 +369,7 @@ def test_a_model_that_scores_no_number_leaves_a_chain_that_can_be_computed_again
 
     def infinite(*asked: Any) -> Score:
         told = score(*asked)
-        return replace(told, values={**told.values, "loss": (math.inf, told.values["loss"][1])})
+        return structs.replace(told, values={**told.values, "loss": (math.inf, told.values["loss"][1])})
 
     monkeypatch.setattr(LocalTrainer, "evaluate", infinite)
     run = play(tmp_path, rounds=1)

@@ -98,8 +98,9 @@ def test_children_that_are_not_there_blocks_without_parameters_and_wrong_outputs
 def test_neither_a_row_nor_a_bare_class_brings_torch_into_the_process_that_reads_scenarios() -> None:
     code = (
         "import sys; from scenarios.config.load import load\n"
-        f"print(load('digits', ['model.name={OWN}', 'travels.down=without:head', 'method=fedavg']).model.blocks)\n"
-        f"try: load('digits', ['model.name={NETS}:ConvNet'])\n"
+        f"own = {{'model.name': '{OWN}', 'travels.down': 'without:head', 'method': 'fedavg'}}\n"
+        "print(load('digits', own).model.blocks)\n"
+        f"try: load('digits', {{'model.name': '{NETS}:ConvNet'}})\n"
         "except ValueError as error: print(error)\n"
         "print('torch' in sys.modules)"
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.experiment import experiment, statistics
+from scenarios.experiment import statistics
 from scenarios.experiment import sweep_tables as tables
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import plan
@@ -19,6 +19,7 @@ from scenarios.report import terminal
 from scenarios.report.tables import numbers
 from scenarios.run import progress
 from scenarios.run.progress import ProgressPoint, Trail
+from scenarios.run.run_folder import RunFolder
 
 
 def test_an_interval_is_students_t_over_seeds_and_one_seed_has_none() -> None:
@@ -205,7 +206,8 @@ def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
 
 
 def test_a_last_row_that_is_no_round_counts_as_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "trail", lambda folder: run(0.8, 0.8))  # two rows, the second of them cut
+    two_rows = property(lambda folder: run(0.8, 0.8))  # the second of them is cut
+    monkeypatch.setattr(RunFolder, "trail", two_rows)
     swept = plan(grid_of("digits", ["method=fedavg,fedbr"]), seeds=2)
     found = swept.trails([{"name": "fedavg-seed0", "run_dir": "a", "rounds": 1}])
     assert [list(by_seed) for by_seed in found.values()] == [[0]]
