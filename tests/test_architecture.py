@@ -175,3 +175,58 @@ def test_the_top_level_holds_the_four_packages() -> None:
     assert {"coordinator", "edge", "costmodel", "scenarios", "tests", "pyproject.toml"} <= {
         p.name for p in ROOT.iterdir()
     }
+
+
+def sizes(package: str) -> tuple[int, int, int]:
+    """(modules, lines, functions) of a package, without those that are rows of their own in `SIZES`."""
+    own = [name for name in names() if name.startswith(f"{package}/")]
+    apart = [other for other in SIZES if other.startswith(f"{package}/")]
+    files = [name for name in own if not any(name.startswith(f"{other}/") for other in apart)]
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    functions = sum(isinstance(node, kinds) for name in files for node in ast.walk(parsed(name)))
+    return len(files), sum(len((ROOT / name).read_text().splitlines()) for name in files), functions
+
+
+SIZES = {
+    "coordinator/aggregation": (6, 970, 86),
+    "coordinator/methods": (30, 2930, 194),
+    "coordinator/records": (14, 2360, 181),
+    "coordinator/rounds": (18, 3330, 244),
+    "coordinator/workers": (21, 4310, 334),
+    "coordinator": (1, 0, 0),
+    "costmodel/fleet": (18, 3040, 209),
+    "costmodel/network": (12, 2290, 164),
+    "costmodel/visits": (10, 1410, 104),
+    "costmodel": (8, 900, 55),
+    "edge/data": (22, 3230, 211),
+    "edge/methods": (25, 1710, 115),
+    "edge/models": (15, 1050, 57),
+    "edge/profile": (4, 480, 35),
+    "edge/protocol": (43, 3490, 166),
+    "edge/runtime": (14, 1700, 126),
+    "edge/training": (30, 3730, 290),
+    "edge": (1, 0, 0),
+    "scenarios/api": (16, 2640, 174),
+    "scenarios/cli": (16, 2480, 129),
+    "scenarios/cluster": (10, 1880, 122),
+    "scenarios/config": (22, 2780, 196),
+    "scenarios/experiment": (13, 2350, 157),
+    "scenarios/papers": (25, 3850, 199),
+    "scenarios/report": (31, 5440, 356),
+    "scenarios/run": (24, 4160, 266),
+    "scenarios/studies": (21, 4750, 261),
+    "scenarios": (1, 0, 0),
+}
+"""Package -> its modules, lines and functions at most; a change that needs more raises a number, and says why"""
+
+
+@pytest.mark.parametrize("package", SIZES)
+def test_a_package_keeps_to_its_size(package: str) -> None:
+    modules, lines, functions = sizes(package)
+    most = SIZES[package]
+    assert modules <= most[0] and lines <= most[1] and functions <= most[2], f"{package}: {modules, lines, functions}"
+    assert lines >= 0.9 * most[1], f"{package} has become smaller: lower its line to {modules, lines, functions}"
+
+
+def test_every_package_has_a_size() -> None:
+    assert [name for name in names() if not any(name.startswith(f"{package}/") for package in SIZES)] == []
