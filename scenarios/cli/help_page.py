@@ -36,7 +36,7 @@ class PlainCommand(TyperCommand):
             if record is not None:
                 worded = re.sub("<(.*)>", lambda kind: WORDS.get(kind[1], "TEXT"), record[0])
                 name = _argument(each) if is_argument else worded
-                sections["Arguments" if is_argument else "Options"].append((name, record[1]))
+                sections["Arguments" if is_argument else "Options"].append((name, _ranges_in_words(record[1])))
         for heading, rows in sections.items():
             if rows:
                 with formatter.section(heading):
@@ -61,6 +61,11 @@ class PlainCommand(TyperCommand):
                 error.message += f"; keys of a scenario are written {key}={value}"  # type: ignore[attr-defined]
                 error.possibilities = None  # type: ignore[attr-defined]  # as click's NoSuchOption has it
             raise
+
+
+def _ranges_in_words(text: str) -> str:
+    """``at least 1`` for typer's ``x>=1``, and ``1 to 4096`` for ``1<=x<=4096``."""
+    return re.sub(r"\bx>=([\d.]+)", r"at least \1", re.sub(r"\b([\d.]+)<=x<=([\d.]+)", r"\1 to \2", text))
 
 
 def _argument(argument: Any) -> str:
