@@ -92,7 +92,8 @@ class Column:
         if half is None:
             number = self.number(value, sign)
         else:
-            number = f"{value / self.scale + 0.0:{sign},.{self.decimals}f} ± {half / self.scale:,.{self.decimals}f}"
+            mean = round(value / self.scale, self.decimals) + 0.0  # without the sign of zero
+            number = f"{mean:{sign},.{self.decimals}f} ± {half / self.scale:,.{self.decimals}f}"
         return f"{number} {self.unit}".rstrip()
 
 

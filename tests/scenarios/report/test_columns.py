@@ -47,6 +47,7 @@ def test_amounts_of_a_column_have_the_unit_of_their_median_and_equal_decimals(
         (PERCENT, [0.8713, 0.8898], [0.0037, None], ["87.13 ± 0.37 %", "88.98 %"]),
         (COUNT, [12, 12], [0.0, 0.0], ["12 ± 0", "12 ± 0"]),
         (BYTES, [7.41e6, 6.33e6], [0.0, 333e3], ["7.41 ± 0.00 MB", "6.33 ± 0.33 MB"]),
+        (POINTS, [-0.0028], [0.9], ["0 ± 90 pp"]),
     ],
 )
 def test_a_mean_is_as_precise_as_its_interval(
