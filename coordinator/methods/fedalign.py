@@ -32,14 +32,10 @@ def compute(context: ComputeContext) -> Compute:
     before, after = (tuple(map(int, context.outputs[index])) for index in (last - 1, last))
     block = context.flops_at(options.width, 1.0)[last : last + 1]
     aligned = alignment_flops(before, after, options.width, options.multiple, options.iterations)
-    stored = plan.stored_forwards + np.eye(1, context.blocks, last)[0] * _share(options, after[0])
+    narrower = channels(after[0], options.width, options.multiple) / after[0]  # activations are as many as channels
+    stored = plan.stored_forwards + np.eye(1, context.blocks, last)[0] * narrower
     further = context.plan.samples * (step_flops(block) + aligned)
     return replace(plan, stored_forwards=stored, further_flops=further)
-
-
-def _share(options: FedAlignOptions, outputs: int) -> float:
-    """Of block L's activations that its narrower form stores: they are as many as its channels."""
-    return channels(outputs, options.width, options.multiple) / outputs
 
 
 def variants(options: FedAlignOptions) -> tuple[Variant, ...]:

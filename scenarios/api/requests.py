@@ -31,8 +31,6 @@ class Option:
     least: int | None = None
     name: str = ""
     """Of the option, where it is not the field's"""
-    flags: tuple[str, ...] = ()
-    """All ways to write it; by default ``--name``"""
 
 
 OUT = Option("folder for run folders")

@@ -128,8 +128,8 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
         if kind == Sequence[float]:
             kind, default = list[float] | None, None
         if isinstance(option, Option):
-            flags = option.flags or (f"--{(option.name or field.name).replace('_', '-')}",)
-            option = typer.Option(*flags, metavar=option.metavar, min=option.least, help=option.help)
+            flag = f"--{(option.name or field.name).replace('_', '-')}"
+            option = typer.Option(flag, metavar=option.metavar, min=option.least, help=option.help)
         keyword = inspect.Parameter.KEYWORD_ONLY
         yield inspect.Parameter(field.name, keyword, default=default, annotation=Annotated[kind, option])
 
