@@ -16,6 +16,7 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.run.session import Session
 from tests.pools import Host, Opener, Pools
+from tests.remains import kill_at_the_end
 
 HANG_SECONDS = 300
 """After the limit of a test"""
@@ -24,6 +25,7 @@ HANG_SECONDS = 300
 def pytest_configure() -> None:
     """Before torch is imported: several processes of tests compute at the same time."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    kill_at_the_end()
 
 
 @pytest.hookimpl(wrapper=True)
