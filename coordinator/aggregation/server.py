@@ -3,7 +3,7 @@
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
 https://arxiv.org/abs/1602.05629
 
-A subclass of `ServerStrategy` need not override anything; what it must not is ``final``. It can customise
+A subclass of `ServerStrategy` must override nothing, and may override, group by group
 
 its models
 * ``models``, set after ``super().__init__``: the models by name, from the initial ones of the run's workers;
@@ -12,10 +12,7 @@ its models
 
 what goes down
 * ``choose`` and ``payload``: the numbers chosen for a visit, and the vectors that such a choice downloads, in as many
-  slots as the method needs; or ``download``, if the two cannot be separated, or if vectors take arithmetic;
-* ``download_shapes``: the shapes of that payload, wherever building it takes arithmetic, and so that prices of many
-  candidates are cheap; ``possible_choices``: the values that ``choose`` may return, if they differ between visits;
-* ``decides_without_updates``: whether finished runs of the method can be replayed on another fleet;
+  slots as the method needs; a `LaterPayload` where they take arithmetic;
 * ``download_only_clients``: clients that only download in a round;
 
 what comes up
@@ -23,21 +20,23 @@ what comes up
   ``store.put`` and ``store.get``;
 * ``weight``: the aggregation weight of an update, which may differ per model, block and layer;
 * ``accumulate`` and ``step``: how updates, one after another, become the next models. ``accumulate`` changes nothing
-  that ``download`` reads, since other visits of the round may not have been sent yet. The spec of a subclass that
+  that ``payload`` reads, since other visits of the round may not have been sent yet. The spec of a subclass that
   overrides ``accumulate``, ``observe``, ``weight`` or ``targets`` sets `individual_updates`;
 
 what is learned of visits
 * ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, when they count, and when their times and
-  losses are known; ``observe``: statistics of an update's vectors that ``feedback`` needs;
-* ``replay_feedback`` and ``restore_in_flight``: the same bookkeeping in a resumed run;
+  losses are known; ``observe``: statistics of an update's vectors that ``feedback`` needs; ``replay_feedback``: the
+  same in a resumed run, which has rows and no vectors;
 
 what is evaluated, and what a checkpoint has
-* ``global_evaluation_model`` or ``evaluation_model``: the model that is evaluated; ``evaluation_shapes``, if building
-  the latter takes arithmetic;
+* ``global_evaluation_model`` or ``evaluation_model``: the model that is evaluated;
 * ``state`` and ``restore``: state beside the models.
 
-`ServerStrategy.log` logs a number of the round, in any of these calls but those on another thread (`Download.build`).
-The server side of a correction is a `ServerExtension`: it adds slots to downloads and learns from updates.
+All else is ``final``. What follows from the options alone is said by the spec (`coordinator.methods.spec`).
+
+`ServerStrategy.log` logs a number of the round, in any of these calls but those on another thread
+(`LaterPayload.build`). The server side of a correction is a `ServerExtension`: it adds slots to downloads and learns
+from updates.
 """
 
 from __future__ import annotations
@@ -117,14 +116,25 @@ class ServerContext:
         """The initial models: one, or as many independent ones as the method's spec says."""
         return [dict(self.initial[initial_slot(index)]) for index in range(len(self.initial))]
 
-    @property
-    def numbering(self) -> str:
-        """The unit that numbers training messages: rounds, or visits one by one."""
-        return "visit" if self.asynchronous else "round"
-
     def visit_name(self, client: int, number: int) -> str:
         """A training visit in words, for errors: rounds count from 1, visits as in the ledger."""
         return f"client {client}, visit {number}" if self.asynchronous else f"client {client}, round {number + 1}"
+
+
+@dataclass(frozen=True)
+class LaterPayload:
+    """A payload that takes arithmetic, so that it is built on another thread when it is sent."""
+
+    shapes: Shapes
+    """For prices; the built payload must have these"""
+    build: Callable[[], Payload]
+    """Depends on nothing but what it has captured, since the server side may have made a step since: on views of the
+    store, and on models, which are never changed in place"""
+
+
+def payload_shapes(payload: Payload | LaterPayload) -> Shapes:
+    """Shapes of a payload, whether it is built yet or not."""
+    return payload.shapes if isinstance(payload, LaterPayload) else shapes(payload)
 
 
 @dataclass(frozen=True)
@@ -137,28 +147,29 @@ class Download:
     choice: Choice = field(default_factory=dict)
     """Small numbers that are downloaded with the vectors: integers or finite floats, of Python or numpy, 8 bytes each;
     a method uses the same names in every visit"""
-    build: Callable[[], Payload] | None = None
-    """Builds the payload, if that takes arithmetic: called on another thread when the task is sent. It depends on
-    nothing but what `ServerStrategy.download` captured, since the server side may have made a step since"""
+    later: LaterPayload | None = None
 
     def __post_init__(self) -> None:
         """ValueError for a choice that is no number."""
-        if self.choice:
-            object.__setattr__(self, "choice", {name: _number(name, value) for name, value in self.choice.items()})
+        choice: dict[str, int | float] = {}
+        for name, value in self.choice.items():
+            number = value.item() if isinstance(value, np.generic) else value
+            if isinstance(number, int) and -(2**63) <= number < 2**63:
+                choice[name] = int(number)  # of a flag, too
+            elif isinstance(number, float) and math.isfinite(number):
+                choice[name] = number
+            else:
+                raise ValueError(f"choice: {name} = {value!r}: must be an integer of 64 bits, or a finite float")
+        object.__setattr__(self, "choice", choice)
+
+    @property
+    def shapes(self) -> Shapes:
+        """Those of the payload, built or not."""
+        return payload_shapes(self.payload if self.later is None else self.later)
 
     def built(self) -> Payload:
         """The payload."""
-        return self.payload if self.build is None else self.build()
-
-
-def _number(name: str, value: object) -> int | float:
-    """A number of a choice as Python has it."""
-    number = value.item() if isinstance(value, np.generic) else value
-    if isinstance(number, int) and -(2**63) <= number < 2**63:
-        return int(number)  # of a flag, too
-    if isinstance(number, float) and math.isfinite(number):
-        return number
-    raise ValueError(f"choice: {name} = {value!r}: must be an integer of 64 bits, or a finite float")
+        return self.payload if self.later is None else self.later.build()
 
 
 @dataclass(frozen=True)
@@ -240,43 +251,22 @@ class ServerStrategy(NumberLog):
 
     # --- what goes down -----------------------------------------------------------------------------------------------
 
+    @final
     def download(self, client: int, round: int) -> Download:
-        """The download of a visit of ``client`` that begins now; changes nothing.
-
-        It collects vectors that exist; those that take arithmetic are built by `Download.build`.
-        """
+        """The download of a visit of ``client`` that begins now; changes nothing."""
         choice = self.choose(client, round)
-        return Download(client, self.payload(client, choice), choice)
+        payload = self.payload(client, round, choice)
+        if isinstance(payload, LaterPayload):
+            return Download(client, {}, choice, payload)
+        return Download(client, payload, choice)
 
     def choose(self, client: int, round: int) -> Choice:
         """The small numbers that a visit downloads; changes nothing."""
         return {}
 
-    def payload(self, client: int, choice: Choice) -> Payload:
-        """The vectors that a choice downloads."""
+    def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
+        """The vectors that a visit with this choice downloads; changes nothing."""
         return self.with_extensions(client, self.select(self.setup.down))
-
-    def download_shapes(self, client: int, round: int, choice: Choice) -> Shapes:
-        """Shapes of the payload that ``client`` downloads with this choice, for prices.
-
-        Without a download that is built later, they are those of vectors that exist.
-        """
-        own = type(self).download is not ServerStrategy.download
-        return shapes(self.download(client, round).built() if own else self.payload(client, choice))
-
-    def possible_choices(self) -> Sequence[Choice]:
-        """All values that `choose` may return, for ``check``; empty if visits of one round are alike."""
-        return ()
-
-    @property
-    def decides_without_updates(self) -> bool:
-        """Whether downloads follow from rounds, times and reported numbers, which a ledger has.
-
-        Only such runs can be replayed without training. False for subclasses that override a decision, unless they
-        override this too.
-        """
-        decisions = ("download", "download_shapes", "choose", "payload", "download_only_clients")
-        return all(getattr(type(self), name) is getattr(ServerStrategy, name) for name in decisions)
 
     def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """Clients outside the cohort that download and keep the whole model in this round."""
@@ -346,18 +336,21 @@ class ServerStrategy(NumberLog):
         for (name, key), total in self.sums.items():
             average = total.mean()
             if average is not None:
-                is_buffer, current = key.endswith(BUFFERS), before[name][key].data
-                after[name][key] = Vector(average if is_buffer else self._optimised(name, key, current, average))
+                if not key.endswith(BUFFERS):
+                    average = self._optimised(
+                        key if name == GLOBAL else f"{name}/{key}", before[name][key].data, average
+                    )
+                after[name][key] = Vector(average)
         self.sums.clear()
         for extension in self.extensions:
             after[GLOBAL] = extension.step(before[GLOBAL], after[GLOBAL])
         self.models = after
 
-    def _optimised(self, name: str, key: str, current: Floats, average: Floats) -> Floats:
+    def _optimised(self, key: str, current: Floats, average: Floats) -> Floats:
         """The server optimizer's step. ValueError if it gives no vector of this block, or changes the current one."""
         current = current.view()
         current.flags.writeable = False  # visits and evaluations under way still read it
-        moved = self.optimiser.step(optimised_key(name, key), current, average)
+        moved = self.optimiser.step(key, current, average)
         if not isinstance(moved, np.ndarray) or (moved.shape, moved.dtype) != (current.shape, current.dtype):
             got = f"{moved.dtype} {moved.shape}" if isinstance(moved, np.ndarray) else type(moved).__name__
             raise ValueError(f"the server optimizer's step gives {got} for {key}, not float32 {current.shape}")
@@ -371,8 +364,11 @@ class ServerStrategy(NumberLog):
     def received(self, round: int, dispatches: Sequence[Download]) -> None:
         """These visits, begun in ``round``, counted: their clients have their downloads."""
 
-    def observe(self, reply: Update) -> None:
-        """Remember what `feedback` needs of the vectors of an update that counts, before any rebasing."""
+    def observe(self, reply: Update, start: Callable[[], Models]) -> None:
+        """Remember what `feedback` needs of the vectors of an update that counts, before any rebasing.
+
+        ``start()`` gives the models that its visit started from (`start_model`).
+        """
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
         """Learn from times and losses of visits, in client order; returns rows of the method's own table, if any."""
@@ -380,9 +376,6 @@ class ServerStrategy(NumberLog):
 
     def replay_feedback(self, outcome: VisitFeedback, learned: Any) -> None:
         """Learn from a row of the method's own table what `feedback` learned from the visit before."""
-
-    def restore_in_flight(self, client: int, start: Models) -> None:
-        """A visit is in flight that began, before the run was interrupted, from these models (`start_model`)."""
 
     @final
     def take_logged(self) -> dict[str, float]:
@@ -395,18 +388,12 @@ class ServerStrategy(NumberLog):
         """The model that is evaluated on the global test set."""
         return {MODEL: dict(self.model)}
 
-    def evaluation_model(self, client: int) -> Payload:
+    def evaluation_model(self, client: int) -> Payload | LaterPayload:
         """The server's blocks of a client's model, if models are evaluated per client; changes nothing.
 
-        Called when the evaluation begins. For a method whose downloads are built later (`Download.build`), called on
-        another thread when the task is sent: no `step` lies in between, but visits may have begun and updates may have
-        been accumulated, so it reads only what `step` changes, as downloads do.
+        Called when the evaluation begins.
         """
         return self.select(self.setup.down)
-
-    def evaluation_shapes(self, client: int) -> Shapes:
-        """Shapes of `evaluation_model`, for the price of an evaluation."""
-        return shapes(self.evaluation_model(client))
 
     # --- what a checkpoint has beside the models ----------------------------------------------------------------------
 
@@ -420,20 +407,15 @@ class ServerStrategy(NumberLog):
     def restore(self, models: Models, state: State) -> None:
         """Set the models and the `state`."""
         self.models = dict(models)
-        self.optimiser.restore(_under("optimiser/", state))
+
+        def under(prefix: str) -> State:
+            return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+        self.optimiser.restore(under("optimiser/"))
         for index, extension in enumerate(self.extensions):
-            extension.restore(_under(f"part{index}/", state))
-
-
-def optimised_key(name: str, key: str) -> str:
-    """The name of one block of one model in the state of a server optimizer."""
-    return key if name == GLOBAL else f"{name}/{key}"
+            extension.restore(under(f"part{index}/"))
 
 
 def models_sha256(models: Models) -> str:
     """One hash over the names and numbers of all models."""
     return sha256({MODEL if name == GLOBAL else name: model for name, model in models.items()})
-
-
-def _under(prefix: str, state: State) -> State:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.server import (
-    Download,
+    LaterPayload,
     Model,
     ServerContext,
     ServerExtension,
@@ -33,7 +33,7 @@ from coordinator.records.client_vectors import StoredVectors
 from coordinator.records.schema import MethodTable
 from edge.protocol.messages import Choice
 from edge.protocol.options.fedamp import FedAMPOptions
-from edge.protocol.payload import BUFFERS, MODEL, Payload, Shapes, Vector
+from edge.protocol.payload import BUFFERS, MODEL, Payload, Vector
 
 
 class FedAMPServer(OwnModelServer):
@@ -46,15 +46,12 @@ class FedAMPServer(OwnModelServer):
         self._attention: dict[int, Mapping[int, float]] = {}
         """client -> weights of its newest download, from its building until its feedback"""
 
-    def download_shapes(self, client: int, round: int, choice: Choice) -> Shapes:
-        """One model."""
-        return {MODEL: self.setup.layout.shapes(self.setup.down)}
-
-    def download(self, client: int, round: int) -> Download:
+    def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
         """u_i, built later from the updates until now; the initial model before a client's first update."""
         if not self.has_model(client):
-            return Download(client, self.initial())
-        return Download(client, {}, build=partial(self._cloud_model, self.store.view(), client, round))
+            return self.initial()
+        one_model = {MODEL: self.setup.layout.shapes(self.setup.down)}
+        return LaterPayload(one_model, partial(self._cloud_model, self.store.view(), client, round))
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[PeerRow]:
         """The weights of each download that was a mix."""

@@ -7,7 +7,7 @@ leaves open are options, with the default first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from coordinator.aggregation.server import (
     GLOBAL,
     Download,
-    Model,
     Models,
     ServerContext,
     ServerExtension,
@@ -35,7 +34,7 @@ from coordinator.methods.gmbs import CHOICES, ChoiceRow, Gmbs, normalise, reward
 from coordinator.methods.spec import Costs, MethodFigure, ObjectiveSpec, ProgressColumn, Records, Refusals, Traffic
 from edge.protocol.messages import Choice, Update
 from edge.protocol.options.fedbr import FedBROptions
-from edge.protocol.payload import MODEL, Layout, Payload, Vector
+from edge.protocol.payload import MODEL, Layout, Payload
 from edge.protocol.rng import keyed_generator
 
 
@@ -54,53 +53,31 @@ class FedBRServer(ServerStrategy):
         self.since_full = np.full(clients, -1, dtype=np.int64)
         self.longest = np.zeros(2)
         self.distance = np.zeros(2)
-        self._sent: dict[int, Model] = {}
         self._moved: dict[int, float] = {}
         self._values: dict[int, float] = {}
+        self._span = self.options.period + (1 if self.options.schedule == "text" else 0)
+        """Rounds from one full download to the next"""
 
     def choose(self, client: int, round: int) -> Choice:
         """alpha, and whether the whole model is due."""
-        due = self._is_due(client) if self.setup.asynchronous else self.is_full(round)
-        full = due or self._needs_all(client, round)
+        if self.setup.asynchronous:  # each client counts its visits since its last full download
+            due = self._span == 0 or int(self.since_full[client]) >= self._span - 1
+        else:
+            due = self.is_full(round)
+        seen, limit = int(self.last_seen[client]), self.options.stale_after
+        full = due or seen < 0 or (limit is not None and round - seen - 1 > limit)
         alpha = self._alpha(client, round)
         return {"alpha": self.blocks - 1 if full and self.options.full_rounds == "all" else alpha, "full": int(full)}
 
-    def payload(self, client: int, choice: Choice) -> Payload:
+    def payload(self, client: int, round: int, choice: Choice) -> Payload:
         """The last alpha blocks of the model, or all of them."""
         layout = self.setup.layout
         keys = layout.keys() if choice["full"] else layout.last(choice["alpha"])
         return self.with_extensions(client, self.select(keys))
 
-    def possible_choices(self) -> list[Choice]:
-        """Every alpha, with partial and with full downloads."""
-        option = self.options.alpha
-        alphas = [option] if isinstance(option, int) else range(1, self.blocks)
-        alphas_if_full = [self.blocks - 1] if self.options.full_rounds == "all" else alphas
-        return [
-            *({"alpha": alpha, "full": 0} for alpha in alphas),
-            *({"alpha": alpha, "full": 1} for alpha in alphas_if_full),
-        ]
-
-    @property
-    def decides_without_updates(self) -> bool:
-        """Rewards follow from times and losses, unless Eq. 5 uses the deviation of models."""
-        return self.options.deviation != "model"
-
     def is_full(self, round: int) -> bool:
         """Whether clients download the whole model in this round."""
         return self._span == 0 or round % self._span == 0
-
-    @property
-    def _span(self) -> int:
-        return self.options.period + (1 if self.options.schedule == "text" else 0)
-
-    def _is_due(self, client: int) -> bool:
-        """Without rounds each client counts its visits since its last full download."""
-        return self._span == 0 or int(self.since_full[client]) >= self._span - 1
-
-    def _needs_all(self, client: int, round: int) -> bool:
-        seen, limit = int(self.last_seen[client]), self.options.stale_after
-        return seen < 0 or (limit is not None and round - seen - 1 > limit)
 
     def _alpha(self, client: int, round: int) -> int:
         if isinstance(self.options.alpha, int):
@@ -121,12 +98,9 @@ class FedBRServer(ServerStrategy):
 
     def started(self, round: int, dispatches: Sequence[Download]) -> None:
         """Count started visits, except download-only ones."""
-        sent = dict(self.model)
         for dispatch in dispatches:
             alpha = dispatch.choice["alpha"]
             if alpha:
-                if self.options.deviation == "model":  # else old models would be held in memory
-                    self._sent[dispatch.client] = sent
                 values = self.gmbs.values(dispatch.client, round + self.options.first_round)
                 self._values[dispatch.client] = float(values[alpha - 1])
                 self.gmbs.started(dispatch.client, alpha)
@@ -138,10 +112,15 @@ class FedBRServer(ServerStrategy):
             self.last_seen[client] = round
             self.since_full[client] = 0 if was_full else self.since_full[client] + 1
 
-    def observe(self, reply: Update) -> None:
-        """Distance between the client's model and its download, if Eq. 5 uses it."""
+    def observe(self, reply: Update, start: Callable[[], Models]) -> None:
+        """‖x_k − θ‖₂ over the uploaded vectors, if Eq. 5 uses it."""
         if self.options.deviation == "model":
-            self._moved[reply.client] = model_distance(reply, self._sent.pop(reply.client))
+            sent = start()[GLOBAL]
+            squares = sum(
+                float(np.square(vector.data - sent[key].data, dtype=np.float64).sum())
+                for key, vector in reply.payload[MODEL].items()
+            )
+            self._moved[reply.client] = float(np.sqrt(squares))
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
         """Eq. 5 and 6 for every visit that counted."""
@@ -169,11 +148,6 @@ class FedBRServer(ServerStrategy):
     def replay_feedback(self, outcome: VisitFeedback, learned: ChoiceRow) -> None:
         """Eq. 6 with the recorded reward."""
         self._learn(learned.client, learned.alpha, learned.full, learned.reward, outcome.reply)
-
-    def restore_in_flight(self, client: int, start: Models) -> None:
-        """Restore the model that the client's update will be compared with."""
-        if client in self._sent:
-            self._sent[client] = start[GLOBAL]
 
     def _normalised_times(self, outcomes: Sequence[VisitFeedback]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(compute, communication), normalised within the round; in asynchronous policies by the longest so far."""
@@ -233,12 +207,14 @@ def label_deviation(histogram: NDArray[np.int64], kind: str) -> NDArray[np.float
     return np.asarray(0.5 * np.abs(labels - overall).sum(axis=1))
 
 
-def model_distance(reply: Update, sent: dict[str, Vector]) -> float:
-    """‖x_k − θ‖₂ over the uploaded vectors."""
-    total = 0.0
-    for key, vector in reply.payload[MODEL].items():
-        total += float(np.square(vector.data - sent[key].data, dtype=np.float64).sum())
-    return float(np.sqrt(total))
+def possible_choices(blocks: int, clients: int, options: FedBROptions) -> list[Choice]:
+    """Every alpha, with partial and with full downloads."""
+    alphas = [options.alpha] if isinstance(options.alpha, int) else range(1, blocks)
+    alphas_if_full = [blocks - 1] if options.full_rounds == "all" else alphas
+    return [
+        *({"alpha": alpha, "full": 0} for alpha in alphas),
+        *({"alpha": alpha, "full": 1} for alpha in alphas_if_full),
+    ]
 
 
 def compute(context: ComputeContext) -> Compute:
@@ -292,7 +268,14 @@ SPEC = ObjectiveSpec(
     weights="uniform",
     reports=("drop",),
     individual_updates=lambda options: options.deviation == "model",
-    traffic=Traffic(down=lambda options: None, kept_blocks=kept_blocks, choices=("alpha", "full")),
+    traffic=Traffic(
+        down=lambda options: None,
+        kept_blocks=kept_blocks,
+        choices=("alpha", "full"),
+        possible_choices=possible_choices,
+        # Rewards follow from times and losses, unless Eq. 5 uses the deviation of models.
+        decides_without_updates=lambda options: options.deviation != "model",
+    ),
     costs=Costs(
         compute=compute,
         nominal_alpha=lambda blocks, options, choice: choice["alpha"],

@@ -28,7 +28,7 @@ from functools import partial
 import numpy as np
 
 from coordinator.aggregation.server import (
-    Download,
+    LaterPayload,
     Models,
     ServerContext,
     ServerExtension,
@@ -42,7 +42,7 @@ from coordinator.records.client_vectors import StoredVectors
 from coordinator.records.schema import MethodTable
 from edge.protocol.messages import Choice, Update
 from edge.protocol.options.fedfomo import CANDIDATES, PEER, WEIGHTS, FedFomoOptions, mix_weights
-from edge.protocol.payload import MODEL, Layout, Payload, Shapes
+from edge.protocol.payload import Layout, Payload
 from edge.protocol.rng import keyed_generator
 
 FIRST, PEERS = "first", "peers"
@@ -76,26 +76,15 @@ class FedFomoServer(OwnModelServer):
         stored = len(self.store.view().names)
         return {FIRST: 0, PEERS: min(self.options.peers, stored - 1) if self.setup.up else 0}
 
-    def possible_choices(self) -> Sequence[Choice]:
-        """The initial model, or any number of peers' models."""
-        most = min(self.options.peers, len(self.setup.samples) - 1)
-        return [{FIRST: 1, PEERS: 0}, *({FIRST: 0, PEERS: peers} for peers in range(most + 1))]
-
-    def download_shapes(self, client: int, round: int, choice: Choice) -> Shapes:
-        """Without building it."""
-        if choice[FIRST]:
-            return {MODEL: self.setup.layout.shapes(self.setup.down)}
-        uploaded = self.setup.layout.shapes(self.setup.up)
-        return {f"{PEER}{index}": uploaded for index in range(choice[PEERS])}
-
-    def download(self, client: int, round: int) -> Download:
+    def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
         """The peers' models, chosen and read later from what is known now."""
-        choice = self.choose(client, round)
         if choice[FIRST]:
-            return Download(client, self.initial(), choice)
+            return self.initial()
         if not choice[PEERS]:
-            return Download(client, {}, choice)
-        return Download(client, {}, choice, partial(self._read, *self._known(client), client))
+            return {}
+        uploaded = self.setup.layout.shapes(self.setup.up)
+        slots = {f"{PEER}{index}": uploaded for index in range(choice[PEERS])}
+        return LaterPayload(slots, partial(self._read, *self._known(client), client))
 
     def accumulate(self, reply: Update) -> None:
         """Store the update; its weights change P with the next step."""
@@ -116,8 +105,12 @@ class FedFomoServer(OwnModelServer):
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[PeerRow]:
         """The positive weights of each visit's mix."""
-        weights, self._weights = {client: _mixed(each) for client, each in self._weights.items()}, {}
-        return peer_rows(round, outcomes, weights)
+        weights, self._weights = self._weights, {}
+        mixes = {
+            client: dict(zip(each, mix_weights(np.array([*each.values()])).tolist(), strict=True))
+            for client, each in weights.items()
+        }
+        return peer_rows(round, outcomes, mixes)
 
     def state(self) -> State:
         """P as its entries, and the visits."""
@@ -146,25 +139,21 @@ class FedFomoServer(OwnModelServer):
         return {f"{PEER}{index}": stored.get(peer, LAST) or {} for index, peer in enumerate(peers)}
 
     def _chosen(self, stored: StoredVectors, preferences: Mapping[int, float], visits: int, client: int) -> list[int]:
+        """The other clients with the largest preferences, or with probability ε any."""
         rng = keyed_generator(self.setup.seed, "fedfomo", visits, client)
         probability = self.options.explore - self.options.explore_decay * (visits - 1)
         others = [peer for peer in stored.clients(LAST) if peer != client]
-        return chosen_peers(others, preferences, self.options.peers, probability, rng)
+        explores = rng.random() < probability
+        shuffled = [others[index] for index in rng.permutation(len(others)).tolist()]
+        if not explores:
+            shuffled.sort(key=lambda peer: -preferences.get(peer, 0.0))
+        return shuffled[: self.options.peers]
 
 
-def _mixed(weights: Mapping[int, float]) -> dict[int, float]:
-    return dict(zip(weights, mix_weights(np.array([*weights.values()])).tolist(), strict=True))
-
-
-def chosen_peers(
-    others: Sequence[int], preferences: Mapping[int, float], count: int, explore: float, rng: np.random.Generator
-) -> list[int]:
-    """``count`` of the other clients with the largest preferences, or with probability ``explore`` any."""
-    explores = rng.random() < explore
-    shuffled = [others[index] for index in rng.permutation(len(others)).tolist()]
-    if not explores:
-        shuffled.sort(key=lambda peer: -preferences.get(peer, 0.0))
-    return shuffled[:count]
+def possible_choices(blocks: int, clients: int, options: FedFomoOptions) -> Sequence[Choice]:
+    """The initial model, or any number of peers' models."""
+    most = min(options.peers, clients - 1)
+    return [{FIRST: 1, PEERS: 0}, *({FIRST: 0, PEERS: peers} for peers in range(most + 1))]
 
 
 def compute(context: ComputeContext) -> Compute:
@@ -199,7 +188,12 @@ SPEC = ObjectiveSpec(
     server=FedFomoServer,
     client_state=state_numbers,
     individual_updates=lambda options: True,
-    traffic=Traffic(down=lambda options: None, kept_blocks=lambda layout, down, options: (), choices=(FIRST, PEERS)),
+    traffic=Traffic(
+        down=lambda options: None,
+        kept_blocks=lambda layout, down, options: (),
+        choices=(FIRST, PEERS),
+        possible_choices=possible_choices,
+    ),
     costs=Costs(compute=compute),
     evaluation=ModelEvaluation(
         validation=0.2, uses_validation=lambda options: options.peers > 0, on="clients", has_global_model=False

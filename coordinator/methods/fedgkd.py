@@ -34,16 +34,11 @@ class FedGKDServer(ServerStrategy):
         """Whether the visit distils."""
         return {"distil": int(round >= self.options.silent_rounds)} if self.sends_teacher else {}
 
-    def payload(self, client: int, choice: Choice) -> Payload:
+    def payload(self, client: int, round: int, choice: Choice) -> Payload:
         """The model and the teacher, also in silent rounds, so that all messages have the same shapes."""
-        payload = super().payload(client, choice)
+        payload = self.with_extensions(client, self.select(self.setup.down))
         teacher = {key: self.teacher[key] for key in self.setup.down}
         return payload | {TEACHER: teacher} if self.sends_teacher else payload
-
-    @property
-    def decides_without_updates(self) -> bool:
-        """Downloads have the same shapes in every round."""
-        return True
 
     def step(self) -> None:
         """FedAvg's step; the new model replaces the oldest stored one."""
@@ -101,6 +96,7 @@ SPEC = ObjectiveSpec(
     neutral="weight = 0",
     client="edge.methods.fedgkd:FedGKDUpdate",
     server=FedGKDServer,
-    traffic=Traffic(choices=("distil",)),
+    # All downloads have the same shapes.
+    traffic=Traffic(choices=("distil",), decides_without_updates=lambda options: True),
     costs=Costs(compute=compute),
 )

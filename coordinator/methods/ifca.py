@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy, VisitFeedback
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
-from coordinator.methods.spec import Costs, MethodMap, ModelChange, ModelEvaluation, ObjectiveSpec, Records
+from coordinator.methods.spec import Costs, MethodMap, ModelChange, ModelEvaluation, ObjectiveSpec, Records, Traffic
 from coordinator.records.schema import MethodTable
 from edge.protocol.messages import Choice, Update
 from edge.protocol.options.ifca import CLUSTER, SHARED, IFCAOptions
@@ -46,17 +46,12 @@ class IFCAServer(ServerStrategy):
         if shared:
             self.models = {SHARED: {key: initial[0][key] for key in shared}} | self.models
 
-    @property
-    def decides_without_updates(self) -> bool:
-        """All models are sent in every visit."""
-        return True
-
     def targets(self, update: Update) -> Mapping[str, str]:
         """The model that the client chose, and the shared blocks."""
         chosen = {MODEL: f"{CLUSTER}{update.numbers[CLUSTER]:g}"}
         return {SHARED: SHARED} | chosen if SHARED in self.models else chosen
 
-    def payload(self, client: int, choice: Choice) -> Payload:
+    def payload(self, client: int, round: int, choice: Choice) -> Payload:
         """All models."""
         sent = {
             name: {key: vector for key, vector in model.items() if key in self.setup.down}
@@ -66,7 +61,7 @@ class IFCAServer(ServerStrategy):
 
     def evaluation_model(self, client: int) -> Payload:
         """All models; the client chooses as in a visit."""
-        return self.payload(client, {})
+        return self.payload(client, 0, {})
 
     def up_shapes(self) -> dict[str, dict[str, int]]:
         """Those of the base class, with the shared blocks in a slot of their own."""
@@ -118,6 +113,7 @@ SPEC = ObjectiveSpec(
     client="edge.methods.ifca:IFCAUpdate",
     server=IFCAServer,
     reports=(CLUSTER,),
+    traffic=Traffic(decides_without_updates=lambda options: True),  # all models are sent in every visit
     model=ModelChange(initial_models=lambda options: options.models),
     costs=Costs(compute=compute, evaluation_forwards=choosing_forwards),
     evaluation=ModelEvaluation(on="clients", has_global_model=False),

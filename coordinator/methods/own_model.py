@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from coordinator.aggregation.server import Models, ServerStrategy, VisitFeedback
+from coordinator.aggregation.server import LaterPayload, Models, ServerStrategy, VisitFeedback
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Payload, Shapes
 
@@ -48,7 +48,7 @@ class OwnModelServer(ServerStrategy):
         """Its own model."""
         return {MODEL: OWN}
 
-    def evaluation_model(self, client: int) -> Payload:
+    def evaluation_model(self, client: int) -> Payload | LaterPayload:
         """Nothing: the client has its model; before its first update the initial one."""
         return {} if self.has_model(client) else self.initial()
 

@@ -15,14 +15,14 @@ training: all α are 1/B.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from coordinator.aggregation.block_exchange import EVERYTHING
-from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy, VisitFeedback
+from coordinator.aggregation.server import Models, ServerContext, ServerExtension, ServerStrategy, VisitFeedback
 from coordinator.methods.compute import Compute, ComputeContext, PassCounts, fedavg_compute
 from coordinator.methods.spec import (
     Costs,
@@ -115,7 +115,7 @@ class PFedMBServer(ServerStrategy):
             del self.sums[unused]
         super().step()
 
-    def observe(self, reply: Update) -> None:
+    def observe(self, reply: Update, start: Callable[[], Models]) -> None:
         """The branch weights, for the ledger; none of an update that counts as no change."""
         self._observed[reply.client] = [
             (layer, branch, float(weight))

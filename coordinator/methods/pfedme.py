@@ -30,6 +30,7 @@ from coordinator.aggregation.optimizers import ScaledOptimizer
 from coordinator.aggregation.server import (
     GLOBAL,
     Download,
+    LaterPayload,
     Models,
     ServerContext,
     ServerExtension,
@@ -69,7 +70,7 @@ class PFedMeServer(ServerStrategy):
             moved = {key: _between(before[key], self.model[key], self.statistics_part) for key in statistics}
             self.models = {GLOBAL: self.model | moved}
 
-    def evaluation_model(self, client: int) -> Payload:
+    def evaluation_model(self, client: int) -> Payload | LaterPayload:
         """Nothing for a client that has a personal model."""
         return {} if self.is_personal[client] else super().evaluation_model(client)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.aggregation.block_exchange import EVERYTHING, NOTHING, exchanged_keys
@@ -71,6 +71,8 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
 CORRECTIONS: dict[str, CorrectionSpec] = {
     spec.name: spec for spec in (fedprox.SPEC, scaffold.SPEC, feddyn.SPEC, calibrated.SPEC)
 }
+DECISIONS = ("choose", "payload", "download_only_clients")
+"""What a server side decides about downloads"""
 
 
 @dataclass(frozen=True)
@@ -129,14 +131,22 @@ class Method:
     def needs_individual_updates(self, options: Options) -> str | None:
         """The part that needs single updates beyond their weighted mean, with the option that is why; or None."""
         objective = self.objective
-        if _overrides_accumulate(objective.server):
+        if _overrides(objective.server, ("accumulate", "weight", "targets")):
             return objective.name
         if objective.individual_updates(options):
-            return objective.name + _reason(objective, options)
+            for name, field in objective.options.model_fields.items():
+                if not objective.individual_updates(options.model_copy(update={name: field.default})):
+                    return f"{objective.name} with {name} = {json.dumps(getattr(options, name))}"
+            return objective.name
         for correction in self.corrections:
-            if correction.individual_updates(options) or _overrides_accumulate(correction.server):
+            if correction.individual_updates(options) or _overrides(correction.server, ("accumulate",)):
                 return correction.name
         return None
+
+    def decides_without_updates(self, options: Options) -> bool:
+        """Whether a finished run can be replayed on another fleet, without training (`Traffic`)."""
+        declared = self.objective.traffic.decides_without_updates
+        return declared(options) if declared else not _overrides(self.objective.server, DECISIONS)
 
     def travels(
         self, options: Options, layout: Layout, down: str | None, up: str | None
@@ -146,10 +156,15 @@ class Method:
         if down is not None and own is None:
             raise ValueError(f"travels.down = {down!r}: {self.name} chooses the download of each visit")
         texts = {"travels.down": down or own or EVERYTHING, "travels.up": up or self.objective.traffic.up(options)}
-        if not self.objective.traffic.contacts_server:
-            _check_silent(self.name, texts)
-        keys_down, keys_up = (_keys(key, text, layout) for key, text in texts.items())
-        return keys_down, keys_up
+        keys: dict[str, tuple[str, ...]] = {}
+        for key, text in texts.items():
+            if not self.objective.traffic.contacts_server and text != NOTHING:
+                raise ValueError(f"{key} = {text!r}: {self.name} exchanges nothing; choose {NOTHING!r}")
+            try:
+                keys[key] = exchanged_keys(text, layout)
+            except ValueError as error:
+                raise ValueError(f"{key} = {error}") from None
+        return keys["travels.down"], keys["travels.up"]
 
     def check_whole(self, options: Options, layout: Layout, down: str | None, up: str | None) -> None:
         """Raise ValueError if blocks are not sent and a part of the method needs the whole model."""
@@ -170,36 +185,12 @@ class Method:
         return ("loss", "samples", "steps", "flops", *names)
 
 
-def _overrides_accumulate(server_side: type[ServerStrategy] | type[ServerExtension] | None) -> bool:
-    """Whether a server side aggregates in its own way, whatever its spec says."""
+def _overrides(server_side: type[ServerStrategy] | type[ServerExtension] | None, names: Sequence[str]) -> bool:
+    """Whether a server side has a method of its own under one of these names, whatever its spec says."""
     if server_side is None:
         return False
-    if issubclass(server_side, ServerExtension):
-        return server_side.accumulate is not ServerExtension.accumulate
-    own = ("accumulate", "weight", "targets")
-    return any(getattr(server_side, name) is not getattr(ServerStrategy, name) for name in own)
-
-
-def _reason(spec: ObjectiveSpec, options: Options) -> str:
-    """The option because of which a method needs single updates; '' if there is none."""
-    for name, field in spec.options.model_fields.items():
-        if not spec.individual_updates(options.model_copy(update={name: field.default})):
-            return f" with {name} = {json.dumps(getattr(options, name))}"
-    return ""
-
-
-def _check_silent(name: str, texts: Mapping[str, str]) -> None:
-    """ValueError for blocks that travel in a method that has no messages."""
-    for key, text in texts.items():
-        if text != NOTHING:
-            raise ValueError(f"{key} = {text!r}: {name} exchanges nothing; choose {NOTHING!r}")
-
-
-def _keys(key: str, text: str, layout: Layout) -> tuple[str, ...]:
-    try:
-        return exchanged_keys(text, layout)
-    except ValueError as error:
-        raise ValueError(f"{key} = {error}") from None
+    base = ServerExtension if issubclass(server_side, ServerExtension) else ServerStrategy
+    return any(getattr(server_side, name) is not getattr(base, name) for name in names)
 
 
 def resolve(name: str) -> Method:
@@ -207,7 +198,8 @@ def resolve(name: str) -> Method:
     spellings = [part.strip() for part in name.split("+")]
     if "+" in name and not all(spellings):
         raise ValueError(f"{name!r}: a name is missing beside '+'; write one on both sides, as in fedmlb+fedprox")
-    parts = [_part(part) for part in spellings]
+    shipped: dict[str, ObjectiveSpec | CorrectionSpec] = {**OBJECTIVES, **CORRECTIONS}
+    parts = [find(part, shipped, (ObjectiveSpec, CorrectionSpec), "method") for part in spellings]
     objectives = [part for part in parts if isinstance(part, ObjectiveSpec)]
     corrections = tuple(part for part in parts if isinstance(part, CorrectionSpec))
     if len(objectives) > 1:
@@ -216,11 +208,6 @@ def resolve(name: str) -> Method:
         )
     if len({correction.name for correction in corrections}) < len(corrections):
         raise ValueError(f"{name!r} names a correction twice")
-    _check_combination(name, parts)
-    return Method(_canonical(spellings, parts), objectives[0] if objectives else fedavg.SPEC, corrections)
-
-
-def _check_combination(name: str, parts: Sequence[MethodPart]) -> None:
     for part, partner in itertools.permutations(parts, 2):
         if partner.name in part.refusals.corrections:
             raise ValueError(f"{name!r}: {part.refusals.corrections[partner.name]}")
@@ -231,19 +218,10 @@ def _check_combination(name: str, parts: Sequence[MethodPart]) -> None:
         shared = sorted(set(part.options.model_fields) & set(partner.options.model_fields))
         if shared:
             raise ValueError(f"{name!r}: {part.name} and {partner.name} both have an option {shared[0]!r}")
-
-
-def _canonical(spellings: Sequence[str], parts: Sequence[MethodPart]) -> str:
-    """One name per method: the objective, then the corrections in order; FedAvg is left out beside corrections."""
-    names = {
-        part.name if part in (OBJECTIVES | CORRECTIONS).values() else text: part
-        for text, part in zip(spellings, parts, strict=True)
-    }
-    objectives = [name for name, part in names.items() if isinstance(part, ObjectiveSpec)]
-    corrections = [name for name, part in names.items() if isinstance(part, CorrectionSpec)]
-    return "+".join(corrections if corrections and objectives == ["fedavg"] else objectives + corrections)
-
-
-def _part(name: str) -> ObjectiveSpec | CorrectionSpec:
-    specs: Mapping[str, ObjectiveSpec | CorrectionSpec] = {**OBJECTIVES, **CORRECTIONS}
-    return find(name, specs, (ObjectiveSpec, CorrectionSpec), "method")
+    # One name per method: the objective, then the corrections in order; FedAvg is left out beside corrections.
+    both = zip(spellings, parts, strict=True)
+    names = {part.name if part in shipped.values() else text: part for text, part in both}
+    leading = [name for name, part in names.items() if isinstance(part, ObjectiveSpec)]
+    joining = [name for name, part in names.items() if isinstance(part, CorrectionSpec)]
+    canonical = "+".join(joining if joining and leading == ["fedavg"] else leading + joining)
+    return Method(canonical, objectives[0] if objectives else fedavg.SPEC, corrections)

@@ -7,7 +7,7 @@ objective (``fedmlb+fedprox``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -98,6 +98,12 @@ class Traffic:
     """options -> whether vectors are sent and weighted layer by layer, with keys ``block/layer``"""
     choices: tuple[str, ...] = ()
     """Names of the numbers in a download"""
+    possible_choices: Callable[[int, int, Any], Sequence[Choice]] = lambda blocks, clients, options: ()
+    """(blocks, clients, options) -> all numbers that a download may have, for ``check``; empty if visits of one round
+    are alike"""
+    decides_without_updates: Callable[[Any], bool] | None = None
+    """options -> whether downloads follow from rounds, times and reported numbers, which a ledger has; only such runs
+    can be replayed without training. None: if the server side overrides no decision"""
     contacts_server: bool = True
     """Whether a visit has messages. False: neither direction has vectors, clients train without the server, and a visit
     costs no bytes"""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import Download, Model, Models, ServerStrategy, VisitFeedback
+from coordinator.aggregation.server import Download, LaterPayload, Model, Models, ServerStrategy, VisitFeedback
 from coordinator.records.round_record import EvalResult, RoundRecord
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.ports import Arrays, PendingCommit, PendingEvaluation, RunMemory, Snapshot
@@ -26,7 +26,7 @@ from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
 from edge.protocol.messages import Choice, Totals, Update
-from edge.protocol.payload import Payload, Shapes, Vector
+from edge.protocol.payload import Payload, Vector
 
 
 class DecisionOnlyServer(ServerStrategy):
@@ -36,11 +36,11 @@ class DecisionOnlyServer(ServerStrategy):
         super().__init__(replace(server_side.setup, sum="client_order"), server_side.extensions)
         self.server_side = server_side
 
-    def download(self, client: int, round: int) -> Download:
-        return self.server_side.download(client, round)
+    def choose(self, client: int, round: int) -> Choice:
+        return self.server_side.choose(client, round)
 
-    def download_shapes(self, client: int, round: int, choice: Choice) -> Shapes:
-        return self.server_side.download_shapes(client, round, choice)
+    def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
+        return self.server_side.payload(client, round, choice)
 
     def select(self, keys: Sequence[str]) -> Payload:
         return self.server_side.select(keys)
@@ -60,7 +60,7 @@ class DecisionOnlyServer(ServerStrategy):
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
         return self.server_side.feedback(round, outcomes)
 
-    def observe(self, reply: Update) -> None:
+    def observe(self, reply: Update, start: Callable[[], Models]) -> None:
         """Updates have no vectors."""
 
     def accumulate(self, reply: Update) -> None:

@@ -132,9 +132,8 @@ class _AsynchronousRun:
         restore_server(run.server, history.checkpoint)
         for client, flight in self.in_flight.items():
             start, payload = stored[client].start, stored[client].payload
-            dispatch = replace(flight.visit.dispatch, payload=payload, build=None)
+            dispatch = replace(flight.visit.dispatch, payload=payload, later=None)
             flight.visit, flight.trained = replace(flight.visit, dispatch=dispatch, start=start), False
-            run.server.restore_in_flight(client, start)
         run.server.take_logged()  # in rounds that are committed
         self._open()
 
@@ -202,7 +201,7 @@ class _AsynchronousRun:
             return self._account_wasted(flight, ended, kind)
         self._store_state(flight.visit)
         run.server.received(flight.visit.round, [flight.visit.dispatch])
-        run.server.observe(reply)
+        run.server.observe(reply, lambda: flight.start)
         self.record.log_visits([reply])
         self._account(flight, ended, kind, reply.numbers["loss"])
         self.record.set_critical_path([flight.visit], ended.timeline, run.clock.now)

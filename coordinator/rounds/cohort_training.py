@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -70,11 +71,12 @@ class CohortTraining:
 
     def _use(self, update: Update) -> None:
         kind, update = self._trainer.validate(update, self._remaining.popleft())
+        start = partial(self._server.start_model, update.client)  # no step lies between
         if kind != TRAIN:
             self.faulty[update.client] = kind
         if kind not in TRAINED:
             return
         if not self._in_workers:
-            self._server.observe(update)
+            self._server.observe(update, start)
             self._server.accumulate(update)
         self._updates.append(replace(update, payload={}) if update.payload else update)

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from coordinator.aggregation.server import ServerStrategy
+from coordinator.aggregation.server import LaterPayload, ServerStrategy
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import EvalResult, MeasuredValue
 from coordinator.rounds.run import RunFailed
@@ -92,7 +92,9 @@ class PoolEvaluator:
         if self._scope.on != "clients":
             tasks += self._of_global_model(round)
         if self._scope.on != "global":
-            tasks += self._of_clients(round, clients)
+            examples = evaluated_examples(self._description, self._scope.split)
+            those = np.flatnonzero(examples).tolist() if clients is None else clients
+            tasks += [self._of_client(client, int(examples[client]), round) for client in those]
         return Evaluation(self.workers, tasks, lambda scores: result(scores, self._scope))
 
     def _of_global_model(self, round: int) -> list[PoolTask]:
@@ -108,56 +110,50 @@ class PoolEvaluator:
             for start in range(0, count, batch)
         ]
 
-    def _of_clients(self, round: int, clients: Sequence[int] | None) -> list[PoolTask]:
-        """Of these clients, or of all with examples."""
-        examples = evaluated_examples(self._description, self._scope.split)
-        return [
-            self._of_client(client, int(examples[client]), round)
-            for client in (np.flatnonzero(examples).tolist() if clients is None else clients)
-        ]
-
     def _of_client(self, client: int, count: int, round: int) -> PoolTask:
         """The client's model joins its state and the server's blocks.
 
-        The task has the choice and the step size of a visit that would start now. Its payload is built when it is sent,
-        if downloads are; no `ServerStrategy.step` comes before that, since every round policy waits for an evaluation
-        before the next step. Payloads that take no arithmetic share their vectors, which are sent to a worker once.
+        The task has the choice and the step size of a visit that would start now. A `LaterPayload` is built when the
+        task is sent; other payloads share their vectors, which are sent to a worker once.
         """
-        lr, dispatch = self.job.train.lr_in(round), self._server.download(client, round)
-        build = None if dispatch.build is None else partial(self._model, client)
-        payload = self._model(client) if build is None else {}
-        adapted = TRAINING_PASSES * self.job.adapt_epochs * int(self._description.samples[client])
-        job = self.job
+        job, server, metrics = self.job, self._server, self._scope.metrics
+        try:
+            model = server.evaluation_model(client)
+        except Exception as error:  # a user's server side may raise anything
+            raise _no_model(client, error) from error
+        payload, build = (model, None) if not isinstance(model, LaterPayload) else ({}, partial(_built, client, model))
+        if metrics is not None:  # the names that the values of a client's model may begin with
+            metrics |= {name.partition(messages.SUBVALUE)[0] for name in messages.further_values(job)}
+        adapted = TRAINING_PASSES * job.adapt_epochs * int(self._description.samples[client])
         measured = measured_examples(self._description, self._scope.split, job.eval_select, job.adapt_before)[client]
+        lr, choice = job.train.lr_in(round), server.download(client, round).choice
         return PoolTask(
-            messages.Evaluate(0, count, client, payload, round, lr, dispatch.choice, self._scope.split),
+            messages.Evaluate(0, count, client, payload, round, lr, choice, self._scope.split),
             None if self._states is None else self._states.newest(client),
             flops=self._forward_flops * float(measured + adapted),
-            validator=ReplyValidator(self._metrics_of_clients),
+            validator=ReplyValidator(metrics),
             build=build,
         )
-
-    @property
-    def _metrics_of_clients(self) -> frozenset[str] | None:
-        """Names that the values of a client's model may begin with."""
-        groups = {name.partition(messages.SUBVALUE)[0] for name in messages.further_values(self.job)}
-        return None if self._scope.metrics is None else self._scope.metrics | groups
-
-    def _model(self, client: int) -> Payload:
-        try:
-            payload = self._server.evaluation_model(client)
-        except Exception as error:  # a user's server side may raise anything
-            reason = f"{type(error).__name__}: {error}"
-            raise RunFailed(f"client {client}: its model for an evaluation cannot be built: {reason}") from error
-        is_own, found = type(self._server).evaluation_shapes is not ServerStrategy.evaluation_shapes, shapes(payload)
-        if is_own and found != (foreseen := self._server.evaluation_shapes(client)):
-            raise RunFailed(f"client {client}: evaluation_model has {found}, but evaluation_shapes {foreseen}")
-        return payload
 
     @property
     def _forward_flops(self) -> float:
         """FLOPs per example."""
         return float(self._description.flops[:, FORWARD].sum())
+
+
+def _built(client: int, model: LaterPayload) -> Payload:
+    """A client's model, with its shapes checked."""
+    try:
+        payload = model.build()
+    except Exception as error:  # a user's server side may raise anything
+        raise _no_model(client, error) from error
+    if shapes(payload) != model.shapes:
+        raise RunFailed(f"client {client}: evaluation_model has {shapes(payload)}, but foresees {model.shapes}")
+    return payload
+
+
+def _no_model(client: int, error: Exception) -> RunFailed:
+    return RunFailed(f"client {client}: its model for an evaluation cannot be built: {type(error).__name__}: {error}")
 
 
 def evaluated_examples(description: ModelProfile, split: EvalSplit) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -92,10 +92,11 @@ class PoolTrainer:
     def begun(self, visit: PlannedVisit) -> PlannedVisit:
         """The visit with the models that it starts from; its download begins to be built in the background."""
         visit = replace(visit, start=self.server.start_model(visit.client))
-        if visit.dispatch.build is None:
+        later = visit.dispatch.later
+        if later is None:
             return visit
-        building = self.workers.build(visit.dispatch.build)
-        return replace(visit, dispatch=replace(visit.dispatch, build=building.result))
+        building = replace(later, build=self.workers.build(later.build).result)
+        return replace(visit, dispatch=replace(visit.dispatch, later=building))
 
     def start(self, visit: PlannedVisit) -> Models:
         """The models that a visit started from; no step of the server lies between its start and this call."""
@@ -108,17 +109,19 @@ class PoolTrainer:
         except Exception as error:  # a user's server side may raise anything
             raise RunFailed(f"{whose}: its download cannot be built: {error_text(error)}") from error
         if shapes(payload) != visit.down:
-            raise RunFailed(f"{whose}: download of shapes {shapes(payload)}, but download_shapes gives {visit.down}")
+            raise RunFailed(
+                f"{whose}: download of shapes {shapes(payload)}, but its LaterPayload foresees {visit.down}"
+            )
         return payload
 
     def _task(self, visit: PlannedVisit, up: Shapes, weight: float) -> PoolTask:
         dispatch, states, reach = visit.dispatch, self.states, self.reach(visit)
-        build = None if dispatch.build is None else partial(self._download, visit, dispatch.build)
+        build = None if dispatch.later is None else partial(self._download, visit, dispatch.later.build)
         return PoolTask(
             messages.Train(visit.client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload),
             None if states is None else states.newest(visit.client),
             None if states is None else str(states.path(visit.state_name)),
-            self.server.setup.numbering,
+            "visit" if self.server.setup.asynchronous else "round",
             visit.work.flops,
             weight,
             VisitValidator(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy
+from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, payload_shapes
 from coordinator.methods.registry import Method
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord, logged_means
@@ -44,7 +44,7 @@ from costmodel.visits.work import Work
 from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
 from edge.protocol.options.base import Options
-from edge.protocol.payload import MODEL, Shapes, shapes
+from edge.protocol.payload import MODEL, Shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.clock import Clock
@@ -193,12 +193,9 @@ class FederatedRun:
     def prepare(self, client: int, round: int, rng_round: int | None = None) -> PlannedVisit:
         """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""
         dispatch, samples = self.server.download(client, round), int(self.description.samples[client])
-        if dispatch.client != client:
-            raise RunFailed(f"round {self.rounds + 1}: the download of client {client} is for client {dispatch.client}")
-        is_built_later, choice = dispatch.build is not None, dispatch.choice
-        down = self.server.download_shapes(client, round, choice) if is_built_later else shapes(dispatch.payload)
+        down = dispatch.shapes
         rng_round = round if rng_round is None else rng_round
-        price = self.pricing.train(choice, down, samples, client, rng_round)
+        price = self.pricing.train(dispatch.choice, down, samples, client, rng_round)
         with self._named_failure():
             lr = self.job.train.lr_in(self.rounds)
         return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price, down)
@@ -207,13 +204,13 @@ class FederatedRun:
         """Plan a visit that only downloads the whole model."""
         model = self.server.select(self.description.layout.keys())
         dispatch = Download(client, model, dict.fromkeys(self.method.objective.traffic.choices, 0))
-        price, down = self.pricing.download_only(), shapes(model)
-        return PlannedVisit(self.visits, round, round, 0.0, dispatch, "listen", price, down)
+        price = self.pricing.download_only()
+        return PlannedVisit(self.visits, round, round, 0.0, dispatch, "listen", price, dispatch.shapes)
 
     def prepare_evaluation(self, client: int) -> PlannedVisit:
         """Plan a visit that evaluates the current model of a client; only where evaluations are charged."""
         assert self.charged_examples is not None, client
-        dispatch, down = Download(client, {}), self.server.evaluation_shapes(client)
+        dispatch, down = Download(client, {}), payload_shapes(self.server.evaluation_model(client))
         samples = int(self.description.samples[client])
         price = self.pricing.evaluation(down, int(self.charged_examples[client]), samples)
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, dispatch, EVALUATE, price, down)

@@ -301,7 +301,7 @@ class _Measuring:
             Train(client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload),
             None if run.states is None else run.states.newest(client),
             flops=visit.work.flops,
-            build=dispatch.build,
+            build=None if dispatch.later is None else dispatch.later.build,
         )
 
     def _values(self, evaluations: Sequence[Evaluate]) -> dict[int, Values]:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from coordinator.aggregation.server import Download, ServerStrategy
+from coordinator.aggregation.server import LaterPayload, ServerStrategy
 from coordinator.methods.spec import ObjectiveSpec
+from edge.protocol.messages import Choice
 from edge.protocol.options.base import Options
 
 
 class LateServer(ServerStrategy):
     """Its download is not of the shapes that it names."""
 
-    def download(self, client: int, round: int) -> Download:
-        """All but the last block."""
-        return Download(client, {}, build=lambda: self.select(self.setup.down[:-1]))
-
-    def download_shapes(self, client: int, round: int, choice: Mapping[str, int]) -> Mapping[str, Mapping[str, int]]:
-        """All blocks."""
-        return {"model": self.setup.layout.shapes(self.setup.down)}
+    def payload(self, client: int, round: int, choice: Choice) -> LaterPayload:
+        """All but the last block, though all are foreseen."""
+        foreseen = {"model": self.setup.layout.shapes(self.setup.down)}
+        return LaterPayload(foreseen, lambda: self.select(self.setup.down[:-1]))
 
 
 UNSEEDED = ObjectiveSpec(

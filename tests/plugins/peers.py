@@ -1,27 +1,23 @@
 """Each client gets a model of its own: the mean of its last update and of its peers' mean.
 
 After Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data (FedAMP), AAAI 2021,
-https://arxiv.org/abs/2007.03797, with fixed weights. The server stores each client's last update; a download takes
-arithmetic over all of them, so it is built when it is sent.
+https://arxiv.org/abs/2007.03797, with fixed weights. Unlike `fedamp` it runs without rounds, and evaluates the mixes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 from pydantic import Field
 
-from coordinator.aggregation.server import Download, Models, ServerStrategy
+from coordinator.aggregation.server import LaterPayload
+from coordinator.methods.own_model import LAST, OwnModelServer
 from coordinator.methods.spec import ModelEvaluation, ObjectiveSpec
 from coordinator.records.client_vectors import StoredVectors
-from edge.protocol.messages import Update
+from edge.protocol.messages import Choice
 from edge.protocol.options.base import Options
-from edge.protocol.payload import MODEL, Payload, Shapes, Vector
-
-LAST = "last"
-OWN = "own"
+from edge.protocol.payload import MODEL, Payload, Vector
 
 
 class PeerOptions(Options):
@@ -31,40 +27,22 @@ class PeerOptions(Options):
     """Weight of the mean over all clients; 0 trains each client alone."""
 
 
-class PeerServer(ServerStrategy):
+class PeerServer(OwnModelServer):
     """Stores updates and mixes downloads."""
 
     options: PeerOptions
 
-    def store_shapes(self) -> Shapes:
-        """The last update of each client."""
-        return {LAST: self.setup.layout.shapes(self.setup.up)}
-
-    def start_model(self, client: int) -> Models:
-        """The client's last update, which its next one replaces."""
-        return {OWN: self.store.get(client, LAST) or self.setup.initial_models[0]}
-
-    def targets(self, update: Update) -> Mapping[str, str]:
-        """Its own model."""
-        return {MODEL: OWN}
-
-    def download_shapes(self, client: int, round: int, choice: Mapping[str, int]) -> Shapes:
-        """As the model, without building it."""
-        return {MODEL: self.setup.layout.shapes(self.setup.down)}
-
-    def download(self, client: int, round: int) -> Download:
+    def payload(self, client: int, round: int, choice: Choice) -> LaterPayload:
         """A mix that is built later, of the updates until now."""
-        return Download(client, {}, build=partial(self._mix, self.store.view(), client))
+        one_model = {MODEL: self.setup.layout.shapes(self.setup.down)}
+        return LaterPayload(one_model, partial(self.mix, self.store.view(), client))
 
-    def evaluation_model(self, client: int) -> Payload:
+    def evaluation_model(self, client: int) -> LaterPayload:
         """The client's mix."""
-        return self.download(client, 0).built()
+        return self.payload(client, 0, {})
 
-    def evaluation_shapes(self, client: int) -> Shapes:
-        """As the model, without building it."""
-        return self.download_shapes(client, 0, {})
-
-    def _mix(self, stored: StoredVectors, client: int) -> Payload:
+    def mix(self, stored: StoredVectors, client: int) -> Payload:
+        """u_i, or before all updates the initial model."""
         peers, initial = stored.clients(LAST), self.setup.initial_models[0]
         if not peers:
             return {MODEL: initial}
@@ -75,10 +53,6 @@ class PeerServer(ServerStrategy):
         own, weight = stored.get(client, LAST) or initial, self.options.peers
         mixed = {key: (1 - weight) * own[key].data + weight * total[key] / len(peers) for key in total}
         return {MODEL: {key: Vector(numbers.astype(np.float32)) for key, numbers in mixed.items()}}
-
-    def accumulate(self, reply: Update) -> None:
-        """Store the update."""
-        self.store.put(reply.client, LAST, reply.payload[MODEL])
 
 
 SPEC = ObjectiveSpec(

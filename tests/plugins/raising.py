@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerRow
-from coordinator.aggregation.server import Download, ServerStrategy
+from coordinator.aggregation.server import ServerStrategy
 from coordinator.methods.spec import ModelChange, ObjectiveSpec, Traffic
 from edge.data.partition_registry import PartitionRow
 from edge.data.registry import DataSet
@@ -39,14 +39,6 @@ class NoSum(ServerStrategy):
     def accumulate(self, reply: Update) -> None:
         """ZeroDivisionError."""
         reply.numbers["loss"] / 0
-
-
-class NextClient(ServerStrategy):
-    """Mixes up its clients."""
-
-    def download(self, client: int, round: int) -> Download:
-        """The next client's."""
-        return super().download(client + 1, round)
 
 
 class NoServer(ServerStrategy):
@@ -103,7 +95,6 @@ def no_blocks(options: Any) -> str:
 
 CHOICE = spec(NoChoice)
 SUM = spec(NoSum, individual_updates=lambda options: True)
-NEXT = spec(NextClient)
 SERVER = spec(NoServer)
 NUMBER = spec(3)
 BLOCKS = spec(traffic=Traffic(down=no_blocks))

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coordinator.aggregation.server import models_sha256
+from coordinator.aggregation.server import LaterPayload, models_sha256
+from coordinator.records.client_vectors import StoredVectors
 from coordinator.records.store import Ledger, read
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
@@ -32,7 +33,7 @@ from tests.scenarios.runs import (
     undisturbed,
 )
 
-CLUSTERS = ("method=tests.plugins.clusters:SPEC", "rounds.max=3", "rounds.participants=4")
+CLUSTERS = ("method=coordinator.methods.ifca:SPEC", "rounds.max=3", "rounds.participants=4")
 FEDAVG = ("method=fedavg", "rounds.max=3", "rounds.participants=4")
 PEERS = ("method=tests.plugins.peers:SPEC", "rounds.max=4", "rounds.participants=3")
 OWN_SLOT = "method=tests.plugins.own_slot:SPEC"
@@ -146,10 +147,10 @@ def test_models_that_are_mixed_for_an_evaluation_are_built_when_they_are_sent(
     threads: set[str] = set()
     alive: set[int] = set()
     most: list[int] = []
-    mix = PeerServer.evaluation_model
+    mix = PeerServer.mix
 
-    def watched(server: PeerServer, client: int) -> Payload:
-        payload = mix(server, client)
+    def watched(server: PeerServer, stored: StoredVectors, client: int) -> Payload:
+        payload = mix(server, stored, client)
         threads.add(threading.current_thread().name)
         if server.store.view().clients("last"):  # else it is the initial model, which all clients share
             alive.add(client)
@@ -157,7 +158,7 @@ def test_models_that_are_mixed_for_an_evaluation_are_built_when_they_are_sent(
             most.append(len(alive))
         return payload
 
-    monkeypatch.setattr(PeerServer, "evaluation_model", watched)
+    monkeypatch.setattr(PeerServer, "mix", watched)
     settings = (*PEERS, "data.clients=40", "eval.charged=true", "rounds.max=2")
     result = run_with(tmp_path, launcher, 1, *settings)
     assert threads == {"payloads"}
@@ -173,8 +174,9 @@ def test_models_that_are_mixed_for_an_evaluation_are_built_when_they_are_sent(
 def test_a_model_of_other_shapes_than_foreseen_ends_the_run_with_its_client(
     tmp_path: Path, launcher: WorkerLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PeerServer, "evaluation_shapes", lambda server, client: {MODEL: {"head": 1}})
-    with pytest.raises(RunFailed, match=r"client \d: evaluation_model has .*, but evaluation_shapes .*'head': 1"):
+    wrong = LaterPayload({MODEL: {"head": 1}}, lambda: {MODEL: {}})
+    monkeypatch.setattr(PeerServer, "evaluation_model", lambda server, client: wrong)
+    with pytest.raises(RunFailed, match=r"client \d: evaluation_model has .*, but foresees .*'head': 1"):
         run_with(tmp_path, launcher, 1, *PEERS)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.aggregation.server import ServerStrategy
+from coordinator.aggregation.server import ServerStrategy, payload_shapes
 from coordinator.rounds.visit import VisitPrice, VisitPricing
 from costmodel.visits.work import Work
 from edge.protocol.config import Job, ModelProfile
@@ -163,9 +163,11 @@ class TypicalVisits:
     @cached_property
     def _downloads(self) -> list[tuple[Choice, Shapes]]:
         """The choices that a visit of a typical round may have, and the shapes of what each downloads."""
-        server, last = self.server, self._last
-        choices = server.possible_choices() or [server.download(ANY, last).choice]
-        return [(choice, server.download_shapes(ANY, last, choice)) for choice in choices]
+        server, last, loaded = self.server, self._last, self.loaded
+        possible = loaded.method.objective.traffic.possible_choices
+        choices = possible(len(server.setup.layout), loaded.scenario.data.clients, loaded.options)
+        choices = choices or [server.choose(ANY, last)]
+        return [(choice, payload_shapes(server.payload(ANY, last, choice))) for choice in choices]
 
     @cached_property
     def download_only(self) -> tuple[list[int], VisitPrice]:
@@ -191,10 +193,11 @@ class TypicalVisits:
             examples = evaluated_clients.examples_of_clients(loaded, description)
             clients = np.flatnonzero(examples).tolist()
             median, samples = (int(np.median(counts[clients])) for counts in (examples, description.samples))
-        shapes = self.server.evaluation_shapes(ANY)
+        shapes = payload_shapes(self.server.evaluation_model(ANY))
         later = shapes
         with suppress(OSError):  # a model that takes the client's vectors, of which there are no files
-            later = server_of_zeros(loaded, description, visited=True).evaluation_shapes(ANY)
+            visited = server_of_zeros(loaded, description, visited=True)
+            later = payload_shapes(visited.evaluation_model(ANY))
         first, kept = (self._pricing.evaluation(each, median, samples).work for each in (shapes, later))
         evaluations = math.ceil(loaded.scenario.rounds.max / config.every)
         return EvaluationVisits(clients, first, evaluations, min(first.bytes_down, kept.bytes_down))

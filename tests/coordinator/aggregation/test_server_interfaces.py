@@ -1,7 +1,6 @@
-"""The interfaces admit methods that are not here yet: each is written below in its smallest form, and run.
+"""The interfaces admit more than the shipped methods use: each such method is written in its smallest form, and run.
 
-Two models down to one client, float buffers, a part that never travels, local training in two phases, and corrections
-with a server side. Rounds without a barrier have a file of their own.
+Float buffers of a user's model, choices in evaluations, local training in two phases, and corrections with a last word.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from coordinator.aggregation.optimizers import ServerOptimizer
-from coordinator.aggregation.server import Download, Model, ServerContext, ServerExtension, ServerStrategy, State
-from coordinator.aggregation.weighted_sum import WeightedSum
-from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
+from coordinator.aggregation.server import Model, ServerExtension, ServerStrategy
+from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, trained
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import CorrectionSpec, Costs, ModelEvaluation, Traffic, numbers_of_model
 from coordinator.rounds.budget import ROUNDS
@@ -30,102 +28,17 @@ from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
 from edge.models.registry import ModelRow
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
-from edge.protocol.messages import Update
+from edge.protocol.messages import Choice, Update
 from edge.protocol.options.base import Options
-from edge.protocol.payload import FORWARD, MODEL, Floats, Payload, Vector, sha256
+from edge.protocol.payload import FORWARD, MODEL, Floats, Payload, Vector
 from edge.training import client_update
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step
-from tests.toy import build_now, committed_states, direct, federation, objective, play, set_workers, state_file, store
+from tests.toy import build_now, direct, federation, objective, play, set_workers, state_file, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
 IID = PartitionConfig("iid")
 BODY = ("conv1", "conv2", "conv3")
-
-
-# --- several models down to one client: IFCA --------------------------------------------------------------------------
-
-
-class Clusters(ClientUpdate):
-    """Trains whichever of the models that came down has the lower loss on the local data."""
-
-    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: client_update.VisitContext) -> None:
-        losses = []
-        for slot in (MODEL, "second"):
-            net.load(down[slot])
-            losses.append(self._loss(net, visit))
-        self.chosen = int(np.argmin(losses))
-        super().begin(net, {MODEL: down[(MODEL, "second")[self.chosen]]}, state, visit)
-
-    def _loss(self, net: BlockModel, visit: client_update.VisitContext) -> float:
-        with torch.no_grad():
-            return sum(float(F.cross_entropy(net.run(x), y, reduction="sum")) for x, y in visit.local())
-
-    def end(self, net: BlockModel, visit: client_update.VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
-        up, kept, numbers = super().end(net, visit)
-        return up, kept, {**numbers, "cluster": float(self.chosen)}
-
-
-class ClusterServer(ServerStrategy):
-    """Keeps two models; a reply counts for the one that its client chose."""
-
-    def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
-        super().__init__(setup, parts)
-        rng = np.random.default_rng(setup.seed)
-        self.second = {
-            key: Vector(v.data + rng.normal(0, 0.1, v.data.size).astype(np.float32)) for key, v in self.model.items()
-        }
-        self.chosen: dict[int, int] = {}
-        self.own = [{key: WeightedSum() for key in setup.up} for _ in range(2)]
-
-    def download(self, client: int, round: int) -> Download:
-        return Download(client, self.with_extensions(client, self.evaluation_model(client)))
-
-    def evaluation_model(self, client: int) -> Payload:
-        return {MODEL: dict(self.model), "second": dict(self.second)}
-
-    def accumulate(self, reply: Update) -> None:
-        self.chosen[reply.client] = int(reply.numbers["cluster"])
-        sums = self.own[self.chosen[reply.client]]
-        for key, total in sums.items():
-            total.add(reply.payload[MODEL][key].data, 1.0)
-
-    def step(self) -> None:
-        for model, sums in zip((self.model, self.second), self.own, strict=True):
-            means = {key: total.mean() for key, total in sums.items()}
-            model.update((key, Vector(mean)) for key, mean in means.items() if mean is not None)
-        self.own = [{key: WeightedSum() for key in self.setup.up} for _ in range(2)]
-
-    def state(self) -> State:
-        return super().state() | {f"second/{key}": vector.data for key, vector in self.second.items()}
-
-
-def choosing(context: ComputeContext) -> Compute:
-    return trained(context, fedavg_passes(context.blocks), once=forward_passes(context.blocks, 2))
-
-
-IFCA = objective(
-    "ifca",
-    f"{__name__}:Clusters",
-    server=ClusterServer,
-    reports=("cluster",),
-    costs=Costs(compute=choosing),
-    evaluation=ModelEvaluation(on="clients"),
-)
-
-
-def test_several_models_go_down_and_a_client_picks_one(tmp_path: Path) -> None:
-    train = TrainConfig(lr=0.1, batch=16, local_steps=20)
-    run = play(tmp_path, IFCA, clients=6, rounds=4, train=train, partition=PartitionConfig("dirichlet", alpha=0.1))
-    down = run.rows("SELECT slot, SUM(nbytes) FROM transfers WHERE direction = 'down' AND slot != '' GROUP BY slot")
-    assert down == [("model", 24 * 5000), ("second", 24 * 5000)]
-    assert run.rows("SELECT SUM(nbytes) FROM transfers WHERE direction = 'up' AND slot = 'model'") == [(24 * 5000,)]
-    assert run.rows("SELECT SUM(bytes_down) FROM rounds") == [(run.workers.bytes_down,)]
-    server = run.federation.server
-    assert isinstance(server, ClusterServer)
-    assert set(server.chosen.values()) == {0, 1}
-    accuracies = [accuracy for (accuracy,) in run.rows("SELECT accuracy FROM rounds")]
-    assert accuracies[-1] > accuracies[0]
 
 
 # --- float buffers beside parameters: BatchNorm -----------------------------------------------------------------------
@@ -212,40 +125,7 @@ def test_corrections_act_on_parameters_and_buffers_are_averaged(method: str, tmp
     assert sorted(key for named in kept.values() for key in named) == ["body", "head", "middle"]
 
 
-# --- a part that never travels, scored client by client: FedPer -------------------------------------------------------
-
-FEDPER = objective(
-    "fedper",
-    traffic=Traffic(down=lambda options: "without:head", up=lambda options: "without:head"),
-    evaluation=ModelEvaluation(on="clients"),
-)
-
-
-def test_a_private_head_never_travels_and_is_kept(tmp_path: Path) -> None:
-    run = play(tmp_path, FEDPER, rounds=3, train=BRIEF)
-    assert run.rows("SELECT DISTINCT key FROM transfers WHERE slot = 'model' ORDER BY key") == [(key,) for key in BODY]
-    heads = [client_state.read(state_file(run.federation, client))[MODEL] for client in range(4)]
-    assert [list(head) for head in heads] == [["head"]] * 4
-    assert len({head["head"].version for head in heads}) == 4
-
-
-def test_each_client_is_scored_with_its_own_head_on_its_own_test_examples(tmp_path: Path) -> None:
-    run = play(tmp_path, FEDPER, rounds=3, train=BRIEF)
-    site, scores = run.workers.site, []
-    for client in range(4):
-        site.net.load({key: run.federation.server.model[key] for key in BODY})
-        site.net.load(client_state.read(state_file(run.federation, client))[MODEL])
-        x, y = site.test_set.fetch(site.client_indices.test[client])
-        with torch.no_grad():
-            scores.append(float((site.net.run(x).argmax(1) == y).double().mean()))
-    assert run.rows("SELECT accuracy FROM rounds")[-1][0] == pytest.approx(np.mean(scores))
-
-
-def test_a_client_that_was_never_visited_has_its_head_as_it_was_initialised(tmp_path: Path) -> None:
-    run = play(tmp_path, FEDPER, clients=4, participants=1, rounds=1, train=BRIEF, partition=IID)
-    # All four are scored, three of them with the head that every client starts from.
-    assert run.rows("SELECT participants, accuracy IS NULL FROM rounds") == [(1, 0)]
-    assert list(committed_states(run.federation)) == [client for (client,) in run.rows("SELECT client FROM visits")]
+# --- choices and step sizes in evaluations ---------------------------------------------------------------------------
 
 
 class Scaled(ClientUpdate):
@@ -257,8 +137,8 @@ class Scaled(ClientUpdate):
 
 
 class ScalingServer(ServerStrategy):
-    def download(self, client: int, round: int) -> Download:
-        return Download(client, self.select(self.setup.down), {"scale": client + 10 * round})
+    def choose(self, client: int, round: int) -> Choice:
+        return {"scale": client + 10 * round}
 
 
 def test_a_method_that_reads_its_choice_and_step_size_does_so_in_an_evaluation_too(tmp_path: Path) -> None:
@@ -280,7 +160,7 @@ def test_a_method_that_reads_its_choice_and_step_size_does_so_in_an_evaluation_t
     assert run.rows("SELECT test_loss FROM rounds") == [(pytest.approx(np.mean(losses)),)]
 
 
-# --- two phases of local training, and weights of branches that the client keeps: pFedMB ------------------------------
+# --- two phases of local training, and a number that the client keeps -------------------------------------------------
 
 
 class Phases(ClientUpdate):
@@ -315,39 +195,16 @@ def phases(context: ComputeContext) -> Compute:
     return dataclasses.replace(trained(context, passes), steps=2 * context.plan.steps)
 
 
-PFEDMB = objective(
-    "pfedmb",
-    f"{__name__}:Phases",
-    client_state=numbers_of_model,
-    costs=Costs(compute=phases),
-)
-
-
 def test_local_training_in_two_phases(tmp_path: Path) -> None:
-    run = play(tmp_path, PFEDMB, rounds=3, train=dataclasses.replace(BRIEF, momentum=0.5, clip=1.0, weight_decay=0.01))
+    method = objective("phases", f"{__name__}:Phases", client_state=numbers_of_model, costs=Costs(compute=phases))
+    run = play(tmp_path, method, rounds=3, train=dataclasses.replace(BRIEF, momentum=0.5, clip=1.0, weight_decay=0.01))
     assert run.stopped_by == ROUNDS
     kept = [client_state.read(state_file(run.federation, client)) for client in range(4)]
     assert [{slot: list(named) for slot, named in one.items()} for one in kept] == [{"branch": ["visits"]}] * 4
     assert [float(one["branch"]["visits"].data[0]) for one in kept] == [3, 3, 3, 3]
 
 
-# --- a correction with vectors of its own, down, up and kept: SCAFFOLD ------------------------------------------------
-
-
-def test_a_correction_brings_its_own_vectors_in_both_directions(tmp_path: Path) -> None:
-    run = play(tmp_path / "run", "scaffold", rounds=3, train=BRIEF)
-    slots = run.rows("SELECT slot, direction, SUM(nbytes) FROM transfers WHERE slot != '' GROUP BY slot, direction")
-    assert slots == [(slot, way, 12 * 5000) for slot in ("control", "model") for way in ("down", "up")]
-    assert run.rows("SELECT SUM(bytes_up) FROM rounds") == [(run.workers.bytes_up,)]
-
-
-def test_a_restored_server_has_its_corrections_vectors(tmp_path: Path) -> None:
-    server = play(tmp_path / "run", "scaffold", rounds=2, train=BRIEF).federation.server
-    fresh = federation(tmp_path / "fresh", "scaffold")
-    store(fresh).ledger.close()
-    assert sha256(fresh.server.download(0, 2).payload) != sha256(server.download(0, 2).payload)
-    fresh.server.restore(server.models, server.state())
-    assert sha256(fresh.server.download(0, 2).payload) == sha256(server.download(0, 2).payload)
+# --- a correction that keeps vectors of its own: SCAFFOLD ------------------------------------------------
 
 
 def test_what_a_correction_keeps_outlives_a_broadcast_to_everyone(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.aggregation.server import Download, ServerContext, VisitFeedback
-from coordinator.methods.fedbr import FedBRServer, label_deviation, model_distance
+from coordinator.aggregation.server import GLOBAL, Download, ServerContext, VisitFeedback
+from coordinator.methods.fedbr import FedBRServer, label_deviation, possible_choices
 from coordinator.methods.gmbs import ChoiceRow
 from edge.protocol.messages import Update
 from edge.protocol.options.fedbr import FedBROptions
@@ -46,7 +46,7 @@ def played(server: FedBRServer, round: int, clients: list[int], drop: float = 1.
         for d in dispatches
     ]
     for outcome in outcomes:
-        server.observe(outcome.reply)
+        server.observe(outcome.reply, lambda: server.models)
         server.accumulate(outcome.reply)
     server.step()
     return server.feedback(round, outcomes)
@@ -169,7 +169,7 @@ def test_whole_rounds_may_take_all_pathways_or_give_no_feedback() -> None:
 
 def test_every_alpha_is_possible_alone_and_with_everything() -> None:
     def choices(**options: Any) -> list[tuple[int, ...]]:
-        return [tuple(choice.values()) for choice in server(**options).possible_choices()]
+        return [tuple(choice.values()) for choice in possible_choices(4, 3, FedBROptions(**options))]
 
     assert choices() == [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (3, 1)]
     assert choices(alpha=2) == [(2, 0), (2, 1)]
@@ -198,7 +198,8 @@ def test_deviations_of_labels_by_hand() -> None:
 def test_deviations_of_models_are_relative_to_the_participants_mean() -> None:
     # All 10 numbers of clients 0, 1, 2 moved by 0, 1 and 2 from the model that was sent.
     distances = server(alpha=1, deviation="model")
-    assert model_distance(Update(2, 0, {}, model(2.0)), model(0.0)[MODEL]) == pytest.approx(2 * math.sqrt(10))
+    distances.observe(Update(2, 0, {}, model(2.0)), lambda: {GLOBAL: model(0.0)[MODEL]})
+    assert distances._moved.pop(2) == pytest.approx(2 * math.sqrt(10))
     assert [row.deviation for row in played(distances, 0, [0, 1, 2])] == pytest.approx([0, 1, 2])
 
 
@@ -243,7 +244,7 @@ def ended(
     """It counted, having taken so many seconds and moved every number by so much; what the ledger shows of it."""
     server.received(round, [dispatch])
     reply = Update(dispatch.client, round, {"drop": 1.0, "loss": 1.0}, model(moved))
-    server.observe(reply)
+    server.observe(reply, lambda: server.models)
     (row,) = server.feedback(round, [VisitFeedback(dispatch, reply, compute, link)])
     return row
 
@@ -318,14 +319,6 @@ def test_without_rounds_chance_is_new_in_every_visit_though_the_model_is_not(alp
         assert dispatch.choice["alpha"] > 0
         alphas.append(dispatch.choice["alpha"])
     assert all(70 < alphas.count(m) < 130 for m in (1, 2, 3))
-
-
-def test_old_models_are_held_only_where_they_are_needed() -> None:
-    labels, models = server(True, alpha=2), server(True, alpha=2, deviation="model")
-    for one in (labels, models):
-        begun(one, 1, 0)
-        ended(one, begun(one, 0, 0), 0)
-    assert (list(labels._sent), list(models._sent)) == ([], [1])
 
 
 def test_without_rounds_too_a_restored_server_goes_on_as_if_nothing_had_happened() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.server import Download, ServerContext, VisitFeedback
-from coordinator.methods.fedfomo import FedFomoServer, chosen_peers
+from coordinator.methods.fedfomo import FedFomoServer
 from coordinator.records.client_vectors import ClientVectors
 from coordinator.rounds.budget import RunLimits
 from coordinator.workers.block_cache import CachedPayloads
@@ -71,7 +71,7 @@ def test_a_first_visit_gets_the_initial_model_and_later_ones_those_of_peers(tmp_
     assert received(made.download(0, 2)) == {"peer0": 1.0}
     for client in (0, 1, 2):
         sent = made.download(client, 2)
-        assert shapes(sent.built()) == made.download_shapes(client, 2, sent.choice)
+        assert shapes(sent.built()) == sent.shapes
 
 
 def test_preferences_add_weights_up_and_the_largest_are_sent(tmp_path: Path) -> None:
@@ -116,15 +116,21 @@ def test_a_model_that_two_clients_download_goes_to_a_worker_once(tmp_path: Path)
     assert [len(vectors) for vectors in sent] == [2, 1], "both have the model of client 2"
 
 
-def test_exploration_draws_any_peers_and_ties_are_broken_at_random() -> None:
-    preferences, found = {3: 2.0, 1: 1.0}, set()
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        assert chosen_peers([1, 2, 3, 4], preferences, 2, 0.0, rng) == [3, 1]
-        found.add(chosen_peers([1, 2, 3, 4], preferences, 3, 0.0, rng)[2])
-    assert found == {2, 4}
-    drawn = [tuple(chosen_peers([1, 2, 3, 4], preferences, 2, 1.0, np.random.default_rng(seed))) for seed in range(20)]
-    assert len(set(drawn)) > 6
+def test_exploration_draws_any_peers_and_ties_are_broken_at_random(tmp_path: Path) -> None:
+    def drawn(peers: int, explore: float) -> set[tuple[int, ...]]:
+        """The peers of client 0 in twenty visits, the largest preferences first."""
+        made = server(tmp_path, peers=peers, explore=explore, explore_decay=0)
+        take(made, *(reply(client, (0.0,) * (peers + 1)) for client in range(5)))
+        made.preferences[0] = {3: 2.0, 1: 1.0}
+        found = set()
+        for visit in range(20):
+            made.visits[0] = visit
+            found.add(tuple(int(number) for number in received(made.download(0, 1)).values()))
+        return found
+
+    assert drawn(2, 0.0) == {(3, 1)}
+    assert drawn(3, 0.0) == {(3, 1, 2), (3, 1, 4)}
+    assert len(drawn(2, 1.0)) > 6
 
 
 def test_no_peers_train_each_client_alone_without_validation_passes(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def reported(folder: Path, method: str, **how: Any) -> list[dict[str, float]]:
     """The numbers of each reply of one round."""
     found: list[dict[str, float]] = []
     run = federation(folder, method, rounds=1, partition=UNEVEN, **how)
-    run.server.observe = lambda reply: found.append(dict(reply.numbers))  # type: ignore[method-assign]
+    run.server.observe = lambda reply, _: found.append(dict(reply.numbers))  # type: ignore
     run_synchronous(run)
     store(run).ledger.close()
     return found

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol import client_state
-from edge.protocol.config import ModelConfig, TrainConfig
+from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL
-from tests.toy import Run, play, state_file
+from tests.toy import Run, committed_states, play, state_file
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 SENT = "SELECT DISTINCT direction, key FROM transfers WHERE slot = 'model'"
@@ -27,13 +28,31 @@ def test_all_clients_share_the_base_and_no_head_leaves_its_client(tmp_path: Path
     run = play(tmp_path, "fedper", train=BRIEF)
     assert set(run.rows(SENT)) == {(way, key) for way in ("down", "up") for key in ("conv1", "conv2", "conv3")}
     server = run.federation.server
-    bases = [server.evaluation_model(client)[MODEL] for client in range(4)]
-    assert list(bases[0]) == ["conv1", "conv2", "conv3"]
-    assert all(base == bases[0] for base in bases)
+    base = {MODEL: {key: server.model[key] for key in ("conv1", "conv2", "conv3")}}
+    assert [server.evaluation_model(client) for client in range(4)] == [base] * 4
     assert np.array_equal(server.model["head"].data, server.setup.initial[MODEL]["head"].data)
     heads = [kept(run, client) for client in range(4)]
     assert [list(head) for head in heads] == 4 * [["head"]]
     assert all(one != other for one, other in combinations(heads, 2))
+
+
+def test_each_client_is_scored_with_its_own_head_on_its_own_test_examples(tmp_path: Path) -> None:
+    run = play(tmp_path, "fedper", rounds=3, train=BRIEF)
+    site, scores = run.workers.site, []
+    for client in range(4):
+        site.net.load({key: run.federation.server.model[key] for key in ("conv1", "conv2", "conv3")})
+        site.net.load(client_state.read(state_file(run.federation, client))[MODEL])
+        x, y = site.test_set.fetch(site.client_indices.test[client])
+        with torch.no_grad():
+            scores.append(float((site.net.run(x).argmax(1) == y).double().mean()))
+    assert run.rows("SELECT accuracy FROM rounds")[-1][0] == pytest.approx(np.mean(scores))
+
+
+def test_a_client_that_was_never_visited_has_its_head_as_it_was_initialised(tmp_path: Path) -> None:
+    run = play(tmp_path, "fedper", clients=4, participants=1, rounds=1, train=BRIEF, partition=PartitionConfig("iid"))
+    # All four are scored, three of them with the head that every client starts from.
+    assert run.rows("SELECT participants, accuracy IS NULL FROM rounds") == [(1, 0)]
+    assert list(committed_states(run.federation)) == [client for (client,) in run.rows("SELECT client FROM visits")]
 
 
 def test_with_all_layers_private_it_is_local_training(tmp_path: Path) -> None:

@@ -32,14 +32,14 @@ def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[
 
 @pytest.mark.usefixtures("warm_workers")
 def test_a_method_with_two_models_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
-    code, findings = checked(capsys, "tests.plugins.clusters:SPEC")
+    code, findings = checked(capsys, "coordinator.methods.ifca:SPEC")
     assert code == 0
     assert list(findings) == ["1 worker", "3 workers", "resume", "absence", "fedasync", "fedbuff", "fixed_point"]
     assert findings["3 workers"] == (True, "4 rounds with the same hashes")
     assert findings["resume"] == (True, "4 rounds with the same hashes, stopped after each")
     assert findings["absence"] == (True, "keeps nothing per client")
     assert findings["fedasync"][1].partition(" visits cost what was priced: ")[1]
-    refusal = 'refused: command line: aggregate.sum = "fixed_point": clusters needs individual updates'
+    refusal = 'refused: command line: aggregate.sum = "fixed_point": ifca needs individual updates'
     assert findings["fixed_point"] == (True, refusal)
 
 
@@ -102,7 +102,7 @@ def test_the_options_of_every_plug_in_point_may_be_given(
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("UNPRICED", "but download_shapes gives {'model': {'conv1': 160, "),
+        ("UNPRICED", "but it foresees {'model': {'conv1': 160, "),
         ("UNFORESEEN", "but the spec of tests.plugins.broken:UNFORESEEN predicts 8.63601e+07"),
     ],
 )

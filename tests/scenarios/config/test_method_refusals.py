@@ -13,14 +13,14 @@ from scenarios.config.overrides import parse_all, parsed
 from scenarios.run.evaluated_clients import check_validation
 from tests.scenarios.runs import refused
 
-CLUSTERS = "method=tests.plugins.clusters:SPEC"
+CLUSTERS = "method=coordinator.methods.ifca:SPEC"
 
 
-@pytest.mark.parametrize("method", ["clusters", "peers"])
+@pytest.mark.parametrize("method", ["ifca", "fedamp"])
 def test_a_correction_of_one_global_model_is_refused_where_there_is_none(
     method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = refused(capsys, "check", "digits", f"method=tests.plugins.{method}:SPEC+scaffold")
+    message = refused(capsys, "check", "digits", f"method=coordinator.methods.{method}:SPEC+scaffold")
     assert "command line: method = " in message, "where it was given, not the file"
     assert message.endswith(f": scaffold corrects one global model, but {method} has none")
 
@@ -28,12 +28,12 @@ def test_a_correction_of_one_global_model_is_refused_where_there_is_none(
 @pytest.mark.parametrize("on", ["global", "both"])
 def test_without_a_global_model_none_is_evaluated(on: str, capsys: pytest.CaptureFixture[str]) -> None:
     message = refused(capsys, "check", "digits", CLUSTERS, f"eval.on={on}")
-    assert message.endswith(f'eval.on = "{on}": tests.plugins.clusters:SPEC has no global model; choose "clients"')
+    assert message.endswith(f'eval.on = "{on}": ifca has no global model; choose "clients"')
 
 
 def test_workers_cannot_add_up_updates_of_different_models(capsys: pytest.CaptureFixture[str]) -> None:
     words = (CLUSTERS, "aggregate.sum=fixed_point")
-    assert refused(capsys, "check", "digits", *words).endswith('"fixed_point": clusters needs individual updates')
+    assert refused(capsys, "check", "digits", *words).endswith('"fixed_point": ifca needs individual updates')
 
 
 @pytest.mark.parametrize(("method", "fraction"), [("fedavg", 0.0), ("fedfomo", 0.2)])

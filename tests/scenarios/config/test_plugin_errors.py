@@ -69,11 +69,6 @@ def test_an_error_in_a_round_names_row_place_client_and_round(
     assert "Traceback" in (folder / "logs" / "coordinator.log").read_text()
 
 
-def test_a_download_for_another_client_ends_the_run(tmp_path: Path, trainers: WorkerLauncher) -> None:
-    with pytest.raises(RunFailed, match="round 1: the download of client 0 is for client 1"):
-        run(tmp_path, trainers, f"method={ROWS}:NEXT")
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
