@@ -31,6 +31,7 @@ from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import ObjectiveSpec
 from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.names import PLACES
+from coordinator.records.resume import resume_checkpoint
 from coordinator.records.store import Ledger, read
 from coordinator.rounds.budget import Limits, RunLimits
 from coordinator.rounds.evaluation import PoolEvaluator
@@ -149,6 +150,10 @@ class Direct:
     """(turn, client) -> real length of both messages"""
     replies: dict[int, messages.Update] = field(default_factory=dict)
     """turn -> the last reply"""
+    updates: list[messages.Update] = field(default_factory=list)
+    """All replies of training visits, as they come"""
+    change: Callable[[messages.Update], messages.Update] = lambda update: update
+    """Changes replies on their way to the run"""
 
     size = 1
     build = staticmethod(build_now)
@@ -164,6 +169,9 @@ class Direct:
             if task.weight > 0.0:
                 assert isinstance(reply, messages.Update)
                 reply = sums.put(reply, task.weight)
+            if isinstance(reply, messages.Update):
+                self.updates.append(reply)
+                reply = self.change(reply)
             heard(task, reply)
 
         return Later([functools.partial(do, tasks[index]) for index in order], sums)
@@ -435,6 +443,35 @@ def play(folder: Path, method: str | Method = "fedavg", **how: Any) -> Run:
         return Run(run, run_rounds(run))
     finally:
         store(run).ledger.close()
+
+
+def broken_off(folder: Path, method: str, after: int, **how: Any) -> None:
+    """A run whose coordinator dies while the next round is already under way."""
+
+    class Killed(BaseException):
+        pass
+
+    def look(progress: RoundFinished) -> None:
+        if progress.rounds == after:
+            raise Killed
+
+    run = federation(folder, method, on_round=look, **how)
+    if how.get("again"):
+        assert resume_checkpoint(run, store(run)) is None
+    try:
+        run_rounds(run)
+        raise AssertionError(f"the run has ended before round {after + 1}")
+    except Killed:
+        store(run).ledger.close()
+
+
+def resumed(folder: Path, method: str, **how: Any) -> Run:
+    """The rest of a run that was broken off."""
+    run = federation(folder, method, again=True, **how)
+    rule = resume_checkpoint(run, store(run)) or run_rounds(run)
+    store(run).remove_orphans()
+    store(run).ledger.close()
+    return Run(run, rule)
 
 
 def trainer(run: FederatedRun) -> PoolTrainer:

@@ -28,15 +28,11 @@ def exchanged_keys(text: str, layout: Layout) -> tuple[str, ...]:
     if form == "last" and argument in map(str, range(1, len(layout) + 1)):
         return layout.last(int(argument))
     if form == "without-layers" and argument:
-        return tuple(key for key in layout.sizes if _last_name(key.removesuffix(BUFFERS)) != argument)
+        last_names = {key: key.removesuffix(BUFFERS).partition(LAYER)[2].rpartition(".")[2] for key in layout.sizes}
+        return tuple(key for key, name in last_names.items() if name != argument)  # '' for a whole block
     if form == "without-last" and argument in map(str, range(len(layout) + 1)):
         return layout.keys(layout.names[: len(layout) - int(argument)])
     raise ValueError(
         f"{text!r}: must be {EVERYTHING!r}, {NOTHING!r}, 'without:BLOCK,..', 'without-last:0' to "
         f"'without-last:{len(layout)}', or 'last:1' to 'last:{len(layout)}'"
     )
-
-
-def _last_name(key: str) -> str:
-    """The last name in the path of a layer; '' for a whole block."""
-    return key.partition(LAYER)[2].rpartition(".")[2]

@@ -23,7 +23,7 @@ from coordinator.aggregation.server import GLOBAL, Model, Models, ServerStrategy
 from coordinator.records.schema import FAILED, NO_OP, TRAIN, UPDATE_REJECTED
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.config import Section
-from edge.protocol.fixed_point import DIVERGED, LIMIT, FixedPointSum, not_summable, sizes
+from edge.protocol.fixed_point import DIVERGED, LIMIT, FixedPointSum, not_summable
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes, vectors
 
@@ -140,12 +140,6 @@ def check_reply(server: ServerStrategy, reply: Update) -> str | None:
     return None
 
 
-def check_partial_shapes(server: ServerStrategy, totals: Totals) -> str | None:
-    """Why partial sums cannot be used, or None: their shapes must be the expected ones."""
-    expected, got = server.up_shapes(), sizes(totals)
-    return None if got == expected else f"shapes {got} instead of {expected}"
-
-
 def state_bases(start: Models) -> dict[str, Model]:
     """The models that the slots of a client state are versions of, among those that its visit started from."""
     return {MODEL: start[GLOBAL]} if GLOBAL in start else {}
@@ -154,28 +148,26 @@ def state_bases(start: Models) -> dict[str, Model]:
 def too_far(checks: UpdateChecks, whose: str, payload: Payload, bases: Mapping[str, Model], reach: Reach) -> str | None:
     """Why these vectors are too far from the models ``bases``, by slot, or from zero in other slots; or None."""
     bound = checks.max_growth * reach.scale
+    why = f"faults.max_growth = {checks.max_growth:g} times {reach.scale:.6g}; {DIVERGED}"
     for slot, named in payload.items():
         base = bases.get(slot)
         if base is None:  # such as gradients: changes divided by Reach.moved
             slot_bound = bound / min(1.0, reach.moved) if reach.moved > 0 else bound
             norm = _norm([vector.data for vector in named.values()])
             if not norm <= slot_bound:
-                return f"{whose}: the norm of {slot} is {norm:.6g}, more than {slot_bound:.6g} ({_why(checks, reach)})"
+                return f"{whose}: the norm of {slot} is {norm:.6g}, more than {slot_bound:.6g} ({why})"
             continue
         for key, vector in named.items():  # shapes of client state may be unknown
             if key not in base or vector.data.size != base[key].data.size:
                 return f"{whose}: {slot}/{key} of {vector.data.size} numbers is no vector of the model"
-        norm = _distance(named, base)
+        with np.errstate(over="ignore", invalid="ignore"):  # inf and NaN are beyond any bound
+            norm = _norm([vector.data - base[key].data for key, vector in named.items()])
         max_norm = checks.max_norm
         if max_norm is not None and not norm <= max_norm:
             return f"{whose}: changes the model by a norm of {norm:.6g}, more than faults.max_norm = {max_norm:g}"
         if not norm <= bound:
-            return f"{whose}: changes the model by a norm of {norm:.6g}, more than {bound:.6g} ({_why(checks, reach)})"
+            return f"{whose}: changes the model by a norm of {norm:.6g}, more than {bound:.6g} ({why})"
     return None
-
-
-def _why(checks: UpdateChecks, reach: Reach) -> str:
-    return f"faults.max_growth = {checks.max_growth:g} times {reach.scale:.6g}; {DIVERGED}"
 
 
 def sums_too_far(checks: UpdateChecks, totals: Totals, weight: float, start: Models, reach: Reach) -> str | None:
@@ -191,11 +183,6 @@ def sums_too_far(checks: UpdateChecks, totals: Totals, weight: float, start: Mod
     limit = replace(reach, initial_norm=reach.initial_norm * weight, moved=reach.moved * weight)
     scaled = replace(checks, max_norm=None if checks.max_norm is None else checks.max_norm * weight)
     return too_far(scaled, f"sums of clients with {weight:.6g} of the mean", summed, weighted, limit)
-
-
-def _distance(named: Mapping[str, Vector], base: Model) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):  # inf and NaN are beyond any bound
-        return _norm([vector.data - base[key].data for key, vector in named.items()])
 
 
 def _norm(vectors: Sequence[Floats]) -> float:

@@ -167,6 +167,11 @@ def add_frozen_suffix(passes: PassCounts, pathway: int, gradient: bool = True) -
         passes[pathway:, [INNER_GRADIENT, INPUT_GRADIENT]] += 1
 
 
+def teacher_compute(context: ComputeContext) -> Compute:
+    """An ordinary training step, and the received model forward once, if its logits are compared (``weight``)."""
+    return trained(context, distillation_passes(context.blocks, context.blocks if context.options.weight else 0))
+
+
 def distillation_passes(blocks: int, through: int) -> PassCounts:
     """An ordinary training step, and a frozen teacher that runs forward, without gradient, through the first blocks."""
     total = fedavg_passes(blocks)

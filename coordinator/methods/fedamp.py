@@ -14,7 +14,7 @@ its first upload a client downloads the initial model. w_i is evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -74,11 +74,19 @@ class FedAMPServer(OwnModelServer):
         options, clients = self.options, stored.clients(LAST)
         peers, own = [peer for peer in clients if peer != client], self._of(stored, client)
         if options.attention == "cosine":
-            cosines = cosines_with(own, (self._of(stored, peer) for peer in peers))
+            square, cosines = dot(own, own), np.zeros(len(peers))
+            for index, peer in enumerate(peers):
+                other = self._of(stored, peer)
+                product = square * dot(other, other)
+                cosines[index] = dot(own, other) / product**0.5 if product > 0 else 0.0
             of_own = 1 / len(clients) if options.self_weight is None else options.self_weight
             others = cosine_attention(cosines, options.sigma, of_own)
         else:
-            squares = np.array([squared_distance(own, self._of(stored, peer)) for peer in peers])
+            squares = np.zeros(len(peers))  # ‖w_i − w_j‖² of parameters
+            for index, peer in enumerate(peers):
+                other = self._of(stored, peer)
+                ways = (np.subtract(own[key].data, other[key].data, dtype=np.float64) for key in parameters(own))
+                squares[index] = sum(float(np.square(way).sum()) for way in ways)
             alpha_k = options.alpha_k * options.alpha_decay ** (round // options.alpha_rounds)
             others = distance_attention(squares, options.sigma, alpha_k)
         weights = dict(zip(peers, others.tolist(), strict=True)) | {client: max(0.0, 1.0 - float(others.sum()))}
@@ -103,31 +111,15 @@ def distance_attention(squares: NDArray[np.float64], sigma: float, alpha_k: floa
     return np.asarray(weights / max(1.0, float(weights.sum())))
 
 
-def cosines_with(own: Model, others: Iterable[Model]) -> NDArray[np.float64]:
-    """(others,): the cosines of a model's parameters with those of others; 0 where one is all zeros."""
-    square = _dot(own, own)
-    norms = ((other, square * _dot(other, other)) for other in others)
-    return np.array([_dot(own, other) / product**0.5 if product > 0 else 0.0 for other, product in norms])
+def dot(one: Model, other: Model) -> float:
+    """Of the parameters. Not by BLAS, whose sums depend on its threads."""
+    products = (np.multiply(one[key].data, other[key].data, dtype=np.float64) for key in parameters(one))
+    return sum(float(product.sum()) for product in products)
 
 
-def squared_distance(one: Model, other: Model) -> float:
-    """‖w_i − w_j‖² of two models' parameters."""
-    return sum(
-        float(np.square(np.subtract(vector.data, other[key].data, dtype=np.float64)).sum())
-        for key, vector in _parameters(one).items()
-    )
-
-
-def _dot(one: Model, other: Model) -> float:
-    """Not by BLAS, whose sums depend on its threads."""
-    return sum(
-        float(np.multiply(vector.data, other[key].data, dtype=np.float64).sum())
-        for key, vector in _parameters(one).items()
-    )
-
-
-def _parameters(model: Model) -> Model:
-    return {key: vector for key, vector in model.items() if not key.endswith(BUFFERS)}
+def parameters(model: Model) -> list[str]:
+    """The keys of a model's parameters."""
+    return [key for key in model if not key.endswith(BUFFERS)]
 
 
 FIGURE = MethodMap(

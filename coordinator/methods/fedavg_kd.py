@@ -6,15 +6,9 @@ temperature; the defaults are those of Flower's reproduction of FedMLB. The clie
 
 from __future__ import annotations
 
-from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
+from coordinator.methods.compute import teacher_compute
 from coordinator.methods.spec import Costs, ObjectiveSpec
 from edge.protocol.options.fedavg_kd import FedAvgKDOptions
-
-
-def compute(context: ComputeContext) -> Compute:
-    """The received model runs forward once, if its logits are compared."""
-    return trained(context, distillation_passes(context.blocks, context.blocks if context.options.weight else 0))
-
 
 SPEC = ObjectiveSpec(
     name="fedavg-kd",
@@ -23,5 +17,5 @@ SPEC = ObjectiveSpec(
     options=FedAvgKDOptions,
     neutral="weight = 0",
     client="edge.methods.fedavg_kd:FedAvgKDUpdate",
-    costs=Costs(compute=compute),
+    costs=Costs(compute=teacher_compute),
 )

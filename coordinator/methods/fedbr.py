@@ -127,13 +127,22 @@ class FedBRServer(ServerStrategy):
         if not outcomes:
             return []
         deviations = self._deviations(outcomes)
-        compute, communication = self._normalised_times(outcomes)
+        seconds = np.array([(outcome.compute_seconds, outcome.communication_seconds) for outcome in outcomes])
+        if self.setup.asynchronous:  # normalised by the longest so far
+            self.longest = np.maximum(self.longest, seconds.max(axis=0))
+            shares = np.divide(seconds, self.longest, out=np.zeros_like(seconds), where=self.longest > 0)
+        else:  # within the round
+            shares = np.stack([normalise(column, self.options.normalise) for column in seconds.T], axis=1)
         rows = []
         for i, outcome in enumerate(outcomes):
             client, alpha = outcome.dispatch.client, outcome.dispatch.choice["alpha"]
             full = outcome.dispatch.choice["full"]
-            drop = self._drop(outcome.reply)
-            times = float(compute[i]), float(communication[i])
+            if self.options.drop != "visits":
+                drop = float(outcome.reply.numbers["drop"])
+            else:
+                before = float(self.last_loss[client])
+                drop = 0.0 if np.isnan(before) else before - float(outcome.reply.numbers["loss"])
+            times = float(shares[i, 0]), float(shares[i, 1])
             new_reward = reward(deviations[i], drop, *times)
             self._learn(client, alpha, full, new_reward, outcome.reply)
             value, deviation = self._values[client], float(deviations[i])
@@ -148,22 +157,6 @@ class FedBRServer(ServerStrategy):
     def replay_feedback(self, outcome: VisitFeedback, learned: ChoiceRow) -> None:
         """Eq. 6 with the recorded reward."""
         self._learn(learned.client, learned.alpha, learned.full, learned.reward, outcome.reply)
-
-    def _normalised_times(self, outcomes: Sequence[VisitFeedback]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(compute, communication), normalised within the round; in asynchronous policies by the longest so far."""
-        seconds = np.array([(o.compute_seconds, o.communication_seconds) for o in outcomes])
-        if not self.setup.asynchronous:
-            compute, communication = (normalise(column, self.options.normalise) for column in seconds.T)
-            return compute, communication
-        self.longest = np.maximum(self.longest, seconds.max(axis=0))
-        times = np.divide(seconds, self.longest, out=np.zeros_like(seconds), where=self.longest > 0)
-        return times[:, 0], times[:, 1]
-
-    def _drop(self, reply: Update) -> float:
-        if self.options.drop != "visits":
-            return float(reply.numbers["drop"])
-        before = float(self.last_loss[reply.client])
-        return 0.0 if np.isnan(before) else before - float(reply.numbers["loss"])
 
     def _deviations(self, outcomes: Sequence[VisitFeedback]) -> NDArray[np.float64]:
         if self.options.deviation != "model":

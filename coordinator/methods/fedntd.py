@@ -6,15 +6,9 @@ NeurIPS 2022, https://arxiv.org/abs/2106.03097. The client side is `edge.methods
 
 from __future__ import annotations
 
-from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
+from coordinator.methods.compute import teacher_compute
 from coordinator.methods.spec import Costs, ObjectiveSpec
 from edge.protocol.options.fedntd import FedNTDOptions
-
-
-def compute(context: ComputeContext) -> Compute:
-    """The received model runs forward once, if its logits are compared."""
-    return trained(context, distillation_passes(context.blocks, context.blocks if context.options.weight else 0))
-
 
 SPEC = ObjectiveSpec(
     name="fedntd",
@@ -23,5 +17,5 @@ SPEC = ObjectiveSpec(
     options=FedNTDOptions,
     neutral="ce_weight = 1 and weight = 0",
     client="edge.methods.fedntd:FedNTDUpdate",
-    costs=Costs(compute=compute),
+    costs=Costs(compute=teacher_compute),
 )

@@ -148,20 +148,17 @@ def branched_layout(layout: Layout, options: PFedMBOptions) -> Layout:
     Normalisation is counted as branched, which in a resnet18 is 0.1 % of the numbers; and of the weights, a few numbers
     per layer, those of one layer per block.
     """
-    return layout if options.branches == 1 else Layout(tuple(_branched(block, options) for block in layout.blocks))
-
-
-def _branched(block: BlockShape, options: PFedMBOptions) -> BlockShape:
-    prefix, count = f"{block.name}{LAYER}", options.branches
-    branches = [LayerShape(f"{prefix}{BRANCH}{number}", block.params) for number in range(1, count + 1)]
-    weights = LayerShape(f"{prefix}{WEIGHTS}", count)
-    others = [LayerShape(f"{prefix}statistics", 0, block.buffers)] if block.buffers else []
-    return BlockShape(block.name, count * block.params + count, block.buffers, (*branches, weights, *others))
-
-
-def wrap_model(options: PFedMBOptions) -> str | None:
-    """One branch is the model as it is."""
-    return None if options.branches == 1 else "edge.methods.branched_layers:branched"
+    count, blocks = options.branches, []
+    if count == 1:
+        return layout
+    for block in layout.blocks:
+        prefix = f"{block.name}{LAYER}"
+        branches = [LayerShape(f"{prefix}{BRANCH}{number}", block.params) for number in range(1, count + 1)]
+        weights = LayerShape(f"{prefix}{WEIGHTS}", count)
+        others = [LayerShape(f"{prefix}statistics", 0, block.buffers)] if block.buffers else []
+        layers = (*branches, weights, *others)
+        blocks.append(BlockShape(block.name, count * block.params + count, block.buffers, layers))
+    return Layout(tuple(blocks))
 
 
 def compute(context: ComputeContext) -> Compute:
@@ -241,7 +238,10 @@ SPEC = ObjectiveSpec(
     traffic=Traffic(
         down=exchanged, up=exchanged, kept_blocks=kept_blocks, by_layer=lambda options: options.branches > 1
     ),
-    model=ModelChange(wrap_model=wrap_model, wrapped_layout=branched_layout),
+    model=ModelChange(
+        wrap_model=lambda options: None if options.branches == 1 else "edge.methods.branched_layers:branched",
+        wrapped_layout=branched_layout,
+    ),
     costs=Costs(compute=compute, adaptation=adaptation),
     evaluation=ModelEvaluation(on="clients"),
     records=Records(table=MethodTable("pfedmb", BranchWeightRow), figure=FIGURE),

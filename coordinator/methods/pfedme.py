@@ -31,6 +31,7 @@ from coordinator.aggregation.server import (
     GLOBAL,
     Download,
     LaterPayload,
+    Model,
     Models,
     ServerContext,
     ServerExtension,
@@ -66,8 +67,12 @@ class PFedMeServer(ServerStrategy):
         before = self.model
         super().step()
         if self.statistics_part < 1:
-            statistics = [key for key in self.model if key.endswith(BUFFERS)]
-            moved = {key: _between(before[key], self.model[key], self.statistics_part) for key in statistics}
+            moved: Model = {}
+            for key, vector in self.model.items():
+                if key.endswith(BUFFERS):
+                    start = before[key].data
+                    way = vector.data.astype(np.float64) - start
+                    moved[key] = Vector((start + self.statistics_part * way).astype(np.float32))
             self.models = {GLOBAL: self.model | moved}
 
     def evaluation_model(self, client: int) -> Payload | LaterPayload:
@@ -82,12 +87,6 @@ class PFedMeServer(ServerStrategy):
         """Also the clients that have a personal model."""
         super().restore(models, state)
         self.is_personal = np.asarray(state["is_personal"], bool).copy()
-
-
-def _between(start: Vector, end: Vector, part: float) -> Vector:
-    """start + part·(end − start)"""
-    way = end.data.astype(np.float64) - start.data
-    return Vector((start.data + part * way).astype(np.float32))
 
 
 def compute(context: ComputeContext) -> Compute:

@@ -18,7 +18,6 @@ Asynchronous policies discount the models of late updates, but not their Δc_i, 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordinator.aggregation.server import Model, ServerContext, ServerExtension, State
 from coordinator.aggregation.weighted_sum import WeightedSum
@@ -55,34 +54,29 @@ class ScaffoldExtension(ServerExtension):
 
     def accumulate(self, reply: Update) -> None:
         """Add Δc_i, or with ``lean`` θ_i/(Kη)."""
-        weight = self._weight(reply) if self.options.lean else 1.0
-        if weight == 0.0:
-            return
+        weight, train = 1.0, self.setup.train
+        if self.options.lean:
+            moved = train.step_sum(int(reply.numbers["steps"])) * train.lr_in(reply.round)
+            if moved <= 0:  # a visit without steps
+                return
+            weight = 1 / moved
         self.visits += 1
         for key, total in self.sums.items():
             total.add(reply.payload[MODEL if self.options.lean else CONTROL][key].data, weight)
-
-    def _weight(self, reply: Update) -> float:
-        """1/(Kη); 0 for a visit without steps."""
-        train = self.setup.train
-        moved = train.step_sum(int(reply.numbers["steps"])) * train.lr_in(reply.round)
-        return 1 / moved if moved > 0 else 0.0
 
     def step(self, before: Model, after: Model) -> Model:
         """c ← c + (1/N) Σ Δc_i; the model stays the method's."""
         c = dict(self.c)  # visits under way hold the one before
         for key, total in self.sums.items():
             if total.total is not None:
-                change = self._change(total, before[key], self.c[key]) if self.options.lean else total.total
+                change = total.total
+                if self.options.lean:  # Σ Δc_i = Σ (θ − θ_i)/(Kη) − c for each visit
+                    start, own = (vector.data.astype(np.float64) for vector in (before[key], self.c[key]))
+                    change = total.weight * start - total.total - self.visits * own
                 c[key] = Vector((self.c[key].data + change / len(self.setup.samples)).astype(np.float32))
         self.c = c
         self._begin()
         return after
-
-    def _change(self, total: WeightedSum, before: Vector, c: Vector) -> NDArray[np.float64]:
-        """Σ Δc_i = Σ (θ − θ_i)/(Kη) − c for each visit."""
-        assert total.total is not None
-        return total.weight * before.data.astype(np.float64) - total.total - self.visits * c.data.astype(np.float64)
 
     def state(self) -> State:
         """c, by key."""
@@ -90,23 +84,6 @@ class ScaffoldExtension(ServerExtension):
 
     def restore(self, state: State) -> None:
         self.c = {key: Vector(np.asarray(state[key], dtype=np.float32)) for key in self.c}
-
-
-def needs_full_model(options: ScaffoldOptions) -> str | None:
-    """Why the whole model must be sent in both directions; None unless ``lean``."""
-    if not options.lean:
-        return None
-    return "with method_options.lean = true, scaffold's server must know the model that each visit starts from"
-
-
-def refused_without_rounds(options: ScaffoldOptions) -> str | None:
-    """Late models are rebased before the server side gets them."""
-    if not options.lean:
-        return None
-    return (
-        "method_options.lean = true: asynchronous policies (rounds.policy) rebase updates to the current model, so "
-        "that the server cannot compute a client's own change"
-    )
 
 
 SPEC = CorrectionSpec(
@@ -119,5 +96,18 @@ SPEC = CorrectionSpec(
     server=ScaffoldExtension,
     client_state=numbers_of_model,
     individual_updates=lambda options: True,
-    refusals=Refusals(partial_models=needs_full_model, asynchronous=refused_without_rounds),
+    refusals=Refusals(
+        partial_models=lambda options: (
+            "with method_options.lean = true, scaffold's server must know the model that each visit starts from"
+            if options.lean
+            else None
+        ),
+        # Late models are rebased before the server side gets them.
+        asynchronous=lambda options: (
+            "method_options.lean = true: asynchronous policies (rounds.policy) rebase updates to the current model, so "
+            "that the server cannot compute a client's own change"
+            if options.lean
+            else None
+        ),
+    ),
 )

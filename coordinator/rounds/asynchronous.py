@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import structs
 
-from coordinator.aggregation.server import Models
 from coordinator.aggregation.update_checks import bases
 from coordinator.records.checkpoints import clock_state, restore_server
 from coordinator.records.history_replay import InFlight, ReplayedRun, ReplayFinished, pack_in_flight, unpack_in_flight
@@ -51,39 +50,29 @@ LOST_ROUNDS = 10
 
 @dataclass
 class _VisitInFlight:
-    """A visit in flight."""
-
     visit: PlannedVisit
     cost: Cost
     trained: bool = False
     """Whether a worker has trained it, so that its update is in the reorder buffer"""
 
-    @property
-    def start(self) -> Models:
-        """The models that it started from; none in a replay."""
-        return self.visit.start or {}
-
 
 def run_asynchronous(run: FederatedRun) -> str:
     """Run visits one by one until a stop rule ends the run; returns the rule."""
-    loop = _AsynchronousRun(run) if run.history is None else _replayed(run, run.history)
+    if run.history is None:
+        loop = _AsynchronousRun(run)
+    else:  # the state of an interrupted run at its last commit, from a replay of its history
+        replay = ReplayedRun(run, run.history)
+        loop = _AsynchronousRun(replay.run)
+        with loop.reorder_buffer:
+            try:
+                rule: str | None = loop.run_visits()
+            except ReplayFinished:
+                rule = None
+        if rule is not None and not replay.is_over:
+            raise RunFailed(f"round {replay.run.rounds + 1}: the replay of the run ends here: {rule}")
+        loop.resume(run, run.history, rule)
     with loop.reorder_buffer:
         return loop.run_visits()
-
-
-def _replayed(run: FederatedRun, history: History) -> _AsynchronousRun:
-    """The state of an interrupted run at its last commit, from a replay of its history."""
-    replay = ReplayedRun(run, history)
-    loop = _AsynchronousRun(replay.run)
-    with loop.reorder_buffer:
-        try:
-            rule: str | None = loop.run_visits()
-        except ReplayFinished:
-            rule = None
-    if rule is not None and not replay.is_over:
-        raise RunFailed(f"round {replay.run.rounds + 1}: the replay of the run ends here: {rule}")
-    loop.resume(run, history, rule)
-    return loop
 
 
 class _AsynchronousRun:
@@ -164,26 +153,18 @@ class _AsynchronousRun:
         while len(self.in_flight) < self.rules.participants and self.refused_by is None and not is_over:
             client = run.take(self.idle)
             if client is None:
-                self._schedule_retry(self.idle.next_return)
+                if self.idle.next_return < self.retry_at:
+                    self.retry_at = self.idle.next_return
+                    run.clock.at(self.retry_at, 0, RETRY)
                 return
-            self._start(client)
-
-    def _schedule_retry(self, time: float) -> None:
-        if time < self.retry_at:
-            self.retry_at = time
-            self.run.clock.at(time, 0, RETRY)
-
-    def _start(self, client: int) -> None:
-        run = self.run
-        visit = run.prepare(client, self.version, rng_round=run.visits)
-        cost = run.uncontended_cost(visit)
-        _, self.refused_by = run.budget.reserve([cost])
-        if self.refused_by is not None:
-            return
-        run.visits += 1
-        run.server.started(self.version, [visit.dispatch])
-        self.in_flight[client] = _VisitInFlight(run.trainer.begun(visit), cost)
-        run.clock.begin(visit.work, run.clock.conditions([client], run.rounds, visit.number), client)
+            visit = run.prepare(client, self.version, rng_round=run.visits)
+            cost = run.uncontended_cost(visit)
+            _, self.refused_by = run.budget.reserve([cost])
+            if self.refused_by is None:
+                run.visits += 1
+                run.server.started(self.version, [visit.dispatch])
+                self.in_flight[client] = _VisitInFlight(run.trainer.begun(visit), cost)
+                run.clock.begin(visit.work, run.clock.conditions([client], run.rounds, visit.number), client)
 
     # --- ends of visits -------------------------------------------------------------------------------------------
 
@@ -191,6 +172,7 @@ class _AsynchronousRun:
         """Use or discard a visit that ended or lost its client; returns the rule that ends the run, or None."""
         run, client = self.run, ended.order
         flight = self.in_flight.pop(client)
+        visit = flight.visit
         self.idle.put(client)
         run.budget.release([flight.cost])
         if not math.isfinite(ended.timeline.up_end[0]):
@@ -199,25 +181,35 @@ class _AsynchronousRun:
         kind, reply = self._update(flight)
         if kind not in TRAINED:
             return self._account_wasted(flight, ended, kind)
-        self._store_state(flight.visit)
-        run.server.received(flight.visit.round, [flight.visit.dispatch])
-        run.server.observe(reply, lambda: flight.start)
+        if run.states is not None:  # at once: the client's next visit may begin before the commit
+            if client in self.record.states:
+                run.states.drop(self.record.states[client])
+            self.record.states[client] = visit.state_name
+        run.server.received(visit.round, [visit.dispatch])
+        run.server.observe(reply, lambda: visit.start or {})
         self.record.log_visits([reply])
         self._account(flight, ended, kind, reply.numbers["loss"])
-        self.record.set_critical_path([flight.visit], ended.timeline, run.clock.now)
-        learned = run.server.feedback(flight.visit.round, outcomes([flight.visit], [reply], ended.timeline))
+        self.record.set_critical_path([visit], ended.timeline, run.clock.now)
+        learned = run.server.feedback(visit.round, outcomes([visit], [reply], ended.timeline))
         self.record.method_rows += [row._replace(round=self.record.round) for row in learned]
-        run.server.accumulate(self._rebase(flight, reply))
-        self.arrived.append(flight.visit.number)
+        run.server.accumulate(self._rebase(visit, reply))
+        self.arrived.append(visit.number)
         if len(self.arrived) == self.rules.updates_per_step:
             self._step()
         return self._close_round() if self.steps == self.rules.steps_per_round else None
 
     def _account_wasted(self, flight: _VisitInFlight, ended: VisitEnded, kind: str) -> str | None:
-        """Account for a visit that does not count; returns the rule that ends the run, or None."""
+        """Account for a visit that does not count; returns the rule that ends the run, or None.
+
+        A round with too many of them ends; its updates so far count, and so does the round: every run ends.
+        """
         self._account(flight, ended, kind)
         self.lost += 1
-        return self._end_round_early() if self.lost == LOST_ROUNDS * self.rules.visits_per_round else None
+        if self.lost != LOST_ROUNDS * self.rules.visits_per_round:
+            return None
+        if self.arrived:
+            self._step()
+        return self._close_round()
 
     def _update(self, flight: _VisitInFlight) -> tuple[str, Update]:
         """(kind, update) of a visit; validated only now, since updates of lost visits need not be valid."""
@@ -227,29 +219,16 @@ class _AsynchronousRun:
             for begun in untrained:
                 begun.trained = True
         kind, reply = self.run.trainer.validate(self.reorder_buffer.take(flight.visit.client), flight.visit)
-        if kind not in TRAINED:
-            self._drop_state(flight)
+        if kind not in TRAINED and self.run.states is not None:
+            self.run.states.drop(flight.visit.state_name)
         return kind, reply
-
-    def _store_state(self, visit: PlannedVisit) -> None:
-        """Replace the client's state at once: its next visit may begin before the commit."""
-        if self.run.states is None:
-            return
-        replaced = self.record.states.get(visit.client)
-        if replaced is not None:
-            self.run.states.drop(replaced)
-        self.record.states[visit.client] = visit.state_name
 
     def _discard(self, flight: _VisitInFlight) -> None:
         """Drop update and client state of a visit that does not count, if it was trained."""
-        if not flight.trained:
-            return
-        self.reorder_buffer.take(flight.visit.client)
-        self._drop_state(flight)
-
-    def _drop_state(self, flight: _VisitInFlight) -> None:
-        if self.run.states is not None:
-            self.run.states.drop(flight.visit.state_name)
+        if flight.trained:
+            self.reorder_buffer.take(flight.visit.client)
+            if self.run.states is not None:
+                self.run.states.drop(flight.visit.state_name)
 
     def _account(self, flight: _VisitInFlight, ended: VisitEnded, kind: str, loss: float | None = None) -> None:
         run = self.run
@@ -273,20 +252,19 @@ class _AsynchronousRun:
         self.version += 1
         self.steps += 1
 
-    def _mixing(self, staleness: int) -> float:
-        """The policy's factor on an update; RunFailed names a policy that gives none."""
-        mixing = float(self.rules.asynchronous.mixing(self.rules, staleness))
-        if not math.isfinite(mixing):
-            raise RunFailed(f"rounds.policy = {self.rules.policy!r}: mixing is {mixing!r} at staleness {staleness}")
-        return mixing
+    def _rebase(self, visit: PlannedVisit, reply: Update) -> Update:
+        """The update mixed with the current models, or its discounted change added to these (``adds_changes``).
 
-    def _rebase(self, flight: _VisitInFlight, reply: Update) -> Update:
-        """The update mixed with the current models, or its discounted change added to these (``adds_changes``)."""
+        RunFailed names a policy that gives no factor.
+        """
         if not reply.payload:  # in a replay
             return reply
-        server, mixing = self.run.server, self._mixing(self.version - flight.visit.round)
-        current = bases(server, reply, server.start_model(flight.visit.client))
-        before = bases(server, reply, flight.start) if self.rules.asynchronous.adds_changes else current
+        server, rules, staleness = self.run.server, self.rules, self.version - visit.round
+        mixing = float(rules.asynchronous.mixing(rules, staleness))
+        if not math.isfinite(mixing):
+            raise RunFailed(f"rounds.policy = {rules.policy!r}: mixing is {mixing!r} at staleness {staleness}")
+        current = bases(server, reply, server.start_model(visit.client))
+        before = bases(server, reply, visit.start or {}) if rules.asynchronous.adds_changes else current
         rebased = {
             slot: {
                 key: Vector(now[key].data + np.float32(mixing) * (vector.data - before[slot][key].data))
@@ -297,12 +275,6 @@ class _AsynchronousRun:
         return structs.replace(reply, payload={**reply.payload, **rebased})
 
     # --- rounds of the ledger -------------------------------------------------------------------------------------
-
-    def _end_round_early(self) -> str | None:
-        """End a round with too many lost visits; the updates so far count, and so does the round: every run ends."""
-        if self.arrived:
-            self._step()
-        return self._close_round()
 
     def _close_round(self, stopped_by: str | None = None) -> str | None:
         """Evaluate and commit a round; returns the rule that ends the run with it, or None."""
@@ -319,7 +291,8 @@ class _AsynchronousRun:
         if stopped_by is not None:
             self._interrupt_visits()
         visits = {
-            client: InFlight(flight.visit.dispatch.built(), flight.start) for client, flight in self.in_flight.items()
+            client: InFlight(flight.visit.dispatch.built(), flight.visit.start or {})
+            for client, flight in self.in_flight.items()
         }
         run.commit_when_evaluated(run.close_round(self.record, evaluation, stopped_by, pack_in_flight(visits)))
         self._open()

@@ -153,7 +153,10 @@ class Budget:
         """Reserve in order: (whether each visit may start, the rule that refused the first that may not)."""
         if not self._is_limited:
             return [True] * len(costs), None
-        fits, refused_by, committed = [], None, self.spent + self._reserved()
+        # Reservations are summed each time, since subtracting floats leaves a remainder.
+        reserved = list(self._reservations.elements())
+        committed = self.spent + Cost(*(sum(getattr(cost, name) for cost in reserved) for name in _COLUMNS))
+        fits, refused_by = [], None
         for cost in costs:
             rule = _exceeded(self.limits, FLEET_RULES, committed + cost)
             fits.append(rule is None)
@@ -171,11 +174,6 @@ class Budget:
             self._reservations[cost] -= 1
             if not self._reservations[cost]:
                 del self._reservations[cost]
-
-    def _reserved(self) -> Cost:
-        # Summed each time, since subtracting floats leaves a remainder.
-        costs = list(self._reservations.elements())
-        return Cost(*(sum(getattr(cost, name) for cost in costs) for name in _COLUMNS))
 
     def admits(self, client: int, cost: Cost) -> bool:
         """Whether the client's own budget can pay for the visit."""

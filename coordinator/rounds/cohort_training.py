@@ -59,15 +59,12 @@ class CohortTraining:
         self._reorder_buffer.close()
 
     def _on_update(self, update: Update) -> None:
-        if self._is_next(update.client):
+        if self._remaining and self._remaining[0].client == update.client:
             self._use(update)
         else:
             self._reorder_buffer.add(update)
         while self._remaining and self._remaining[0].client in self._reorder_buffer:
             self._use(self._reorder_buffer.take(self._remaining[0].client))
-
-    def _is_next(self, client: int) -> bool:
-        return bool(self._remaining) and self._remaining[0].client == client
 
     def _use(self, update: Update) -> None:
         kind, update = self._trainer.validate(update, self._remaining.popleft())

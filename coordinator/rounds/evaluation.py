@@ -1,7 +1,7 @@
 """Evaluation by the worker pool: of the global model on the test set, of each client's model on its examples, or both.
 
 Evaluations change nothing. The run decides when a model is evaluated, and whether that is charged
-(`coordinator.rounds.evaluation_visits`); here it takes no virtual time.
+(`coordinator.rounds.synchronous`); here it takes no virtual time.
 """
 
 from __future__ import annotations

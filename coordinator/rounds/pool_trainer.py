@@ -19,7 +19,6 @@ from coordinator.aggregation.update_checks import (
     InvalidUpdate,
     Reach,
     UpdateChecks,
-    check_partial_shapes,
     state_bases,
     sums_too_far,
     too_far,
@@ -35,7 +34,7 @@ from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolTask, Reply, TaskGroup, UpdateValidator, Workers
 from edge.protocol import messages
 from edge.protocol.config import Job, ModelProfile
-from edge.protocol.fixed_point import not_summable
+from edge.protocol.fixed_point import not_summable, sizes
 from edge.protocol.payload import ITEM_NBYTES, MODEL, Payload, Shapes, shapes, vectors
 from edge.protocol.plugins import error_text
 
@@ -65,6 +64,9 @@ class PoolTrainer:
     ) -> None:
         self.job, self.method, self.description, self.server = job, method, description, server
         self.workers, self.folder, self.checks, self.states = workers, folder, checks, states
+        self._reports = frozenset(job.reports)
+        self._state_shapes = None if method.keeps_slots else {MODEL: description.layout.shapes(job.kept_blocks)}
+        """The vectors of a client state; None if the method does not tell"""
         self._reaches: dict[tuple[float, int], Reach] = {}  # of visits with this step size and so many steps
 
     def reorder_buffer(self) -> ReorderBuffer:
@@ -143,22 +145,10 @@ class PoolTrainer:
         if key not in self._reaches:
             if len(self._reaches) >= MOST_REACHES:  # step sizes may be as many as rounds
                 self._reaches.clear()
+            layout = self.description.layout
             moved = visit.lr * self.job.train.step_sum(visit.work.steps)
-            self._reaches[key] = Reach(self._initial_norm, self._parameters, moved)
+            self._reaches[key] = Reach(self._initial_norm, layout.nbytes() // ITEM_NBYTES, moved)
         return self._reaches[key]
-
-    @cached_property
-    def _state_shapes(self) -> Shapes | None:
-        """The vectors of a client state; None if the method does not tell."""
-        return None if self.method.keeps_slots else {MODEL: self.description.layout.shapes(self.job.kept_blocks)}
-
-    @cached_property
-    def _reports(self) -> frozenset[str]:
-        return frozenset(self.job.reports)
-
-    @cached_property
-    def _parameters(self) -> int:
-        return self.description.layout.nbytes() // ITEM_NBYTES
 
     @cached_property
     def _initial_norm(self) -> float:
@@ -194,9 +184,11 @@ class PoolTrainer:
     def accept_partial(self, totals: messages.Totals, visits: Sequence[PlannedVisit]) -> None:
         """Validate and accumulate the partial sums of these visits; RunFailed if they are invalid."""
         reach = max((self.reach(visit) for visit in visits), key=lambda reach: reach.scale)
-        problem = check_partial_shapes(self.server, totals) or sums_too_far(
-            self.checks, totals, 1.0, self.server.models, reach
-        )
+        expected, got = self.server.up_shapes(), sizes(totals)
+        if got != expected:
+            problem: str | None = f"shapes {got} instead of {expected}"
+        else:
+            problem = sums_too_far(self.checks, totals, 1.0, self.server.models, reach)
         if problem is not None:
             raise RunFailed(f"updates rejected: round {visits[0].round + 1}: {problem}")
         self.server.accumulate_partial(totals)

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from edge.protocol.messages import Update
-from edge.protocol.payload import ITEM_NBYTES, Floats, Payload, Shapes, Vector, nbytes, shapes, vectors
+from edge.protocol.payload import ITEM_NBYTES, Payload, Shapes, Vector, nbytes, shapes, vectors
 
 
 class ReorderBuffer:
@@ -52,11 +52,6 @@ class ReorderBuffer:
     def __contains__(self, client: int) -> bool:
         return client in self._in_memory or client in self._in_file
 
-    @property
-    def in_memory(self) -> int:
-        """Number of updates in memory."""
-        return len(self._in_memory)
-
     def add(self, update: Update) -> None:
         """Store an update; OSError if it must be written to the file and the disk fails."""
         assert update.client not in self, update.client
@@ -64,12 +59,20 @@ class ReorderBuffer:
             self._in_memory[update.client] = update
             return
         size = nbytes(update.payload)
-        offset = self._allocate(size)
-        if size:
-            try:
-                _write(self._opened(), [vector.data for _, _, vector in vectors(update.payload)], offset)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(self._folder / "replies")) from error
+        if self._free.get(size):
+            offset = self._free[size].pop()
+        else:
+            offset = self._end
+            self._end += size
+        place = offset
+        try:
+            for _, _, vector in vectors(update.payload):
+                view = vector.data.data.cast("B")
+                while view:  # a write may be partial
+                    written = os.pwrite(self._opened(), view, place)
+                    view, place = view[written:], place + written
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._folder / "replies")) from error
         self._in_file[update.client] = replace(update, payload={}), shapes(update.payload), offset, size
 
     def take(self, client: int) -> Update:
@@ -77,48 +80,22 @@ class ReorderBuffer:
         if client in self._in_memory:
             return self._in_memory.pop(client)
         update, sizes, offset, size = self._in_file.pop(client)
-        raw = np.empty(size // ITEM_NBYTES, dtype=np.float32)
-        if size:
-            _read(self._opened(), raw, offset)
         self._free.setdefault(size, []).append(offset)
-        return replace(update, payload=_unpack(raw, sizes))
-
-    def _allocate(self, size: int) -> int:
-        """Offset of a free region of this size: one that was used before, or the end of the file."""
-        if self._free.get(size):
-            return self._free[size].pop()
-        self._end += size
-        return self._end - size
+        raw = np.empty(size // ITEM_NBYTES, dtype=np.float32)
+        view = raw.data.cast("B")
+        while view:
+            read = os.preadv(self._opened(), [view], offset)
+            assert read, "the file of buffered updates is too short"
+            view, offset = view[read:], offset + read
+        payload: Payload = {}
+        for slot, named in sizes.items():
+            payload[slot] = {}
+            for key, count in named.items():
+                payload[slot][key], raw = Vector(raw[:count]), raw[count:]
+        return replace(update, payload=payload)
 
     def _opened(self) -> int:
         if self._file is None:
             self._file, name = tempfile.mkstemp(prefix="replies-", suffix=".part", dir=self._folder)
             Path(name).unlink()
         return self._file
-
-
-def _write(file: int, arrays: list[Floats], offset: int) -> None:
-    for array in arrays:
-        view = array.data.cast("B")
-        while view:  # a write may be partial
-            written = os.pwrite(file, view, offset)
-            view, offset = view[written:], offset + written
-
-
-def _read(file: int, numbers: Floats, offset: int) -> None:
-    view = numbers.data.cast("B")
-    while view:
-        read = os.preadv(file, [view], offset)
-        assert read, "the file of buffered updates is too short"
-        view, offset = view[read:], offset + read
-
-
-def _unpack(raw: Floats, sizes: Shapes) -> Payload:
-    payload: Payload = {}
-    offset = 0
-    for slot, named in sizes.items():
-        payload[slot] = {}
-        for key, size in named.items():
-            payload[slot][key] = Vector(raw[offset : offset + size])
-            offset += size
-    return payload

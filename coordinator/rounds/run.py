@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ from coordinator.rounds.ports import (
     Trainer,
 )
 from coordinator.rounds.selection import ClientSelection, IdleClients, SelectionFailed
-from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins
+from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins, upper_bounds
 from coordinator.workers.task import Stopped
 from costmodel.network.bandwidth import UP
 from costmodel.visits.work import Work
@@ -175,20 +175,22 @@ class FederatedRun:
         """Clients whose batteries and budgets can pay for a visit that starts after ``round`` server steps."""
         if self.clock.fleet.battery_joules == math.inf and not self.budget.limits_clients:
             return list(candidates)
-        return [client for client in candidates if self.clock.has_power(client) and self._affords(client, round)]
 
-    def _affords(self, client: int, round: int) -> bool:
-        if not self.budget.limits_clients:
-            return True
-        visit = self.prepare(client, round, self.visits if self.is_asynchronous else None)
-        return self.budget.admits(client, self.uncontended_cost(visit))
+        def can_pay(client: int) -> bool:
+            if not self.budget.limits_clients:
+                return True
+            visit = self.prepare(client, round, self.visits if self.is_asynchronous else None)
+            return self.budget.admits(client, self.uncontended_cost(visit))
+
+        return [client for client in candidates if self.clock.has_power(client) and can_pay(client)]
 
     def uncontended_cost(self, visit: PlannedVisit) -> Cost:
         """Cost of a visit that starts now, on links without contention."""
         clock = self.clock
         conditions = clock.conditions([visit.client], self.rounds, visit.number if self.is_asynchronous else None)
         timeline = clock.solve([clock.now], [visit.work], conditions)
-        return visit.cost(float(timeline.joules_spent[0]), float(timeline.seconds(math.inf)[0]))
+        (cost,) = upper_bounds([visit], timeline.joules_spent, timeline.seconds(math.inf))
+        return cost
 
     def prepare(self, client: int, round: int, rng_round: int | None = None) -> PlannedVisit:
         """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""
@@ -252,7 +254,7 @@ class FederatedRun:
     def numbered(self, visits: Sequence[PlannedVisit]) -> list[PlannedVisit]:
         """These visits, which begin now, with the next numbers."""
         first, self.visits = self.visits, self.visits + len(visits)
-        return [visit.numbered(first + i) for i, visit in enumerate(visits)]
+        return [replace(visit, number=first + i) for i, visit in enumerate(visits)]
 
     def kept_out(self, cohort: Sequence[int]) -> int:
         """Clients that this cohort would also have if clients had no budgets of their own."""
@@ -343,13 +345,10 @@ class FederatedRun:
         # A row without a server step was added because the run had already ended.
         ended_by = stopped_by if pending.rounds > row.round else pending.stopped_by or reached
         self.recorder.commit(pending, row, ended_by)
-        self._report(pending, row)
-        return stopped_by
-
-    def _report(self, pending: PendingCommit, row: RoundRow) -> None:
         down, up = self.committed.bytes_down + row.bytes_down, self.committed.bytes_up + row.bytes_up
         self.committed = RunTotals(pending.rounds, pending.virtual_seconds, down, up, row.model_sha256)
         progress = self.method.objective.records.progress
         chosen = [] if progress is None else [getattr(row, progress.column) for row in pending.record.method_rows]
         logged = logged_means(pending.record.logged)
         self.on_round(RoundFinished(row, pending.rounds, down, up, Counter(chosen), logged))
+        return stopped_by

@@ -174,8 +174,7 @@ class ClientSelection:
         is_available: Callable[[int], bool] | None,
     ) -> list[int]:
         """The cohort of a round, in ascending order. SelectionFailed names the selector of an invalid choice."""
-        context = self._context(round, round, participants, eligible, is_available, now)
-        self.cohort = self._chosen(context)
+        self.cohort = self._chosen(round, round, participants, eligible, is_available, now)
         return self.cohort
 
     def take(self, idle: IdleClients, round: int, index: int, now: float) -> int | None:
@@ -185,11 +184,11 @@ class ClientSelection:
         candidates = idle.available(now)
         if not candidates:
             return None
-        (client,) = self._chosen(self._context(index, round, 1, candidates, None, now))
+        (client,) = self._chosen(index, round, 1, candidates, None, now)
         idle.remove(client)
         return client
 
-    def _context(
+    def _chosen(
         self,
         index: int,
         round: int,
@@ -197,12 +196,10 @@ class ClientSelection:
         eligible: Sequence[int],
         is_available: Callable[[int], bool] | None,
         now: float,
-    ) -> SelectionContext:
-        return SelectionContext(
+    ) -> list[int]:
+        context = SelectionContext(
             self._seed, index, round, participants, eligible, is_available, now, self._samples, self.history
         )
-
-    def _chosen(self, context: SelectionContext) -> list[int]:
         try:
             chosen = [int(client) for client in self.selector.select(context)]
         except Exception as error:  # a user's selector may raise anything
@@ -211,21 +208,16 @@ class ClientSelection:
             problem = f"{type(error).__name__}: {error}"
             raise SelectionFailed(f"rounds.selection = {self.name!r}: {problem}") from error
         if type(self.selector) is not ClientSelector:
-            _check_choice(self.name, chosen, context)
+            problem = ""
+            if strangers := sorted(set(chosen).difference(context.candidates)):
+                problem = f"chose client {strangers[0]}, which is no candidate"
+            elif len(set(chosen)) < len(chosen):
+                problem = f"chose client {max(chosen, key=chosen.count)} more than once"
+            elif len(chosen) != context.count:
+                problem = f"chose {len(chosen)} clients instead of {context.count}"
+            if problem:
+                raise SelectionFailed(f"rounds.selection = {self.name!r}: {problem}")
         return sorted(chosen)
-
-
-def _check_choice(name: str, chosen: Sequence[int], context: SelectionContext) -> None:
-    strangers = sorted(set(chosen).difference(context.candidates))
-    problem = ""
-    if strangers:
-        problem = f"chose client {strangers[0]}, which is no candidate"
-    elif len(set(chosen)) < len(chosen):
-        problem = f"chose client {max(chosen, key=chosen.count)} more than once"
-    elif len(chosen) != context.count:
-        problem = f"chose {len(chosen)} clients instead of {context.count}"
-    if problem:
-        raise SelectionFailed(f"rounds.selection = {name!r}: {problem}")
 
 
 class IdleClients:

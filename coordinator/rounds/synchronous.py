@@ -15,8 +15,11 @@ direction, until it ends or its client is selected again. The late visit is char
 of its message in each round in which it flows, as a row of kind ``leftover``. Its bytes stay reserved in the budgets; a
 message whose energy or time they cannot pay for stops at once. Nothing of it is used.
 
-Where evaluations are charged, the visits of `coordinator.rounds.evaluation_visits` follow the server's step, and the
-round ends with them.
+Where evaluations are charged (``eval.charged``), an evaluation on clients costs what it takes on their devices: a
+second batch of visits begins when the server has made its step, and ends the round. Each sends the client its model and
+the values back, and computes the forward passes and the adaptation. Visited are the clients with examples that are
+available, have power, and whose visits the budgets can pay for. The evaluation covers those whose visits end: not those
+whose clients are lost, or that are cut where the run's virtual seconds end.
 
 The host does not wait where the simulated server would: while workers evaluate a model, the next round is sampled and
 timed, its visits are submitted behind the evaluation, and the round before is committed. If the evaluation ends the
@@ -35,15 +38,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.records.round_record import RoundRecord, outcomes
-from coordinator.records.schema import LEFTOVER, TRAINED
+from coordinator.records.schema import EVALUATE, LEFTOVER, NOT_SCORED, TRAINED
 from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
-from coordinator.rounds.evaluation_visits import visit_for_evaluation
 from coordinator.rounds.policy import Mask, RoundPolicy
 from coordinator.rounds.ports import PendingCommit
 from coordinator.rounds.run import FederatedRun, RunFailed
-from coordinator.rounds.visit import PlannedVisit, begins
+from coordinator.rounds.visit import PlannedVisit, begins, upper_bounds
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import Update
 from edge.protocol.plugins import error_text, is_own
@@ -72,7 +74,7 @@ def run_synchronous(run: FederatedRun) -> str:
             raise
         if following.stopped_by is not None:
             by_evaluation = None if pending is None else run.commit_when_evaluated(pending)
-            return by_evaluation if by_evaluation is not None and following.steps else following.stopped_by
+            return by_evaluation if by_evaluation is not None and following.training else following.stopped_by
 
 
 def _open_and_commit(run: FederatedRun, following: _SynchronousRound, pending: PendingCommit | None) -> str | None:
@@ -184,17 +186,8 @@ class _SynchronousRound:
             self.counts, self.end_time = in_time, run.budget.ends_at
         self.expected = self.counts
         run.server.started(self.number, [visit.dispatch for visit in self.visits])
-        trained = [visit for visit in self._counted if visit.kind == "train"]
+        trained = [visit for visit in compress(self.visits, self.counts) if visit.kind == "train"]
         self.training = CohortTraining(run.trainer, run.server, trained)
-
-    @property
-    def steps(self) -> bool:
-        """Whether the server makes a step in this round."""
-        return self.training is not None
-
-    @property
-    def _counted(self) -> list[PlannedVisit]:
-        return list(compress(self.visits, self.counts))
 
     def discard(self) -> None:
         """Cancel the training of a round that is not needed, since the run has ended."""
@@ -203,12 +196,21 @@ class _SynchronousRound:
 
     def end(self) -> PendingCommit | None:
         """Wait for the training and make the next model; None if there is nothing to commit."""
+        run = self.run
         if self.training is not None:
             replies = self.training.wait()
             rejected = {client for client, kind in self.training.faulty.items() if kind not in TRAINED}
             self.counts = self.counts & np.array([visit.client not in rejected for visit in self.visits])
             return self._finish(replies)
-        return self._interrupt() if self.visits else self._no_round()
+        if self.visits:  # the budget of virtual seconds ends: visits are charged until then, and do not count
+            solved = self._interrupted(run.budget.ends_at)
+            run.clock.advance(run.budget.ends_at)
+            self.counts = np.zeros(len(self.visits), bool)
+            self._account([], solved, interrupted="cut")
+        elif run.evaluated:
+            return None
+        # The last model is evaluated if it was not, perhaps in a row without visits.
+        return run.close_round(self.record, run.late_evaluation(self._visit_for_evaluation), self.stopped_by)
 
     # --- cohort and costs -----------------------------------------------------------------------------------------
 
@@ -227,7 +229,12 @@ class _SynchronousRound:
             if run.clock.is_there is None or run.clock.is_there(client)
         ]
         self.selected = frozenset(visit.client for visit in visits)
-        planned = self._leftovers() + sorted(visits, key=lambda visit: visit.client)
+        leftovers = [  # messages of late visits that flow in this round, before its visits begin or beside them
+            run.prepare_leftover(client)
+            for client in run.clock.leftovers
+            if run.clock.now > self.record.start or client not in self.selected
+        ]
+        planned = leftovers + sorted(visits, key=lambda visit: visit.client)
         affordable, refused_by = run.within_budgets(planned, self._costs)
         kept_out = run.kept_out(cohort)
         if kept_out or len(begins(affordable)) < len(begins(planned)):
@@ -250,12 +257,6 @@ class _SynchronousRound:
         solved = self._solved(visits, going_on)
         return solved, *accepted(self.run.rules, visits, solved.solution.timeline, self.run.clock.now)
 
-    def _leftovers(self) -> list[PlannedVisit]:
-        """The messages of late visits that flow in this round, before its visits begin or beside them."""
-        clock = self.run.clock
-        clients = [client for client in clock.leftovers if clock.now > self.record.start or client not in self.selected]
-        return [self.run.prepare_leftover(client) for client in clients]
-
     def _costs(self, planned: Sequence[PlannedVisit]) -> list[Cost]:
         visits, going_on = begins(planned), _leftovers_of(planned)
         (conditions, solution, _), counts, end = self._outcome(visits, going_on)
@@ -264,8 +265,8 @@ class _SynchronousRound:
             conditions, solution, _ = self._solved(visits, going_on, end)
         timeline, rests = solution.timeline, solution.leftovers
         joules = timeline.joules_spent + self._waiting_joules(timeline, conditions, end)
-        costs = [] if rests is None else _upper_bounds(going_on, rests.joules_spent, rests.seconds(end))
-        return costs + _upper_bounds(visits, joules, timeline.seconds(end))
+        costs = [] if rests is None else upper_bounds(going_on, rests.joules_spent, rests.seconds(end))
+        return costs + upper_bounds(visits, joules, timeline.seconds(end))
 
     def _solved(
         self, visits: Sequence[PlannedVisit], going_on: Sequence[PlannedVisit], until: float = math.inf
@@ -304,7 +305,7 @@ class _SynchronousRound:
 
     def _finish(self, replies: Sequence[Update]) -> PendingCommit:
         """Step with the updates of the visits that count, and account for all visits."""
-        run, counted = self.run, self._counted
+        run, counted = self.run, list(compress(self.visits, self.counts))
         solved = self._interrupted(self.end_time)
         run.clock.advance(self.end_time)
         if run.states is not None:
@@ -322,27 +323,10 @@ class _SynchronousRound:
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
         changed = bool(replies) or (self.stopped_by is not None and not run.evaluated)
         self._account(replies, solved, interrupted="cut" if self.record.cut_by == SECONDS else "late")
-        evaluation = run.evaluate_if_due(self.stopped_by is not None, self._evaluation_visits) if changed else None
+        evaluation = run.evaluate_if_due(self.stopped_by is not None, self._visit_for_evaluation) if changed else None
         return run.close_round(self.record, evaluation, self.stopped_by)
 
-    def _interrupt(self) -> PendingCommit:
-        """End the round where the budget of virtual seconds ends: visits are charged until then, and do not count."""
-        limit = self.run.budget.ends_at
-        solved = self._interrupted(limit)
-        self.run.clock.advance(limit)
-        self.counts = np.zeros(len(self.visits), bool)
-        self._account([], solved, interrupted="cut")
-        return self._close_late()
-
-    def _no_round(self) -> PendingCommit | None:
-        """No further round starts: evaluate the last model if it was not, in a row without visits."""
-        return None if self.run.evaluated else self._close_late()
-
-    def _close_late(self) -> PendingCommit:
-        evaluation = self.run.late_evaluation(self._evaluation_visits)
-        return self.run.close_round(self.record, evaluation, self.stopped_by)
-
-    def _evaluation_visits(self) -> list[int] | None:
+    def _visit_for_evaluation(self) -> list[int] | None:
         return visit_for_evaluation(self.run, self.record)
 
     def _account(self, replies: Sequence[Update], solved: _Solved, interrupted: str = "late") -> None:
@@ -391,7 +375,41 @@ def _trained(visits: Sequence[PlannedVisit], counts: Mask) -> int:
     return sum(visit.kind == "train" for visit in compress(visits, counts))
 
 
-def _upper_bounds(
-    visits: Sequence[PlannedVisit], joules: NDArray[np.float64], seconds: NDArray[np.float64]
-) -> list[Cost]:
-    return [visit.cost(*both) for visit, *both in zip(visits, joules.tolist(), seconds.tolist(), strict=True)]
+def visit_for_evaluation(run: FederatedRun, record: RoundRecord) -> list[int] | None:
+    """Visit clients for an evaluation that begins now, and advance the clock to its end.
+
+    Returns the clients that are evaluated, in ascending order; None: all, since evaluations are not charged.
+    """
+    if run.charged_examples is None:
+        return None
+    clock, ends_at = run.clock, run.budget.ends_at
+
+    def timed(visits: Sequence[PlannedVisit]) -> tuple[Conditions, Timeline, float]:
+        """(conditions, timeline, end) of these visits, beside each other."""
+        clients, works = [visit.client for visit in visits], [visit.work for visit in visits]
+        conditions = clock.conditions(clients, record.round, is_second=True)
+        timeline = clock.solve(np.full(len(visits), clock.now), works, conditions, ends_at)
+        return conditions, timeline, min(float(timeline.end.max()), ends_at)
+
+    def costs(visits: Sequence[PlannedVisit]) -> list[Cost]:
+        conditions, timeline, end = timed(visits)
+        joules = timeline.joules_spent + timeline.waiting_joules(end, conditions)
+        return upper_bounds(visits, joules, timeline.seconds(end))
+
+    planned = [
+        run.prepare_evaluation(client)
+        for client in np.flatnonzero(run.charged_examples).tolist()
+        if clock.now < ends_at and clock.has_power(client) and (clock.is_there is None or clock.is_there(client))
+    ]
+    affordable, _ = run.within_budgets(planned, costs)
+    visits = run.numbered(affordable)
+    if not visits:
+        return []
+    conditions, timeline, end = timed(visits)
+    ended = np.isfinite(timeline.up_end)
+    clock.advance(end)
+    waiting = timeline.waiting_joules(clock.now, conditions)
+    kinds = [EVALUATE if is_scored else NOT_SCORED for is_scored in ended.tolist()]
+    run.charge(record.add(visits, clock.fleet, timeline, kinds, clock.now, waiting, up={}))
+    clock.passed(conditions, timeline, waiting)
+    return [visit.client for visit in compress(visits, ended)]

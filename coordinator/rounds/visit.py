@@ -7,9 +7,11 @@ here is timed or trained: seconds and joules are the clock's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.aggregation.server import Download, Models
 from coordinator.methods.compute import ComputeContext, SharedContext, forward_passes
@@ -24,8 +26,6 @@ from edge.protocol.messages import Choice, further_values
 from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes, step_flops
 
-_Items = tuple[tuple[str, int], ...]
-_Alike = tuple[_Items, tuple[tuple[str, _Items], ...], int]
 MOST_PRICES = 10_000
 """Kinds of visits whose prices are kept: a method's choices may be as many as its rounds"""
 
@@ -53,7 +53,9 @@ class VisitPricing:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
         self._bytes_up = codec.update_nbytes(job.run_id, job.reports, up_shapes)
-        self._shared: dict[_Alike, VisitPrice | None] = {}
+        self._plain_flops = step_flops(description.flops)
+        """FLOPs of an ordinary training step per example"""
+        self._shared: dict[Hashable, VisitPrice | None] = {}
         """(choice, shapes of the download, examples) -> price of all such visits; None if each has its own"""
 
     def train(self, choice: Choice, down: Shapes, samples: int, client: int, rng_round: int) -> VisitPrice:
@@ -74,27 +76,18 @@ class VisitPricing:
         return price
 
     def _price(self, context: ComputeContext, down: Shapes) -> VisitPrice:
-        spec, choice, blocks = self._spec, context.choice, context.blocks
-        compute = spec.costs.compute(context)
+        spec, choice, layout = self._spec, context.choice, self._description.layout
+        compute, plan = spec.costs.compute(context), context.plan
+        alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
+        tau = spec.costs.nominal_period(self._options)
         bytes_down, bytes_up = codec.train_nbytes(self._job.run_id, tuple(choice), down), self._bytes_up
-        if not spec.traffic.contacts_server:
-            bytes_down = bytes_up = 0
-        work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps)
-        alpha = spec.costs.nominal_alpha(blocks, self._options, choice)
-        return VisitPrice(
-            work,
-            context.plan,
-            self._nominal_bytes(alpha),
-            nominal_flops(alpha, blocks, context.plan.samples, self._plain_flops),
-            compute.exact,
-        )
-
-    def _nominal_bytes(self, alpha: int) -> float:
-        if not self._spec.traffic.contacts_server:
-            return 0.0
-        layout, tau = self._description.layout, self._spec.costs.nominal_period(self._options)
         model = layout.nbytes()
-        return nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)
+        nominal = nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)
+        if not spec.traffic.contacts_server:
+            bytes_down, bytes_up, nominal = 0, 0, 0.0
+        work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps)
+        flops = nominal_flops(alpha, len(layout), plan.samples, self._plain_flops)
+        return VisitPrice(work, plan, nominal, flops, compute.exact)
 
     def download_only(self) -> VisitPrice:
         """A visit that downloads the whole model and trains nothing."""
@@ -155,12 +148,6 @@ class VisitPricing:
             validation=0 if client is None or client >= len(held_out) else int(held_out[client]),
         )
 
-    @cached_property
-    def _plain_flops(self) -> float:
-        """FLOPs of an ordinary training step per example."""
-        flops = self._description.flops
-        return step_flops(flops)
-
 
 @dataclass(frozen=True)
 class PlannedVisit:
@@ -198,18 +185,20 @@ class PlannedVisit:
         """Amount of local training."""
         return self.price.plan
 
-    def numbered(self, number: int) -> PlannedVisit:
-        """The same visit with this number."""
-        return replace(self, number=number)
-
-    def cost(self, joules: float, seconds: float) -> Cost:
-        """Upper bound of its cost, with this energy and duration."""
-        return Cost(self.work.bytes_down, self.work.bytes_up, self.work.flops, joules, seconds)
-
     @property
     def state_name(self) -> str:
         """The file of its client's state after it."""
         return names.of_visit(self.client, self.rng_round)
+
+
+def upper_bounds(
+    visits: Sequence[PlannedVisit], joules: NDArray[np.float64], seconds: NDArray[np.float64]
+) -> list[Cost]:
+    """Costs of visits with these energies and durations, (visits,) each."""
+    return [
+        Cost(visit.work.bytes_down, visit.work.bytes_up, visit.work.flops, *both)
+        for visit, *both in zip(visits, joules.tolist(), seconds.tolist(), strict=True)
+    ]
 
 
 def begins(visits: Sequence[PlannedVisit]) -> list[PlannedVisit]:

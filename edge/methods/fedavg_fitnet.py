@@ -36,18 +36,14 @@ class FedAvgFitNetUpdate(DistillationUpdate):
         super().begin(net, down, state, visit)
 
     def compared(self, net: BlockModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy, and the mean over layers of the squared differences."""
+        """Cross-entropy, and the mean over layers of squared differences, each a mean or a sum per example."""
         features = net.features(x)
         gaps, teacher = [], x
         for block in range(max(self.layers)):
             with torch.no_grad():
                 teacher = self.teacher.run(teacher, block, block + 1)
             if block + 1 in self.layers:
-                gaps.append(self._gap(features[block], teacher))
+                local = features[block]
+                mean = F.mse_loss(local.float(), teacher.float())  # in float32, since differences are small
+                gaps.append(mean if self.options.reduction == "mean" else mean * local[0].numel())
         return F.cross_entropy(features[-1], y), torch.stack(gaps).mean()
-
-    def _gap(self, local: Tensor, teacher: Tensor) -> Tensor:
-        """Squared difference of two outputs (batch, ...): the mean over all numbers, or the sum over an example's."""
-        # In float32, since differences are small.
-        mean = F.mse_loss(local.float(), teacher.float())
-        return mean if self.options.reduction == "mean" else mean * local[0].numel()

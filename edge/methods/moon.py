@@ -44,12 +44,9 @@ def projected(blocks: list[Block], options: MoonOptions, classes: int, width: in
     if out != features:
         cut.head[0] = nn.Linear(out, first.out_features, bias=first.bias is not None)
     *trunk, (last, maps) = cut.trunk
+    head = cut.head[0] if len(cut.head) == 1 else nn.Sequential(*cut.head)
     pooled = nn.Sequential(maps, *cut.joint) if cut.joint else maps
-    return [*trunk, (last, pooled), (PROJECTION, layers), (cut.name, _joined(cut.head))]
-
-
-def _joined(layers: list[nn.Module]) -> nn.Module:
-    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+    return [*trunk, (last, pooled), (PROJECTION, layers), (cut.name, head)]
 
 
 class MoonUpdate(ClientUpdate):

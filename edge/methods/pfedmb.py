@@ -13,7 +13,7 @@ Running statistics of BatchNorm follow the batches of both phases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -46,23 +46,17 @@ class PFedMBUpdate(ClientUpdate):
         """Start from the received W and the client's own α."""
         self.layers = branched_keys(net.layout.sizes)
         self.sent = weighted_layers(net.layout.sizes, self.options.shared_alpha)
-        if self.options.shared_alpha and self.layers:
-            state = {**state, MODEL: self._spread(state.get(MODEL, {}))}
+        alpha_keys = sorted({layer.weights for layer in self.layers.values()})
+        if self.options.shared_alpha and self.layers:  # kept under the key of the first layer, for all
+            stored = state.get(MODEL, {})
+            first = stored.get(next(iter(self.layers.values())).weights)
+            state = {**state, MODEL: {**stored, **({} if first is None else dict.fromkeys(alpha_keys, first))}}
         super().begin(net, down, state, visit)
         ranges = [net.slices[layer.weights] for layer in self.layers.values()]
         places = [list(range(each.start, each.stop)) for each in ranges]
         self.places = torch.tensor(places, dtype=torch.int64, device=net.device)  # (layers, B)
-        self.of_weights = [key for key in net.slices if key in net.layout.sizes and key not in self._alpha_keys]
+        self.of_weights = [key for key in net.slices if key in net.layout.sizes and key not in alpha_keys]
         self.mixing_flops = mixing_flops(net.layout.sizes)
-
-    @property
-    def _alpha_keys(self) -> set[str]:
-        return {layer.weights for layer in self.layers.values()}
-
-    def _spread(self, stored: Mapping[str, Vector]) -> dict[str, Vector]:
-        """The shared α, kept under the key of the first layer, under the keys of all."""
-        first = stored.get(next(iter(self.layers.values())).weights)
-        return {**stored, **({} if first is None else dict.fromkeys(sorted(self._alpha_keys), first))}
 
     def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """Phase A, unless it has no epoch, and phase B."""
@@ -78,12 +72,19 @@ class PFedMBUpdate(ClientUpdate):
         self._train_weights(net, batches, step, _cross_entropy)
 
     def _train_alpha(self, net: BlockModel, batches: Batches, step: Step, loss: Loss) -> None:
-        lr = self._alpha_lr()
+        """By η_α, which follows the schedule of η_W; back onto the simplex where softmax does not keep α there."""
+        rate, lr, base = self.options.alpha_lr, self.visit.lr, self.visit.train.lr
+        if rate is not None:
+            lr = float(rate) * lr / base if base else float(rate)
         with _learning(net, alpha=True):
             for x, y in batches():
                 step.zero()
                 step.backward(loss, x, y)
-                self._move(net, lr)
+                slope = net.grad[self.places]  # (layers, B)
+                if self.options.shared_alpha:
+                    slope = slope.sum(0, keepdim=True)
+                moved = net.flat[self.places] - lr * slope
+                net.flat[self.places] = moved if self.keeps is None else self.keeps(moved)
                 net.add_flops(self.mixing_flops)
         step.zero()
 
@@ -94,31 +95,14 @@ class PFedMBUpdate(ClientUpdate):
                 step(loss, x, y, only)
                 net.add_flops(self.mixing_flops)
 
-    def _alpha_lr(self) -> float:
-        """η_α of this visit, which follows the schedule of η_W."""
-        rate, visit = self.options.alpha_lr, self.visit
-        if rate is None:
-            return visit.lr
-        return float(rate) * visit.lr / visit.train.lr if visit.train.lr else float(rate)
-
-    def _move(self, net: BlockModel, lr: float) -> None:
-        """One step of SGD on α, and back onto the simplex where softmax does not keep it there."""
-        slope = net.grad[self.places]  # (layers, B)
-        if self.options.shared_alpha:
-            slope = slope.sum(0, keepdim=True)
-        moved = net.flat[self.places] - lr * slope
-        net.flat[self.places] = moved if self.keeps is None else self.keeps(moved)
-
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """Send α too, as the weights that they are, in a slot of its own."""
         up, state, numbers = super().end(net, visit)
         if self.layers:
-            up = {**up, ALPHA: dict(zip(self.sent, self._weights(net), strict=False))}
+            with torch.no_grad():
+                weights = [Vector(layer().cpu().numpy().copy()) for layer in _branch_weights(net)]
+            up = {**up, ALPHA: dict(zip(self.sent, weights, strict=False))}
         return up, state, numbers
-
-    def _weights(self, net: BlockModel) -> list[Vector]:
-        with torch.no_grad():
-            return [Vector(weights().cpu().numpy().copy()) for weights in _branch_weights(net)]
 
 
 def _cross_entropy(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:

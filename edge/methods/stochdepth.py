@@ -13,11 +13,9 @@ An adaptation before an evaluation trains what is evaluated: the whole depth, wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from edge.models.layers import ResidualUnit, residual_units
 from edge.protocol.options.stochdepth import DRAWS, StochasticDepthOptions, keep_probabilities
@@ -32,13 +30,10 @@ def with_keep_probabilities(
 ) -> list[Block]:
     """The same blocks; in evaluation mode their residual units scale their bodies."""
     units = residual_units(module for _, module in blocks)
-    for unit, keep in zip(units, _probabilities(units, options), strict=True):
-        unit.keep_probability = float(keep)
+    keep = keep_probabilities(len(units), options.keep_last, options.schedule)
+    for unit, probability in zip(units, keep, strict=True):
+        unit.keep_probability = float(probability)
     return blocks
-
-
-def _probabilities(units: Sequence[ResidualUnit], options: StochasticDepthOptions) -> Any:
-    return keep_probabilities(len(units), options.keep_last, options.schedule)
 
 
 class StochasticDepthUpdate(ClientUpdate):
@@ -50,7 +45,7 @@ class StochasticDepthUpdate(ClientUpdate):
         """Begin the stream of draws."""
         super().begin(net, down, state, visit)
         self.rng, self.units = visit.rng(DRAWS), residual_units(net.modules)
-        self.keep = _probabilities(self.units, self.options)
+        self.keep = keep_probabilities(len(self.units), self.options.keep_last, self.options.schedule)
         self.body_flops = visit.unit_flops.sum(axis=1)  # (units,), of a whole training step
         self.ranges = [body_range(unit) for unit in self.units]
         self.dropped: list[int] = []
@@ -61,7 +56,12 @@ class StochasticDepthUpdate(ClientUpdate):
             self.draw()
             step.zero()
             step.backward(self.loss, x, y)
-            step.apply(self._moving(net))
+            moving: list[str | slice] | None = None
+            if self.dropped and self.options.dropped != "decay":  # the ranges of the flat vectors that the step moves
+                left_out = [self.ranges[place] for place in self.dropped]  # in the order of the flat vectors
+                ends = [0, *(end for start, stop in left_out for end in (start, stop)), len(net.flat)]
+                moving = [slice(start, stop) for start, stop in list(pairwise(ends))[::2] if start < stop]
+            step.apply(moving)
 
     def draw(self) -> None:
         """Choose the units without bodies for the next step."""
@@ -70,22 +70,15 @@ class StochasticDepthUpdate(ClientUpdate):
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy, without the bodies of drawn units."""
-        units = [self.units[place] for place in self.dropped]
-        _set_dropped(units, True)
+        for place in self.dropped:
+            self.units[place].dropped = True
         try:
             value = super().loss(net, x, y)
         finally:
-            _set_dropped(units, False)
+            for place in self.dropped:
+                self.units[place].dropped = False
         net.add_flops(-len(x) * float(self.body_flops[self.dropped].sum()))
         return value
-
-    def _moving(self, net: BlockModel) -> list[str | slice] | None:
-        """The ranges of the flat vectors that the step moves; None: all."""
-        if self.options.dropped == "decay" or not self.dropped:
-            return None
-        left_out = [self.ranges[place] for place in self.dropped]  # in the order of the flat vectors
-        ends = [0, *(end for start, stop in left_out for end in (start, stop)), len(net.flat)]
-        return [slice(start, stop) for start, stop in list(pairwise(ends))[::2] if start < stop]
 
     def adapt(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """Adapt all bodies, scaled as in evaluation mode."""
@@ -98,18 +91,9 @@ class StochasticDepthUpdate(ClientUpdate):
                 unit.always_scaled = False
 
 
-def _set_dropped(units: Sequence[ResidualUnit], dropped: bool) -> None:
-    for unit in units:
-        unit.dropped = dropped
-
-
 def body_range(unit: ResidualUnit) -> tuple[int, int]:
     """(start, stop) of the parameters of a unit's body in the flat vectors: all but those of its shortcut."""
-    shortcut = set(_parameters(unit.shortcut))
-    body = [parameter for parameter in _parameters(unit) if parameter not in shortcut]
+    shortcut = set(unit.shortcut.parameters())
+    body = [parameter for parameter in unit.parameters() if parameter not in shortcut]
     start = min((int(parameter.storage_offset()) for parameter in body), default=0)
     return start, start + sum(parameter.numel() for parameter in body)
-
-
-def _parameters(module: nn.Module) -> list[nn.Parameter]:
-    return list(module.parameters())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from coordinator.aggregation.server import LaterPayload, models_sha256
-from coordinator.records.client_vectors import StoredVectors
 from coordinator.records.store import Ledger, read
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
@@ -147,18 +147,23 @@ def test_models_that_are_mixed_for_an_evaluation_are_built_when_they_are_sent(
     threads: set[str] = set()
     alive: set[int] = set()
     most: list[int] = []
-    mix = PeerServer.mix
+    model = PeerServer.evaluation_model
 
-    def watched(server: PeerServer, stored: StoredVectors, client: int) -> Payload:
-        payload = mix(server, stored, client)
-        threads.add(threading.current_thread().name)
-        if server.store.view().clients("last"):  # else it is the initial model, which all clients share
-            alive.add(client)
-            weakref.finalize(payload[MODEL]["head"].data, alive.discard, client)
-            most.append(len(alive))
-        return payload
+    def watched(server: PeerServer, client: int) -> LaterPayload:
+        later = model(server, client)
 
-    monkeypatch.setattr(PeerServer, "mix", watched)
+        def build() -> Payload:
+            payload = later.build()
+            threads.add(threading.current_thread().name)
+            if server.store.view().clients("last"):  # else it is the initial model, which all clients share
+                alive.add(client)
+                weakref.finalize(payload[MODEL]["head"].data, alive.discard, client)
+                most.append(len(alive))
+            return payload
+
+        return replace(later, build=build)
+
+    monkeypatch.setattr(PeerServer, "evaluation_model", watched)
     settings = (*PEERS, "data.clients=40", "eval.charged=true", "rounds.max=2")
     result = run_with(tmp_path, launcher, 1, *settings)
     assert threads == {"payloads"}

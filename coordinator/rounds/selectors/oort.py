@@ -76,19 +76,19 @@ class Oort(ClientSelector):
         is_explored = ~np.isnan(context.history.loss[clients])
         explored, unexplored = clients[is_explored], clients[~is_explored]
         self._pace(context, explored)
-        share = context.count * self._exploration(context.round)
-        exploring = min(math.floor(share + context.rng.random()), len(unexplored))
+        options, rng = self.options, context.rng
+        decayed = options.exploration * options.exploration_decay**context.round
+        share = context.count * max(decayed, min(options.least_exploration, options.exploration))
+        exploring = min(math.floor(share + rng.random()), len(unexplored))
         exploring = max(exploring, context.count - len(explored))
-        chosen = [*context.rng.permutation(unexplored)[:exploring]]
+        chosen = [*rng.permutation(unexplored)[:exploring]]
         exploiting = context.count - exploring
-        if exploiting:
-            chosen += [*self._exploited(self.utility(context, explored), explored, exploiting, context.rng)]
+        if exploiting:  # drawn by utility from those above the cut-off
+            utility = self.utility(context, explored)
+            needed = np.sort(utility)[-exploiting]
+            admitted = np.flatnonzero(utility >= options.cutoff * needed)
+            chosen += [*explored[admitted[weighted_order(utility[admitted], rng)[:exploiting]]]]
         return [int(client) for client in chosen]
-
-    def _exploration(self, round: int) -> float:
-        options = self.options
-        decayed = options.exploration * options.exploration_decay**round
-        return max(decayed, min(options.least_exploration, options.exploration))
 
     def utility(self, context: SelectionContext, explored: NDArray[np.intp]) -> Doubles:
         """Utility of visited clients: statistical, clipped, as a share of the range before that, with the bonus, and
@@ -102,14 +102,6 @@ class Oort(ClientSelector):
         seconds = history.seconds[explored]
         slowdown = np.maximum(seconds / self.preferred, 1.0)
         return np.asarray((value + bonus) * slowdown**-options.penalty, np.float64)
-
-    def _exploited(
-        self, utility: Doubles, explored: NDArray[np.intp], count: int, rng: np.random.Generator
-    ) -> NDArray[np.intp]:
-        """``count`` clients drawn by utility from those above the cut-off."""
-        needed = np.sort(utility)[-count]
-        admitted = np.flatnonzero(utility >= self.options.cutoff * needed)
-        return explored[admitted[weighted_order(utility[admitted], rng)[:count]]]
 
     def _pace(self, context: SelectionContext, explored: NDArray[np.intp]) -> None:
         """Once per round: note the last rounds' utility, and raise T where it falls."""

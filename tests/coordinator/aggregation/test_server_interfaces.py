@@ -6,7 +6,6 @@ Float buffers of a user's model, choices in evaluations, local training in two p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from coordinator.methods.spec import CorrectionSpec, Costs, ModelEvaluation, Tra
 from coordinator.rounds.budget import ROUNDS
 from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.synchronous import run_synchronous
-from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
 from edge.models.registry import ModelRow
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
@@ -34,7 +32,7 @@ from edge.protocol.payload import FORWARD, MODEL, Floats, Payload, Vector
 from edge.training import client_update
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step
-from tests.toy import build_now, direct, federation, objective, play, set_workers, state_file, store
+from tests.toy import direct, federation, objective, play, state_file, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
 IID = PartitionConfig("iid")
@@ -66,31 +64,11 @@ class Still(ServerOptimizer):
         return current
 
 
-class Listening:
-    """Workers that keep a copy of every reply."""
-
-    def __init__(self, workers: Workers) -> None:
-        self.workers, self.replies = workers, list[Update]()
-
-    size = 1
-    build = staticmethod(build_now)
-
-    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
-        def listen(task: Any, reply: Any) -> None:
-            if isinstance(reply, Update):
-                self.replies.append(reply)
-            heard(task, reply)
-
-        return self.workers.submit(tasks, listen)
-
-
 def with_buffers(folder: Path, method: str = "fedavg", **how: Any) -> tuple[FederatedRun, list[Update]]:
     run = federation(folder, method, model=ModelConfig(f"{__name__}:NORMALISED"), train=BRIEF, clients=3, **how)
-    listening = Listening(direct(run))
-    set_workers(run, listening)
     run_synchronous(run)
     store(run).ledger.close()
-    return run, listening.replies
+    return run, direct(run).updates
 
 
 def test_buffers_travel_beside_parameters_and_are_averaged(tmp_path: Path) -> None:

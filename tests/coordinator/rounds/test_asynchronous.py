@@ -29,43 +29,36 @@ from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.rounds.visit import PlannedVisit
-from coordinator.workers.task import PoolTask, ReplyHandler, Stopped, TaskGroup, Workers
-from costmodel.fleet.availability import RecordedIntervals
-from costmodel.fleet.dynamics import ClientDynamics
+from coordinator.workers.task import PoolTask, ReplyHandler, Stopped, TaskGroup
 from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
 from edge.protocol import client_state
-from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.config import PartitionConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Floats, Payload, Vector
 from edge.training import client_update
 from edge.training.block_model import BlockModel
+from tests.coordinator.rounds import clockwork
+from tests.coordinator.rounds.clockwork import BRIEF, EVER, FOUR, IID, windows
 from tests.toy import (
     Run,
-    build_now,
     committed_states,
     direct,
     federation,
     model_sha256,
     play,
-    set_workers,
     state_file,
     store,
 )
 
-BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
-IID = PartitionConfig("iid")
-FOUR = [(1.0, 1.0, 2.0), (1.0, 2.0, 1.0), (2.0, 2.0, 4.0), (4.0, 4.0, 8.0)]
-EVER = (0.0, 1e6)
 ARRIVED = "FROM visits WHERE kind = 'train' ORDER BY up_end_s, client"
 
 both = pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
 
 
 def ran(folder: Path, rules: RoundPolicy, seconds: Sequence[tuple[float, float, float]] = FOUR, **how: Any) -> Run:
-    how = {"method": "fedavg", "train": BRIEF, "partition": IID, "rounds": 2, "weights": "uniform", **how}
-    return play(folder, clients=len(seconds), seconds=seconds, rules=rules, **how)
+    return clockwork.ran(folder, rules, seconds, **{"rounds": 2, "weights": "uniform", **how})
 
 
 def numbers(update: Update) -> NDArray[np.float64]:
@@ -152,7 +145,7 @@ def test_visits_share_the_server_s_link_and_more_places_than_clients_are_no_harm
 
 def test_a_client_that_comes_back_sooner_is_not_kept_waiting_for_another(tmp_path: Path) -> None:
     # Client 0 is away until 64 s. Client 1 is lost at 2 s and there again from 8 s on.
-    behaviour = ClientDynamics(RecordedIntervals([[(64, 1e6)], [(0, 2), (8, 1e6)]], None))
+    behaviour = windows([(64, 1e6)], [(0, 2), (8, 1e6)])
     run = ran(tmp_path, RoundPolicy("fedasync"), FOUR[:2], behaviour=behaviour, rounds=1)
     assert run.rows("SELECT client, kind, start_s, up_end_s FROM visits") == [
         (1, "lost", 0, 2),
@@ -165,7 +158,7 @@ def test_a_client_that_comes_back_sooner_is_not_kept_waiting_for_another(tmp_pat
 def test_where_nobody_is_there_the_run_waits_for_the_first_and_may_end_meanwhile(
     policy: PolicyName, tmp_path: Path
 ) -> None:
-    behaviour = ClientDynamics(RecordedIntervals([[(64, 1e6)], [(128, 1e6)]], None))
+    behaviour = windows([(64, 1e6)], [(128, 1e6)])
     rules, limits = RoundPolicy(policy, buffer=2), RunLimits(virtual_seconds=32.0)
     run = ran(tmp_path / "waits", rules, FOUR[:2], behaviour=behaviour, rounds=1)
     assert run.rows("SELECT client, start_s FROM visits WHERE kind = 'train'") == [(0, 64), (0, 68)]
@@ -402,7 +395,7 @@ def test_the_next_visit_of_a_client_sees_what_its_last_one_kept(
     policy: PolicyName, objective: Any, tmp_path: Path
 ) -> None:
     # Client 1 is lost in the middle of a visit; what it kept before stands.
-    behaviour = ClientDynamics(RecordedIntervals([[EVER], [(0, 6), (7, 1e6)], [EVER], [EVER]], None))
+    behaviour = windows([EVER], [(0, 6), (7, 1e6)], [EVER], [EVER])
     method = Method("tallied", objective, (TALLY,))
     run = ran(tmp_path, RoundPolicy(policy, buffer=3), method=method, rounds=4, behaviour=behaviour)
     assert run.rows("SELECT client, up_end_s FROM visits WHERE kind = 'lost'") == [(1, 6)]
@@ -464,7 +457,7 @@ def test_each_client_counts_its_own_visits_to_the_next_whole_model(policy: Polic
 
 def test_a_visit_that_was_lost_brings_no_feedback_and_does_not_postpone_the_whole_model(tmp_path: Path) -> None:
     # With a period of 1: whole, part, whole. The part is lost at 5.5 s, and again at 9 s.
-    behaviour = ClientDynamics(RecordedIntervals([[(0, 5.5), (6, 9), (10, 1e6)]], None))
+    behaviour = windows([(0, 5.5), (6, 9), (10, 1e6)])
     how: dict[str, Any] = {"method": "fedbr", "alpha": 1, "period": 1, "behaviour": behaviour}
     run = ran(tmp_path, RoundPolicy("fedasync"), FOUR[:1], **how, rounds=3)
     visits = run.rows("SELECT kind FROM visits")
@@ -487,38 +480,22 @@ def test_every_client_keeps_its_own_first_blocks_between_visits(tmp_path: Path) 
         assert list(kept) == ["conv1", "conv2", "conv3"]
 
 
-class Spoilt:
-    """Workers of whose replies those of some clients are not finite, and who stop after so many calls."""
-
-    def __init__(self, workers: Workers, clients: Sequence[int], calls: int = 99) -> None:
-        self.workers, self.clients, self.calls = workers, clients, calls
-
-    size = 1
-    build = staticmethod(build_now)
-
-    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
-        self.calls -= 1
-        if not self.calls:
-            raise Stopped
-
-        def spoil(task: Any, reply: Any) -> None:
-            spoilt = isinstance(reply, Update) and reply.client in self.clients
-            heard(task, structs.replace(reply, numbers={**reply.numbers, "loss": math.nan}) if spoilt else reply)
-
-        return self.workers.submit(tasks, spoil)
-
-
 @both
 def test_training_that_goes_wrong_ends_the_run_only_where_it_is_used(policy: PolicyName, tmp_path: Path) -> None:
     # All five are trained together at 4 s. Client 3 is lost at 9 s, and 4 is still under way when the run ends.
-    behaviour = ClientDynamics(RecordedIntervals([[EVER], [EVER], [EVER], [(0, 9)], [EVER]], None))
+    behaviour = windows([EVER], [EVER], [EVER], [(0, 9)], [EVER])
     five = [*FOUR, FOUR[3]]
     how: dict[str, Any] = {"train": BRIEF, "partition": IID, "seconds": five, "behaviour": behaviour, "clients": 5}
     for spoilt in ((3, 4), (2,)):
         limits = RunLimits(virtual_seconds=10.0)
         rules = RoundPolicy(policy, buffer=2, min_fraction=0.0)
         run = federation(tmp_path / str(spoilt), rules=rules, limits=limits, rounds=99, **how)
-        set_workers(run, Spoilt(direct(run), spoilt))
+
+        def spoil(update: Update, clients: tuple[int, ...] = spoilt) -> Update:
+            nan = structs.replace(update, numbers={**update.numbers, "loss": math.nan})
+            return nan if update.client in clients else update
+
+        direct(run).change = spoil
         try:
             if spoilt == (3, 4):
                 assert run_rounds(run) == SECONDS
@@ -536,7 +513,14 @@ def test_a_run_that_is_stopped_in_mid_round_leaves_every_file_that_its_ledger_na
     run = federation(tmp_path, "fedbr", rules=RoundPolicy("fedbuff", buffer=3), **how)
     committed: list[dict[int, str]] = []
     # Visits are trained at 4 s, and again whenever one ends that began later; the model is scored once a round.
-    set_workers(run, Spoilt(direct(run), (), calls=5))
+    submit, calls = direct(run).submit, iter(range(5))
+
+    def stopped(tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
+        if next(calls) == 4:
+            raise Stopped
+        return submit(tasks, heard)
+
+    direct(run).submit = stopped  # type: ignore
     run.on_round = lambda progress: committed.append(dict(committed_states(run)))
     with pytest.raises(Stopped):
         run_rounds(run)
@@ -563,7 +547,7 @@ def test_what_was_trained_in_vain_is_not_held_any_more(
 
     monkeypatch.setattr("coordinator.rounds.pool_trainer.ReorderBuffer", Closed)
     # All four are trained together at 4 s. Client 3 is lost at 9 s, begins again at 10 s, and would send until 26 s.
-    behaviour = ClientDynamics(RecordedIntervals([[EVER], [EVER], [EVER], [(0, 9), (10, 1e6)]], None))
+    behaviour = windows([EVER], [EVER], [EVER], [(0, 9), (10, 1e6)])
     for seconds, third in ((30.0, [(0, "lost"), (10, "train"), (26, "cut")]), (25.0, [(0, "lost"), (10, "cut")])):
         limits = RunLimits(virtual_seconds=seconds)
         rules = RoundPolicy(policy, buffer=2)

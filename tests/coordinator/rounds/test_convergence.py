@@ -10,16 +10,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.records.resume import resume_checkpoint
 from coordinator.records.round_record import EvalResult
 from coordinator.records.store import Ledger, evaluations
 from coordinator.rounds.budget import CONVERGED, ROUNDS, TARGET, Budget, RunLimits
 from coordinator.rounds.policy import PolicyName, RoundPolicy
-from coordinator.rounds.run import RoundFinished
-from coordinator.rounds.synchronous import run_rounds
 from edge.protocol.config import PartitionConfig, TrainConfig
 from tests.ledgers import virtual_rows
-from tests.toy import Run, federation, play, store
+from tests.toy import broken_off, play, resumed
 
 STILL = TrainConfig(lr=0.0, batch=32, local_steps=1)
 LEARNING = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -101,25 +98,7 @@ def test_killed_right_before_the_round_that_ends_it_or_right_after_a_run_ends_th
     whole = play(tmp_path / "whole", **how)
     assert (whole.stopped_by, whole.federation.rounds, ended_by(tmp_path / "whole")) == (CONVERGED, 4, CONVERGED)
     for after in (3, 4):
-        again = killed_and_resumed(tmp_path / f"after {after}", after, **how)
+        broken_off(tmp_path / f"after {after}", "fedavg", after, **how)
+        again = resumed(tmp_path / f"after {after}", "fedavg", **how)
         assert (again.stopped_by, again.federation.rounds) == (CONVERGED, 4)
         assert virtual_rows(tmp_path / f"after {after}") == virtual_rows(tmp_path / "whole")
-
-
-def killed_and_resumed(folder: Path, after: int, **how: Any) -> Run:
-    class Killed(BaseException):
-        pass
-
-    def look(progress: RoundFinished) -> None:
-        if progress.rounds == after:
-            raise Killed
-
-    run = federation(folder, on_round=look, **how)
-    with pytest.raises(Killed):
-        run_rounds(run)
-    store(run).ledger.close()
-    run = federation(folder, again=True, **how)
-    rule = resume_checkpoint(run, store(run)) or run_rounds(run)
-    store(run).remove_orphans()
-    store(run).ledger.close()
-    return Run(run, rule)

@@ -6,7 +6,6 @@ seconds, and a client draws 2 W while it receives, 8 W while it computes, 4 W wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,13 @@ import pytest
 
 from coordinator.records.store import evaluations
 from coordinator.rounds.budget import BYTES, ROUNDS, SECONDS, Limits, RunLimits
-from costmodel.fleet.availability import RecordedIntervals
-from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.tcp import wire_bits
-from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import GLOBAL
 from scenarios.run import builder
-from tests.toy import Run, federation, loaded, play, store
+from tests.coordinator.rounds import clockwork
+from tests.coordinator.rounds.clockwork import BRIEF, DOWN_NBYTES, EVER, FOUR, UP_NBYTES, windows
+from tests.toy import Run, federation, loaded, store
 
-# They end after 4, 4, 8 and 16 s.
-FOUR = [(1.0, 1.0, 2.0), (1.0, 2.0, 1.0), (2.0, 2.0, 4.0), (4.0, 4.0, 8.0)]
-BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
-DOWN_NBYTES, UP_NBYTES = 5344, 5398
 VALUES_NBYTES = 135
 """An update without vectors"""
 FORWARD, STEP = 60_544, 177_024
@@ -34,17 +28,11 @@ FORWARD, STEP = 60_544, 177_024
 TRAINED = 64 * STEP
 EVALUATED = 90 * FORWARD
 """360 test examples over four clients"""
-EVER = (0.0, 1e6)
 
 
-def ran(folder: Path, rounds: int = 1, *, behaviour: ClientDynamics | None = None, **how: Any) -> Run:
+def ran(folder: Path, rounds: int = 1, **how: Any) -> Run:
     evaluation = {"on": "clients", "charged": True, **how.pop("evaluation", {})}
-    shape: dict[str, Any] = {"clients": 4, "train": BRIEF, "partition": PartitionConfig("iid"), **how}
-    return play(folder, seconds=FOUR, rounds=rounds, evaluation=evaluation, behaviour=behaviour, **shape)
-
-
-def windows(*of_clients: Sequence[tuple[float, float]]) -> ClientDynamics:
-    return ClientDynamics(RecordedIntervals(of_clients, None))
+    return clockwork.ran(folder, rounds=rounds, evaluation=evaluation, **how)
 
 
 def visited(run: Run, round: int = 0) -> str:

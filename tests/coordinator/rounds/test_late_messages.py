@@ -23,11 +23,11 @@ from coordinator.rounds.synchronous import run_synchronous
 from costmodel.clock import LEFTOVERS
 from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
-from edge.protocol.config import PartitionConfig, TrainConfig
+from tests.coordinator.rounds import clockwork
+from tests.coordinator.rounds.clockwork import DOWN_NBYTES, UP_NBYTES
 from tests.ledgers import virtual_rows
 from tests.toy import Run, federation, play, store, unsteady_world
 
-DOWN_NBYTES, UP_NBYTES = 5344, 5398
 # The first of two counts. Client 1 ends after 5 s; by then client 2 has sent a quarter of its update, for 1 s.
 FIRST = RoundPolicy("over_select", over_select=2.0)
 THREE = [(1.0, 1.0, 1.0), (1.0, 2.0, 2.0), (2.0, 2.0, 4.0)]
@@ -43,10 +43,8 @@ def ran(
 ) -> Run:
     """A run with these cohorts, round by round."""
     monkeypatch.setattr(FederatedRun, "select", lambda run, eligible: list(cohorts[run.rounds]))
-    brief = TrainConfig(lr=0.1, batch=32, local_steps=2)
-    how = {"train": brief, "partition": PartitionConfig("iid"), "participants": 1, **how}
     rules = replace(FIRST, on_late=on_late)
-    return play(folder, "fedavg", clients=3, seconds=seconds, rules=rules, rounds=len(cohorts), **how)
+    return clockwork.ran(folder, rules, seconds, rounds=len(cohorts), **{"participants": 1, **how})
 
 
 LATE = "SELECT round, kind, start_s, up_end_s, bytes_down, bytes_up, joules FROM visits WHERE client = 2"

@@ -294,7 +294,7 @@ def test_replies_are_folded_in_client_order_and_at_most_workers_plus_two_long_on
         model = {key: Vector(np.full_like(v.data, client)) for key, v in server.model.items()}
         numbers = {"loss": 1.0, "samples": 1.0, "steps": 1.0, "flops": visits[client].work.flops}
         workers.answer(client, Update(client, 0, numbers, {MODEL: model}))
-        most = max(most, training._reorder_buffer.in_memory)
+        most = max(most, len(training._reorder_buffer._in_memory))
         assert folded == (list(range(clients)) if client == 0 else [])
     assert most == workers.size + SPARE_REPLIES == 3
     replies = training.wait()

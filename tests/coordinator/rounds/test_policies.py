@@ -7,7 +7,6 @@ receives, 8 W while it trains, 4 W while it sends and 1 W while it waits for the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,42 +33,22 @@ from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.synchronous import _SynchronousRound, run_rounds
 from coordinator.workers.task import PoolError
 from costmodel.clock import Clock
-from costmodel.fleet.availability import RecordedIntervals
-from costmodel.fleet.dynamics import PAUSE, ClientDynamics
+from costmodel.fleet.dynamics import PAUSE
 from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
-from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.rng import keyed_generator
+from tests.coordinator.rounds.clockwork import BRIEF, DOWN_NBYTES, EVER, FOUR, IID, UP_NBYTES, ran, windows
 from tests.ledgers import virtual_rows
 from tests.toy import Run, committed_states, federation, model_sha256, play, store, unsteady_world
 
-BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
-IID = PartitionConfig("iid")
-# They end after 4, 4, 8 and 16 s.
-FOUR = [(1.0, 1.0, 2.0), (1.0, 2.0, 1.0), (2.0, 2.0, 4.0), (4.0, 4.0, 8.0)]
-EVER = (0.0, 1e6)
-# What goes down and up in a visit of FedAvg, headers and all.
-DOWN_NBYTES, UP_NBYTES = 5344, 5398
-
 each_policy = pytest.mark.parametrize("policy", POLICIES)
 each_synchronous = pytest.mark.parametrize("policy", ["sync", "over_select", "deadline"])
-
-
-def ran(
-    folder: Path, rules: RoundPolicy | None = None, seconds: Sequence[tuple[float, float, float]] = FOUR, **how: Any
-) -> Run:
-    how = {"method": "fedavg", "train": BRIEF, "partition": IID, "rounds": 1, **how}
-    return play(folder, clients=len(seconds), seconds=seconds, rules=rules, **how)
 
 
 def kinds(run: Run, round: int = 0) -> str:
     """Of the visits of a round by client, such as "0 train, 3 late"."""
     rows = run.rows(f"SELECT client, kind FROM visits WHERE round = {round} ORDER BY client")
     return ", ".join(f"{client} {kind}" for client, kind in rows)
-
-
-def windows(*of_clients: Sequence[tuple[float, float]], on_loss: str = "abort") -> ClientDynamics:
-    return ClientDynamics(RecordedIntervals(of_clients, None), on_loss)
 
 
 def test_the_messages_of_the_clockwork_are_as_long_as_its_figures_say(tmp_path: Path) -> None:

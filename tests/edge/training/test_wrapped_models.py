@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from torch import nn
 
+from coordinator.methods import moon
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from edge.data.registry import dataset
+from edge.methods.moon import projected
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.options.base import Options
+from edge.protocol.options.moon import MoonOptions
 from edge.protocol.payload import FORWARD, MODEL
 from edge.training.blocks import Block, build, wrapped
 from edge.training.describe import cached_counts
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
-from tests.plugins import projected_client
-from tests.plugins.projected import ProjectedOptions
 from tests.scenarios.runs import undisturbed
 from tests.toy import DIGITS_CNN, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=6)
 IID = PartitionConfig("iid")
-PROJECTED, PLAIN = "tests.plugins.projected:SPEC", "tests.plugins.projected:PLAIN"
+PROJECTED = "moon"
+UNFORESEEN = replace(moon.SPEC, model=replace(moon.SPEC.model, wrapped_blocks=lambda names, options: names))
 
 
 def test_a_projection_head_trains_and_travels_like_every_block(tmp_path: Path) -> None:
     train = TrainConfig(lr=0.2, batch=32, local_steps=60)
     model = ModelConfig("digits-cnn", width=16)
-    run = play(tmp_path, PROJECTED, clients=2, rounds=5, train=train, partition=IID, model=model, mu=0.1)
+    run = play(
+        tmp_path, PROJECTED, clients=2, rounds=5, train=train, partition=IID, model=model, projection=16, weight=0.1
+    )
     layout = run.federation.description.layout
     assert layout.names == ("conv1", "conv2", "conv3", "projection", "head")
     assert layout.sizes["projection"] == 128 * 128 + 128 + 128 * 16 + 16
@@ -44,15 +48,9 @@ def test_a_projection_head_trains_and_travels_like_every_block(tmp_path: Path) -
     assert run.rows("SELECT accuracy > 0.8 FROM rounds")[-1] == (1,)
 
 
-def test_without_contrast_it_is_fedavg_on_the_projected_model_to_the_bit(tmp_path: Path) -> None:
-    neutral = play(tmp_path / "neutral", PROJECTED, train=BRIEF, mu=0)
-    plain = play(tmp_path / "plain", PLAIN, train=BRIEF, mu=0)
-    real = play(tmp_path / "real", PROJECTED, train=BRIEF)
-    assert np.array_equal(neutral.model, plain.model)
-    assert not np.array_equal(real.model, plain.model)
-    # What the projection does not touch begins as in the model without it.
-    bare = play(tmp_path / "bare", rounds=1, train=BRIEF)
-    first = [run.federation.server.setup.initial[MODEL]["conv3"].version for run in (plain, bare)]
+def test_what_the_projection_does_not_touch_begins_as_in_the_model_without_it(tmp_path: Path) -> None:
+    runs = [play(tmp_path / method, method, rounds=1, train=BRIEF) for method in (PROJECTED, "fedavg")]
+    first = [run.federation.server.setup.initial[MODEL]["conv3"].version for run in runs]
     assert first[0] == first[1]
 
 
@@ -68,7 +66,7 @@ def test_blocks_that_a_spec_does_not_foresee_are_refused_before_the_run(
     tmp_path: Path, trainers: WorkerLauncher
 ) -> None:
     with pytest.raises(ScenarioError, match=r"conv3, projection, head, but wrapped_blocks of its spec foresees conv1"):
-        undisturbed(tmp_path, trainers, "method=tests.plugins.projected:UNFORESEEN")
+        undisturbed(tmp_path, trainers, f"method={__name__}:UNFORESEEN")
     with pytest.raises(ScenarioError, match="no block 'projection'"):
         load("digits", parsed(["method=fedavg", "travels.up=without:projection"]))
 
@@ -83,14 +81,14 @@ def test_blocks_of_one_name_are_refused() -> None:
 
 
 def test_cached_counts_are_of_the_wrapped_model_with_its_options(tmp_path: Path) -> None:
-    digits, wrapper = dataset("digits"), "tests.plugins.projected_client:projected"
+    digits, wrapper = dataset("digits"), "edge.methods.moon:projected"
 
     def make(out: int | None) -> list[Block]:
         blocks = build(DIGITS_CNN, 10, 1)
-        return blocks if out is None else projected_client.projected(blocks, ProjectedOptions(out=out), 10, 4)
+        return blocks if out is None else projected(blocks, MoonOptions(projection=out), 10, 4)
 
     def counted(out: int | None) -> list[float]:
-        how = None if out is None else (wrapper, ProjectedOptions(out=out))
+        how = None if out is None else (wrapper, MoonOptions(projection=out))
         flops: list[float] = cached_counts(DIGITS_CNN, lambda: make(out), digits, tmp_path, how)[0][:, FORWARD].tolist()
         return flops
 

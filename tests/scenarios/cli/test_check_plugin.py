@@ -102,7 +102,7 @@ def test_the_options_of_every_plug_in_point_may_be_given(
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("UNPRICED", "but it foresees {'model': {'conv1': 160, "),
+        ("UNPRICED", "but its LaterPayload foresees {'model': {'conv1': 160, "),
         ("UNFORESEEN", "but the spec of tests.plugins.broken:UNFORESEEN predicts 8.63601e+07"),
     ],
 )

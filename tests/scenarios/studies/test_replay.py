@@ -7,12 +7,14 @@ import json
 import re
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from coordinator.methods import fedper
 from coordinator.records.schema import RoundRow, VisitRow
 from coordinator.records.store import evaluations, read
 from costmodel.fleet import devices as device
@@ -75,6 +77,10 @@ def bandit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("bandit"), "method=fedbr", "rounds.max=8")
 
 
+LAYERS = replace(fedper.SPEC, name="layers", traffic=replace(fedper.SPEC.traffic, by_layer=lambda options: True))
+"""FedPer, sent and weighted layer by layer"""
+
+
 def refusal(folder: Path, *overrides: str) -> str:
     with pytest.raises(ScenarioError) as caught:
         replay(folder, parse_all(overrides))
@@ -90,7 +96,7 @@ def refusal(folder: Path, *overrides: str) -> str:
     "overrides",
     [
         ("method=fedmlb+fedprox", "eval.every=3"),
-        ("method=tests.plugins.fedper:LAYERS",),
+        (f"method={__name__}:LAYERS",),
         ("method=fedgkd", "method_options.buffer=3"),
         ("method=fedbr", "method_options.broadcast=everyone", "method_options.drop=visits"),
         ("method=fedbr", "method_options.drop=exact", "rounds.policy=over_select", "rounds.participants=3"),

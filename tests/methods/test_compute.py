@@ -2,44 +2,113 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
-from coordinator.methods.compute import Compute, fedavg_passes
+from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
 from coordinator.methods.registry import resolve
+from coordinator.methods.spec import Costs
 from coordinator.rounds.run import RunFailed
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.options.base import Options
-from tests.toy import Run, one_example, play
+from edge.protocol.payload import Payload
+from edge.training.block_model import BlockModel
+from edge.training.client_update import Batches, ClientUpdate, Step, VisitContext
+from tests.toy import Run, objective, one_example, play
 
 TRAIN = TrainConfig(lr=0.1, batch=32, local_steps=7)
 IID = PartitionConfig("iid")
 SECONDS = "SELECT compute_end_s - down_end_s FROM visits ORDER BY visit"
 
 
+MOST_FORWARDS = 3
+
+
+def drawn(context: ComputeContext) -> Compute:
+    """The draws of the client side, in its order: further forward passes of each batch."""
+    rng = context.rng("drawn")
+    further = sum(int(rng.integers(MOST_FORWARDS)) * examples for examples in context.batches)
+    plain = trained(context, fedavg_passes(context.blocks))
+    return replace(plain, passes=plain.passes + forward_passes(context.blocks, further))
+
+
+def expected(context: ComputeContext) -> Compute:
+    """The mean of the draws."""
+    mean = (MOST_FORWARDS - 1) / 2
+    passes = fedavg_passes(context.blocks) + forward_passes(context.blocks, mean)
+    return replace(trained(context, passes), exact=False)
+
+
+def too_little(context: ComputeContext) -> Compute:
+    """Less than a tenth of what is executed."""
+    return replace(trained(context, fedavg_passes(context.blocks) / 100), exact=False)
+
+
+def two_phases(context: ComputeContext) -> Compute:
+    """Twice the local epochs."""
+    return replace(trained(context, 2 * fedavg_passes(context.blocks)), steps=2 * context.plan.steps)
+
+
+class DrawnForwards(ClientUpdate):
+    """FedAvg, with a drawn number of further forward passes of each batch."""
+
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
+        super().begin(net, down, state, visit)
+        self.draws = visit.rng("drawn")
+
+    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            for _ in range(int(self.draws.integers(MOST_FORWARDS))):
+                net.run(x)
+        return super().loss(net, x, y)
+
+
+class TwoPhases(ClientUpdate):
+    """FedAvg's training, twice."""
+
+    def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
+        for _ in range(2):
+            super().train(net, batches, step)
+
+
+METHODS = {
+    name: objective(name, f"{__name__}:{client}", costs=Costs(compute=plan))
+    for name, client, plan in (
+        ("drawn", "DrawnForwards", drawn),
+        ("expected", "DrawnForwards", expected),
+        ("too-little", "DrawnForwards", too_little),
+        ("two-phases", "TwoPhases", two_phases),
+        ("one-foreseen", "TwoPhases", lambda context: replace(two_phases(context), steps=context.plan.steps)),
+    )
+}
+
+
 def run(folder: Path, name: str, **how: object) -> Run:
-    return play(folder, f"tests.plugins.drawn:{name}", train=TRAIN, partition=IID, **how)
+    return play(folder, METHODS[name], train=TRAIN, partition=IID, **how)
 
 
 def test_a_spec_foresees_what_its_client_side_draws(tmp_path: Path) -> None:
     flops = [
-        value for (value,) in run(tmp_path, "DRAWN", rounds=3).rows("SELECT flops FROM visits ORDER BY round, client")
+        value for (value,) in run(tmp_path, "drawn", rounds=3).rows("SELECT flops FROM visits ORDER BY round, client")
     ]
     assert len(flops) == 12
     assert len(set(flops)) == 6  # visits differ, and each was as foreseen
 
 
 def test_a_plan_that_is_an_expectation_is_charged_and_bounds_the_workers_count(tmp_path: Path) -> None:
-    expected = run(tmp_path / "expected", "EXPECTED")
+    expected = run(tmp_path / "expected", "expected")
     assert len(set(expected.rows("SELECT flops FROM visits"))) < 3  # the plan's, which differ with the examples alone
-    with pytest.raises(RunFailed, match=r"client \d, round 1: executed .* the spec of tests.plugins.drawn:TOO_LITTLE"):
-        run(tmp_path / "little", "TOO_LITTLE")
+    with pytest.raises(RunFailed, match=r"client \d, round 1: executed .* the spec of too-little"):
+        run(tmp_path / "little", "too-little")
 
 
 def test_each_phase_of_training_has_the_overhead_of_its_steps(tmp_path: Path) -> None:
-    both, one = (run(tmp_path / name, name, rounds=1) for name in ("TWO_PHASES", "ONE_FORESEEN"))
+    both, one = (run(tmp_path / name, name, rounds=1) for name in ("two-phases", "one-foreseen"))
     fleet = both.federation.clock.fleet
     overheads = [7 * fleet.devices[device].step_seconds for device in fleet.device_of.tolist()]
     longer = np.array(both.rows(SECONDS))[:, 0] - np.array(one.rows(SECONDS))[:, 0]

@@ -5,7 +5,7 @@ Running statistics are numbers of the model here: `Run.model` has them beside th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from coordinator.records.resume import resume_checkpoint
-from coordinator.rounds.run import FederatedRun, RoundFinished
+from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.synchronous import run_rounds
-from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
 from edge.protocol.config import ModelConfig, Norm, PartitionConfig, TrainConfig
-from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL
 from scenarios.config.load import ScenarioError
 from scenarios.run import builder
 from tests.ledgers import virtual_rows
-from tests.toy import Run, build_now, described, direct, federation, loaded, model_sha256, play, set_workers, store
+from tests.toy import Run, broken_off, described, direct, federation, loaded, model_sha256, play, resumed, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2, momentum=0.5, clip=1.0)
 NO_TERMS = {"lambda1": 0, "lambda2": 0}
@@ -76,32 +73,14 @@ def numbers(run: FederatedRun) -> NDArray[np.float32]:
     return Run(run, "").model
 
 
-class Listening:
-    """Workers that keep every update."""
-
-    size = 1
-    build = staticmethod(build_now)
-
-    def __init__(self, workers: Workers, updates: list[Update]) -> None:
-        self.workers, self.updates = workers, updates
-
-    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
-        def listen(task: Any, reply: Any) -> None:
-            self.updates.extend([reply] if isinstance(reply, Update) else [])
-            heard(task, reply)
-
-        return self.workers.submit(tasks, listen)
-
-
 # --- running statistics travel ----------------------------------------------------------------------------------------
 
 
 def test_running_statistics_are_charged_and_averaged_with_the_weights_of_the_model(tmp_path: Path) -> None:
-    replies: list[Update] = []
     uneven = PartitionConfig("dirichlet-unbalanced", alpha=1.0)
     run = federation(tmp_path, model=model("batch"), clients=2, rounds=1, train=BRIEF, partition=uneven)
-    set_workers(run, Listening(direct(run), replies))
     run_rounds(run)
+    replies = direct(run).updates
     store(run).ledger.close()
     # 2, 4 and 4 channels with a mean and a variance each, beside (20 + 4) + (76 + 8) + (148 + 8) + 170 parameters.
     layout = run.description.layout
@@ -148,26 +127,12 @@ KEEPING: dict[str, Any] = {
 
 
 def test_any_workers_give_the_same_model_and_so_does_a_run_that_was_broken_off(tmp_path: Path) -> None:
-    class Killed(BaseException):
-        pass
-
-    def kill(progress: RoundFinished) -> None:
-        if progress.rounds == 2:
-            raise Killed
-
     whole = play(tmp_path / "whole", "fedbr+calibrated", **KEEPING)
     others = play(tmp_path / "others", "fedbr+calibrated", **KEEPING, shuffle=2, sites=3)
     assert others.workers.trained != whole.workers.trained
     assert store(others.federation).ledger.chain == store(whole.federation).ledger.chain
-    cut = federation(tmp_path / "cut", "fedbr+calibrated", **KEEPING, on_round=kill)
-    with pytest.raises(Killed):
-        run_rounds(cut)
-    store(cut).ledger.close()
-    again = federation(tmp_path / "cut", "fedbr+calibrated", **KEEPING, again=True)
-    assert resume_checkpoint(again, store(again)) is None
-    run_rounds(again)
-    store(again).remove_orphans()
-    store(again).ledger.close()
+    broken_off(tmp_path / "cut", "fedbr+calibrated", 2, **KEEPING)
+    again = resumed(tmp_path / "cut", "fedbr+calibrated", **KEEPING).federation
     hashes = {model_sha256(run) for run in (whole.federation, others.federation, again)}
     assert len(hashes) == 1
     assert virtual_rows(tmp_path / "cut") == virtual_rows(tmp_path / "whole")

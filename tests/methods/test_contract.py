@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ from coordinator.records.resume import resume_checkpoint
 from coordinator.rounds.budget import Limits, RunLimits
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import RoundFinished, RunFailed
-from coordinator.rounds.synchronous import run_rounds, run_synchronous
-from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
+from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol import client_state, messages
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.options.fedbr import FedBROptions
@@ -31,13 +30,13 @@ from tests.ledgers import virtual_rows
 from tests.toy import (
     DIGITS_CNN,
     Run,
-    build_now,
+    broken_off,
     committed_states,
     direct,
     federation,
     model_sha256,
     play,
-    set_workers,
+    resumed,
     state_file,
     store,
     unsteady_world,
@@ -364,32 +363,6 @@ def test_what_is_taught_by_the_received_model_alone_sends_what_fedavg_sends(case
 # --- a run that is broken off and taken up again ----------------------------------------------------------------------
 
 
-def broken_off(folder: Path, method: str, after: int, **how: Any) -> None:
-    """A run whose coordinator dies while the next round is already under way."""
-
-    class Killed(BaseException):
-        pass
-
-    def look(progress: RoundFinished) -> None:
-        if progress.rounds == after:
-            raise Killed
-
-    run = federation(folder, method, on_round=look, **how)
-    if how.get("again"):
-        assert resume_checkpoint(run, store(run)) is None
-    with pytest.raises(Killed):
-        run_rounds(run)
-    store(run).ledger.close()
-
-
-def resumed(folder: Path, method: str, **how: Any) -> Run:
-    run = federation(folder, method, again=True, **how)
-    rule = resume_checkpoint(run, store(run)) or run_rounds(run)
-    store(run).remove_orphans()
-    store(run).ledger.close()
-    return Run(run, rule)
-
-
 @pytest.mark.parametrize(
     ("case", "policy"),
     [(case, policy) for case in CASES for policy in POLICIES if policy == "sync" or str(case) in ("fedavg", "fedbr")],
@@ -437,25 +410,9 @@ def test_a_run_that_a_budget_has_ended_stays_ended(tmp_path: Path) -> None:
 # --- what a reply must be ---------------------------------------------------------------------------------------------
 
 
-class Spoilt:
-    """Workers whose replies are changed on the way."""
-
-    def __init__(self, workers: Workers, change: Callable[[messages.Update], messages.Update]) -> None:
-        self.workers, self.change = workers, change
-
-    size = 1
-    build = staticmethod(build_now)
-
-    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
-        def spoil(task: Any, reply: Any) -> None:
-            heard(task, self.change(reply) if isinstance(reply, messages.Update) else reply)
-
-        return self.workers.submit(tasks, spoil)
-
-
 def refused(folder: Path, change: Callable[[messages.Update], messages.Update]) -> str:
     run = federation(folder, train=BRIEF)
-    set_workers(run, Spoilt(direct(run), change))
+    direct(run).change = change
     try:
         with pytest.raises(RunFailed) as failure:
             run_synchronous(run)
@@ -464,27 +421,24 @@ def refused(folder: Path, change: Callable[[messages.Update], messages.Update]) 
     return str(failure.value)
 
 
-def test_a_reply_that_is_not_finite_ends_the_run_and_is_named(tmp_path: Path) -> None:
+def test_a_reply_that_cannot_be_used_ends_the_run_and_is_named(tmp_path: Path) -> None:
     def diverge(reply: messages.Update) -> messages.Update:
         head = reply.payload["model"]["head"].data.copy()
         head[3] = np.nan
         return with_vector(reply, "head", head)
 
-    assert "client 0, round 1: model/head is not finite (training diverged?)" in refused(tmp_path, diverge)
-
-
-def test_a_reply_of_another_shape_ends_the_run_and_is_named(tmp_path: Path) -> None:
     def cut(reply: messages.Update) -> messages.Update:
         return with_vector(reply, "head", reply.payload["model"]["head"].data[:-1])
 
-    assert "client 0, round 1: shapes" in refused(tmp_path, cut)
-
-
-def test_a_method_whose_row_foresees_other_flops_is_found_out(tmp_path: Path) -> None:
     def overcharge(reply: messages.Update) -> messages.Update:
         return messages.Update(reply.client, reply.round, {**reply.numbers, "flops": 1.0}, reply.payload)
 
-    assert "executed 1 FLOPs, but the spec of fedavg predicts" in refused(tmp_path, overcharge)
+    for change, problem in (
+        (diverge, "client 0, round 1: model/head is not finite (training diverged?)"),
+        (cut, "client 0, round 1: shapes"),
+        (overcharge, "executed 1 FLOPs, but the spec of fedavg predicts"),
+    ):
+        assert problem in refused(tmp_path / change.__name__, change)
 
 
 def with_vector(reply: messages.Update, key: str, numbers: Any) -> messages.Update:
