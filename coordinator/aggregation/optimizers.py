@@ -42,26 +42,6 @@ class ServerOptimizer:
         """Inverse of `state`."""
 
 
-class ScaledOptimizer(ServerOptimizer):
-    """Wraps an optimizer, for methods; the mean that it gets is ``factor`` times as far from the current model."""
-
-    def __init__(self, inner: ServerOptimizer, factor: float = 1.0) -> None:
-        self.inner = inner
-        self.factor = factor
-
-    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
-        """The inner step. The mean is scaled in float64, so that a factor of 1 leaves it bit-identical."""
-        change = mean.astype(np.float64) - current
-        return self.inner.step(key, current, (current + self.factor * change).astype(np.float32))
-
-    def state(self) -> dict[str, NDArray[np.generic]]:
-        """The inner optimizer's state."""
-        return self.inner.state()
-
-    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        self.inner.restore(state)
-
-
 class MomentumOptions(PluginOptions):
     """m ← momentum·m + Δ; θ ← θ + lr·m; m starts at 0."""
 

@@ -19,9 +19,10 @@ what comes up
 * ``up_shapes`` and ``store_shapes``: the vectors of an upload, and those that the server stores per client, with
   ``store.put`` and ``store.get``;
 * ``weight``: the aggregation weight of an update, which may differ per model, block and layer;
-* ``accumulate`` and ``step``: how updates, one after another, become the next models. ``accumulate`` changes nothing
-  that ``payload`` reads, since other visits of the round may not have been sent yet. The spec of a subclass that
-  overrides ``accumulate``, ``observe``, ``weight`` or ``targets`` sets `individual_updates`;
+* ``accumulate`` and ``step``: how updates, one after another, become the next models; ``step_scale``: a factor on the
+  way to the mean. ``accumulate`` changes nothing that ``payload`` reads, since other visits of the round may not have
+  been sent yet. The spec of a subclass that overrides ``accumulate``, ``observe``, ``weight`` or ``targets`` sets
+  `individual_updates`;
 
 what is learned of visits
 * ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, when they count, and when their times and
@@ -223,6 +224,8 @@ class ServerStrategy(NumberLog):
         self.setup, self.options = setup, setup.options
         self.extensions = extensions
         self.optimiser = setup.optimiser
+        self.step_scale = 1.0
+        """Factor on the way from a block to the clients' mean, before the server optimizer gets that"""
         self.store = setup.store
         self.models: Models = {GLOBAL: setup.initial_models[0]}
         """Hashed into the chain, checkpointed, optimised and resumed by name"""
@@ -350,6 +353,9 @@ class ServerStrategy(NumberLog):
         """The server optimizer's step. ValueError if it gives no vector of this block, or changes the current one."""
         current = current.view()
         current.flags.writeable = False  # visits and evaluations under way still read it
+        if self.step_scale != 1.0:
+            way = average.astype(np.float64) - current
+            average = (current + self.step_scale * way).astype(np.float32)
         moved = self.optimiser.step(key, current, average)
         if not isinstance(moved, np.ndarray) or (moved.shape, moved.dtype) != (current.shape, current.dtype):
             got = f"{moved.dtype} {moved.shape}" if isinstance(moved, np.ndarray) else type(moved).__name__

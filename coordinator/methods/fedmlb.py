@@ -12,15 +12,12 @@ from edge.protocol.options.fedmlb import FedMLBOptions
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT
 
 
-def used(blocks: int, options: FedMLBOptions) -> tuple[int, ...]:
-    """The pathways in use."""
-    return tuple(range(1, blocks)) if options.pathways is None else options.pathways
-
-
 def compute(context: ComputeContext) -> Compute:
     """LG: each pathway adds its frozen suffix. GL: one frozen prefix, and each pathway a trained suffix."""
     options: FedMLBOptions = context.options
-    total, pathways = fedavg_passes(context.blocks), used(context.blocks, options)
+    total, pathways = fedavg_passes(context.blocks), options.pathways
+    if pathways is None:
+        pathways = tuple(range(1, context.blocks))
     for m in pathways:
         if options.order == "LG":
             add_frozen_suffix(total, m)

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coordinator.aggregation.optimizers import ScaledOptimizer
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy
 from coordinator.methods.spec import ObjectiveSpec
 from edge.protocol.messages import Update
@@ -32,7 +31,6 @@ class FedNovaServer(ServerStrategy):
 
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        self.optimiser = self.scaled = ScaledOptimizer(setup.optimiser)
         self.counts = self.options.effective_steps
         if self.counts == "auto":
             is_proximal = isinstance(self.options, FedProxOptions) and self.options.mu > 0
@@ -63,7 +61,7 @@ class FedNovaServer(ServerStrategy):
         """A step of τ_eff Σ p_i/a_i times the distance to the mean."""
         total, inverse, steps = self.totals
         if total:
-            self.scaled.factor = float(steps / total * (inverse / total))
+            self.step_scale = float(steps / total * (inverse / total))
         super().step()
         self.unit, self.totals = 0.0, np.zeros(3)
 

@@ -13,18 +13,12 @@ from coordinator.aggregation.block_exchange import NOTHING
 from coordinator.methods.spec import ModelEvaluation, ObjectiveSpec, Traffic
 from edge.protocol.options.base import Options
 
-
-def nothing(options: Options) -> str:
-    """No block is sent."""
-    return NOTHING
-
-
 SPEC = ObjectiveSpec(
     name="local",
     title="local training alone",
     source="baseline of personalised methods",
     options=Options,
     neutral="one client",
-    traffic=Traffic(down=nothing, up=nothing, contacts_server=False),
+    traffic=Traffic(down=lambda options: NOTHING, up=lambda options: NOTHING, contacts_server=False),
     evaluation=ModelEvaluation(on="clients", has_global_model=False),
 )

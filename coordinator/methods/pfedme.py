@@ -26,7 +26,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from coordinator.aggregation.optimizers import ScaledOptimizer
 from coordinator.aggregation.server import (
     GLOBAL,
     Download,
@@ -51,9 +50,8 @@ class PFedMeServer(ServerStrategy):
 
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        beta = self.options.beta
-        self.optimiser = ScaledOptimizer(setup.optimiser, factor=beta)
-        self.statistics_part = min(beta, 1.0)
+        self.step_scale = self.options.beta
+        self.statistics_part = min(self.options.beta, 1.0)
         """The part of the way to the mean that running statistics move"""
         self.is_personal = np.zeros(len(setup.samples), bool)
         """(clients,)"""
