@@ -14,14 +14,28 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.synchronous import run_rounds
+from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, Norm, PartitionConfig, TrainConfig
-from edge.protocol.payload import MODEL
+from edge.protocol.payload import MODEL, Floats
 from scenarios.config.load import ScenarioError
 from scenarios.run import builder
 from tests.ledgers import virtual_rows
-from tests.toy import Run, broken_off, described, direct, federation, loaded, model_sha256, play, resumed, store
+from tests.toy import (
+    Run,
+    broken_off,
+    described,
+    direct,
+    federation,
+    loaded,
+    model_sha256,
+    play,
+    resumed,
+    state_file,
+    store,
+)
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2, momentum=0.5, clip=1.0)
 NO_TERMS = {"lambda1": 0, "lambda2": 0}
@@ -96,6 +110,32 @@ def test_running_statistics_are_charged_and_averaged_with_the_weights_of_the_mod
         first, second = (reply.payload[MODEL][key].data.astype(np.float64) for reply in replies)
         mean = (n[0] * first + n[1] * second) / n.sum()
         assert np.allclose(run.server.model[key].data, mean, rtol=1e-6, atol=1e-7), key
+
+
+class Still(ServerOptimizer):
+    """A server optimizer that moves no parameter."""
+
+    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+        return current
+
+
+def test_server_optimizers_leave_running_statistics_alone(tmp_path: Path) -> None:
+    server = play(tmp_path, model=model("batch"), rounds=1, train=BRIEF, optimiser=Still()).federation.server
+    before = server.setup.initial[MODEL]
+    assert np.array_equal(server.model["conv1"].data, before["conv1"].data)
+    assert not np.array_equal(server.model["conv1.buffers"].data, before["conv1.buffers"].data)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "feddyn"])
+def test_corrections_act_on_parameters_and_running_statistics_are_averaged(method: str, tmp_path: Path) -> None:
+    run = play(tmp_path, method, model=model("batch"), clients=3, rounds=3, train=BRIEF, weights="uniform")
+    server, replies = run.federation.server, run.workers.updates
+    assert list(server.extensions[0].state()) == ["conv1", "conv2", "conv3", "head"]
+    last = [reply.payload[MODEL]["conv1.buffers"].data for reply in replies[-3:]]
+    assert np.abs(last[0] - last[1]).max() > 1e-4
+    assert np.allclose(server.model["conv1.buffers"].data, np.mean(last, axis=0), rtol=0, atol=1e-6)
+    kept = client_state.read(state_file(run.federation, 0))
+    assert sorted(key for named in kept.values() for key in named) == ["conv1", "conv2", "conv3", "head"]
 
 
 def test_running_statistics_that_are_never_uploaded_are_refused_unless_clients_models_are_evaluated() -> None:

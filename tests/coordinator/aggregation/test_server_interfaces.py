@@ -1,6 +1,6 @@
 """The interfaces admit more than the shipped methods use: each such method is written in its smallest form, and run.
 
-Float buffers of a user's model, choices in evaluations, local training in two phases, and corrections with a last word.
+Choices in evaluations, local training in two phases, and corrections with vectors or a last word.
 """
 
 from __future__ import annotations
@@ -12,95 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.server import Model, ServerExtension, ServerStrategy
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, trained
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import CorrectionSpec, Costs, ModelEvaluation, Traffic, numbers_of_model
 from coordinator.rounds.budget import ROUNDS
-from coordinator.rounds.run import FederatedRun
-from coordinator.rounds.synchronous import run_synchronous
-from edge.models.registry import ModelRow
 from edge.protocol import client_state
-from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
-from edge.protocol.messages import Choice, Update
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.messages import Choice
 from edge.protocol.options.base import Options
-from edge.protocol.payload import FORWARD, MODEL, Floats, Payload, Vector
+from edge.protocol.payload import FORWARD, MODEL, Payload, Vector
 from edge.training import client_update
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step
-from tests.toy import direct, federation, objective, play, state_file, store
+from tests.toy import objective, play, state_file
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
 IID = PartitionConfig("iid")
 BODY = ("conv1", "conv2", "conv3")
-
-
-# --- float buffers beside parameters: BatchNorm -----------------------------------------------------------------------
-
-
-def normalised_stages(classes: int, channels: int, width: int | None) -> list[tuple[str, list[nn.Module]]]:
-    body = nn.Sequential(nn.Conv2d(channels, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
-    return [
-        ("body", [body]),
-        ("middle", [nn.Sequential(nn.Linear(36, 8), nn.ReLU())]),
-        ("head", [nn.Linear(8, classes)]),
-    ]
-
-
-NORMALISED = ModelRow(
-    "normalised", "with batch statistics", "conv", f"{__name__}:normalised_stages", (8, 8), None, False,
-    ("body", "middle", "head"), 3,
-)  # fmt: skip
-
-
-class Still(ServerOptimizer):
-    """A server optimiser that moves no parameter."""
-
-    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
-        return current
-
-
-def with_buffers(folder: Path, method: str = "fedavg", **how: Any) -> tuple[FederatedRun, list[Update]]:
-    run = federation(folder, method, model=ModelConfig(f"{__name__}:NORMALISED"), train=BRIEF, clients=3, **how)
-    run_synchronous(run)
-    store(run).ledger.close()
-    return run, direct(run).updates
-
-
-def test_buffers_travel_beside_parameters_and_are_averaged(tmp_path: Path) -> None:
-    run, replies = with_buffers(tmp_path, rounds=1, weights="uniform")
-    assert run.description.layout.sizes == {"body": 48, "body.buffers": 8, "middle": 296, "head": 90}
-    buffers = [reply.payload[MODEL]["body.buffers"].data for reply in replies]
-    assert np.abs(buffers[0] - buffers[1]).max() > 1e-4
-    assert np.allclose(run.server.model["body.buffers"].data, np.mean(buffers, axis=0), rtol=0, atol=1e-6)
-
-
-def test_server_optimisers_leave_buffers_alone(tmp_path: Path) -> None:
-    run, _ = with_buffers(tmp_path, rounds=1, optimiser=Still())
-    before = run.server.setup.initial[MODEL]
-    assert np.array_equal(run.server.model["body"].data, before["body"].data)
-    assert not np.array_equal(run.server.model["body.buffers"].data, before["body.buffers"].data)
-
-
-@pytest.mark.parametrize("method", ["fedmlb", "fedbr"])
-def test_methods_with_a_frozen_model_run_with_buffers(method: str, tmp_path: Path) -> None:
-    run, replies = with_buffers(tmp_path, method, rounds=3)
-    assert all(np.isfinite(vector.data).all() for vector in run.server.model.values())
-    assert len(replies) == 9
-
-
-@pytest.mark.parametrize("method", ["scaffold", "feddyn"])
-def test_corrections_act_on_parameters_and_buffers_are_averaged(method: str, tmp_path: Path) -> None:
-    run, replies = with_buffers(tmp_path, method, rounds=3, weights="uniform")
-    assert list(run.server.extensions[0].state()) == ["body", "middle", "head"]
-    last = [reply.payload[MODEL]["body.buffers"].data for reply in replies[-3:]]
-    assert np.allclose(run.server.model["body.buffers"].data, np.mean(last, axis=0), rtol=0, atol=1e-6)
-    kept = client_state.read(state_file(run, 0))
-    assert sorted(key for named in kept.values() for key in named) == ["body", "head", "middle"]
 
 
 # --- choices and step sizes in evaluations ---------------------------------------------------------------------------
