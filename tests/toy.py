@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
-from coordinator.aggregation.server import models_sha256
+from coordinator.aggregation.server import ServerContext, models_sha256
 from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.methods.compute import ComputeContext
 from coordinator.methods.registry import Method, resolve
@@ -521,6 +521,19 @@ def store(run: FederatedRun) -> CheckpointStore:
     """Where a run's rounds are recorded."""
     assert isinstance(run.recorder, CheckpointStore)
     return run.recorder
+
+
+def small_context(
+    layout: Layout, options: Options, samples: Sequence[int], initial: Payload | None = None, **more: Any
+) -> ServerContext:
+    """For a server side by hand, with so many examples per client, all of one class.
+
+    All keys travel, the model is zeros by default, and means are by size; ``more`` goes to `ServerContext`.
+    """
+    held, keys = np.array(samples, np.int64), tuple(layout.sizes)
+    zeros = {MODEL: {key: Vector(np.zeros(size, np.float32)) for key, size in layout.sizes.items()}}
+    travels: dict[str, Any] = {"weights": "size", "down": keys, "up": keys, "seed": 0, **more}
+    return ServerContext(layout, initial or zeros, options, samples=held, histogram=held[:, None], **travels)
 
 
 # --- small nets, without data or server -------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coordinator.aggregation.server import ServerContext
 from coordinator.methods.fedgkd import FedGKDServer
 from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import PolicyName, RoundPolicy
@@ -31,7 +30,21 @@ from edge.training.block_model import BlockModel
 from edge.training.blocks import build, load_dotted
 from edge.training.client_update import ClientUpdate
 from edge.training.sgd import Sgd
-from tests.toy import CPU, Run, batch, federation, gradient, play, shifted, store, tower, vector, visit, whole
+from tests.toy import (
+    CPU,
+    Run,
+    batch,
+    federation,
+    gradient,
+    play,
+    shifted,
+    small_context,
+    store,
+    tower,
+    vector,
+    visit,
+    whole,
+)
 
 NAMES = ("fedavg-kd", "fedavg-fitnet", "fedntd", "fedgkd")
 each_name = pytest.mark.parametrize("name", NAMES)
@@ -447,10 +460,8 @@ def test_distillation_begins_after_the_first_round(tmp_path: Path) -> None:
 
 def server(down: tuple[str, ...] = ("w", "w.buffers"), **options: Any) -> FedGKDServer:
     """A model of one parameter and one running statistic, which begins as (0, 8)."""
-    layout, one = Layout((BlockShape("w", 1, 1),)), np.ones(1, np.int64)
-    initial = {MODEL: {"w": vector(0), "w.buffers": vector(8)}}
-    both, chosen = ("w", "w.buffers"), FedGKDOptions(**options)
-    return FedGKDServer(ServerContext(layout, initial, chosen, "size", down, both, 0, one, one[:, None]))
+    layout, initial = Layout((BlockShape("w", 1, 1),)), {MODEL: {"w": vector(0), "w.buffers": vector(8)}}
+    return FedGKDServer(small_context(layout, FedGKDOptions(**options), [1], initial, down=down))
 
 
 def stepped(server_side: FedGKDServer, *numbers: float) -> FedGKDServer:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from coordinator.aggregation.server import ServerContext
 from coordinator.methods.fedamp import FedAMPServer, cosine_attention, distance_attention
 from coordinator.methods.registry import resolve
 from coordinator.records.client_vectors import ClientVectors
@@ -20,7 +19,7 @@ from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.fedamp import FedAMPOptions
 from edge.protocol.payload import MODEL, BlockShape, Layout
-from tests.toy import Run, play, state_file, tower, vector, visit
+from tests.toy import Run, play, small_context, state_file, tower, vector, visit
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
 
@@ -28,21 +27,9 @@ BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
 def server(folder: Path, models: Mapping[int, Sequence[float]], **options: Any) -> FedAMPServer:
     """A model of two numbers, (1, 0) at first, and these last uploads."""
     (folder / "vectors").mkdir()
-    layout, held = Layout((BlockShape("w", 2),)), np.ones(4, np.int64)
-    initial = {MODEL: {"w": vector(1, 0)}}
-    setup = ServerContext(
-        layout,
-        initial,
-        FedAMPOptions(**options),
-        "size",
-        ("w",),
-        ("w",),
-        0,
-        held,
-        held[:, None],
-        store=ClientVectors(folder),
-    )
-    made = FedAMPServer(setup)
+    layout, initial = Layout((BlockShape("w", 2),)), {MODEL: {"w": vector(1, 0)}}
+    chosen = FedAMPOptions(**options)
+    made = FedAMPServer(small_context(layout, chosen, [1] * 4, initial, store=ClientVectors(folder)))
     for client, numbers in models.items():
         made.accumulate(Update(client, 0, {}, {MODEL: {"w": vector(*numbers)}}))
     made.step()

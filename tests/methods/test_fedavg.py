@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
-from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.aggregation.server import ServerStrategy
 from coordinator.aggregation.weighted_sum import WeightedSum
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
@@ -20,7 +20,7 @@ from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
 from edge.training.batches import LocalBatches
 from edge.training.blocks import build
-from tests.toy import Run, play, vector
+from tests.toy import Run, play, small_context, vector
 
 IID = PartitionConfig("iid")
 
@@ -115,12 +115,8 @@ def test_without_any_weight_there_is_no_mean() -> None:
 
 def stepped(weights: str, samples: list[int], train: TrainConfig | None = None) -> list[float]:
     """A model of two numbers, (0, 0), after replies (1, 0), (2, 0) and (4, 8)."""
-    layout = Layout((BlockShape("w", 2),))
-    counts = np.array(samples)
-    setup = ServerContext(
-        layout, {MODEL: {"w": vector(0, 0)}}, Options(), weights, ("w",), ("w",), 0, counts, counts[:, None]
-    )
-    server = ServerStrategy(replace(setup, train=train or TrainConfig()))
+    more: dict[str, Any] = {"weights": weights, "train": train or TrainConfig()}
+    server = ServerStrategy(small_context(Layout((BlockShape("w", 2),)), Options(), samples, **more))
     replies = [vector(1, 0), vector(2, 0), vector(4, 8)]
     for client, reply in enumerate(replies):
         server.accumulate(Update(client, 0, {}, {MODEL: {"w": reply}}))

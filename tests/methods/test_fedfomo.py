@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coordinator.aggregation.server import Download, ServerContext, VisitFeedback
+from coordinator.aggregation.server import Download, VisitFeedback
 from coordinator.methods.fedfomo import FedFomoServer
 from coordinator.records.client_vectors import ClientVectors
 from coordinator.rounds.budget import RunLimits
@@ -24,7 +24,7 @@ from edge.protocol.options.fedfomo import FedFomoOptions, mix_weights
 from edge.protocol.payload import FORWARD, MODEL, WEIGHT_GRADIENT, BlockShape, Layout, Payload, shapes
 from edge.training.block_model import BlockModel
 from edge.training.client_update import VisitContext, no_batches
-from tests.toy import batch, play, tower, vector, visit
+from tests.toy import batch, play, small_context, tower, vector, visit
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
 
@@ -32,20 +32,9 @@ BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
 def server(folder: Path, clients: int = 5, **options: Any) -> FedFomoServer:
     """A model of one number, 100 at first."""
     (folder / "vectors").mkdir(exist_ok=True)
-    layout, held = Layout((BlockShape("w", 1),)), np.ones(clients, np.int64)
-    setup = ServerContext(
-        layout,
-        {MODEL: {"w": vector(100)}},
-        FedFomoOptions(**{"explore": 0, **options}),
-        "size",
-        ("w",),
-        ("w",),
-        0,
-        held,
-        held[:, None],
-        store=ClientVectors(folder),
-    )
-    return FedFomoServer(setup)
+    layout, initial = Layout((BlockShape("w", 1),)), {MODEL: {"w": vector(100)}}
+    chosen = FedFomoOptions(**{"explore": 0, **options})
+    return FedFomoServer(small_context(layout, chosen, [1] * clients, initial, store=ClientVectors(folder)))
 
 
 def reply(client: int, weights: Sequence[float]) -> Update:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from coordinator.aggregation.optimizers import ServerOptimizer
-from coordinator.aggregation.server import ServerContext, State
+from coordinator.aggregation.server import State
 from coordinator.methods.fednova import FedNovaServer
 from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import RoundPolicy
@@ -28,7 +28,7 @@ from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate
 from edge.training.sgd import Sgd
-from tests.toy import batch, federation, gradient, play, store, tower, vector, visit, whole
+from tests.toy import batch, federation, gradient, play, small_context, store, tower, vector, visit, whole
 
 UNEVEN = PartitionConfig("dirichlet-unbalanced", alpha=0.5, min_samples=1)
 EPOCH = TrainConfig(lr=0.1, batch=32, momentum=0.5)
@@ -42,17 +42,11 @@ def server(
     samples: Sequence[int], mu: float | None = None, optimiser: ServerOptimizer | None = None, **how: Any
 ) -> Any:
     """A model of two numbers, (0, 0), and a running statistic, 0."""
-    layout, held = Layout((BlockShape("w", 2, 1),)), np.array(samples)
     weights = how.pop("weights", "size")
     types = (FedNovaOptions,) if mu is None else (FedNovaOptions, FedProxOptions)
     options = joined(types)(**how, **({} if mu is None else {"mu": mu}))
-    initial = {MODEL: {"w": vector(0, 0), "w.buffers": vector(0)}}
-    keys = ("w", "w.buffers")
-    return FedNovaServer(
-        ServerContext(
-            layout, initial, options, weights, keys, keys, 0, held, held[:, None], optimiser or ServerOptimizer()
-        )
-    )
+    more = {"weights": weights, "optimiser": optimiser or ServerOptimizer()}
+    return FedNovaServer(small_context(Layout((BlockShape("w", 2, 1),)), options, samples, **more))
 
 
 def reply(client: int, normaliser: float, w: tuple[float, float], statistic: float = 0.0, steps: float = 0.0) -> Update:

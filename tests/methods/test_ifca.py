@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coordinator.aggregation.server import ServerContext
 from coordinator.methods.ifca import IFCAServer
 from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import RoundPolicy
@@ -21,7 +20,7 @@ from edge.protocol.messages import Update
 from edge.protocol.options.ifca import IFCAOptions
 from edge.protocol.payload import FORWARD, MODEL, WEIGHT_GRADIENT, BlockShape, Layout, Payload, initial_slot
 from edge.training.client_update import Batches, no_batches
-from tests.toy import batch, federation, play, store, tower, vector, visit
+from tests.toy import batch, federation, play, small_context, store, tower, vector, visit
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
 
@@ -30,9 +29,8 @@ def server(models: int, samples: tuple[int, ...] = (1, 3), weights: str = "size"
     """Models of two blocks of one number; the number is that of the model."""
     layout = Layout((BlockShape("body", 1), BlockShape("head", 1)))
     initial = {initial_slot(index): {"body": vector(index), "head": vector(index)} for index in range(models)}
-    keys, held = ("body", "head"), np.array(samples)
     options = IFCAOptions(models=models, shared=shared)
-    return IFCAServer(ServerContext(layout, initial, options, weights, keys, keys, 0, held, held[:, None]))
+    return IFCAServer(small_context(layout, options, samples, initial, weights=weights))
 
 
 def update(client: int, cluster: int, number: float) -> Update:

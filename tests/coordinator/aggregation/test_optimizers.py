@@ -10,13 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
-from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.aggregation.server import ServerStrategy
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, BlockShape, Layout
-from tests.toy import play, vector
+from tests.toy import play, small_context, vector
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
 
@@ -120,14 +120,8 @@ def test_yogis_second_moment_grows_and_shrinks_by_a_share_of_the_square() -> Non
 
 @pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi"])
 def test_parameters_step_and_buffers_are_averaged(name: str) -> None:
-    layout = Layout((BlockShape("w", 1, 1),))
-    initial = {MODEL: {"w": vector(0), "w.buffers": vector(0)}}
-    samples = np.array([1, 3])
-    keys = layout.keys()
-    setup = ServerContext(
-        layout, initial, Options(), "size", keys, keys, 0, samples, samples[:, None], optimiser(name, lr=0.5)
-    )
-    server = ServerStrategy(setup)
+    layout, rule = Layout((BlockShape("w", 1, 1),)), optimiser(name, lr=0.5)
+    server = ServerStrategy(small_context(layout, Options(), [1, 3], optimiser=rule))
     for client, number in enumerate((4.0, 8.0)):
         server.accumulate(Update(client, 0, {}, {MODEL: {"w": vector(number), "w.buffers": vector(number)}}))
     server.step()
