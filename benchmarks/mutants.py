@@ -45,7 +45,7 @@ from typing import Any, NoReturn
 
 MODULES = {
     "coordinator/aggregation/update_checks.py": ("coordinator/aggregation/test_update_checks.py",),
-    "coordinator/methods/fedbr.py": ("coordinator/methods/test_fedbr_server.py", "coordinator/methods/test_fedbr.py"),
+    "coordinator/methods/fedbr.py": ("methods/test_fedbr.py",),
     "coordinator/records/store.py": ("coordinator/records/test_store.py", "coordinator/records/test_audit.py"),
     "coordinator/rounds/asynchronous.py": ("coordinator/rounds/test_asynchronous.py",),
     "coordinator/rounds/budget.py": ("coordinator/rounds/test_budget.py",),
