@@ -39,7 +39,7 @@ from scenarios.run.host import default_workers, logging_to
 
 FINISHED, FAILED, STOPPED = 0, 3, 4
 HEARTBEAT_SECONDS = 5.0
-TRAINER = "edge.training.node_trainer:NodeTrainer"
+TRAINER = "edge.training.trainer:NodeTrainer"
 AUTO = "auto"
 REJOIN_SECONDS = 0.5
 """From a lost connection to the next."""

@@ -7,18 +7,18 @@ import copy
 from torch import nn
 
 from edge.protocol.operations import KINDS
-from edge.training.count_operations import operations_of
+from edge.training.counts import count_blocks
 
 
-def counted(*layers: nn.Module, shape: tuple[int, ...], flops: float = 0.0) -> dict[str, list[float]]:
+def counted(*layers: nn.Module, shape: tuple[int, ...]) -> dict[str, list[float]]:
     """Kind -> [per example, per step], of the kinds that occur."""
-    found = operations_of(lambda: [("all", nn.Sequential(*copy.deepcopy(layers)).to("meta"))], shape, "image", flops)
+    found = count_blocks(lambda: [("all", nn.Sequential(*copy.deepcopy(layers)).to("meta"))], shape).operations
     return {kind: pair for kind, pair in zip(KINDS, found.tolist(), strict=True) if any(pair)}
 
 
 def test_a_first_convolution_has_a_pass_forward_and_one_for_its_weights() -> None:
     # 16 * 16 * 9 MACs at 8 * 8 places = 147,456; two passes of 2 FLOPs each. 2304 weights and 16 biases.
-    found = counted(nn.Conv2d(16, 16, 3, padding=1), shape=(16, 8, 8), flops=4 * 147_456)
+    found = counted(nn.Conv2d(16, 16, 3, padding=1), shape=(16, 8, 8))
     assert found == {
         "conv.w16": [589_824, 0],
         "parameters": [0, 2320],
@@ -37,11 +37,11 @@ def test_depthwise_and_1x1_convolutions_are_kinds_of_their_own() -> None:
 
 
 def test_flops_of_no_convolution_are_linear_and_a_transposed_one_has_places_of_its_input() -> None:
-    # 4 * 4 * 4 weights at the 9 places of the input: 576 MACs, two passes; of 10,000 FLOPs, 7,696 are left. A quarter
-    # of a vector takes as long as a whole one.
-    found = counted(nn.ConvTranspose2d(4, 4, 2, stride=2), shape=(4, 3, 3), flops=10_000)
+    # 4 * 4 * 4 weights at the 9 places of the input: 576 MACs, two passes. A quarter of a vector takes as long as a
+    # whole one. 4 * 6 * 6 numbers to 5: 720 MACs, three passes.
+    found = counted(nn.ConvTranspose2d(4, 4, 2, stride=2), nn.Flatten(), nn.Linear(144, 5), shape=(4, 3, 3))
     assert found["conv.w4"] == [4 * 4 * 576, 0]
-    assert found["linear"] == [7696, 0]
+    assert found["linear"] == [6 * 720, 0]
 
 
 def test_numbers_of_other_layers_are_those_they_read_and_write() -> None:

@@ -23,7 +23,8 @@ from edge.protocol.payload import PASS_TYPES
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted
 from edge.training.client_update import first_last
-from edge.training.describe import activations_per_example, cached_counts, flops_per_example
+from edge.training.counts import count_blocks, flops_per_example
+from edge.training.job_model import cached_counts
 from tests.toy import CPU, DIGITS_CNN, described, one_example, shifted, tower, tower_blocks, visit, whole
 
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
@@ -150,16 +151,16 @@ def normalised() -> list[Block]:
 
 def test_blocks_keep_what_is_counted_by_hand_however_a_model_is_cut() -> None:
     # Each tanh keeps its output, which is what the next linear layer keeps as its input: counted once, there.
-    assert activations_per_example(tower_blocks, (1, 1, 5)).tolist() == [5.0, 7.0, 6.0, 4.0]
+    assert count_blocks(tower_blocks, (1, 1, 5)).activations.tolist() == [5.0, 7.0, 6.0, 4.0]
     # The input of each convolution, what its ReLU puts out if no later block keeps it, and where each maximum of the
     # pool was, as 8-byte integers.
     conv2, conv3 = 16 * 64 + 32 * 64 + 2 * 32 * 16, 32 * 16 + 32 * 16 + 2 * 32 * 4
-    digits = activations_per_example(lambda: build(ModelConfig("digits-cnn"), 10, 1), (1, 8, 8))
+    digits = count_blocks(lambda: build(ModelConfig("digits-cnn"), 10, 1), (1, 8, 8)).activations
     assert digits.tolist() == [64, conv2, conv3, 128]
     # Both inputs, the output, and the mean and deviation of the batch, shared by its two examples; no parameters.
-    assert activations_per_example(normalised, (1, 1, 5)).tolist() == [0, 5 + 7 + 7 + 7]
+    assert count_blocks(normalised, (1, 1, 5)).activations.tolist() == [0, 5 + 7 + 7 + 7]
     for config in (ModelConfig("resnet18", blocks=cut) for cut in ("stages", "balanced:6")):
-        assert activations_per_example(partial(build, config, 100, 3), (3, 32, 32)).sum() == 1_175_120
+        assert count_blocks(partial(build, config, 100, 3), (3, 32, 32)).activations.sum() == 1_175_120
 
 
 def test_a_worker_describes_what_training_keeps() -> None:
@@ -180,7 +181,7 @@ def test_the_last_blocks_keep_what_torch_holds_when_they_train_alone(cut: str, f
     y = x
     for module in modules[frozen:]:
         y = module(y)
-    activations = activations_per_example(make, (3, 16, 16))
+    activations = count_blocks(make, (3, 16, 16)).activations
     assert kept_nbytes(y, modules) == 4 * 3 * activations[frozen:].sum()
 
 
@@ -214,4 +215,4 @@ def test_counts_are_found_again_in_the_cache(tmp_path: Path) -> None:
     first = cached_counts(DIGITS_CNN, lambda: build(DIGITS_CNN, 10, 1), digits, tmp_path)
     again = cached_counts(DIGITS_CNN, never, digits, tmp_path)
     assert [counts.tolist() for counts in again] == [counts.tolist() for counts in first]
-    assert [counts.shape for counts in again] == [(4, 4), (4,), (21, 2), (0,), (0, 4)]
+    assert [counts.shape for counts in again] == [(4, 4), (4,), (21, 2), (0,), (0, 4), (4,)]

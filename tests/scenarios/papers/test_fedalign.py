@@ -12,7 +12,7 @@ import pytest
 from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
 from edge.protocol.config import ModelConfig
-from edge.training.count_model import CountedModel, count_model
+from edge.training.counts import CountedModel, count_model
 from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
@@ -90,8 +90,8 @@ def resnet18() -> CountedModel:
 
 def test_a_model_is_counted_as_its_own_docstring_says(resnet18: CountedModel) -> None:
     # 512 channels of 4x4 are pooled; 100 classes; 9,600 of the parameters are BatchNorm's.
-    assert resnet18.costs.flops[:, 0].sum() == 2 * 555_468_800
-    assert resnet18.costs.pooled.tolist() == [0, 0, 0, 0, 512 * 16, 0]
+    assert resnet18.counts.flops[:, 0].sum() == 2 * 555_468_800
+    assert resnet18.counts.pooled.tolist() == [0, 0, 0, 0, 512 * 16, 0]
     assert resnet18.weights == 11_220_132 - 9_600
 
 
