@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
-from scenarios.papers.amounts import (
+from scenarios.papers.published import (
     EIGENVALUE,
     FORWARD_MACS,
     HESSIANS,
@@ -20,8 +20,9 @@ from scenarios.papers.amounts import (
     TRACE,
     TRAINING_MACS,
     VIRTUAL_SECONDS,
+    panels,
+    printed,
 )
-from scenarios.papers.published import panels, printed
 from scenarios.papers.spec import (
     PAPER,
     SCALES,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from scenarios.papers.moving_average import Smoothing
 from scenarios.papers.published import panels, printed
 from scenarios.papers.spec import (
     ACCURACY_AT,
@@ -22,6 +21,7 @@ from scenarios.papers.spec import (
     PaperPanel,
     PaperRow,
     PaperSetting,
+    Smoothing,
     TablePart,
     setting_of,
 )

@@ -14,9 +14,8 @@ from costmodel import units
 from scenarios.report import drawn_times, plot_style, readings, theme
 from scenarios.report.columns import BYTES, SECONDS, Column
 from scenarios.report.drawn_times import Interval
-from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import INK, MUTED, ShownRuns
-from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic
+from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic, RunGroup
 from scenarios.run import progress, visits
 
 BLAMED = {OWN_LINK: theme.DOWN, SERVER_LINK: theme.SHARED, COMPUTE: theme.COMPUTING, WAITING: theme.NOBODY}
@@ -75,7 +74,8 @@ def _bar(axes: Axes, place: float, height: float, colour: str, found: Mapping[st
     axes.barh(place, mean, height, color=colour)
     if half:
         axes.hlines(place, max(mean - half, 0.0), mean + half, color=INK, linewidth=1.6)
-    plot_style.note(axes, mean + half, place, column.text(found["mean"], found["half_width"]))
+    text, at = column.text(found["mean"], found["half_width"]), (mean + half, place)
+    axes.annotate(text, at, xytext=(6, 0), textcoords="offset points", va="center", color=INK)
 
 
 def _not_reached(group: RunGroup, reached: int) -> str:

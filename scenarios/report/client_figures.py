@@ -17,9 +17,8 @@ from costmodel.units import BYTES
 from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURACY
 from scenarios.report import plot_style
-from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.run_reader import RecordedRun
+from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.theme import EMPTY, PAPER
 from scenarios.run import client_values
 from scenarios.run.progress import with_interval

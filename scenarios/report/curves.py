@@ -17,10 +17,9 @@ from matplotlib.figure import Figure
 
 from costmodel.units import JOULES
 from scenarios.report import plot_style
-from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import Doubles, ShownRuns
 from scenarios.report.readings import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS, Amount
-from scenarios.report.run_reader import RecordedRun
+from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.run.progress import Trail, is_cut_step
 
 FEW_POINTS = 3

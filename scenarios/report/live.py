@@ -22,7 +22,7 @@ from costmodel.units import format_bytes, format_seconds
 from edge.protocol.plugins import display_name
 from scenarios.config.load import Loaded
 from scenarios.config.schema import StopSection
-from scenarios.report.narrow import fitting, widths
+from scenarios.report.columns import fitting, widths
 from scenarios.run.observer import RunObserver
 from scenarios.run.progress import percent
 

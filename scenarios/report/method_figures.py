@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coordinator.methods.registry import resolve
 from coordinator.methods.spec import MethodFigure, MethodMap
-from scenarios.report import plot_style, reflow
+from scenarios.report import plot_style
 from scenarios.report.plot_style import INK, ShownRuns
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.theme import EMPTY
@@ -69,7 +69,8 @@ def _draw_rounds(table: str, figure: MethodFigure, runs: Sequence[RecordedRun], 
         layers = [(f"{figure.symbol} = {value}", shades[value], clients[value]) for value in values]
         plot_style.stack(left, [round + 1 for round in counts], layers)
         _mark(left, table, figure, run)
-        left.set(title=reflow.wide_title(f"{run.label}: {figure.counted_title}", 2), xlabel="round", ylabel="clients")
+        title = plot_style.wide_title(f"{run.label}: {figure.counted_title}", 2)
+        left.set(title=title, xlabel="round", ylabel="clients")
         left.yaxis.set_major_locator(plot_style.whole())
         left.legend(loc="upper left", bbox_to_anchor=(1, 1), handlelength=1, borderaxespad=0)
         _average(right, table, figure, run)
@@ -101,7 +102,7 @@ def _average(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> 
         colour = AVERAGED_COLOURS[index % len(AVERAGED_COLOURS)]
         axes.plot([row[0] + 1 for row in means], [row[index + 1] for row in means], color=colour, label=label)
     axes.set(
-        title=reflow.wide_title(f"{run.label}: {figure.averaged_title}", 2),
+        title=plot_style.wide_title(f"{run.label}: {figure.averaged_title}", 2),
         xlabel="round",
         ylabel="mean over clients (no unit)",
     )
@@ -200,7 +201,7 @@ def _label(axes: Axes, figure: MethodMap, run: RecordedRun, period: tuple[int, i
     first, last = period[0] + 1, period[1] + 1
     rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
     title = run.label if figure.periods == 1 else f"{run.label}: {rounds}"
-    axes.set(title=reflow.wide_title(title, figure.periods), xlabel=figure.across_title)
+    axes.set(title=plot_style.wide_title(title, figure.periods), xlabel=figure.across_title)
     axes.grid(False)
     if len(columns) <= MOST_NAMED:
         names = [" ".join(map(str, column)) for column in columns]

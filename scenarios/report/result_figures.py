@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scenarios.report import plot_style, reflow
+from scenarios.report import plot_style
 from scenarios.report.columns import MISSING, PERCENT, Column, Quantity
 from scenarios.report.plot_style import INK, MUTED, ShownRuns
 from scenarios.report.theme import EMPTY, ON_DARK_CELL, ON_PALE_CELL
@@ -55,7 +55,7 @@ def dots(
         if panel.is_difference:
             axes.axvline(0, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
         unit = f" ({column.unit})" if column.unit else ""
-        axes.set(title=reflow.wide_title(panel.title, min(2, len(panels))), xlabel=f"{panel.label}{unit}")
+        axes.set(title=plot_style.wide_title(panel.title, min(2, len(panels))), xlabel=f"{panel.label}{unit}")
         if panel.quantity is PERCENT:  # an interval of few seeds may go beyond what a share can be
             low, high = axes.get_xlim()
             axes.set_xlim(max(0.0, low), min(100.0, high))
@@ -116,7 +116,7 @@ def _draw_map(axes: Axes, each: GridMap, columns: int) -> None:
             is_dark = has_mean and high > low and (means[y, x] - low) / (high - low) > DARK_CELL
             colour = ON_DARK_CELL if is_dark else ON_PALE_CELL if has_mean else MUTED
             axes.text(x, y, text.replace(" ± ", "\n± "), ha="center", va="center", color=colour, fontsize=10)
-    axes.set(title=reflow.wide_title(each.title, columns), xlabel=x_key, ylabel=y_key)
+    axes.set(title=plot_style.wide_title(each.title, columns), xlabel=x_key, ylabel=y_key)
     axes.set_xticks(range(len(xs)), xs)
     axes.set_yticks(range(len(ys)), ys)
     axes.tick_params(length=0)

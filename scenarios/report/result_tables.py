@@ -15,9 +15,8 @@ from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, readings
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
-from scenarios.report.groups import RunGroup
 from scenarios.report.readings import NOT_REACHED, Reading
-from scenarios.report.run_reader import RecordedRun
+from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
 from scenarios.run import client_values, time_basis, visits
 from scenarios.run.progress import percent, to_target, with_interval

@@ -6,6 +6,8 @@ A medium has one renderer: Markdown, LaTeX and CSV are here, the terminal is in 
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +16,6 @@ from functools import cached_property
 from typing import Any
 
 from scenarios.report.columns import MISSING, Column, Quantity
-from scenarios.report.csv_files import csv_text
 from scenarios.report.readings import Better, Reading
 
 LATEX = {
@@ -25,6 +26,11 @@ LATEX = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},  # which text fonts may lack
 }
+
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Characters that a terminal obeys; they are escaped."""
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""First characters of cells that a spreadsheet may run."""
 
 
 @dataclass(frozen=True)
@@ -256,3 +262,17 @@ def _four(number: Number) -> list[float | None]:
     value, half = number.value, number.half_width
     ends = [None, None] if value is None or half is None else [value - half, value + half]
     return [value, number.deviation, *ends]
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A table as CSV; None is an empty cell. Texts that a spreadsheet would take for a formula are marked as text."""
+
+    def safe(cell: Any) -> Any:
+        if not isinstance(cell, str):
+            return cell
+        text = CONTROL.sub(lambda found: ascii(found[0])[1:-1], cell)
+        return f"'{text}" if text.startswith(FORMULAS) else text
+
+    file = io.StringIO()
+    csv.writer(file).writerows(map(safe, row) for row in (head, *rows))
+    return file.getvalue()

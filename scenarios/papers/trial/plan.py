@@ -17,14 +17,14 @@ from scenarios.experiment.experiment import ExperimentRow
 from scenarios.experiment.grid import METHOD, Grid, axis_of, choices_of
 from scenarios.experiment.run_set import RunSet
 from scenarios.experiment.sweep import check_targets
-from scenarios.papers.trial import bandit, calibration, speed_map
+from scenarios.papers.trial import analyses, speed_map
 from scenarios.papers.trial.trial import KIND, NOTHING, PartAnalysis, Say, Trial, TrialRow
 from scenarios.papers.trial.variants import PARTS, TrialPart, reference_of, skew_name
 
 ANALYSES: Mapping[str, PartAnalysis] = {
-    "calibrated": calibration.ANALYSIS,
-    "skew": calibration.ANALYSIS,
-    "bandit": bandit.ANALYSIS,
+    "calibrated": analyses.CALIBRATION,
+    "skew": analyses.CALIBRATION,
+    "bandit": analyses.BANDIT,
     "map": speed_map.ANALYSIS,
 }
 """Part -> what it has beside the others."""

@@ -19,11 +19,9 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.row_factors import RowFactors, scaled
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.experiment.statistics import Trails
-from scenarios.papers.trial.tables import percent_of
-from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow
+from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow, percent_of
 from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_link_of
-from scenarios.report.csv_files import csv_text
-from scenarios.report.tables import Table, of_texts
+from scenarios.report.tables import Table, csv_text, of_texts
 from scenarios.run.progress import to_target, with_interval
 from scenarios.studies.replay import prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay

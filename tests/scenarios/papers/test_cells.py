@@ -15,11 +15,11 @@ from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import Grid, grid_of
 from scenarios.papers import cells, reproduce, tables
 from scenarios.papers.cells import measured, measured_row
-from scenarios.papers.moving_average import FIRST, Smoothing, smoothed
+from scenarios.papers.spec import FIRST, Smoothing, smoothed
 from scenarios.run.progress import ProgressPoint, Trail
 
 
-def planned(*words: str, scale: str = "tiny", ema: str | None = None) -> tables.Reproduction:
+def planned(*words: str, scale: str = "tiny", ema: str | None = None) -> reproduce.Reproduction:
     """Table 4: FedAvg and both orders of pathways."""
     return reproduce.plan("fedmlb:4", scale, grid_of("fedmlb:4", words), 1, ema=ema)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios.papers.moving_average import CORRECTED, FIRST, Smoothing, ema, smoothed
+from scenarios.papers.spec import CORRECTED, FIRST, Smoothing, ema, smoothed
 from scenarios.run.progress import ProgressPoint
 
 

@@ -14,9 +14,9 @@ from matplotlib.patches import StepPatch
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
-from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.round_figures import recorded_link
+from scenarios.report.run_reader import RunGroup
 from scenarios.run.environment import Environment
 
 # Of 40 s: down 4 Mbit/s, but for an outage from 10 s to 20 s; up 1 Mbit/s.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
-from scenarios.report import bands, method_style
-from scenarios.report.method_style import PALETTE
+from scenarios.report import bands, theme
+from scenarios.report.theme import PALETTE
 from scenarios.run import own_method
 
 
 def look(method: str, run: int = 0) -> tuple[str, str]:
-    style = method_style.line(method, run)
+    style = theme.method_line(method, run)
     return style["color"], str(style["linestyle"])
 
 
@@ -34,10 +34,6 @@ def test_a_study_draws_a_method_as_a_report_does() -> None:
     assert "var(--series-0" not in drawn
 
 
-def test_dashes_of_a_line_are_given_in_pixels() -> None:
-    assert (method_style.dash_array("-"), method_style.dash_array((0, (5, 2)), 2)) == ("none", "10 4")
-
-
 def test_nominal_costs_are_shown_only_beside_fedbr() -> None:
     assert own_method.shows_nominal(["fedavg", "fedbr"])
     assert own_method.shows_nominal(["fedbr+fedprox"])
@@ -46,8 +42,8 @@ def test_nominal_costs_are_shown_only_beside_fedbr() -> None:
 
 def test_rows_of_one_method_have_its_colour_and_dashes_of_their_own() -> None:
     rows = [(f"{number} fedbr lr={number}", "fedbr") for number in range(9)] + [("fedavg", "fedavg")]
-    found = method_style.styles(rows)
+    found = theme.line_styles(rows)
     assert [found[label]["color"] for label, _ in rows] == [PALETTE[2]] * 9 + [PALETTE[0]]
     assert len({(str(style["linestyle"]), style.get("marker")) for style in found.values()}) == 9
-    assert found[rows[1][0]] == method_style.line("fedbr", 1)
-    assert found["fedavg"] == method_style.line("fedavg")
+    assert found[rows[1][0]] == theme.method_line("fedbr", 1)
+    assert found["fedavg"] == theme.method_line("fedavg")

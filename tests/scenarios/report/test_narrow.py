@@ -13,8 +13,8 @@ from coordinator.rounds.run import RoundFinished
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
 from scenarios.report import terminal
+from scenarios.report.columns import column_groups, fitting, widths
 from scenarios.report.live import LiveTable
-from scenarios.report.narrow import column_groups, fitting, widths
 from scenarios.report.tables import of_texts
 
 

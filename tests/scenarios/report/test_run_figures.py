@@ -9,11 +9,10 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from scenarios.report import curves, result_tables, round_figures
-from scenarios.report.groups import grouped
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.readings import BYTES
 from scenarios.report.round_figures import TimelineRow
-from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.report.run_reader import RecordedRun, grouped, open_runs
 from scenarios.run import visits
 from tests.ledgers import made_run, visit_row
 

@@ -13,11 +13,10 @@ import pytest
 
 from scenarios.report import bands, readings, tables, terminal
 from scenarios.report.columns import BYTES, PERCENT, POINTS, SECONDS
-from scenarios.report.csv_files import csv_text
 from scenarios.report.html import ExperimentAnswer, write_experiment
 from scenarios.report.result_tables import costs, results
 from scenarios.report.run_reader import open_runs
-from scenarios.report.tables import Number, Table, TableColumn
+from scenarios.report.tables import Number, Table, TableColumn, csv_text
 from tests.ledgers import made_run
 
 COSTS = Table(
@@ -182,7 +181,7 @@ def test_text_that_a_spreadsheet_would_run_is_marked_as_text(text: str) -> None:
 
 
 def test_a_band_of_a_method_with_such_a_name_is_written_so_too() -> None:
-    band = bands.Band("=x", "bytes", np.array([0.0, 1.0]), np.array([np.nan, 0.5]), np.array([np.nan, 0.0]))
+    band = bands.Band("=x", "fedavg", "bytes", np.array([0.0, 1.0]), np.array([np.nan, 0.5]), np.array([np.nan, 0.0]))
     assert bands.csv([band]).splitlines() == [
         "method,kind,amount,mean,deviation",
         "'=x,bytes,0.0,,",
