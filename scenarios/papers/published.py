@@ -125,27 +125,19 @@ class Printed:
 def printed(paper: str, table: str) -> list[Printed]:
     """The values of one table, in the order of the file."""
     with (FILES / f"{paper}.csv").open(encoding="utf-8", newline="") as file:
-        return [_value(row) for row in csv.DictReader(file) if row["table"] == table]
-
-
-def _value(row: dict[str, str]) -> Printed:
-    unit = _unit(row["metric"])
-    return Printed(
-        row["dataset"],
-        row["setting"],
-        row["row"],
-        row["metric"],
-        float(Decimal(row["value"].removesuffix("+")) / unit),
-        row["value"].endswith("+"),
-        float(Decimal(row["deviation"]) / unit) if row["deviation"] else None,
-    )
-
-
-def _unit(metric: str) -> Decimal:
-    """What values of the file are divided by; in decimal, so that 32.03 % is 0.3203."""
-    if metric in PRINTED_AMOUNTS:
-        return 1 / Decimal(PRINTED_AMOUNTS[metric][1])
-    return Decimal(1 if metric.startswith("rounds@") else 100)
+        rows = [row for row in csv.DictReader(file) if row["table"] == table]
+    found = []
+    for row in rows:
+        metric, deviation = row["metric"], row["deviation"]
+        # What values of the file are divided by; in decimal, so that 32.03 % is 0.3203.
+        unit = Decimal(1 if metric.startswith("rounds@") else 100)
+        if metric in PRINTED_AMOUNTS:
+            unit = 1 / Decimal(PRINTED_AMOUNTS[metric][1])
+        value = float(Decimal(row["value"].removesuffix("+")) / unit)
+        own = float(Decimal(deviation) / unit) if deviation else None
+        is_bound = row["value"].endswith("+")
+        found.append(Printed(row["dataset"], row["setting"], row["row"], metric, value, is_bound, own))
+    return found
 
 
 def panels(values: list[Printed], rounds: float = 0.0) -> Iterator[PaperPanel]:

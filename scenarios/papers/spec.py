@@ -153,16 +153,13 @@ class PaperSetting:
 
     def limit(self, panel: PaperPanel) -> float:
         """The panel's budget or target here."""
-        limit = self._limit_of(panel)
-        return panel.limit if limit is None else limit.amount
+        own = self.limits.get(panel.name, self.limits.get(panel.measure))
+        return panel.limit if own is None else own.amount
 
     def why(self, panel: PaperPanel) -> str:
         """The reason for the panel's limit; empty if it is the paper's."""
-        limit = self._limit_of(panel)
-        return "" if limit is None else limit.why
-
-    def _limit_of(self, panel: PaperPanel) -> PaperLimit | None:
-        return self.limits.get(panel.name, self.limits.get(panel.measure))
+        own = self.limits.get(panel.name, self.limits.get(panel.measure))
+        return "" if own is None else own.why
 
 
 def setting_of(scenario: str, parts: Sequence[TablePart], limits: Mapping[str, PaperLimit]) -> PaperSetting:

@@ -388,8 +388,8 @@ def _run_tables(runs: Sequence[RecordedRun], path: Path) -> dict[Path, list[dict
         for row, point in zip(run.rounds, run.trail, strict=True):
             totals = {"bytes_so_far": point.nbytes, "nominal_bytes_so_far": point.nominal_nbytes}
             found[path].append(head | row._asdict() | totals | {"group": run.group})
-        others = {} if _is_special(path) else {"evaluations": run.evaluations, "logged": run.logged}
-        for table, values in others.items():
+        others: dict[str, Sequence[Any]] = {"evaluations": run.evaluations, "logged": run.logged}
+        for table, values in others.items() if not _is_special(path) else ():
             beside = path.with_name(f"{path.stem}-{table}{path.suffix}")
             for value in values:
                 found.setdefault(beside, []).append(head | value._asdict())

@@ -143,18 +143,12 @@ class LiveTable(RunObserver):
         run.may_end_sooner = (stop, budget) != (StopSection(), RunLimits())
         run.column = loaded.method.objective.records.progress
         run.values = [] if run.column is None else run.column.values(loaded.blocks)
-        self._line(f"{loaded.name}: {run.name}, run folder {folder}{self._rest()}")
-
-    def _rest(self) -> str:
-        """``; run 3 of 18, the rest takes about 5 min``, at the pace of the runs that have ended, where there are
-        several."""
-        if len(self._runs) == 1:
-            return ""
         begun = sum(run.started is not None for run in self._runs)
         ended = [run.wall_seconds() for run in self._runs if run.ended is not None]
         seconds = sum(ended) / max(1, len(ended)) * (len(self._runs) - len(ended))
         pace = f", the rest takes about {format_seconds(round(seconds))} at this pace" if ended else ""
-        return f"; run {begun} of {len(self._runs)}{pace}"
+        rest = f"; run {begun} of {len(self._runs)}{pace}" if len(self._runs) > 1 else ""
+        self._line(f"{loaded.name}: {run.name}, run folder {folder}{rest}")
 
     def on_round(self, progress: RoundFinished) -> None:
         """Take note of a round that has been committed."""

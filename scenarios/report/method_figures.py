@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from coordinator.methods.registry import resolve
 from coordinator.methods.spec import MethodFigure, MethodMap
 from scenarios.report import plot_style
-from scenarios.report.plot_style import INK, ShownRuns
+from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun
-from scenarios.report.theme import EMPTY
+from scenarios.report.theme import EMPTY, INK
 
 AVERAGED_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
@@ -31,21 +31,17 @@ def figures_of(runs: Sequence[RecordedRun]) -> dict[str, MethodFigure | MethodMa
     """
     figures: dict[str, MethodFigure | MethodMap] = {}
     for run in runs:
-        table, figure = _figure_of(run)
+        if (own := run.own_method) is not None:
+            table, figure = own.table, own.figure or own.map
+        else:
+            try:
+                records = resolve(run.method).objective.records
+            except ValueError:
+                continue
+            table, figure = None if records.table is None else records.table.name, records.figure
         if table is not None and figure is not None:
             figures.setdefault(table, figure)
     return figures
-
-
-def _figure_of(run: RecordedRun) -> tuple[str | None, MethodFigure | MethodMap | None]:
-    """(table, the figure of it) of a run's method."""
-    if (own := run.own_method) is not None:
-        return own.table, own.figure or own.map
-    try:
-        spec = resolve(run.method).objective
-    except ValueError:
-        return None, None
-    return None if spec.records.table is None else spec.records.table.name, spec.records.figure
 
 
 def draw(table: str, figure: MethodFigure | MethodMap, shown: ShownRuns) -> Figure | None:
@@ -68,12 +64,24 @@ def _draw_rounds(table: str, figure: MethodFigure, runs: Sequence[RecordedRun], 
         clients = {value: np.array([of.get(value, 0.0) for of in counts.values()]) for value in values}
         layers = [(f"{figure.symbol} = {value}", shades[value], clients[value]) for value in values]
         plot_style.stack(left, [round + 1 for round in counts], layers)
-        _mark(left, table, figure, run)
+        if figure.marked is not None:  # a triangle above the rounds in which it is not 0 for some client
+            column, label = figure.marked
+            marked = run.query(f'SELECT DISTINCT round FROM {table} WHERE "{column}" ORDER BY 1')
+            at = [row[0] + 1 for row in marked], [0.976] * len(marked)
+            left.plot(*at, "v", color=INK, ms=5, label=label, transform=left.get_xaxis_transform())
         title = plot_style.wide_title(f"{run.label}: {figure.counted_title}", 2)
         left.set(title=title, xlabel="round", ylabel="clients")
         left.yaxis.set_major_locator(plot_style.whole())
         left.legend(loc="upper left", bbox_to_anchor=(1, 1), handlelength=1, borderaxespad=0)
-        _average(right, table, figure, run)
+        averages = ", ".join(f'AVG("{column}")' for column in figure.averaged)
+        means = run.query(f"SELECT round, {averages} FROM {table} GROUP BY round ORDER BY round")
+        for index, label in enumerate(figure.averaged.values()):
+            colour = AVERAGED_COLOURS[index % len(AVERAGED_COLOURS)]
+            right.plot([row[0] + 1 for row in means], [row[index + 1] for row in means], color=colour, label=label)
+        title = plot_style.wide_title(f"{run.label}: {figure.averaged_title}", 2)
+        right.set(title=title, xlabel="round", ylabel="mean over clients (no unit)")
+        right.xaxis.set_major_locator(plot_style.whole())
+        right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     return drawn
 
 
@@ -84,30 +92,6 @@ def _counts(table: str, figure: MethodFigure, run: RecordedRun) -> Mapping[int, 
     for round, value, clients in run.query(query):
         counts[round][value] = float(clients)
     return counts
-
-
-def _mark(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> None:
-    """A triangle above the rounds in which the marked column is not 0 for some client."""
-    if figure.marked is not None:
-        column, label = figure.marked
-        marked = [row[0] for row in run.query(f'SELECT DISTINCT round FROM {table} WHERE "{column}" ORDER BY 1')]
-        rounds, above = [round + 1 for round in marked], [0.976] * len(marked)
-        axes.plot(rounds, above, "v", color=INK, ms=5, label=label, transform=axes.get_xaxis_transform())
-
-
-def _average(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> None:
-    columns = ", ".join(f'AVG("{column}")' for column in figure.averaged)
-    means = run.query(f"SELECT round, {columns} FROM {table} GROUP BY round ORDER BY round")
-    for index, label in enumerate(figure.averaged.values()):
-        colour = AVERAGED_COLOURS[index % len(AVERAGED_COLOURS)]
-        axes.plot([row[0] + 1 for row in means], [row[index + 1] for row in means], color=colour, label=label)
-    axes.set(
-        title=plot_style.wide_title(f"{run.label}: {figure.averaged_title}", 2),
-        xlabel="round",
-        ylabel="mean over clients (no unit)",
-    )
-    axes.xaxis.set_major_locator(plot_style.whole())
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
 
 
 # --- maps -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -162,8 +162,14 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
     cut = {group for group, run in zip(groups, runs, strict=True) if run.rounds and is_cut_step(run.rounds[-1])}
     for run, group in zip(runs, groups, strict=True):
         run.group = f"{group}{CUT}" if group in cut else group
-    for run, label in zip(runs, _run_labels(runs), strict=True):
-        run.label = label
+    # The group's label, with the seed where the group has several runs, and the run id where that is ambiguous.
+    keys = [(run.group, run.scenario.get("seed")) for run in runs]
+    several, repeats = Counter(run.group for run in runs), Counter(keys)
+    ids = Counter((key, run.folder.name) for key, run in zip(keys, runs, strict=True))
+    for key, run in zip(keys, runs, strict=True):
+        run.label = run.group if several[run.group] == 1 else f"{run.group}, seed {key[1]}"
+        if repeats[key] > 1:
+            run.label += f", {run.folder.name if ids[key, run.folder.name] == 1 else run.folder}"
     return runs
 
 
@@ -175,17 +181,6 @@ def _groups(runs: Sequence[RecordedRun]) -> list[str]:
     distinct = [identity for index, identity in enumerate(identities) if identity not in identities[:index]]
     names = labels.labels(distinct)
     return [names[distinct.index(identity)] for identity in identities]
-
-
-def _run_labels(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """The group's label, with the seed where the group has several runs, and the run id where that is ambiguous."""
-    groups, seeds = [run.group for run in runs], [run.scenario.get("seed") for run in runs]
-    several, repeats = Counter(groups), Counter(zip(groups, seeds, strict=True))
-    ids = Counter((run.group, seed, run.folder.name) for run, seed in zip(runs, seeds, strict=True))
-    for run, seed in zip(runs, seeds, strict=True):
-        label = run.group if several[run.group] == 1 else f"{run.group}, seed {seed}"
-        place = run.folder.name if ids[run.group, seed, run.folder.name] == 1 else str(run.folder)
-        yield label if repeats[run.group, seed] == 1 else f"{label}, {place}"
 
 
 # --- groups over seeds -----------------------------------------------------------------------------------------------
@@ -215,7 +210,17 @@ def grouped(runs: Sequence[RecordedRun]) -> list[RunGroup]:
     members: dict[str, list[RecordedRun]] = {}
     for run in runs:
         members.setdefault(run.group, []).append(run)
-    return [group for label, own in members.items() for group in _by_seed(label, own)]
+    groups: list[RunGroup] = []
+    for label, own in members.items():
+        by_seed: dict[int, RecordedRun] = {}
+        for run in own:
+            by_seed.setdefault(int(run.scenario.get("seed") or 0), run)
+        if len(by_seed) == 1:
+            groups += [RunGroup(run.label, [run]) for run in own]
+        else:
+            chosen = [by_seed[seed] for seed in sorted(by_seed)]
+            groups.append(RunGroup(label, chosen, [run for run in own if run not in chosen]))
+    return groups
 
 
 def of_rows(rows: Mapping[str, Sequence[Path]]) -> list[RunGroup]:
@@ -231,16 +236,6 @@ def of_rows(rows: Mapping[str, Sequence[Path]]) -> list[RunGroup]:
             run.group, run.label = name, name if len(own) == 1 else f"{name}, seed {run.scenario.get('seed')}"
         groups += [RunGroup(name, own)] if own else []
     return groups
-
-
-def _by_seed(label: str, runs: Sequence[RecordedRun]) -> list[RunGroup]:
-    by_seed: dict[int, RecordedRun] = {}
-    for run in runs:
-        by_seed.setdefault(int(run.scenario.get("seed") or 0), run)
-    if len(by_seed) == 1:
-        return [RunGroup(run.label, [run]) for run in runs]
-    chosen = [by_seed[seed] for seed in sorted(by_seed)]
-    return [RunGroup(label, chosen, [run for run in runs if run not in chosen])]
 
 
 def has_seeds(groups: Sequence[RunGroup]) -> bool:

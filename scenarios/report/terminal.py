@@ -176,9 +176,12 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("accuracy, final", _cells(runs, "accuracy", PERCENT)),
         ("accuracy, best", _cells(runs, "best_accuracy", PERCENT)),
         ("rounds", _cells(runs, "rounds", COUNT)),
-        *client_rows(runs),
-        *best_round_rows(runs),
     ]
+    evaluations = [run.get("evaluation") or {} for run in runs]
+    for name, key in (("clients, mean", "clients_accuracy"), ("clients, worst decile", "worst_decile")):
+        if any(key in values for values in evaluations):
+            rows.append((name, cells(PERCENT, [values.get(key) for values in evaluations], missing="-")))
+    rows += best_round_rows(runs)
     if target is not None:
         rows += [
             (f"virtual time to {100 * target:g} %", _times(runs, drawn, "time_to_target_s", NOT_REACHED)),
@@ -197,6 +200,11 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
             common = comparison[key]
             accuracies = [common["accuracy"][run["method"]] for run in runs]
             rows.append((f"accuracy at {show(common[amount])}", cells(PERCENT, accuracies, missing="-")))
+    energy = []  # parts of it, the largest first; older summaries lack them
+    for run in runs:
+        joules = sorted((run.get("joules_by_part") or {}).items(), key=lambda part: -float(part[1]))
+        shares = ", ".join(f"{name} {100 * amount / run['joules']:.0f} %" for name, amount in joules if amount)
+        energy.append(shares or UNKNOWN)
     return [
         *rows,
         ("virtual time", _times(runs, drawn, "virtual_seconds", "-")),
@@ -205,7 +213,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("FLOPs, real", _cells(runs, "flops", FLOPS)),
         *([("FLOPs, nominal", _cells(runs, "nominal_flops", FLOPS))] if has_nominal else []),
         ("energy", _cells(runs, "joules", JOULES)),
-        ("energy went into", _listed(map(energy_shares, runs))),
+        ("energy went into", _listed(energy)),
         ("waste", _listed(waste(runs))),
         ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),
         (
@@ -215,14 +223,6 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("wall time", _cells(runs, "wall_seconds", SECONDS)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
-
-
-def client_rows(runs: Sequence[Summary]) -> Iterator[Row]:
-    """The accuracies of clients at the last evaluation, for runs that evaluate their clients."""
-    found = [run.get("evaluation") or {} for run in runs]
-    for name, key in (("clients, mean", "clients_accuracy"), ("clients, worst decile", "worst_decile")):
-        if any(key in values for values in found):
-            yield name, cells(PERCENT, [values.get(key) for values in found], missing="-")
 
 
 def best_round_rows(runs: Sequence[Summary]) -> Iterator[Row]:
@@ -285,12 +285,6 @@ def waste(runs: Sequence[Summary]) -> Iterator[str]:
         spent = run["bytes_down"] + run["bytes_up"]
         share = f", {percent(run['wasted_bytes'] / spent)}" if run["wasted_bytes"] else ""
         yield column.text(run["wasted_bytes"]) + share
-
-
-def energy_shares(run: Summary) -> str:
-    """``compute 61 %, idle 30 %, send 9 %``: parts of the energy, the largest first; older summaries lack them."""
-    joules = sorted((run.get("joules_by_part") or {}).items(), key=lambda part: -float(part[1]))
-    return ", ".join(f"{name} {100 * amount / run['joules']:.0f} %" for name, amount in joules if amount) or UNKNOWN
 
 
 def _cells(runs: Sequence[Summary], key: str, quantity: Quantity, missing: str = "-") -> list[str]:

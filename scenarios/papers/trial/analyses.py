@@ -162,20 +162,19 @@ BANDIT = PartAnalysis(read_bandit, bandit_tables, bandit_figures)
 def read_calibration(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """``calibration``: for each calibrated variant its accuracy minus its twin's; none where no twin is there."""
     folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
-    found = [_paired(row, folders) for row in result["variants"] if CALIBRATED in row["variant"]]
-    return {"calibration": [row for row in found if row["difference"] is not None]}
-
-
-def _paired(row: Mapping[str, Any], folders: Mapping[str, Path]) -> dict[str, Any]:
-    own: dict[int, Trail] = {}
-    twins: dict[int, Trail] = {}
-    for seed in row["seeds"]:
-        folder = folders[f"{row['name']}-seed{seed}"]
-        twin = folder.parent / folder.name.replace(CALIBRATED, "", 1)
-        if is_twin(folder, twin):
-            own[seed], twins[seed] = RunFolder(folder).trail, RunFolder(twin).trail
-    keys = ("name", "skew", "variant", "accuracy")
-    return {**{key: row[key] for key in keys}, "difference": difference(own, twins)}
+    found = []
+    for row in result["variants"]:
+        own: dict[int, Trail] = {}
+        twins: dict[int, Trail] = {}
+        for seed in row["seeds"] if CALIBRATED in row["variant"] else ():
+            folder = folders[f"{row['name']}-seed{seed}"]
+            twin = folder.parent / folder.name.replace(CALIBRATED, "", 1)
+            if is_twin(folder, twin):
+                own[seed], twins[seed] = RunFolder(folder).trail, RunFolder(twin).trail
+        if (paired_with := difference(own, twins)) is not None:
+            keys = ("name", "skew", "variant", "accuracy")
+            found.append({**{key: row[key] for key in keys}, "difference": paired_with})
+    return {"calibration": found}
 
 
 def is_twin(calibrated: Path, plain: Path) -> bool:

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from scenarios.papers.trial.trial import by_skew
 from scenarios.report import plot_style, theme
 from scenarios.report.columns import PERCENT, POINTS
 from scenarios.report.html_figures import inline
-from scenarios.report.plot_style import MUTED, ShownRuns
+from scenarios.report.plot_style import ShownRuns
 from scenarios.report.result_figures import DotPanel, dots
-from scenarios.report.theme import ON_DARK_CELL, ON_PALE_CELL, PALETTE
+from scenarios.report.theme import MUTED, ON_DARK_CELL, ON_PALE_CELL, PALETTE
 
 Row = Mapping[str, Any]
 LEAST_RANGE = 0.5
@@ -52,23 +51,20 @@ def regret(found: Row, name: str) -> str:
         figure, panels = ShownRuns([]).panels(2, 2, 330)
         titles = (("reward", "Regret of Eq. 5's reward, summed", 1), ("accuracy", "Accuracy behind", 100))
         for axes, (key, title, scale) in zip(panels, titles, strict=True):
-            _band(axes, found[key], scale)
+            own = found[key]
+            rounds, mean = [round + 1 for round in own["rounds"]], scale * np.array(own["mean"], float)
+            for values in scale * np.array(own["values"], float).reshape(len(rounds), -1).T:
+                axes.plot(rounds, values, color=PALETTE[0], linewidth=0.8, alpha=0.4)
+            if None not in own["half_width"]:
+                half = scale * np.array(own["half_width"], float)
+                axes.fill_between(rounds, mean - half, mean + half, color=PALETTE[0], alpha=0.15, linewidth=0)
+            axes.plot(rounds, mean, color=PALETTE[0])
             axes.axhline(0, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
             axes.set(title=title, xlabel="round", ylabel="percentage points" if scale == 100 else "reward")
             axes.xaxis.set_major_locator(plot_style.whole())
         return figure
 
     return inline(name, draw)
-
-
-def _band(axes: Axes, found: Row, scale: float) -> None:
-    rounds, mean = [round + 1 for round in found["rounds"]], scale * np.array(found["mean"], float)
-    for values in scale * np.array(found["values"], float).reshape(len(rounds), -1).T:
-        axes.plot(rounds, values, color=PALETTE[0], linewidth=0.8, alpha=0.4)
-    if None not in found["half_width"]:
-        half = scale * np.array(found["half_width"], float)
-        axes.fill_between(rounds, mean - half, mean + half, color=PALETTE[0], alpha=0.15, linewidth=0)
-    axes.plot(rounds, mean, color=PALETTE[0])
 
 
 # --- maps: blue where FedBR is faster, with a line at 1 ------------------------------------------------------------
@@ -83,7 +79,12 @@ def ratios(maps: Sequence[Mapping[str, Any]], name: str) -> str:
     def draw() -> Figure:
         figure, panels = ShownRuns([]).panels(len(maps), 2, 430)
         for axes, found, values in zip(panels, maps, logs, strict=True):
-            mesh = _heat(axes, values, most)
+            rows, columns = (np.arange(count + 1) - 0.5 for count in values.shape)
+            mesh = axes.pcolormesh(columns, rows, np.ma.masked_invalid(values), cmap="RdBu_r", vmin=-most, vmax=most)
+            finite = values[np.isfinite(values)]
+            if finite.min(initial=0.0) < 0 < finite.max(initial=0.0) and min(values.shape) > 1:
+                axes.contour(np.ma.masked_invalid(values), levels=[0.0], colors=ON_PALE_CELL, linewidths=2)
+            axes.grid(False)
             _labels(axes, found, values, most)
             axes.set(xlabel=found["x"]["name"], ylabel=found["y"]["name"])
             axes.set_title(found["title"])
@@ -95,16 +96,6 @@ def ratios(maps: Sequence[Mapping[str, Any]], name: str) -> str:
         return figure
 
     return inline(name, draw)
-
-
-def _heat(axes: Axes, values: np.ndarray[Any, np.dtype[np.float64]], most: float) -> QuadMesh:
-    rows, columns = (np.arange(count + 1) - 0.5 for count in values.shape)
-    mesh = axes.pcolormesh(columns, rows, np.ma.masked_invalid(values), cmap="RdBu_r", vmin=-most, vmax=most)
-    known = values[np.isfinite(values)]
-    if known.min(initial=0.0) < 0 < known.max(initial=0.0) and min(values.shape) > 1:
-        axes.contour(np.ma.masked_invalid(values), levels=[0.0], colors=ON_PALE_CELL, linewidths=2)
-    axes.grid(False)
-    return mesh
 
 
 def _labels(axes: Axes, found: Mapping[str, Any], values: np.ndarray[Any, np.dtype[np.float64]], most: float) -> None:

@@ -10,9 +10,11 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
-from scenarios.report import html_figures, plot_style, theme
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
+from scenarios.report import bands, html_figures, plot_style, theme
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.theme import PALETTE
+from scenarios.run import own_method
 
 
 def two_panels() -> Figure:
@@ -22,7 +24,7 @@ def two_panels() -> Figure:
         for label, colour, seconds in (("fedavg", PALETTE[0], [0.5, 2.0]), ("a < b", PALETTE[7], [1.0, 4.0])):
             left.plot([1, 2], [20.0, float("nan")], label=label, color=colour)
             right.plot(seconds, [20.0, 40.0], label=label, color=colour)
-        left.axhline(90, color=plot_style.MUTED, label="target")
+        left.axhline(90, color=theme.MUTED, label="target")
         left.set(title="Against rounds", xlabel="rounds", ylabel="accuracy (%)")
         right.set(title="Against time", xlabel="time (s)", xlim=(0, 5))
         plot_style.legend(figure, left)
@@ -145,3 +147,47 @@ def test_rows_are_as_high_as_their_labels_and_titles_as_wide_as_their_panels() -
     heights = [each.get_size_inches()[1] * plot_style.PIXELS_PER_INCH for each in (one, figure)]
     assert heights == pytest.approx([90 + 34, 90 + 2 * 4 * plot_style.TICK_LINE_PIXELS])
     assert [plot_style.wide_title(LONG, columns).count("\n") for columns in (1, 2, 3)] == [0, 0, 1]
+
+
+# --- colours and dashes of methods ------------------------------------------------------------------------------------
+
+
+def look(method: str, run: int = 0) -> tuple[str, str]:
+    style = theme.method_line(method, run)
+    return style["color"], str(style["linestyle"])
+
+
+def test_all_shipped_methods_look_different_also_in_a_second_run() -> None:
+    shipped = [*OBJECTIVES, *CORRECTIONS]
+    assert len(shipped) >= 16
+    assert len({look(method, run) for method in shipped for run in (0, 1)}) == 2 * len(shipped)
+
+
+def test_a_method_has_the_look_of_its_name_whatever_is_beside_it() -> None:
+    assert [look(name) for name in ("fedavg", "fedmlb", "fedbr")] == [(colour, "-") for colour in PALETTE[:3]]
+    assert look("fedavg+scaffold") == look("scaffold")
+    assert look("fedmlb+scaffold")[0] == look("fedmlb")[0]
+    joined = {look("fedmlb"), *(look(f"fedmlb+{name}") for name in CORRECTIONS)}
+    assert len(joined) == 1 + len(CORRECTIONS)
+    assert look("mine:SPEC") == look("mine:SPEC")
+
+
+def test_a_study_draws_a_method_as_a_report_does() -> None:
+    drawn = bands.draw([bands.band("fedbr", "rounds", [()])], {})
+    assert "var(--series-2,#009e73)" in drawn
+    assert "var(--series-0" not in drawn
+
+
+def test_nominal_costs_are_shown_only_beside_fedbr() -> None:
+    assert own_method.shows_nominal(["fedavg", "fedbr"])
+    assert own_method.shows_nominal(["fedbr+fedprox"])
+    assert not own_method.shows_nominal(["fedavg", "scaffold", "fedmlb", "no_such:SPEC"])
+
+
+def test_rows_of_one_method_have_its_colour_and_dashes_of_their_own() -> None:
+    rows = [(f"{number} fedbr lr={number}", "fedbr") for number in range(9)] + [("fedavg", "fedavg")]
+    found = theme.line_styles(rows)
+    assert [found[label]["color"] for label, _ in rows] == [PALETTE[2]] * 9 + [PALETTE[0]]
+    assert len({(str(style["linestyle"]), style.get("marker")) for style in found.values()}) == 9
+    assert found[rows[1][0]] == theme.method_line("fedbr", 1)
+    assert found["fedavg"] == theme.method_line("fedavg")
