@@ -227,13 +227,6 @@ def _is_cut(progress: RoundFinished) -> bool:
     return bool(progress.row.cut_by) or progress.row.round == progress.rounds
 
 
-def _number(progress: RoundFinished) -> str:
-    """The number of the round, from 1; ``end`` for an evaluation after the last round."""
-    if not _is_cut(progress):
-        return str(progress.rounds)
-    return f"{progress.row.round + 1} cut" if progress.row.busy_s else "end"
-
-
 def _overview(runs: Sequence[_RunProgress], current: int, width: int) -> Table:
     first = max(0, min(current - SHOWN_RUNS // 2, len(runs) - SHOWN_RUNS))
     last = min(len(runs), first + SHOWN_RUNS)
@@ -294,8 +287,11 @@ def _rounds(run: _RunProgress, width: int) -> Table:
 
 def _cells(run: _RunProgress, progress: RoundFinished, wall_seconds: float) -> list[str]:
     row = progress.row
+    number = str(progress.rounds)
+    if _is_cut(progress):
+        number = f"{row.round + 1} cut" if row.busy_s else "end"  # an evaluation after the last round is no round
     cells = [
-        _number(progress),
+        number,
         "-" if row.accuracy is None else percent(row.accuracy),
         format_seconds(row.end_s),
         format_bytes(progress.bytes_down),

@@ -9,7 +9,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -114,6 +113,14 @@ def draw_maps(table: str, figure: MethodMap, runs: Sequence[RecordedRun], shown:
         return None
     clients = sorted({client for _, cells in found for of in cells.values() for client, _ in of})
     values = np.array([value for _, cells in found for of in cells.values() for value in of.values()])
+    kinds = list(range(int(values.max()) + 1)) if figure.is_kind else []
+    if figure.is_kind:
+        shades = ListedColormap(matplotlib.colormaps["tab20"].colors[: len(kinds)])  # type: ignore[attr-defined]
+        edges = [*(kind - 0.5 for kind in kinds), kinds[-1] + 0.5]
+        style: dict[str, Any] = {"cmap": shades.with_extremes(bad=EMPTY), "norm": BoundaryNorm(edges, len(kinds))}
+    else:
+        style = {"vmin": min(0.0, float(values.min())), "vmax": float(values.max()) or 1.0}
+        style["cmap"] = matplotlib.colormaps["YlGnBu"].with_extremes(bad=EMPTY)
     height = PANEL_PIXELS + CLIENT_PIXELS * len(clients)
     drawn, panels = shown.panels(figure.periods * len(found), figure.periods, height, sharey=True)
     for number, (run, cells) in enumerate(found):
@@ -121,8 +128,17 @@ def draw_maps(table: str, figure: MethodMap, runs: Sequence[RecordedRun], shown:
         own = panels[number * figure.periods : (number + 1) * figure.periods]
         own[0].set_ylabel("client")
         for axes, (period, of) in zip(own, cells.items(), strict=False):
-            axes.imshow(_grid(of, clients, columns), aspect="auto", interpolation="none", **_colours(figure, values))
-            _label(axes, figure, run, period, columns)
+            axes.imshow(_grid(of, clients, columns), aspect="auto", interpolation="none", **style)
+            first, last = period[0] + 1, period[1] + 1
+            rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+            title = run.label if figure.periods == 1 else f"{run.label}: {rounds}"
+            axes.set(title=plot_style.wide_title(title, figure.periods), xlabel=figure.across_title)
+            axes.grid(False)
+            if len(columns) <= MOST_NAMED:
+                names = [" ".join(map(str, column)) for column in columns]
+                axes.set_xticks(range(len(columns)), names, rotation=90 if max(map(len, names)) > 3 else 0)
+            else:
+                axes.xaxis.set_major_locator(plot_style.whole())
         for spare in own[len(cells) :]:  # of a run with fewer rounds than periods
             spare.remove()
     if len(clients) <= MOST_NAMED:
@@ -132,7 +148,7 @@ def draw_maps(table: str, figure: MethodMap, runs: Sequence[RecordedRun], shown:
     maps = [axes for axes in panels if axes.get_images()]
     bar = maps[0].figure.colorbar(maps[0].get_images()[0], ax=maps, label=figure.value_title, fraction=0.03, pad=0.01)
     if figure.is_kind:
-        bar.set_ticks(_kinds(values), labels=list(map(str, _kinds(values))))
+        bar.set_ticks(kinds, labels=list(map(str, kinds)))
     return drawn
 
 
@@ -163,32 +179,3 @@ def _grid(cells: dict[tuple[int, Column], float], clients: Sequence[int], column
         if client in rows:
             grid[rows[client], places[column]] = value
     return grid
-
-
-def _colours(figure: MethodMap, values: Doubles) -> dict[str, Any]:
-    if not figure.is_kind:
-        shades = matplotlib.colormaps["YlGnBu"].with_extremes(bad=EMPTY)
-        return {"cmap": shades, "vmin": min(0.0, float(values.min())), "vmax": float(values.max()) or 1.0}
-    kinds = _kinds(values)
-    named = ListedColormap(matplotlib.colormaps["tab20"].colors[: len(kinds)])  # type: ignore[attr-defined]
-    return {
-        "cmap": named.with_extremes(bad=EMPTY),
-        "norm": BoundaryNorm([*(kind - 0.5 for kind in kinds), kinds[-1] + 0.5], len(kinds)),
-    }
-
-
-def _kinds(values: Doubles) -> list[int]:
-    return list(range(int(values.max()) + 1))
-
-
-def _label(axes: Axes, figure: MethodMap, run: RecordedRun, period: tuple[int, int], columns: Sequence[Column]) -> None:
-    first, last = period[0] + 1, period[1] + 1
-    rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-    title = run.label if figure.periods == 1 else f"{run.label}: {rounds}"
-    axes.set(title=plot_style.wide_title(title, figure.periods), xlabel=figure.across_title)
-    axes.grid(False)
-    if len(columns) <= MOST_NAMED:
-        names = [" ".join(map(str, column)) for column in columns]
-        axes.set_xticks(range(len(columns)), names, rotation=90 if max(map(len, names)) > 3 else 0)
-    else:
-        axes.xaxis.set_major_locator(plot_style.whole())

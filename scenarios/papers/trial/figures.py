@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scenarios.papers.trial.trial import by_skew
 from scenarios.report import plot_style, theme
 from scenarios.report.columns import PERCENT, POINTS
 from scenarios.report.html_figures import inline
@@ -23,14 +22,14 @@ LEAST_RANGE = 0.5
 """Of log2 of the ratio to either side, so that small differences do not look large."""
 
 
-def accuracies(result: Row, name: str) -> str:
+def accuracies(skews: Mapping[str, Sequence[Row]], name: str) -> str:
     """Per skew: final accuracies with intervals, and their differences from FedAvg beside them."""
     panels = []
-    for skew, rows in by_skew(result).items():
+    for skew, rows in skews.items():
         own, differences = ({row["variant"]: row[key] for row in rows} for key in ("accuracy", "difference"))
         panels.append(DotPanel(f"{skew}: final accuracy", "test accuracy", PERCENT, own))
         panels.append(DotPanel("Difference from FedAvg of the same norm", "difference", POINTS, differences, True))
-    methods = {row["variant"]: row["method"].partition("+")[0] for row in result["variants"]}
+    methods = {row["variant"]: row["method"].partition("+")[0] for rows in skews.values() for row in rows}
     colours = {variant: theme.method_line(method)["color"] for variant, method in methods.items()}
     return inline(name, lambda: dots(ShownRuns([]), list(methods), panels, colours))
 

@@ -149,7 +149,7 @@ class Trial(Experiment):
                 "Final test accuracy and its difference from FedAvg, paired over seeds. Dots are means, bars 95 % "
                 "intervals (Student's t over seeds), ticks single seeds."
             )
-            yield name, figures.accuracies(result, name), caption
+            yield name, figures.accuracies(by_skew(result), name), caption
         yield from self._to_target(result)
         yield from self._curves(result)
 
