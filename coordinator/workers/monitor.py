@@ -4,7 +4,7 @@ A local worker has stalled if its main thread has used no CPU time over a visit 
 nothing, since libzmq's own thread answers them; nor does silence, since a training step may take minutes. But a thread
 that uses no CPU time waits for something that will not come: a lock, a disk, a GPU.
 
-A remote worker is late if the term of one of its tasks is over (`coordinator.workers.scheduled_workers`).
+A remote worker is late if the term of one of its tasks is over (`coordinator.workers.scheduler`).
 """
 
 from __future__ import annotations

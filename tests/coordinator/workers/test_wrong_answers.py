@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from coordinator.workers import scheduled_workers
+from coordinator.workers import scheduler as schedulers
 from coordinator.workers import scheduler as scheduling
 from coordinator.workers.task import PoolTask, Reply, ReplyValidator, UpdateValidator
 from edge.protocol import codec, messages
@@ -96,7 +96,7 @@ def test_a_lone_remote_worker_is_asked_twice_and_cannot_buy_time_by_saying_how_l
         host.pool.submit([doubtful(3)], lambda task, reply: heard.append(reply)).wait()
         sums(host.pool, [visit(0, flops=1e6)])
     assert len(heard) == len(host.of("task_failed")) == 1
-    assert host.pool._scheduler._paces.seconds < 60.0
+    assert host.pool._scheduler._tasks.pace.seconds < 60.0
 
 
 def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_elsewhere(listening: Opener) -> None:
@@ -123,9 +123,9 @@ def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_els
 def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term_is_over(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert scheduled_workers.TERM_SECONDS == 180.0
-    monkeypatch.setattr(scheduled_workers, "TERM_SECONDS", 1.0)
-    monkeypatch.setattr(scheduled_workers, "UNKNOWN_TERM_SECONDS", 1.0)
+    assert schedulers.TERM_SECONDS == 180.0
+    monkeypatch.setattr(schedulers, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(schedulers, "UNKNOWN_TERM_SECONDS", 1.0)
     host, told = listening(1), []
 
     def squat() -> None:
@@ -147,7 +147,7 @@ def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term
 def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduled_workers, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(schedulers, "TERM_SECONDS", 1.0)
     host = listening(0)
 
     def squat() -> None:
