@@ -32,7 +32,7 @@ LOOK_AHEAD = 64
 
 
 @dataclass(slots=True)
-class Pace:
+class TaskPace:
     """Seconds per FLOP of answered tasks whose work was foreseen."""
 
     flops: float = 0.0
@@ -92,7 +92,7 @@ class ScheduledWorker:
     """Open tasks whose updates are in its partial sum."""
     is_sum_requested: bool = False
     """Whether its partial sum was requested, and has not come."""
-    pace: Pace = field(default_factory=Pace)
+    pace: TaskPace = field(default_factory=TaskPace)
     """Of a remote worker."""
 
     def release(self, sequence: int) -> bool:
@@ -113,7 +113,7 @@ class TaskAssignment:
         self.workers: dict[int, ScheduledWorker] = {}
         self.ready: dict[int, ScheduledWorker] = {}
         """Those that are ready, in the order in which they became so."""
-        self.pace = Pace()
+        self.pace = TaskPace()
         """Of all workers."""
 
     def put_back(self, sequences: Iterable[int]) -> None:
