@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge.data.class_partition import balanced_choice, deal_by_weight, deal_equally, draw_weights, pairs
-from edge.data.partition import histogram, hold_out
+from edge.data.partition import (
+    balanced_choice,
+    deal_by_weight,
+    deal_equally,
+    draw_weights,
+    histogram,
+    hold_out,
+    pairs,
+)
 from edge.data.partition_registry import PARTITIONS
 from edge.data.partitioning import cached_partition, check_partition, partition_data
 from edge.data.registry import DATASETS, Data, PartitionError, Split
@@ -132,7 +139,7 @@ def test_pairs_of_clients_halve_pairs_of_classes() -> None:
     assert train.tolist() == (2000 * blocks).tolist()
     assert validation.tolist() == test.tolist() == (500 * blocks).tolist()
     labels = np.repeat([0, 1, 2, 3], [3, 5, 2, 0])
-    assert histogram(labels, pairs(labels, 4, rng()), 4).tolist() == [
+    assert histogram(labels, pairs(labels, None, 4, 4, rng(), {}), 4).tolist() == [
         [2, 2, 0, 0],
         [1, 3, 0, 0],
         [0, 0, 1, 0],
