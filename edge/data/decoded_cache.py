@@ -46,7 +46,7 @@ def open_data(config: DataConfig, cache: Path, sha256: str = "") -> Data:
     files = locate(row, searched)
     folder = _folder_of_content(row, sha256, cache) if files is None else None
     if folder is not None:
-        return _map(_counted(row, folder), folder, row.source if row.content else "decoded before")
+        return _map(_with_classes(row, folder), folder, row.source if row.content else "decoded before")
     if files is None:
         refusal = why_no_download(row, config)
         if refusal is not None:
@@ -67,8 +67,10 @@ def found_row(config: DataConfig, cache: Path, sha256: str = "") -> DataSet:
     if row.class_folders is None:
         return row
     files = locate(row, search_paths(config.root, cache))
-    folder = _folder_of_content(row, sha256, cache) if files is None else None
-    return files.row if files is not None else row if folder is None else _counted(row, folder)
+    if files is not None:
+        return files.row
+    folder = _folder_of_content(row, sha256, cache)
+    return row if folder is None else _with_classes(row, folder)
 
 
 def is_there(config: DataConfig, cache: Path, sha256: str) -> bool:
@@ -121,7 +123,7 @@ def store_arrays(row: DataSet, train: Split, test: Split, cache: Path) -> None:
     build_once(received_folder(cache, "data", row.content), lambda folder: _write(Decoded(train, test, ""), folder))
 
 
-def _counted(row: DataSet, folder: Path) -> DataSet:
+def _with_classes(row: DataSet, folder: Path) -> DataSet:
     """The row with as many classes as there are, where that depends on the files; each class has training examples."""
     if row.class_folders is None:
         return row
