@@ -155,8 +155,9 @@ def test_described_comes_back_with_its_arrays() -> None:
     ],
 )
 def test_arrays_of_a_description_fit_its_blocks(arrays: dict[str, Any], said: str) -> None:
+    changes: dict[str, Any] = {name: np.array(array) for name, array in arrays.items()}
     for description in (DESCRIPTION, bare()):
-        wrong = replace(description, **{name: np.array(array) for name, array in arrays.items()})
+        wrong = replace(description, **changes)
         assert refusal(messages.Described(wrong, model())) == f"Described: {said}"
 
 
