@@ -97,13 +97,12 @@ class ClientDynamics:
         """Absolute seconds since which each client has been available without a break; -inf: always."""
         if isinstance(self.availability, Always):
             return np.full(len(conditions), -math.inf)
-        return np.array(
-            [
-                self.availability.interval_start(client, t) if t < math.inf else -math.inf
-                for client, t in zip(conditions.clients.tolist(), starts.tolist(), strict=True)
-            ],
-            np.float64,
-        )
+        visits = zip(conditions.clients.tolist(), starts.tolist(), strict=True)
+        return np.array([self.since_of(client, t) for client, t in visits], np.float64)
+
+    def since_of(self, client: int, t: float) -> float:
+        """`since` for one client."""
+        return -math.inf if isinstance(self.availability, Always) else self.availability.interval_start(client, t)
 
     def losses(self, conditions: Conditions, starts: Doubles) -> Doubles:
         """Absolute seconds at which each visit loses its client; inf: never.
