@@ -1,7 +1,7 @@
 """The timelines and costs of a batch of visits: each a download, then computing, then an upload.
 
 The visits of a batch are solved together in numpy, link by link: downloads, computing and uploads wait for each other
-only within a visit. Where access points share air, downloads compete with uploads, and `costmodel.visits.event_batch`
+only within a visit. Where access points share air, downloads compete with uploads, and `costmodel.visits.event_driver`
 solves the batch. `costmodel.clock` simulates the same visits one by one and agrees to the bit. Nothing here reads the
 host's clock.
 
@@ -34,7 +34,7 @@ from costmodel.network.links import Links
 from costmodel.network.senders import Path
 from costmodel.network.transfers import TransferTimes, transfer_batch
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
-from costmodel.visits.event_batch import solve_by_events
+from costmodel.visits.event_driver import solve_by_events
 from costmodel.visits.leftovers import Leftovers, Solution
 from costmodel.visits.messages import Flows, battery_cut, flows, is_closed, message_conditions
 from costmodel.visits.work import Works
@@ -130,7 +130,7 @@ def _sent(
 ) -> TransferTimes:
     sites, paths = links.access_capacity(direction), []
     # Without losses and outages no message needs a path.
-    if (conditions.loss > 0).any() or behaviour.has_outages:
+    if (conditions.loss > 0).any() or behaviour.variation.has_outages:
         seeds = conditions.loss_seed[:, direction]
         columns = (conditions.rtt, np.asarray(begun.slowly), conditions.loss, begun.threshold, seeds)
         paths = [Path(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

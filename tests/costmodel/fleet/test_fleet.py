@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from costmodel.config import Transport
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.fleet import Fleet, RowFactors, scaled
 from costmodel.fleet.inputs import FleetInputs
-from costmodel.fleet.row_factors import RowFactors, scaled
 from costmodel.fleet.traces import Capacities, Cases, Machines, Users
 from costmodel.fleet.variation import counts, noise_factors
 from costmodel.network.links import Links
