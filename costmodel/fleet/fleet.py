@@ -197,10 +197,6 @@ class Fleet:
         """The names of these clients' networks."""
         return [self.networks[row].name for row in self.network_of[clients].tolist()]
 
-    def memory_bytes(self, client: int) -> int:
-        """The memory of a client's device."""
-        return self.devices[int(self.device_of[client])].memory_bytes
-
     def conditions(
         self,
         clients: Sequence[int] | NDArray[np.intp],

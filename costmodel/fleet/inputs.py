@@ -203,32 +203,28 @@ def _client_trace(file: InputFile, case: int) -> ClientTrace:
 
 
 def _link_series(file: InputFile) -> Series | RateSeries:
+    """Rates over time, of samples that are not too close, and of links that work at some time, within limits."""
     series = _trace(file)
     if not isinstance(series, Series | RateSeries):
         raise ValueError(f"{file.key} = {file.name!r}: has no columns seconds and factor or bits_per_second")
     with _errors_of(f"{file.key} = {file.name!r}"):
-        _check_series(series)
+        if isinstance(series, RateSeries):
+            for client, rates in zip(series.client, series.bits_per_second, strict=True):
+                _check_rates(client, rates)
+            return series
+        for client, seconds, factor in zip(series.client, series.seconds, series.factor, strict=True):
+            if seconds[-1] > MOST_SECONDS:
+                raise ValueError(TOO_LONG.format(client, float(seconds[-1])))
+            some = factor[factor > 0]
+            if (np.diff(seconds) < LEAST_SECONDS).any() or some.max() > FACTORS or some.min() < 1 / FACTORS:
+                raise ValueError(
+                    f"client {client}: seconds must be {LEAST_SECONDS:g} or more apart, and factors 0 or within "
+                    f"{1 / FACTORS:g} and {FACTORS:g}"
+                )
     return series
 
 
 # --- recordings that no client can follow -----------------------------------------------------------------------------
-
-
-def _check_series(series: Series | RateSeries) -> None:
-    """Check that samples are not too close, and that each link works at some time, within limits."""
-    if isinstance(series, RateSeries):
-        for client, rates in zip(series.client, series.bits_per_second, strict=True):
-            _check_rates(client, rates)
-        return
-    for client, seconds, factor in zip(series.client, series.seconds, series.factor, strict=True):
-        if seconds[-1] > MOST_SECONDS:
-            raise ValueError(TOO_LONG.format(client, float(seconds[-1])))
-        some = factor[factor > 0]
-        if (np.diff(seconds) < LEAST_SECONDS).any() or some.max() > FACTORS or some.min() < 1 / FACTORS:
-            raise ValueError(
-                f"client {client}: seconds must be {LEAST_SECONDS:g} or more apart, and factors 0 or within "
-                f"{1 / FACTORS:g} and {FACTORS:g}"
-            )
 
 
 def _check_days(days: RecordedDays) -> None:

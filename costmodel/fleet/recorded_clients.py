@@ -97,7 +97,11 @@ def recorded_clients(clients: int, config: FleetConfig, inputs: FleetInputs, str
     figures = ClientFigures() if trace is None else _figures(trace, config.trace_case, assignment)
     link, presence, speed = _recorded_link(config, inputs, assignment), None, None
     if isinstance(trace, RecordedDays):
-        presence = _days_presence(trace, assignment)
+        # Days that repeat, and have no such column, say nothing of presence.
+        if trace.available is not None or not assignment.repeats:
+            windows = [trace.windows(row) for row in range(len(trace.client))]
+            period = np.full(len(windows), trace.length) if assignment.repeats else None
+            presence = _intervals(windows, period, assignment.rows("trace", len(windows)), assignment.start)
         if trace.flops_per_second is not None:
             series = _factors(trace.flops_per_second, assignment.repeats)
             speed = RecordedSpeed(series, assignment.rows("trace", len(series)), assignment.start)
@@ -106,9 +110,9 @@ def recorded_clients(clients: int, config: FleetConfig, inputs: FleetInputs, str
             f'fleet.availability.kind = {availability.kind}: fleet.trace says who is available; choose "always"'
         )
     if presence is None and inputs.windows is not None:
-        windows = inputs.windows
-        rows = assignment.rows("availability of a trace", len(windows.devices))
-        presence = _intervals(windows.windows, windows.period if assignment.repeats else None, rows, assignment.start)
+        recorded = inputs.windows
+        rows = assignment.rows("availability of a trace", len(recorded.devices))
+        presence = _intervals(recorded.windows, recorded.period if assignment.repeats else None, rows, assignment.start)
     return RecordedClients(figures, link, presence, speed)
 
 
@@ -135,18 +139,6 @@ def _figures(trace: ClientTrace, case: int, assignment: _Assignment) -> ClientFi
 def nominal(series: Sequence[StepSeries]) -> Doubles:
     """(series,) The figure that the factors of a recording refer to: its mean; 1 for a link that never works."""
     return np.array([each.mean() or 1.0 for each in series], np.float64)
-
-
-# --- presence ---------------------------------------------------------------------------------------------------------
-
-
-def _days_presence(days: RecordedDays, assignment: _Assignment) -> RecordedIntervals | None:
-    """The presence that recorded days say; None where they say nothing: they repeat, and have no such column."""
-    if days.available is None and assignment.repeats:
-        return None
-    windows = [days.windows(row) for row in range(len(days.client))]
-    period = np.full(len(windows), days.length) if assignment.repeats else None
-    return _intervals(windows, period, assignment.rows("trace", len(windows)), assignment.start)
 
 
 def _intervals(

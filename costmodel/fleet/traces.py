@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodel.arrays import Doubles
 from costmodel.files import read_bytes
-from costmodel.fleet.csv_table import LARGEST_NBYTES, MOST_CELLS, CsvTable, parse_table, read_table
+from costmodel.fleet.csv_table import LARGEST_NBYTES, MOST_CELLS, CsvTable, parse_table
 from costmodel.step_series import StepSeries, merged
 from costmodel.units import DAY_SECONDS
 
@@ -243,7 +243,7 @@ def _spans(table: CsvTable, last: float) -> tuple[list[str], dict[str, tuple[flo
     beside = _devices_beside(table.path)
     if beside is None:
         return labels, dict.fromkeys(labels, (0.0, last))
-    devices = read_table(beside)
+    devices = parse_table(beside, read_bytes(beside, LARGEST_NBYTES))
     for column in ("device", "trace_start_s", "trace_end_s"):
         if column not in devices.column:
             raise ValueError(f"{beside}, line 1: column {column} is missing")

@@ -98,7 +98,11 @@ class LiveVisit:
                 self._charge = self._charge - float(radio_joules(DOWN, transfer, self.conditions)[0])
             if self.work.bytes_down:
                 self._used = now
-            return self._compute(now)
+            self.part, self._begins[COMPUTE] = COMPUTE, now
+            watts = float(self.conditions.train_watts[0])
+            self._cuts[COMPUTE] = battery_cut(self._lost, now, self._charge, watts, self._ends_of_work)
+            end, self._computed = self._behaviour.computing_of(self.client, now, self._seconds)
+            return end, self._cuts[COMPUTE]
         if self.part == COMPUTE:
             self._charge = self._charge - float(self.conditions.train_watts[0]) * self._computed
             self.part = UPLOAD
@@ -142,14 +146,6 @@ class LiveVisit:
     def restart_message(self) -> None:
         """Begin the message under way again, as if nothing of it had been sent."""
         self._messages[self.direction] = sender(*self._sends)
-
-    def _compute(self, now: float) -> tuple[float, float]:
-        self.part = COMPUTE
-        self._begins[COMPUTE] = now
-        watts = float(self.conditions.train_watts[0])
-        self._cuts[COMPUTE] = battery_cut(self._lost, now, self._charge, watts, self._ends_of_work)
-        end, self._computed = self._behaviour.computing_of(self.client, now, self._seconds)
-        return end, self._cuts[COMPUTE]
 
     def timeline(self, until: float = math.inf) -> Timeline:
         """The timeline of this visit; of one under way, until ``until``, when its flow was cut."""

@@ -80,7 +80,7 @@ def test_every_client_has_one_device_and_one_network_and_their_order_is_random()
     assert Counter(fleet.network_names(range(1000))) == {"lte": 500, "wifi-4": 500}
     # Of the first 200 clients about a quarter: 50, standard deviation 5.5.
     assert 25 < names[:200].count("jetson-nano") < 75
-    assert fleet.memory_bytes(0) == 4 * 2**30
+    assert fleet.devices[fleet.device_of[0]].memory_bytes == 4 * 2**30
 
 
 def test_a_list_names_the_device_of_each_client() -> None:
