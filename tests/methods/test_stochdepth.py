@@ -23,7 +23,7 @@ from edge.protocol.options.stochdepth import Schedule, StochasticDepthOptions, k
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
-from edge.training.describe import count_flops, flops_per_example, unit_flops_per_example
+from edge.training.counts import count_flops, flops_per_example, unit_flops_per_example
 from edge.training.sgd import Loss, Sgd
 from scenarios.run.environment import Environment
 from scenarios.run.host import Host
