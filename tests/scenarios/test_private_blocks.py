@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-
-import pytest
 
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios.config.errors import ScenarioError
-from scenarios.config.load import load
-from scenarios.config.overrides import parse_all
 from tests.ledgers import chain, virtual_rows
 from tests.scenarios.runs import killed_and_resumed, run_with, undisturbed
 
@@ -42,26 +36,3 @@ def test_personal_models_outlive_a_kill_with_any_number_of_workers(tmp_path: Pat
     cut = killed_and_resumed(tmp_path, launcher, AFTER_FIRST_COMMIT, *rules)
     assert virtual_rows(cut) == virtual_rows(whole)
     assert chain(cut) == chain(whole)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "reason"),
-    [
-        (
-            ["method=fedper", "method_options.layers=5"],
-            "method_options.layers = 5: the model has 4 blocks; choose 0 to 4",
-        ),
-        (["method=fedper+feddyn"], "feddyn corrects one global model, but fedper has none"),
-        (["method=local+scaffold"], "scaffold corrects one global model, but local has none"),
-        (["method=local", "server=fedadam"], 'server = "fedadam": local sends no update to the server'),
-        (["method=local", "travels.up=last:1"], "travels.up = 'last:1': local exchanges nothing; choose 'nothing'"),
-        (["method=local", "rounds.selection=oort"], "clients of local report nothing to select them by"),
-        (["method=local", "eval.on=both"], 'eval.on = "both": local has no global model'),
-        (["method=pfedme", "server=fedadam"], 'server = "fedadam": pfedme makes its own server step'),
-        (["method=pfedme+scaffold"], "changes of the trained model, but pfedme uploads another one"),
-        (["method=pfedme+feddyn"], "pfedme and feddyn each make a server step of their own"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_with_the_reason(overrides: list[str], reason: str) -> None:
-    with pytest.raises(ScenarioError, match=re.escape(reason)):
-        load("digits", parse_all(overrides))

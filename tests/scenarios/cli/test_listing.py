@@ -14,7 +14,6 @@ import pytest
 from costmodel.fleet.devices import devices, networks, own_devices, own_networks
 from edge.protocol.config import PartitionConfig
 from scenarios.cli import listing, listing_text, lookup, main
-from scenarios.config.load import ScenarioError
 from scenarios.config.plugin_points import PLUGIN_POINTS
 from scenarios.studies import doctor
 
@@ -192,15 +191,6 @@ def test_a_row_as_toml_is_a_file_of_ones_own_with_the_same_figures(
         assert main.run_command(["list", kind, "--toml", name]) == 0
         file.write_text(capsys.readouterr().out)
         assert read(file) == {f"my-{name}": replace(row, name=f"my-{name}")}
-    assert main.run_command(["list", kind, "--toml", "toaster"]) == 2
-    assert f"list {kind} --toml toaster: choose from " in capsys.readouterr().err
-    assert main.run_command(["list", "methods", "--toml", "fedavg"]) == 2
-    assert "only devices and networks are rows of a file" in capsys.readouterr().err
-
-
-def test_an_unknown_word_names_the_nearest() -> None:
-    with pytest.raises(ScenarioError, match="list 'device': did you mean 'devices'"):
-        listing.rows("device")
 
 
 @pytest.mark.parametrize("what", listing.KINDS)
