@@ -12,7 +12,7 @@ import pytest
 from edge.runtime.keys import make
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
-from tests.scenarios.runs import refused
+from tests.scenarios.runs import check_message, refused
 
 TABLE = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8"))
 ROOT = Path(__file__).parents[2]
@@ -26,13 +26,6 @@ def rows(kind: str) -> list[object]:
     ]
 
 
-def check(message: str, expected: str) -> None:
-    if expected.endswith(" .."):
-        expected = expected.removesuffix(" ..")
-        message = message[: len(expected)]
-    assert message == expected
-
-
 def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
 
@@ -41,7 +34,7 @@ def files(folder: Path) -> dict[Path, bytes]:
 def test_values_of_a_scenario_are_refused_with_one_message(words: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         load("digits", parse_all(re.split(r"\s+(?=[\w.]+=)", words)))
-    check(str(caught.value), f"command line: {message}")
+    check_message(str(caught.value), f"command line: {message}")
 
 
 @pytest.mark.usefixtures("warm_workers")
@@ -57,5 +50,5 @@ def test_a_command_line_is_refused_before_anything_is_begun(
     before = files(tmp_path)
     for name, text in {"{tmp}": str(tmp_path), "{root}": str(ROOT), "{long}": "x" * 242, "{wide}": "ü" * 121}.items():
         words, message = words.replace(name, text), message.replace(name, text)
-    check(refused(capsys, *shlex.split(words)), message)
+    check_message(refused(capsys, *shlex.split(words)), message)
     assert files(tmp_path) == before

@@ -89,7 +89,8 @@ GUESSED: listing.Row = {
 
 def test_assumed_keeps_the_rows_that_assume_a_figure_and_shows_these_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [{"name": "measured", "assumed": ()}, GUESSED]
-    monkeypatch.setattr(listing, "KINDS", {**listing.KINDS, "devices": lambda: table})
+    monkeypatch.setattr(listing, "TABLES", {"devices": lambda: {row["name"]: row for row in table}})
+    monkeypatch.setattr(listing, "_row", lambda kind, row, name: row)
     assert listing.rows("devices") == table
     assert listing.rows("devices", assumed=True) == [GUESSED], "and all their fields, for --json"
     stream = io.StringIO()
