@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -118,10 +119,7 @@ def check_plugin(
 
     given = parsed(overrides or [])
     base = load(study.BASE, study.settings(name, given))
-
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        return study.check_plugin(name, given, host, launcher, stopped)
-
+    work = partial(study.check_plugin, name, given)
     result = Caller(quiet=True).call(Session(request.workers, request.device), [base], work)
     emit(result, output.as_json, lambda: study.show(result))
     raise typer.Exit(FINISHED if result["holds"] else FAILED)

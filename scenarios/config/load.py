@@ -99,7 +99,7 @@ def load(
                 raise ScenarioError(str(error), key=key, source=origin) from None
             sources.give(key, origin)
         if method is not None:
-            accepted = _Values(sources).row("method", named_method, method).options.model_fields
+            accepted = _Resolver(sources).row("method", named_method, method).options.model_fields
             given_options = tables.get("method_options")
             tables["method"] = method
             if isinstance(given_options, dict):
@@ -148,7 +148,7 @@ def named_method(name: str) -> Method:
 def _resolved(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Loaded:
     """The scenario of these tables; errors in the user's own rows name them."""
     with plugin_errors.named(raw, ScenarioError, name):
-        return replace(_checked(_parsed(raw, origin, is_resolved), raw, _Values(origin)), name=name)
+        return replace(_checked(_parsed(raw, origin, is_resolved), raw, _Resolver(origin)), name=name)
 
 
 def _parsed(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Scenario:
@@ -181,8 +181,8 @@ def _keys_of_one_value() -> frozenset[str]:
     return frozenset(one | {key for key in BY_KEY if "list" not in kinds[key]})
 
 
-class _Values:
-    """Makes what keys name; an error is a ScenarioError that names the key, and where that was given."""
+class _Resolver:
+    """Resolves what keys name; an error is a ScenarioError that names the key, and where that was given."""
 
     def __init__(self, origin: ValueOrigin) -> None:
         self.origin = origin
@@ -232,41 +232,41 @@ class _Values:
             raise self.origin.error(*first)
 
 
-def _checked(scenario: Scenario, raw: Mapping[str, Any], values: _Values) -> Loaded:
+def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) -> Loaded:
     """The scenario with every default written out; checks are in the order of the messages that a user should see."""
-    method: Method = values.row("method", named_method, scenario.method)
-    options: Options = values.options("method_options", scenario.method_options, method.options)
-    values.refuse("server", validation.of_server(scenario.server, method))
-    server_options = values.row_options("server", scenario.server, scenario.server_options)
-    scenario = _with_options(_with_defaults(scenario, raw, method), values)
+    method: Method = resolver.row("method", named_method, scenario.method)
+    options: Options = resolver.options("method_options", scenario.method_options, method.options)
+    resolver.refuse("server", validation.of_server(scenario.server, method))
+    server_options = resolver.row_options("server", scenario.server, scenario.server_options)
+    scenario = _with_options(_with_defaults(scenario, raw, method), resolver)
     written = {"method_options": options.model_dump(), "server_options": server_options.model_dump()}
     scenario = scenario.model_copy(update={"method": method.name, **written})
-    quantities.refuse_large(scenario.model_dump(), values.origin)  # again, for numbers that were given as text
-    quantities.refuse_flags(raw, scenario.model_dump(), values.origin)
+    quantities.refuse_large(scenario.model_dump(), resolver.origin)  # again, for numbers that were given as text
+    quantities.refuse_flags(raw, scenario.model_dump(), resolver.origin)
 
     rounds, travels = scenario.rounds, scenario.travels
-    values.refuse("rounds.policy", validation.of_rounds(method, rounds))
-    values.refuse("train", validation.of_training(scenario.train))
-    values.make("train.lr_schedule", validation.check_schedule, scenario.train, rounds.max)
-    data: DataSet = values.make("data.name", dataset, scenario.data.name)
-    values.make("data.root", check_root, data, scenario.data.root)
-    architecture: ModelRow = values.make("model.name", model, scenario.model.name)
-    values.make("model.blocks", architecture.block_count, scenario.model.blocks)
-    layout = values.make("method", validation.named_blocks, method, options, architecture, scenario)
+    resolver.refuse("rounds.policy", validation.of_rounds(method, rounds))
+    resolver.refuse("train", validation.of_training(scenario.train))
+    resolver.make("train.lr_schedule", validation.check_schedule, scenario.train, rounds.max)
+    data: DataSet = resolver.make("data.name", dataset, scenario.data.name)
+    resolver.make("data.root", check_root, data, scenario.data.root)
+    architecture: ModelRow = resolver.make("model.name", model, scenario.model.name)
+    resolver.make("model.blocks", architecture.block_count, scenario.model.blocks)
+    layout = resolver.make("method", validation.named_blocks, method, options, architecture, scenario)
 
-    values.make("method_options", method.check, options, len(layout))
-    values.make("method", method.check_corrections, options)
+    resolver.make("method_options", method.check, options, len(layout))
+    resolver.make("method", method.check_corrections, options)
     if rounds.is_asynchronous:
-        values.make("rounds.policy", method.check_asynchronous, options, rounds.updates_per_step == 1)
-    values.make("data.partition", check_partition, scenario.data, data)
-    values.refuse("eval", validation.of_evaluation(method, options, scenario))
-    values.refuse("aggregate.sum", validation.of_sum(method, options, scenario))
-    values.refuse("model.name", validation.of_examples(method, architecture, data))
-    values.make("model.width", architecture.check_width, scenario.model.width)
-    values.make("model.norm", architecture.check_norm, scenario.model.norm, scenario.model.width)
-    values.refuse("fleet", validation.of_fleet(scenario))
-    values.make("travels", method.travels, options, layout, travels.down, travels.up)
-    values.make("method", method.check_whole, options, layout, travels.down, travels.up)
+        resolver.make("rounds.policy", method.check_asynchronous, options, rounds.updates_per_step == 1)
+    resolver.make("data.partition", check_partition, scenario.data, data)
+    resolver.refuse("eval", validation.of_evaluation(method, options, scenario))
+    resolver.refuse("aggregate.sum", validation.of_sum(method, options, scenario))
+    resolver.refuse("model.name", validation.of_examples(method, architecture, data))
+    resolver.make("model.width", architecture.check_width, scenario.model.width)
+    resolver.make("model.norm", architecture.check_norm, scenario.model.norm, scenario.model.width)
+    resolver.refuse("fleet", validation.of_fleet(scenario))
+    resolver.make("travels", method.travels, options, layout, travels.down, travels.up)
+    resolver.make("method", method.check_whole, options, layout, travels.down, travels.up)
 
     width, norm = scenario.model.width or architecture.width, scenario.model.norm or architecture.norm
     weights = scenario.aggregate.weights or method.objective.weights
@@ -300,24 +300,24 @@ def _with_defaults(scenario: Scenario, raw: Mapping[str, Any], method: Method) -
     return scenario.model_copy(update={"data": data, "fleet": fleet})
 
 
-def _with_options(scenario: Scenario, values: _Values) -> Scenario:
+def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
     """The scenario with every option of the metrics, policy, selector and schedule that it names written out.
 
     A schedule but the default, which does not depend on the number of rounds, spans those of the run unless it says
     otherwise.
     """
     rounds, train, key = scenario.rounds, scenario.train, "eval.metric_options"
-    metrics = values.row("eval.metrics", metric_rows, scenario.eval.metrics)
-    values.refuse(key, validation.of_metrics(metrics, scenario))
+    metrics = resolver.row("eval.metrics", metric_rows, scenario.eval.metrics)
+    resolver.refuse(key, validation.of_metrics(metrics, scenario))
     given = scenario.eval.metric_options
     metric_options = {
-        row.name: values.options(f"{key}.{row.name}", given.get(row.name, {}), row.options).model_dump()
+        row.name: resolver.options(f"{key}.{row.name}", given.get(row.name, {}), row.options).model_dump()
         for row in metrics
         if row.options is not None
     }
-    policy = values.row_options("rounds.policy", rounds.policy, rounds.policy_options)
-    selection = values.row_options("rounds.selection", rounds.selection, rounds.selection_options)
-    schedule = values.row_options("train.lr_schedule", train.lr_schedule, train.lr_schedule_options)
+    policy = resolver.row_options("rounds.policy", rounds.policy, rounds.policy_options)
+    selection = resolver.row_options("rounds.selection", rounds.selection, rounds.selection_options)
+    schedule = resolver.row_options("train.lr_schedule", train.lr_schedule, train.lr_schedule_options)
     span = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or rounds.max
     tables = {
         "eval": replace(scenario.eval, metric_options=metric_options),
