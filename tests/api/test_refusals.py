@@ -22,15 +22,15 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         f"method = ['fedavg', 'fedprox']: a run takes one; {SEVERAL}",
     ),
     (
-        lambda: fedbr.run("digits", train={"lr": 1}, **{"train.lr": 2}),
+        lambda: ANY.run("digits", train={"lr": 1}, **{"train.lr": 2}),
         "train.lr: is given twice; a key has one value",
     ),
     (
-        lambda: fedbr.run("digits", **{"stop.target_accuracy": 90}),
+        lambda: ANY.run("digits", **{"stop.target_accuracy": 90}),
         "stop.target_accuracy = 90: is above 1; say 0.9 or '90 %'",
     ),
-    (lambda: fedbr.run("digits", **{"train.lx": 1}), "unknown key train.lx, did you mean 'train.lr'?"),
-    (lambda: fedbr.run("digits", **{"train.lr": "0.05x"}), "train.lr = '0.05x' .."),
+    (lambda: ANY.run("digits", **{"train.lx": 1}), "unknown key train.lx, did you mean 'train.lr'?"),
+    (lambda: ANY.run("digits", **{"train.lr": "0.05x"}), "train.lr = '0.05x' .."),
     (lambda: fedbr.run("digits", workers=0), "workers = 0: must be an integer of at least 1"),
     (
         lambda: fedbr.run("digits", method=None),
