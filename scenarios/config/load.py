@@ -99,7 +99,7 @@ def load(
                 raise ScenarioError(str(error), key=key, source=origin) from None
             sources.give(key, origin)
         if method is not None:
-            accepted = _Resolver(sources).row("method", named_method, method).options.model_fields
+            accepted = _Resolver(ValueOrigin(origin, {})).row("method", named_method, method).options.model_fields
             given_options = tables.get("method_options")
             tables["method"] = method
             if isinstance(given_options, dict):
