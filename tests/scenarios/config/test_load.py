@@ -243,6 +243,8 @@ def test_with_a_method_given_only_the_options_that_it_has_are_kept() -> None:
     assert load("digits", parse_all(options), method="fedmlb").scenario.method_options["lambda1"] == 0.5
     assert load("digits", parse_all(options), method="fedbr").scenario.method_options["period"] == 7
     assert load("digits", parse_all(options), method="fedavg").scenario.method_options == {}
+    with pytest.raises(ScenarioError, match=r"^command line: method: no method 'fedmlp'; did you mean 'fedmlb'\?$"):
+        load("digits", method="fedmlp")
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
