@@ -19,7 +19,7 @@ from edge.data.registry import DATASETS, DataError, DataSet, Decoded, Split
 from edge.protocol.config import DataConfig, ModelConfig, PartitionConfig, TrainConfig
 from edge.training.batches import Loader, LocalBatches
 from edge.training.blocks import build
-from edge.training.describe import activations_per_example, flops_per_example
+from edge.training.counts import count_blocks, flops_per_example
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
 from tests.toy import cache_folder, play
@@ -145,7 +145,7 @@ def test_flops_and_activations_are_counted_by_hand() -> None:
     conv1, conv2, head = 2 * 20 * 3 * 16 * 32, 2 * 20 * 3 * 32 * 32, 2 * 32 * 10
     assert text.tolist() == [[0, 0, 0, 0], *([n, n, 0, n] for n in (conv1, conv2, head))]
     # Embedding: 20 tokens of 8 bytes. The last layer: its input, 32 numbers.
-    kept = activations_per_example(lambda: build(ModelConfig("text-cnn"), 10, 1024), (20,), "tokens")
+    kept = count_blocks(lambda: build(ModelConfig("text-cnn"), 10, 1024), (20,), "tokens").activations
     assert (kept[0], kept[-1]) == (40, 32)
     sizes = [sum(p.numel() for p in m.parameters()) for _, m in build(ModelConfig("text-cnn"), 10, 1024)]
     assert sizes == [16_384, 1_568, 3_104, 330]
