@@ -153,7 +153,7 @@ class LocalTrainer:
         return MeasuredVisit(own) if self.job.is_measured else own
 
     def _class_counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.bincount(self.data.train.y[indices], minlength=self.data.classes).astype(np.int64)
+        return np.bincount(self.data.train.y[indices], minlength=self.data.row.classes).astype(np.int64)
 
     def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
         """One visit: begin, train, end. The client's state is read from ``state_in`` and written to ``state_out``.

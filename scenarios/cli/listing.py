@@ -110,7 +110,10 @@ def _row(kind: str, row: Any, name: str) -> Row:
         case "datasets":
             shown = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
             found = find_data(name, None, cache_folder())
-            return {key: getattr(row, key) for key in shown} | {"natural_clients": row.natural_ids, "found": found}
+            return {key: getattr(row, key) for key in shown} | {
+                "natural_clients": row.id_column is not None,
+                "found": found,
+            }
         case "partitions":
             return {"name": row.name, "title": row.title, "options": [f"data.partition.{key}" for key in row.keys]}
         case "metrics":

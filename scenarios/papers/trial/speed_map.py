@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.fleet.fleet import Fleet
-from costmodel.fleet.row_factors import RowFactors, scaled
+from costmodel.fleet.fleet import Fleet, RowFactors, scaled
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.experiment.statistics import Trails
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow, percent_of

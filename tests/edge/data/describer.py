@@ -11,9 +11,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import sklearn.datasets  # noqa: F401  # `edge.data.digits` imports it when it reads
+import sklearn.datasets  # noqa: F401  # `edge.data.scikit_learn` imports it when it reads
 
-from edge.data import digits, partitioning
+from edge.data import partitioning, scikit_learn
 from edge.training import counts
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import load
@@ -39,7 +39,7 @@ def work(folder: Path, stuck: str, told: Connection) -> None:
         setattr(place, name, build)
 
     noted(counts, "flops_per_example")
-    noted(digits, "read")
+    noted(scikit_learn, "read")
     noted(partitioning, "partition_data")
     trainer = LocalTrainer(job(load("digits", {}), None, "cpu", folder / "cache"))
     told.send("ready")
