@@ -62,7 +62,7 @@ def dataset(
     if (x_test is None) != (y_test is None):
         raise DataError("data: x_test and y_test belong together")
     if x_test is None:
-        is_test = _drawn(y, test, seed)
+        is_test = _test_mask(y, test, seed)
         pairs = [(x[~is_test], y[~is_test]), (x[is_test], y[is_test])]
     else:
         pairs = [(x, y), _pair("_test", x_test, y_test)]
@@ -111,7 +111,7 @@ def _pair(part: str, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return x, labels
 
 
-def _drawn(y: NDArray[Any], part: float, seed: int) -> NDArray[np.bool_]:
+def _test_mask(y: NDArray[Any], part: float, seed: int) -> NDArray[np.bool_]:
     """Which examples are the test set's: evenly many of each class."""
     if not 0 < part < 1:
         raise DataError(f"test = {part}: must be a part of the examples, above 0 and below 1")

@@ -125,7 +125,8 @@ class CallbackObserver(RunObserver):
             self._names.append(str(getattr(each, "__qualname__", type(each).__qualname__)))
             self._callbacks.append(each if isinstance(each, Callback) else _FunctionCallback(each))
         self._error: tuple[str, Exception] | None = None
-        self._is_set = False
+        self.is_stopped = False
+        """Whether a callback wants no further round, or has failed"""
         self._name = ""
         self._folders: dict[str, Path] = {}
         """Name -> folder of runs that work; of runs that follow each other, the one has no name"""
@@ -138,7 +139,7 @@ class CallbackObserver(RunObserver):
         scenario = loaded.scenario.model_dump()
         self._folders[self._name] = folder
         self._tell(lambda callback: callback.on_start(folder, scenario))
-        return self._is_set
+        return self.is_stopped
 
     def on_round(self, progress: RoundFinished) -> bool:
         row = progress.row
@@ -157,18 +158,14 @@ class CallbackObserver(RunObserver):
         answers = self._tell(lambda callback: callback.on_round(round))
         # numpy's False is what comparisons of its numbers give; None and 0 stop nothing
         is_false = any(isinstance(answer, bool | np.bool_) and not answer for answer in answers)
-        self._is_set |= round.is_stopped or is_false
-        return self._is_set
+        self.is_stopped |= round.is_stopped or is_false
+        return self.is_stopped
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
         folder = self._folders.pop(self._name, None)
         if folder is not None:
             failed = {"run_dir": str(folder), "stopped_by": None} if self._name else None
             self._tell(lambda callback: callback.on_end(failed if summary is None else summary))
-
-    def or_stopped(self, stopped: Callable[[], bool]) -> Callable[[], bool]:
-        """A stop flag of several runs, which callbacks set, too."""
-        return lambda: self._is_set or stopped()
 
     def check(self, folder: Path | None, way_on: str = "") -> None:
         """RunFailed from the first error of a callback, if there was one.
@@ -188,5 +185,5 @@ class CallbackObserver(RunObserver):
                 answers.append(call(callback))
             except Exception as error:  # a user's callback may raise anything; `check` raises it after the run's end
                 self._error = self._error or (name, error)
-                self._is_set = True
+                self.is_stopped = True
         return answers

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import IO, Any
@@ -85,11 +86,7 @@ class Caller:
         if request.works_elsewhere:
             note_on_sums(loaded, self.note)
         self.notes(loaded)
-
-        def start(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-            return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
-
-        return self._kept(self.call(session, [loaded], start))
+        return self._kept(self.call(session, [loaded], partial(runner.run, loaded, stop_at_target=True)))
 
     def resume(self, folder: Path, limits: dict[str, Any], request: ResumeRequest) -> tuple[Loaded, dict[str, Any]]:
         """Go on with a run, with other ``limits`` if there are any; (scenario, result). One that has ended stays."""
@@ -120,10 +117,7 @@ class Caller:
         from scenarios.studies import verify as study
 
         with RunFolder(folder).open_scenario(request.device, request.allow_code) as (loaded, device):
-
-            def repeat(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-                return study.verify(loaded, folder, host, launcher, stopped)
-
+            repeat = partial(study.verify, loaded, folder)
             result = self.call(Session(request.workers, device), [loaded], repeat)
             self.watch.check(None)
             return result
@@ -141,10 +135,7 @@ class Caller:
 
         with RunFolder(folder).open_scenario(request.device, request.allow_code) as (loaded, device):
             planned = study.plan(loaded, folder, metrics, options, request.round, request.clients)
-
-            def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-                return study.measure(planned, folder, host, launcher, stopped, tell)
-
+            work = partial(study.measure, planned, folder, tell=tell)
             return self.call(Session(request.workers, device), [loaded], work, LiveTable([], quiet=True))
 
     def experiment(self, experiment: Experiment, request: ExperimentRequest) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -167,7 +158,7 @@ class Caller:
         def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
             with cluster or nullcontext():
                 executor = choose_executor(launcher, parallel, cluster)
-                made = make_runs(planned, host, executor, self.watch.or_stopped(stopped), about)
+                made = make_runs(planned, host, executor, lambda: self.watch.is_stopped or stopped(), about)
             if not run_set.is_interrupted(made, planned):
                 experiment.complete(made, host, launcher, stopped)
             return made

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 from scenarios.config.errors import Argument, ScenarioError
 
@@ -41,12 +41,6 @@ BASELINE = Option("number or name of the row that others are compared with", "RO
 CLUSTER = "ray|auto|HOST:PORT|ray://HOST:PORT"
 
 
-def options_of(request: type[MachineRequest]) -> dict[str, tuple[Any, Option]]:
-    """Field -> its type and option."""
-    hints = get_type_hints(request, include_extras=True)
-    return {field.name: get_args(hints[field.name])[:2] for field in fields(request)}
-
-
 @dataclass(frozen=True)
 class MachineRequest:
     """This machine's part in a call that trains."""
@@ -58,8 +52,9 @@ class MachineRequest:
 
     def __post_init__(self) -> None:
         """ScenarioError for a value that its argument cannot have."""
-        for name, (kind, option) in options_of(type(self)).items():
-            value = getattr(self, name)
+        hints = get_type_hints(type(self), include_extras=True)
+        for name in (field.name for field in fields(self)):
+            (kind, option), value = get_args(hints[name])[:2], getattr(self, name)
             argument = Argument(name, repr(value), option.name)
             if kind == int | None and value is not None:
                 least = option.least or 0
@@ -79,8 +74,6 @@ class RecordedRequest(MachineRequest):
 
 @dataclass(frozen=True)
 class MeasureRequest(RecordedRequest):
-    """Of `measure`."""
-
     round: Annotated[int | None, Option("of a kept checkpoint, from 1; by default the newest", least=1)] = None
     clients: Annotated[
         str | None, Option("local (models after the next visit), evaluated (as evaluations use) or none")
@@ -121,15 +114,11 @@ class TrainRequest(MachineRequest):
 
 @dataclass(frozen=True)
 class ResumeRequest(TrainRequest):
-    """Of `resume`."""
-
     allow_code: Annotated[bool, ALLOW_CODE] = False
 
 
 @dataclass(frozen=True)
 class RunRequest(TrainRequest):
-    """Of `run`."""
-
     out: Annotated[Path, OUT] = Path("runs")
     run_id: Annotated[str | None, Option("name of the run folder", "NAME")] = None
 
@@ -158,8 +147,6 @@ class ExperimentRequest(RunRequest):
 
 @dataclass(frozen=True)
 class CompareRequest(ExperimentRequest):
-    """Of `compare`."""
-
     baseline: Annotated[str | None, BASELINE] = None
 
     def plan(self, grid: Grid) -> Experiment:
@@ -171,8 +158,6 @@ class CompareRequest(ExperimentRequest):
 
 @dataclass(frozen=True)
 class SweepRequest(ExperimentRequest):
-    """Of `sweep`."""
-
     seeds: Annotated[int | None, replace(SEEDS, help=f"{SEEDS.help}; 3 by default")] = None
     targets: Annotated[Sequence[float], TARGETS] = ()
     baseline: Annotated[str | None, BASELINE] = None
@@ -186,8 +171,6 @@ class SweepRequest(ExperimentRequest):
 
 @dataclass(frozen=True)
 class BudgetRequest(ExperimentRequest):
-    """Of `study budget`."""
-
     seeds: Annotated[int | None, SEEDS] = 3
     nbytes: Annotated[str | None, Option('budgets of bytes: "1 MB,2 MB"', name="bytes")] = None
     seconds: Annotated[str | None, Option('budgets of virtual time: "5 min,15 min"', name="time")] = None
@@ -201,8 +184,6 @@ class BudgetRequest(ExperimentRequest):
 
 @dataclass(frozen=True)
 class TuneRequest(ExperimentRequest):
-    """Of `study tune`."""
-
     def plan(self, grid: Grid) -> Experiment:
         """The study, with a run per method, combination of values and seed."""
         from scenarios.experiment import tune
@@ -212,8 +193,6 @@ class TuneRequest(ExperimentRequest):
 
 @dataclass(frozen=True)
 class TrialRequest(ExperimentRequest):
-    """Of `study trial`."""
-
     seeds: Annotated[int | None, SEEDS] = 3
     part: Annotated[str, Option("details, calibrated, skew, bandit or map")] = "details"
     targets: Annotated[
@@ -230,8 +209,6 @@ class TrialRequest(ExperimentRequest):
 
 @dataclass(frozen=True)
 class ReproduceRequest(ExperimentRequest):
-    """Of `reproduce`."""
-
     scale: Annotated[str, Option("tiny, small or paper")] = "tiny"
     ema: Annotated[str | None, Option("start of moving averages: corrected (default) or first")] = None
 

@@ -1,4 +1,7 @@
-"""`Run`: the folder of one run as an object. It is read anew at every access, so that a running run can be watched."""
+"""`Run`: the folder of one run as an object. It is read anew at every access, so that a running run can be watched.
+
+torch is imported by `Run.model` and `Run.test_set`, and by nothing else here.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,26 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.records.schema import EvaluationRow, LoggedRow, RoundRow, VisitRow, column_types
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from coordinator.aggregation.server import GLOBAL
+from coordinator.records.checkpoints import SEPARATOR, arrays_under, file_sha256, model_prefix
+from coordinator.records.names import CHECKPOINTS, is_valid
+from coordinator.records.schema import TABLES, EvaluationRow, LoggedRow, RoundRow, VisitRow, column_types
+from coordinator.rounds.ports import Arrays
 from costmodel.units import format_bytes, format_joules, format_seconds
+from edge.protocol.payload import MODEL, Vector
 from edge.protocol.plugins import display_name
+from edge.protocol.spelling import nearest
 from scenarios.api import tables
 from scenarios.api.figures import RunFigures
 from scenarios.api.values import place
+from scenarios.config.cache import cache_folder
+from scenarios.config.errors import ReportError
 from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.run import builder
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,13 +47,9 @@ class Run(RunFigures):
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self._folder = place("folder", folder)
+        self.folder = place("folder", folder)
+        """The run's folder, which every command of ``fedbr`` takes"""
         self._opened()
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder, which every command of ``fedbr`` takes."""
-        return self._folder
 
     @property
     def scenario(self) -> dict[str, Any]:
@@ -125,7 +137,13 @@ class Run(RunFigures):
     @property
     def choices(self) -> pyarrow.Table:
         """The method's own table, such as the choices and rewards of FedBR's bandit; empty for most methods."""
-        return tables.choices(RecordedRun(self.folder))
+        run = RecordedRun(self.folder)
+        names = [row["name"] for row in run.query("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        own = next((name for name in names if name not in TABLES and str(name).isidentifier()), None)
+        if own is None:
+            return tables.filled({"round": "INTEGER", "client": "INTEGER"}, [])
+        columns = {row["name"]: row["type"] for row in run.query(f"PRAGMA table_info({own})")}
+        return tables.of_ledger(run, own, columns, "rowid")
 
     # --- figures, report, model ---------------------------------------------------------------------------------------
 
@@ -139,7 +157,7 @@ class Run(RunFigures):
 
         return html.from_folder(self.folder, None if path is None else place("path", path))
 
-    def model(self, round: int | None = None, name: str = "global", *, allow_code: bool = False) -> TrainedModel:
+    def model(self, round: int | None = None, name: str = GLOBAL, *, allow_code: bool = False) -> TrainedModel:
         """The global model as a torch module on the CPU, in evaluation mode, with one module per block.
 
         It maps examples as `test_set` has them to logits (batch, classes). ``round``: of a kept checkpoint, from 1 on;
@@ -147,21 +165,31 @@ class Run(RunFigures):
         several. ``allow_code``: as of `fedbr.resume`. This imports torch. ReportError for a checkpoint that is not
         kept, or a model that there is not.
         """
-        from scenarios.api import weights
+        from edge.training.trained_model import trained_model
 
-        return weights.model(self._opened(), round, name, allow_code)
+        run = self._opened()
+        arrays = _checkpoint(run, round)
+        heads = {key.partition(SEPARATOR)[0] for key in arrays if key.startswith(MODEL)}
+        known = sorted(GLOBAL if head == MODEL else head.removeprefix(f"{MODEL} ") for head in heads)
+        if name not in known:
+            raise ReportError(f"name = {name!r}: {run.method} has no such model; {nearest(name, known)}")
+        stored = arrays_under(model_prefix(name), arrays)
+        vectors = {key: Vector(np.asarray(array, np.float32)) for key, array in stored.items()}
+        with run.open_scenario("auto", allow_code) as (loaded, _):
+            return trained_model(builder.job(loaded, None, "cpu", cache_folder()), vectors)
 
     def test_set(self, *, allow_code: bool = False) -> Examples:
         """(inputs, labels) of the test examples on which `accuracy` was evaluated, as tensors for `model`.
 
         ``allow_code``: as of `fedbr.resume`. This imports torch. DataError if the data is no longer there.
         """
-        from scenarios.api import weights
+        from edge.training.trained_model import evaluated_examples
 
-        return weights.test_set(self._opened(), allow_code)
+        with self._opened().open_scenario("auto", allow_code) as (loaded, _):
+            return evaluated_examples(builder.job(loaded, None, "cpu", cache_folder()))
 
     def _opened(self) -> RecordedRun:
-        return open_runs([self._folder])[0]
+        return open_runs([self.folder])[0]
 
     def __repr__(self) -> str:
         run = self._opened()
@@ -185,3 +213,40 @@ class Run(RunFigures):
 
 def _percent(share: float | None) -> str:
     return "not evaluated" if share is None else f"{100 * share:.2f} %"
+
+
+def _checkpoint(run: RecordedRun, round: int | None) -> Arrays:
+    """The arrays of a kept checkpoint; ``round`` is counted from 1, None for the newest.
+
+    ReportError for one that is not kept or damaged.
+    """
+    rows = run.query("SELECT round, file, sha256 FROM checkpoints ORDER BY round")
+    if not rows:
+        raise ReportError(f"{run.folder}: there is no model before the first round has been committed")
+    kept = {round_of(row["round"], run.completed): row for row in rows}
+    if round is not None and round not in kept:
+        raise ReportError(
+            f"round = {round}: checkpoints are kept of the rounds {', '.join(map(str, kept))}; checkpoints.keep of a "
+            "scenario keeps more"
+        )
+    row = kept[max(kept) if round is None else round]
+    file = run.folder / CHECKPOINTS / row["file"]
+    try:
+        is_whole = is_valid(CHECKPOINTS, row["file"]) and file_sha256(file) == row["sha256"]
+    except OSError:
+        is_whole = False
+    if not is_whole:
+        raise ReportError(f"{file} is missing or not what was committed")
+    try:
+        return dict(load_file(file))
+    except (OSError, SafetensorError) as error:
+        raise ReportError(f"{file} cannot be read: {error}") from error
+
+
+def round_of(row_round: int, completed: int) -> int:
+    """The round, counted from 1, after which the model of a row is kept.
+
+    A row after the last completed round, that was cut or only evaluates, has the number of that round, whose model it
+    replaces.
+    """
+    return min(row_round + 1, completed)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
-from coordinator.records.schema import TABLES
 from scenarios.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -24,16 +23,6 @@ TRANSFERS = {
     "nbytes": "INTEGER",
 }
 """Columns of the view ``transfers``, whose types SQLite does not know"""
-
-
-def choices(run: RunFolder) -> pyarrow.Table:
-    """The method's own table, such as the choices of FedBR's bandit; empty for a method that has none."""
-    names = [row["name"] for row in run.query("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-    own = next((name for name in names if name not in TABLES and str(name).isidentifier()), None)
-    if own is None:
-        return filled({"round": "INTEGER", "client": "INTEGER"}, [])
-    columns = {row["name"]: row["type"] for row in run.query(f"PRAGMA table_info({own})")}
-    return of_ledger(run, own, columns, "rowid")
 
 
 def data_frame(call: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:

@@ -104,7 +104,7 @@ def _made() -> Words:
     flags = {entry.key: ("true", "false") for entry in entries if entry.type == "true or false"}
     return {
         "keys": list(dict.fromkeys(entry.key for entry in entries)),
-        "tables": [table.key for table in catalogue.key_tables()],
+        "tables": list(catalogue.key_tables()),
         "defaults": {entry.key: entry.default_text for entry in entries if entry.default not in (None, {})},
         "choices": flags | {entry.key: list(entry.choices) for entry in entries if entry.choices},
         "topics": list(listing.KINDS),

@@ -43,10 +43,10 @@ def explained(name: str) -> Explanation:
         shipped = {name: toml_value(value) for name, value in values.items()}
         options = {"keys": [_option(option) for option in catalogue.row_options(name)]} if name in BY_OPTIONS else {}
         return {"kind": "key", **key.row(), "shipped": shipped, "example": _example(key, values), **options}
-    table = next((each for each in catalogue.key_tables() if each.key == name), None)
-    if table is not None:
+    tables = catalogue.key_tables()
+    if name in tables:
         below = [entry.row() for entry in keys.values() if entry.key.startswith(f"{name}.")]
-        return {"kind": "table", "name": name, "meaning": table.meaning, "keys": below}
+        return {"kind": "table", "name": name, "meaning": tables[name], "keys": below}
     owners = [entry for entry in catalogue.all_options() if entry.key == name]
     if owners:
         return {"kind": "option", "name": name, "options": [_option(entry) for entry in owners]}
@@ -92,7 +92,7 @@ def _other(entry: ScenarioKey) -> str | None:
 
 def _nearest(name: str) -> str:
     """The key or row of a similar name, those whose meaning has the word, or that there is none."""
-    keys = known_keys(Scenario) | {table.key: table.key for table in catalogue.key_tables()}
+    keys = known_keys(Scenario) | {table: table for table in catalogue.key_tables()}
     keys |= {entry.key: entry.key for entry in catalogue.all_options()}
     rows = [row for point in PLUGIN_POINTS for row in point.shipped]
     known = keys | {row: row for row in (*rows, *devices(), *networks(), *shipped())}
@@ -102,7 +102,7 @@ def _nearest(name: str) -> str:
     if near is not None:
         return f"did you mean {near!r}?"
     meanings = [(entry.key, entry.meaning) for entry in (*catalogue.scenario_keys(), *catalogue.all_options())]
-    meanings += [(table.key, table.meaning) for table in catalogue.key_tables()]
+    meanings += catalogue.key_tables().items()
     meanings += [(row_name, row.title) for point in PLUGIN_POINTS for row_name, row in point.shipped.items()]
     begins = re.compile(rf"(?<!\w){re.escape(name)}", re.IGNORECASE)
     having = list(dict.fromkeys(key for key, meaning in meanings if len(name) > 2 and begins.search(meaning)))

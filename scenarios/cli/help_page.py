@@ -35,8 +35,11 @@ class PlainCommand(TyperCommand):
             is_argument, record = each.param_type_name == "argument", each.get_help_record(ctx)
             if record is not None:
                 worded = re.sub("<(.*)>", lambda kind: WORDS.get(kind[1], "TEXT"), record[0])
+                # "at least 1" for typer's x>=1, and "1 to 4096" for 1<=x<=4096
+                text = re.sub(r"\b([\d.]+)<=x<=([\d.]+)", r"\1 to \2", record[1])
+                text = re.sub(r"\bx>=([\d.]+)", r"at least \1", text)
                 name = _argument(each) if is_argument else worded
-                sections["Arguments" if is_argument else "Options"].append((name, _ranges_in_words(record[1])))
+                sections["Arguments" if is_argument else "Options"].append((name, text))
         for heading, rows in sections.items():
             if rows:
                 with formatter.section(heading):
@@ -61,11 +64,6 @@ class PlainCommand(TyperCommand):
                 error.message += f"; keys of a scenario are written {key}={value}"  # type: ignore[attr-defined]
                 error.possibilities = None  # type: ignore[attr-defined]  # as click's NoSuchOption has it
             raise
-
-
-def _ranges_in_words(text: str) -> str:
-    """``at least 1`` for typer's ``x>=1``, and ``1 to 4096`` for ``1<=x<=4096``."""
-    return re.sub(r"\bx>=([\d.]+)", r"at least \1", re.sub(r"\b([\d.]+)<=x<=([\d.]+)", r"\1 to \2", text))
 
 
 def _argument(argument: Any) -> str:

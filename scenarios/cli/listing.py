@@ -19,13 +19,12 @@ from coordinator.aggregation.block_exchange import EVERYTHING
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keys_not_downloaded
 from costmodel.fleet.devices import Device, Network, devices, networks
 from edge.data.locate import find_data
-from edge.data.registry import DataSet
 from edge.protocol import plugins
 from edge.protocol.spelling import nearest
 from scenarios.config import catalogue, plugin_errors
 from scenarios.config.cache import cache_folder
+from scenarios.config.catalogue import field_docs
 from scenarios.config.errors import ScenarioError
-from scenarios.config.field_docs import field_docs
 from scenarios.config.plugin_points import PLUGIN_POINTS
 from scenarios.config.toml_source import FILES, shipped
 from scenarios.config.toml_writer import toml_text
@@ -42,7 +41,13 @@ def rows(kind: str, assumed: bool = False) -> list[Row]:
         raise ScenarioError(f"list {kind!r}: {nearest(kind, KINDS)}")
     if assumed and kind not in ("devices", "networks"):
         raise ScenarioError(f"list {kind} --assumed: only devices and networks have assumed figures")
-    return [row for row in KINDS[kind]() if not assumed or row["assumed"]]
+    match kind:
+        case "scenarios":
+            return [{"name": name, "head": head(name)} for name in shipped()]
+        case "keys":
+            return [entry.row() for entry in catalogue.scenario_keys()]
+    listed = [_row(kind, row, name) for name, row in TABLES[kind]().items()]
+    return [row for row in listed if not assumed or row["assumed"]]
 
 
 def own_row(name: str) -> tuple[str, Row]:
@@ -69,12 +74,16 @@ def topics() -> list[Row]:
 def _method(spec: ObjectiveSpec | CorrectionSpec, name: str) -> Row:
     from scenarios.studies.forecast.method_costs import method_costs
 
+    kept = ["vectors of its own"] if spec.client_state is not None else []
+    sends_all = isinstance(spec, ObjectiveSpec) and spec.traffic.down(spec.options()) == EVERYTHING
+    if isinstance(spec, ObjectiveSpec) and not (spec.traffic.kept_blocks is keys_not_downloaded and sends_all):
+        kept.append((inspect.getdoc(spec.traffic.kept_blocks) or "").split("\n")[0])
     row: Row = {
         "name": spec.name,
         "title": spec.title,
         "source": spec.source,
         "neutral": spec.neutral,
-        "keeps": _client_state(spec),
+        "keeps": "; ".join(kept) or "nothing",
         "costs": method_costs(name).plain(),
         "options": options(spec.options),
     }
@@ -82,15 +91,6 @@ def _method(spec: ObjectiveSpec | CorrectionSpec, name: str) -> Row:
         limit = "" if spec.refusals.partial_models(spec.options()) is None else " that sends the whole model"
         return row | {"joins": f"any objective{limit}, as in fedmlb+{name}", "weights": None}
     return row | {"joins": None, "weights": spec.weights}
-
-
-def _client_state(spec: ObjectiveSpec | CorrectionSpec) -> str:
-    """The vectors that a client keeps from one visit to the next, in words."""
-    parts = ["vectors of its own"] if spec.client_state is not None else []
-    sends_all = isinstance(spec, ObjectiveSpec) and spec.traffic.down(spec.options()) == EVERYTHING
-    if isinstance(spec, ObjectiveSpec) and not (spec.traffic.kept_blocks is keys_not_downloaded and sends_all):
-        parts.append((inspect.getdoc(spec.traffic.kept_blocks) or "").split("\n")[0])
-    return "; ".join(parts) or "nothing"
 
 
 def options(kind: type[BaseModel]) -> list[Row]:
@@ -102,19 +102,18 @@ def options(kind: type[BaseModel]) -> list[Row]:
     ]
 
 
-def _dataset(row: DataSet, name: str) -> Row:
-    keys = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
-    found = find_data(name, None, cache_folder())
-    return {key: getattr(row, key) for key in keys} | {"natural_clients": row.id_column is not None, "found": found}
-
-
 def _row(kind: str, row: Any, name: str) -> Row:
     """The row of an object of a table, by the name under which it is there."""
     match kind:
         case "methods":
             return _method(row, name)
         case "datasets":
-            return _dataset(row, name)
+            shown = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
+            found = find_data(name, None, cache_folder())
+            return {key: getattr(row, key) for key in shown} | {
+                "natural_clients": row.id_column is not None,
+                "found": found,
+            }
         case "partitions":
             return {"name": row.name, "title": row.title, "options": [f"data.partition.{key}" for key in row.keys]}
         case "metrics":
@@ -123,13 +122,6 @@ def _row(kind: str, row: Any, name: str) -> Row:
             return asdict(row)
     keys = ("name", "title", "source", *(["neutral"] if kind == "servers" else []))
     return {key: getattr(row, key) for key in keys} | {"options": options(row.options)}
-
-
-# --- all rows of a kind -----------------------------------------------------------------------------------------------
-
-
-def _table(kind: str, table: Callable[[], Mapping[str, Any]]) -> Callable[[], list[Row]]:
-    return lambda: [_row(kind, row, name) for name, row in table().items()]
 
 
 def head(name: str) -> list[str]:
@@ -144,14 +136,13 @@ def head(name: str) -> list[str]:
 
 FLEET_KEYS = {"devices": "fleet.devices", "networks": "fleet.networks"}
 """Kind of the rows of a fleet, which are figures rather than plug-ins -> the key that takes their names"""
-KINDS: Mapping[str, Callable[[], list[Row]]] = {
-    **{point.topic: _table(point.topic, partial(getattr, point, "shipped")) for point in PLUGIN_POINTS},
-    "devices": _table("devices", devices),
-    "networks": _table("networks", networks),
-    "scenarios": lambda: [{"name": name, "head": head(name)} for name in shipped()],
-    "keys": lambda: [entry.row() for entry in catalogue.scenario_keys()],
+TABLES: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+    **{point.topic: partial(getattr, point, "shipped") for point in PLUGIN_POINTS},
+    "devices": devices,
+    "networks": networks,
 }
-"""Kind -> all of its rows"""
+"""Kind -> its table of rows, by name"""
+KINDS = (*TABLES, "scenarios", "keys")
 
 
 # --- a row as a file --------------------------------------------------------------------------------------------------

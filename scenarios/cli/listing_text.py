@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, get_args
 
 from rich.console import Console
@@ -36,7 +36,7 @@ def show(kind: str, listed: Sequence[Row], stream: IO[str] | None = None, *, ass
         console.print(Text.assemble((row["name"], "bold"), *(["  ", row["title"]] if "title" in row else [])))
         if assumed:  # each assumed figure with its value, in the unit that its key names
             values = figures(row)
-            texts = [*(f"{key} = {_figure(values[key])}" for key in row["assumed"]), _source(row)]
+            texts: Iterable[str] = [*(f"{key} = {_figure(values[key])}" for key in row["assumed"]), _source(row)]
         else:
             texts = DETAILS.get(kind, _plugin_details)(row)
         for text in texts:
@@ -51,15 +51,9 @@ def show(kind: str, listed: Sequence[Row], stream: IO[str] | None = None, *, ass
 # --- methods ----------------------------------------------------------------------------------------------------------
 
 
-def _method_details(row: Row) -> list[str]:
-    lines = [f"source: {row['source']}", f"neutral: {row['neutral']}", f"client state: {row['keeps']}"]
-    lines += [*_cost_details(row["costs"])]
-    lines.append(f"joins: {row['joins']}" if row["joins"] else f"weights: {row['weights']}")
-    return [*lines, *_option_lines(row)]
-
-
-def _cost_details(costs: Row) -> Iterator[str]:
-    """Bytes and compute relative to FedAvg."""
+def _method_details(row: Row) -> Iterator[str]:
+    yield from (f"source: {row['source']}", f"neutral: {row['neutral']}", f"client state: {row['keeps']}")
+    costs = row["costs"]  # bytes and compute relative to FedAvg
     model, extra = costs["model_bytes"], [costs[f"extra_bytes_{way}"] for way in ("down", "up")]
     down, up = (format_bytes(each) + f" ({each / model:.2f} models)" * (each > model / 2) for each in extra)
     at_most, chosen = ("at most ", ", chosen per visit") if costs["chosen_per_visit"] else ("", "")
@@ -68,6 +62,8 @@ def _cost_details(costs: Row) -> Iterator[str]:
     yield f"relative compute: {least if least == most else f'{least} to {most}'} ({costs['model']})"
     stored = {where: costs[f"stored_on_{where}"] / costs["model_numbers"] for where in ("server", "client")}
     yield "stored per client: " + ", ".join(f"{models:.3g} models on the {where}" for where, models in stored.items())
+    yield f"joins: {row['joins']}" if row["joins"] else f"weights: {row['weights']}"
+    yield from _option_lines(row)
 
 
 def _plugin_details(row: Row) -> list[str]:
@@ -204,7 +200,7 @@ def _paragraphs(row: Row) -> list[str]:
     return [text for text in texts if text]
 
 
-DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
+DETAILS: Mapping[str, Callable[[Row], Iterable[str]]] = {
     "methods": _method_details,
     "models": _model_details,
     "datasets": _dataset_details,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -63,7 +64,7 @@ def schema(
     """Print the JSON Schema of scenario files, for editors."""
     from scenarios.config import json_schema
 
-    text = json_schema.schema_text()
+    text = json.dumps(json_schema.scenario_schema(), indent=2, ensure_ascii=False) + "\n"
     if output is None:
         print(text, end="")
     else:

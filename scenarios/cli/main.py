@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
@@ -21,7 +22,7 @@ import typer
 
 from scenarios.cli import folders, lookup, new, output, recorded, remote, runs, studies
 from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
-from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
+from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error, parameters_of
 from scenarios.config import search_path
 from scenarios.run import own_numpy
 
@@ -30,25 +31,34 @@ _log = logging.getLogger("fedbr")
 _handlers: list[logging.Handler] = []
 
 
-def with_verbose(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the option ``-v`` as its last."""
-    hints = get_type_hints(command, include_extras=True)
-    own = [
-        each.replace(annotation=hints.get(each.name, each.annotation))
-        for each in inspect.signature(command).parameters.values()
-    ]
+def as_command(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as typer takes it: a parameter that is a request or output becomes an option per field, and ``-v``
+    is the last."""
+    groups: dict[str, Any] = {}
+    own, shared = list[inspect.Parameter](), list[inspect.Parameter]()
+    hints = get_type_hints(function, include_extras=True)
+    for parameter in inspect.signature(function).parameters.values():
+        kind = hints[parameter.name]
+        if is_dataclass(kind):
+            groups[parameter.name] = kind
+            shared += parameters_of(kind)
+        else:
+            own.append(parameter.replace(annotation=kind))
 
-    @wraps(command)
-    def parsed(**values: Any) -> None:
+    @wraps(function)
+    def command(**values: Any) -> None:
         if values.pop("verbose"):
             _switch_on()
-        command(**values)
+        for name, group in groups.items():
+            given = {each.name: values.pop(each.name) for each in fields(group)}
+            values[name] = group(**{key: value for key, value in given.items() if value is not None})
+        function(**values)
 
     last = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose)
-    parameters = [*own, last]
-    parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
-    parsed.__annotations__ = {each.name: each.annotation for each in parameters}
-    return parsed
+    parameters = [*own, *shared, last]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
 
 
 @contextmanager
@@ -62,12 +72,6 @@ def restored() -> Iterator[None]:
             _log.removeHandler(handler)
             _handlers.remove(handler)
         _log.setLevel(level)
-
-
-def show_traceback(error: BaseException) -> None:
-    """Print where an expected error was raised, if ``-v`` was given."""
-    if _handlers:
-        traceback.print_exception(error, file=sys.stderr)
 
 
 def _switch_on() -> None:
@@ -163,7 +167,8 @@ def run_command(arguments: Sequence[str]) -> int:
             code = _expected(error)
             if code is None:
                 raise
-            show_traceback(error)
+            if _handlers:  # -v was given
+                traceback.print_exception(error, file=sys.stderr)
             return exit_with_error(str(error) or "stopped", code)
     return FINISHED
 
@@ -221,11 +226,11 @@ CLASSES = {"report": recorded.ReportCommand}
 
 for heading, commands in COMMANDS.items():
     for name, command in commands.items():
-        app.command(name, cls=CLASSES.get(name, PlainCommand), rich_help_panel=heading)(with_verbose(command))
-for study in studies.several.registered_commands:
-    assert study.callback is not None
-    study.callback, study.cls = with_verbose(study.callback), PlainCommand
-app.add_typer(studies.several, name="study", cls=GroupedCommands, rich_help_panel="Studies")
+        app.command(name, cls=CLASSES.get(name, PlainCommand), rich_help_panel=heading)(as_command(command))
+several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
+for study in (studies.budget, studies.trial, studies.tune):
+    several.command(study.__name__, cls=PlainCommand)(as_command(study))
+app.add_typer(several, name="study", cls=GroupedCommands, rich_help_panel="Studies")
 
 
 if __name__ == "__main__":

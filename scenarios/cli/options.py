@@ -10,14 +10,13 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from scenarios.api.requests import Option
+from scenarios.api.requests import ALLOW_CODE, OUT, Option
 from scenarios.cli import output
 from scenarios.cli.completion import complete_overrides, complete_scenarios
 
@@ -37,6 +36,12 @@ def each_once(ctx: typer.Context, words: list[str] | None) -> list[str] | None:
     return words
 
 
+def typer_option(name: str, option: Option) -> Any:
+    """The option of a request's field of this name, as typer takes it."""
+    flag = f"--{(option.name or name).replace('_', '-')}"
+    return typer.Option(flag, metavar=option.metavar, min=option.least, help=option.help)
+
+
 ScenarioName = Annotated[
     str,
     typer.Argument(help="a shipped scenario (fedbr list scenarios) or a TOML file", autocompletion=complete_scenarios),
@@ -54,11 +59,8 @@ Limits = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="other limits, for example rounds.max=200", callback=each_once),
 ]
-AllowCode = Annotated[
-    bool,
-    typer.Option("--allow-code", help="import the run's modules also from the current folder and from where they were"),
-]
-Out = Annotated[Path, typer.Option("--out", help="folder for run folders")]
+AllowCode = Annotated[bool, typer_option("allow_code", ALLOW_CODE)]
+Out = Annotated[Path, typer_option("out", OUT)]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else; implies --quiet")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]
@@ -76,8 +78,12 @@ class Output:
         """Whether no progress is shown."""
         return self.quiet or self.as_json
 
+    def tell(self, text: str) -> None:
+        """Print a line of progress to stderr, unless the command is to be silent."""
+        if not self.silent:
+            print(f"fedbr: {text}", file=sys.stderr, flush=True)
+
     def caller(self) -> Caller:
-        """Of the command."""
         from scenarios.api.caller import Caller
 
         return Caller(self.silent)
@@ -85,41 +91,15 @@ class Output:
 
 @dataclass(frozen=True)
 class ReportOutput(Output):
-    """And of those that draw a report."""
+    """What commands print that also draw a report."""
 
     report: Annotated[
         bool, typer.Option("--report/--no-report", envvar="FEDBR_REPORT", help="draw the report, which takes seconds")
     ] = True
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters that are requests or outputs, keyword-only, become an option per field."""
-    groups: dict[str, Any] = {}
-    own, shared = list[inspect.Parameter](), list[inspect.Parameter]()
-    hints = get_type_hints(command, include_extras=True)
-    for parameter in inspect.signature(command).parameters.values():
-        kind = hints[parameter.name]
-        if not is_dataclass(kind):
-            own.append(parameter.replace(annotation=hints[parameter.name]))
-            continue
-        groups[parameter.name] = kind
-        shared += _parameters(kind)
-
-    @wraps(command)
-    def parsed(**values: Any) -> None:
-        for name, group in groups.items():
-            given = {each.name: values.pop(each.name) for each in fields(group)}
-            values[name] = group(**{key: value for key, value in given.items() if value is not None})
-        command(**values)
-
-    parameters = [*own, *shared]
-    parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
-    parsed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return parsed
-
-
-def _parameters(group: Any) -> Iterator[inspect.Parameter]:
-    """The options of a request or output, those that it inherits last."""
+def parameters_of(group: Any) -> Iterator[inspect.Parameter]:
+    """The options of a request or output, a dataclass, those that it inherits last."""
     hints, bases = get_type_hints(group, include_extras=True), list(group.__mro__)
     depths = {name: bases.index(base) for base in reversed(bases) for name in inspect.get_annotations(base)}
     for field in sorted(fields(group), key=lambda field: depths[field.name]):
@@ -128,8 +108,7 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
         if kind == Sequence[float]:
             kind, default = list[float] | None, None
         if isinstance(option, Option):
-            flag = f"--{(option.name or field.name).replace('_', '-')}"
-            option = typer.Option(flag, metavar=option.metavar, min=option.least, help=option.help)
+            option = typer_option(field.name, option)
         keyword = inspect.Parameter.KEYWORD_ONLY
         yield inspect.Parameter(field.name, keyword, default=default, annotation=Annotated[kind, option])
 
@@ -143,16 +122,6 @@ def report_or_warning(draw: Callable[[], Path]) -> Path | None:
     except (OSError, ReportError) as error:
         print(f"fedbr: warning: there is no report: {error}", file=sys.stderr)
         return None
-
-
-def progress_printer(silent: bool) -> Callable[[str], None]:
-    """A function that prints lines of progress to stderr, unless the command is to be silent."""
-
-    def tell(text: str) -> None:
-        if not silent:
-            print(f"fedbr: {text}", file=sys.stderr, flush=True)
-
-    return tell
 
 
 def emit(result: Any, as_json: bool, show: Callable[[], None], in_files: bool = False) -> None:

@@ -20,8 +20,6 @@ from scenarios.cli.options import (
     Output,
     each_once,
     emit,
-    progress_printer,
-    with_options,
 )
 
 
@@ -164,7 +162,6 @@ def replay(
     emit(result, as_json, lambda: study.show(result))
 
 
-@with_options
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
     *,
@@ -181,7 +178,6 @@ def verify(
     raise typer.Exit(FINISHED if result["same"] else STOPPED)
 
 
-@with_options
 def measure(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
     overrides: Annotated[
@@ -211,7 +207,7 @@ def measure(
     if not metrics:
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
     path = file or folder / folder_files.MEASURED
-    tell = study.progress_lines(progress_printer(output.silent))
+    tell = study.progress_lines(output.tell)
     result = output.caller().measure(folder, metrics, parsed(overrides or []), request, tell)
     study.write(result, path)
     emit(result, output.as_json, lambda: study.show(result, path))

@@ -22,7 +22,6 @@ from scenarios.cli.options import (
     emit,
     exit_with_error,
     report_or_warning,
-    with_options,
 )
 from scenarios.cli.remote import ResumeOptions, RunOptions
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from scenarios.config.load import Loaded
 
 
-@with_options
 def run(
     scenario: ScenarioName, overrides: Overrides = None, seed: Seed = None, *, request: RunOptions, output: ReportOutput
 ) -> None:
@@ -41,7 +39,6 @@ def run(
     _finish(loaded, output.caller().run(loaded, request), output)
 
 
-@with_options
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
     overrides: Limits = None,

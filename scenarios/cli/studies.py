@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -28,9 +29,7 @@ from scenarios.cli.options import (
     ScenarioName,
     emit,
     exit_with_error,
-    progress_printer,
     report_or_warning,
-    with_options,
 )
 
 if TYPE_CHECKING:
@@ -84,11 +83,9 @@ def estimate_of(planned: RunSet, request: ExperimentRequest, output: ReportOutpu
     from scenarios.run.session import Session
     from scenarios.studies.forecast import duration
 
-    tell = progress_printer(output.silent)
-
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         host = replace(host, out=request.out)
-        return duration.result(planned, host, duration.forecast(planned, host, launcher, stopped, tell))
+        return duration.result(planned, host, duration.forecast(planned, host, launcher, stopped, output.tell))
 
     return Caller(quiet=True).call(Session(request.workers, request.device), [run.loaded for run in planned.runs], work)
 
@@ -104,10 +101,8 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=V1,V2,..]...", help="a key's values; one value is an override of all runs"),
 ]
-several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
 
 
-@with_options
 def check_plugin(
     name: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="a row or spec of your own")],
     overrides: Overrides = None,
@@ -124,16 +119,12 @@ def check_plugin(
 
     given = parsed(overrides or [])
     base = load(study.BASE, study.settings(name, given))
-
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        return study.check_plugin(name, given, host, launcher, stopped)
-
+    work = partial(study.check_plugin, name, given)
     result = Caller(quiet=True).call(Session(request.workers, request.device), [base], work)
     emit(result, output.as_json, lambda: study.show(result))
     raise typer.Exit(FINISHED if result["holds"] else FAILED)
 
 
-@with_options
 def compare(scenario: ScenarioName, words: Words = None, *, request: CompareRequest, output: ReportOutput) -> None:
     """Compare methods, method=fedavg,fedprox,fedmlb,fedbr if none are named, on the same data, fleet and seeds.
 
@@ -144,7 +135,6 @@ def compare(scenario: ScenarioName, words: Words = None, *, request: CompareRequ
     run_experiment(request.plan(grid_of(scenario, words or [])), request, output)
 
 
-@with_options
 def sweep(
     scenario: Annotated[
         str, typer.Argument(metavar="SCENARIO|FILE", help="a scenario, or a TOML file of a sweep (docs/sweeps.md)")
@@ -172,9 +162,7 @@ def sweep(
     run_experiment(request.plan(file.grid), request, output)
 
 
-@several.command("budget")
-@with_options
-def study_budget(scenario: ScenarioName, words: Words = None, *, request: BudgetRequest, output: ReportOutput) -> None:
+def budget(scenario: ScenarioName, words: Words = None, *, request: BudgetRequest, output: ReportOutput) -> None:
     """Measure accuracy against budgets of bytes and time, with one run per method and seed.
 
     method=fedavg,fedbr if none are named. With the --run-id of an earlier study, finished runs are kept and
@@ -185,9 +173,7 @@ def study_budget(scenario: ScenarioName, words: Words = None, *, request: Budget
     run_experiment(request.plan(grid_of(scenario, words or [])), request, output)
 
 
-@several.command("trial")
-@with_options
-def study_trial(scenario: ScenarioName, words: Words = None, *, request: TrialRequest, output: ReportOutput) -> None:
+def trial(scenario: ScenarioName, words: Words = None, *, request: TrialRequest, output: ReportOutput) -> None:
     """Put FedBR on trial: its open details, calibration, skews of the data, its bandit, and a map of when it pays.
 
     variant=fedavg,fedbr-alpha-2 and skew=eps7 choose from what a part runs. All parts share the folder trial, or that
@@ -195,16 +181,13 @@ def study_trial(scenario: ScenarioName, words: Words = None, *, request: TrialRe
     """
     from scenarios.experiment.grid import grid_of
 
-    tell = progress_printer(output.silent)
-    trial = request.plan(grid_of(scenario, words or []), tell)
-    for name, reason in trial.left_out.items():  # before hours are spent on the others
-        tell(f"left out: {name}: {reason}")
-    run_experiment(trial, request, output)
+    planned = request.plan(grid_of(scenario, words or []), output.tell)
+    for name, reason in planned.left_out.items():  # before hours are spent on the others
+        output.tell(f"left out: {name}: {reason}")
+    run_experiment(planned, request, output)
 
 
-@several.command("tune")
-@with_options
-def study_tune(scenario: ScenarioName, words: Words = None, *, request: TuneRequest, output: ReportOutput) -> None:
+def tune(scenario: ScenarioName, words: Words = None, *, request: TuneRequest, output: ReportOutput) -> None:
     """Choose settings of each method on the clients' validation examples; test examples are never evaluated.
 
     Every combination of the values, method=fedavg,fedprox train.lr=0.01,0.1, is a run per seed. An option of a method
@@ -215,7 +198,6 @@ def study_tune(scenario: ScenarioName, words: Words = None, *, request: TuneRequ
     run_experiment(request.plan(grid_of(scenario, words or [])), request, output)
 
 
-@with_options
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="a published figure or table: fedbr:fig3, fedmlb:2")] = None,
     words: Words = None,
@@ -244,7 +226,7 @@ def reproduce(
         return
     if name is None:
         raise ScenarioError(f"name a published figure: {', '.join(tables.FIGURES)}; --list describes them")
-    experiment = request.plan(name, grid_of(name, words or []), progress_printer(output.silent))
+    experiment = request.plan(name, grid_of(name, words or []), output.tell)
     if estimate:
         result = estimate_of(experiment.run_set, request, output)
         emit(result, output.as_json, lambda: show_estimate(result, sys.stdout))

@@ -6,12 +6,15 @@ loaded or validated here.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BaseModel
@@ -22,7 +25,6 @@ from costmodel.fleet.devices import devices, networks
 from edge.data.partition_registry import PARTITIONS
 from edge.protocol.config import Also
 from scenarios.config import toml_source, value_types
-from scenarios.config.field_docs import field_docs
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS
 from scenarios.config.quantities import quantity
 from scenarios.config.schema import Scenario, fields, is_table
@@ -71,14 +73,6 @@ class ScenarioKey:
         return {"name": self.key, **plain, "default": self.default_text}
 
 
-@dataclass(frozen=True)
-class KeyTable:
-    """A table of keys."""
-
-    key: str
-    meaning: str
-
-
 @cache
 def scenario_keys() -> tuple[ScenarioKey, ...]:
     """All keys, in the order of the schema; tables of options as one."""
@@ -86,9 +80,9 @@ def scenario_keys() -> tuple[ScenarioKey, ...]:
 
 
 @cache
-def key_tables() -> tuple[KeyTable, ...]:
-    """All tables with keys of their own."""
-    return tuple(_tables(Scenario))
+def key_tables() -> Mapping[str, str]:
+    """The meaning of each table with keys of its own."""
+    return dict(_tables(Scenario))
 
 
 def row_options(key: str) -> list[ScenarioKey]:
@@ -129,11 +123,12 @@ def _shipped(name: str) -> Mapping[str, Any]:
 def _keys(table: type, at: str = "") -> Iterator[ScenarioKey]:
     docs, own = field_docs(table), []
     for name, info in fields(table).items():
-        inner = _table_of(info)
-        if inner is not None:
+        inner: Any = info.annotation
+        if is_table(inner):
             own += list(_keys(inner, f"{at}{name}."))
         else:
-            default = _default(table, name, info)
+            is_model = issubclass(table, BaseModel)
+            default = info.get_default(call_default_factory=True) if is_model else getattr(table(), name)
             entry = _entry(f"{at}{name}", _annotation(info), default, docs.get(name))
             synonyms = [synonym for mark in info.metadata if isinstance(mark, Also) for synonym in mark.names]
             own.append(replace(entry, synonyms=tuple(synonyms)))
@@ -142,24 +137,12 @@ def _keys(table: type, at: str = "") -> Iterator[ScenarioKey]:
         yield replace(entry, used_by=_users(entry, beside)) if entry.key in beside else entry
 
 
-def _table_of(info: FieldInfo) -> type | None:
-    """The table that a field is; None for a key."""
-    kind: Any = info.annotation
-    return kind if is_table(kind) else None
-
-
-def _tables(table: type, at: str = "") -> Iterator[KeyTable]:
+def _tables(table: type, at: str = "") -> Iterator[tuple[str, str]]:
     for name, info in fields(table).items():
-        inner = _table_of(info)
-        if inner is not None:
-            yield KeyTable(f"{at}{name}", (inspect.getdoc(inner) or "").replace("\n", " "))
+        inner: Any = info.annotation
+        if is_table(inner):
+            yield f"{at}{name}", (inspect.getdoc(inner) or "").replace("\n", " ")
             yield from _tables(inner, f"{at}{name}.")
-
-
-def _default(table: type, name: str, info: FieldInfo) -> Any:
-    if issubclass(table, BaseModel):
-        return info.get_default(call_default_factory=True)
-    return getattr(table(), name)
 
 
 def _annotation(info: FieldInfo) -> Any:
@@ -202,3 +185,28 @@ def _users(entry: ScenarioKey, beside: Mapping[str, ScenarioKey]) -> tuple[str, 
     return tuple(
         f"{key} = {name}" for name in named for key, each in beside.items() if key != entry.key and name in each.choices
     )
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """Field -> the docstring below it, which Python discards, in the class or in that of its bases which last declares
+    it: read from the source. Code is between two backticks there, as documentation generators want it; here single."""
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if "__annotations__" in vars(base) and base.__module__.partition(".")[0] != "pydantic":
+            docs |= _own_docs(base)
+    return docs
+
+
+@cache
+def _own_docs(kind: type) -> dict[str, str]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(text.value.value).replace("\n", " ").replace("``", "`")
+        for field, text in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }

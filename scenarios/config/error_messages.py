@@ -100,14 +100,9 @@ def error_message(
     message = beyond_limit(error, key) or MESSAGES.get(error["type"], message)
     if key in ("fleet.devices", "fleet.networks") and message == A_TABLE:
         message += " of shares, or a list of names, one per client"
-    elif message == A_TABLE:
-        message += _meant_inside(key, keys)
+    elif message == A_TABLE and (meant := _inside(key, keys)):
+        message += f"; did you mean {meant!r}?"
     return (f"{key} = {error['input']!r}: {message[0].lower()}{message[1:]}",), choices
-
-
-def _meant_inside(table: str, keys: Mapping[str, str]) -> str:
-    meant = _inside(table, keys)
-    return "" if meant is None else f"; did you mean {meant!r}?"
 
 
 def _inside(table: str, keys: Mapping[str, str]) -> str | None:

@@ -6,10 +6,8 @@ together is checked there alone.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -19,7 +17,7 @@ from pydantic_core import core_schema
 from scenarios.config import catalogue, toml_source
 from scenarios.config.catalogue import ScenarioKey
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS
-from scenarios.config.quantities import QUANTITIES, QuantityUnits
+from scenarios.config.quantities import QUANTITIES
 from scenarios.config.schema import fraction
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -36,16 +34,15 @@ def scenario_schema() -> dict[str, Any]:
         "description": "A shipped scenario or a file whose keys this one takes over, but for those that it sets.",
         "anyOf": [{"enum": toml_source.shipped()}, {"type": "string"}],
     }
-    for table in catalogue.key_tables():
-        _place(root, table.key, _table(table.meaning))
+    for key, meaning in catalogue.key_tables().items():
+        _place(root, key, _table(meaning))
     for entry in catalogue.scenario_keys():
-        _place(root, entry.key, _of_key(entry))
+        values = _values(entry)
+        if entry.key in BY_KEY:
+            names = {"anyOf": [{"enum": list(entry.choices)}, OWN_NAMES]}
+            values = {"type": "array", "items": names} if values.get("type") == "array" else names
+        _place(root, entry.key, _options(entry) if entry.key in BY_OPTIONS else _described(entry, values))
     return root
-
-
-def schema_text() -> str:
-    """The schema as a file."""
-    return json.dumps(scenario_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _table(meaning: str) -> dict[str, Any]:
@@ -57,16 +54,6 @@ def _place(root: dict[str, Any], key: str, schema: dict[str, Any]) -> None:
     for table in tables:
         root = root["properties"][table]
     root["properties"][last] = schema
-
-
-def _of_key(entry: ScenarioKey) -> dict[str, Any]:
-    if entry.key in BY_OPTIONS:
-        return _options(entry)
-    values = _values(entry)
-    if entry.key in BY_KEY:
-        names = {"anyOf": [{"enum": list(entry.choices)}, OWN_NAMES]}
-        values = {"type": "array", "items": names} if values.get("type") == "array" else names
-    return _described(entry, values)
 
 
 def _described(entry: ScenarioKey, values: dict[str, Any]) -> dict[str, Any]:
@@ -92,15 +79,10 @@ def _options(entry: ScenarioKey) -> dict[str, Any]:
         properties = table["properties"]
         if row:
             properties = properties.setdefault(row, _table(f"Options of {row}."))["properties"]
-        properties[inner] = _of_owners(owners)
+        schemas = [_described(each, _values(each)) for each in owners]
+        meaning = " | ".join(each["description"] for each in schemas)
+        properties[inner] = schemas[0] if len(schemas) == 1 else {"description": meaning, "anyOf": schemas}
     return table
-
-
-def _of_owners(owners: Iterable[ScenarioKey]) -> dict[str, Any]:
-    schemas = [_described(each, _values(each)) for each in owners]
-    if len(schemas) == 1:
-        return schemas[0]
-    return {"description": " | ".join(each["description"] for each in schemas), "anyOf": schemas}
 
 
 class _Values(GenerateJsonSchema):
@@ -119,8 +101,9 @@ class _Values(GenerateJsonSchema):
         unit = QUANTITIES.get(read)
         if unit is None:
             return self.generate_inner(schema["schema"])
+        pattern = rf"^\s*({NUMBER}|inf)\s*({'|'.join(unit.units)})\s*$"
         infinity = {"type": "number", "exclusiveMinimum": sys.float_info.max}
-        return {"anyOf": [{"type": "string", "pattern": _pattern(unit)}, {"const": 0}, infinity]}
+        return {"anyOf": [{"type": "string", "pattern": pattern}, {"const": 0}, infinity]}
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         """A key without a value is left out of a file."""
@@ -154,7 +137,3 @@ def _bounded(schema: Any) -> Any:
         if each.get("type") in ("number", "integer"):
             each.update(bounds)
     return plain
-
-
-def _pattern(unit: QuantityUnits) -> str:
-    return rf"^\s*({NUMBER}|inf)\s*({'|'.join(unit.units)})\s*$"

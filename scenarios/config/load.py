@@ -7,32 +7,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
-from coordinator.methods.registry import Method
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method, resolve
 from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
-from edge.protocol.config import TrainConfig
 from edge.protocol.options.base import Options
-from edge.protocol.plugins import PluginOptions
+from edge.protocol.plugins import PluginOptions, is_own
+from edge.protocol.spelling import closest
 from edge.training.metrics.registry import metric_rows
-from scenarios.config import number_checks, plugin_errors, quantities, search_path, validation
+from scenarios.config import plugin_errors, quantities, search_path, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
 from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.errors import ScenarioError as ScenarioError
-from scenarios.config.method_names import named_method
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
-from scenarios.config.schema import EvalSection, Scenario, all_fields
+from scenarios.config.schema import Scenario, all_fields
 from scenarios.config.tables import leaves, set_value
 from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, read, renamed
 from scenarios.config.value_types import type_text
@@ -103,7 +99,11 @@ def load(
                 raise ScenarioError(str(error), key=key, source=origin) from None
             sources.give(key, origin)
         if method is not None:
-            _put_method(tables, method, origin)
+            accepted = _Resolver(ValueOrigin(origin, {})).row("method", named_method, method).options.model_fields
+            given_options = tables.get("method_options")
+            tables["method"] = method
+            if isinstance(given_options, dict):
+                tables["method_options"] = {key: each for key, each in given_options.items() if key in accepted}
         return replace(_resolved(name, tables, sources, is_resolved), notes=tuple(sorted(notes)))
     except RecursionError:
         raise ScenarioError("tables or lists are nested too deeply", source=default) from None
@@ -123,71 +123,54 @@ def note_on_sums(loaded: Loaded, tell: Callable[[str], None]) -> None:
     if not loaded.sum_is_default or scenario.aggregate.sum == "fixed_point":
         return
     summed = scenario.model_copy(update={"aggregate": replace(scenario.aggregate, sum="fixed_point")})
-    with suppress(ValueError):
-        validation.check_sum(loaded.method, loaded.options, summed)
+    if not any(validation.of_sum(loaded.method, loaded.options, summed)):
         tell(UPDATES_TRAVEL)
 
 
-def _put_method(raw: dict[str, Any], name: str, origin: str) -> None:
-    raw["method"] = name
+def named_method(name: str) -> Method:
+    """The method of this name; ValueError with the nearest known name, or with the key that takes such a name.
+
+    Papers call a server optimizer or a round policy a method, too (FedAdam, FedAsync).
+    """
     try:
-        accepted = named_method(name).options.model_fields
-    except ValueError as error:
-        raise ScenarioError(f"method: {error}", key="method", source=origin) from None
-    options = raw.get("method_options")
-    if isinstance(options, dict):
-        raw["method_options"] = {key: value for key, value in options.items() if key in accepted}
+        return resolve(name)
+    except ValueError:
+        elsewhere = {row: BY_KEY[key] for key in ("server", "rounds.policy") for row in BY_KEY[key].shipped}
+        methods = {*OBJECTIVES, *CORRECTIONS}
+        for part in (part.strip() for part in name.split("+")):
+            near = closest(part, [*methods, *elsewhere])
+            if part and part not in methods and not is_own(part) and near in elsewhere:
+                point = elsewhere[near]
+                raise ValueError(f"no method {part!r}; {near} is a {point.noun}: {point.key} = {near!r}") from None
+        raise
 
 
 def _resolved(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Loaded:
     """The scenario of these tables; errors in the user's own rows name them."""
     with plugin_errors.named(raw, ScenarioError, name):
-        return _checked(name, raw, origin, is_resolved)
-
-
-def _checked(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Loaded:
-    scenario, valid = _parsed(raw, origin, is_resolved), partial(_valid, origin)
-    method, options, server_options = _method_and_server(scenario, valid)
-    scenario = _with_seeds(_with_validation(scenario, raw, method))
-    all_options = _all_options(scenario, options, server_options, valid)
-    filled = scenario.model_copy(update=all_options).model_dump()
-    number_checks.refuse_large(filled, origin)  # again, for numbers that were given as text
-    number_checks.refuse_flags(raw, filled, origin)
-    _check_rounds_and_training(valid, method, all_options["rounds"], all_options["train"])
-    data, architecture = _data_and_model(scenario, valid)
-    blocks = len(valid("method", lambda: validation.named_blocks(method, options, architecture, scenario)))
-    _check_together(valid, scenario, method, options, architecture, data, blocks)
-    chosen = {"method": method.name, **all_options, **_chosen_by_rows(scenario, method, architecture)}
-    resolved = scenario.model_copy(update=chosen)
-    is_default = not any(key == "aggregate.sum" for key, _ in leaves(raw))
-    return Loaded(
-        name, resolved, method, options, server_options, data, architecture, blocks, sum_is_default=is_default
-    )
+        return replace(_checked(_parsed(raw, origin, is_resolved), raw, _Resolver(origin)), name=name)
 
 
 def _parsed(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Scenario:
     """The scenario as its keys and types say, before any name in it is looked up."""
-    number_checks.refuse_large(raw, origin)
-    _refuse_several(raw, origin)
-    try:
-        scenario = Scenario.model_validate(raw)
-    except ValidationError as error:
-        first = foremost(error.errors())
-        key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
-        parts, choices = error_message(first, key, known_keys(Scenario), _option_keys())
-        raise origin.error(key, *parts, choices=choices) from None
-    quantities.refuse_bare(raw, origin, is_resolved)
-    return scenario
-
-
-def _refuse_several(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
-    """ScenarioError for several values of a key that takes one, as a sweep has them."""
-    for key, value in leaves(raw):
+    quantities.refuse_large(raw, origin)
+    for key, value in leaves(raw):  # several values of a key that takes one, as a sweep has them
         several = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
         if len(several) > 1 and key in _keys_of_one_value():
             values = ",".join(str(each).strip() for each in several)
             sweep = "compare and sweep take several, as" if key == "method" else "sweep takes several, as"
             raise origin.error(key, f"{key} = {value!r}: a run takes one; {sweep} {key}={values}")
+    try:
+        scenario = Scenario.model_validate(raw)
+    except ValidationError as error:
+        first = foremost(error.errors())
+        key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
+        types = [(table, kind) for point in PLUGIN_POINTS for table, _, kind in point.option_types()]
+        options = sorted(f"{table}.{option}" for table, kind in types for option in kind.model_fields)
+        parts, choices = error_message(first, key, known_keys(Scenario), dict(zip(options, options, strict=True)))
+        raise origin.error(key, *parts, choices=choices) from None
+    quantities.refuse_bare(raw, origin, is_resolved)
+    return scenario
 
 
 @cache
@@ -198,206 +181,147 @@ def _keys_of_one_value() -> frozenset[str]:
     return frozenset(one | {key for key in BY_KEY if "list" not in kinds[key]})
 
 
-@cache
-def _option_keys() -> Mapping[str, str]:
-    """The options of all shipped rows, in the form of `known_keys`."""
-    types = [(table, kind) for point in PLUGIN_POINTS for table, _, kind in point.option_types()]
-    options = {f"{table}.{name}" for table, kind in types for name in kind.model_fields}
-    return {name: name for name in sorted(options)}
+class _Resolver:
+    """Resolves what keys name; an error is a ScenarioError that names the key, and where that was given."""
+
+    def __init__(self, origin: ValueOrigin) -> None:
+        self.origin = origin
+
+    def make(self, key: str, make: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of ``make``, or of a check."""
+        try:
+            return make(*arguments)
+        except ValueError as error:
+            raise self.origin.error(key, str(error)) from error.__cause__
+
+    def row(self, key: str, find: Callable[[Any], Any], name: Any) -> Any:
+        """What a name stands for, by a function whose errors do not name the key."""
+        try:
+            return find(name)
+        except ValueError as error:
+            raise self.origin.error(key, f"{key}: {error}") from error.__cause__
+
+    def options(self, key: str, given: Any, kind: Any) -> Any:
+        """Every option of a row, of the class ``kind``."""
+        try:
+            return kind.model_validate(given)
+        except ValidationError as error:
+            first = foremost(error.errors())
+            inner = ".".join([key, *(str(part) for part in first["loc"] if not is_branch(part))])
+            fields = {f"{key}.{field}": f"{key}.{field}" for field in kind.model_fields}
+            symbols = {f"{key}.{info.title}": f"{key}.{field}" for field, info in kind.model_fields.items()}
+            if inner in symbols:  # the paper's, such as k for models
+                fields = {inner: symbols[inner]}
+            parts, choices = error_message(first, inner, fields, known_keys(Scenario))
+            if first["type"] == "extra_forbidden" and len(first["loc"]) == 1 and key in BY_OPTIONS:
+                option, rows = first["loc"][0], BY_OPTIONS[key].option_types()
+                if owners := [name for _, name, other in rows if option in other.model_fields]:
+                    parts = (f"unknown key {inner}: it is an option of {', '.join(owners)}",)
+            raise self.origin.error(inner, *parts, choices=choices) from None
+
+    def row_options(self, key: str, name: str, given: Mapping[str, Any]) -> PluginOptions:
+        """Every option of the row that a plug-in point's key names."""
+        point = BY_KEY[key]
+        assert point.options_key is not None
+        options: PluginOptions = self.options(point.options_key, given, self.row(key, point.row, name).options)
+        return options
+
+    def refuse(self, key: str, contradictions: validation.Contradictions) -> None:
+        """ScenarioError for the first of them; ``key``: that of an error which finding them raises."""
+        if first := self.make(key, next, contradictions, None):
+            raise self.origin.error(*first)
 
 
-def _method_and_server(scenario: Scenario, valid: Callable[..., Any]) -> tuple[Method, Options, PluginOptions]:
-    """The method with its options, and the options of the server optimizer."""
-    method: Method = valid("method", lambda: _named("method", named_method, scenario.method))
-    options: Options = valid(
-        "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
-    )
-    valid("server", lambda: validation.check_server(scenario.server, method))
-    return method, options, _row_options("server", scenario.server, scenario.server_options, valid)
+def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) -> Loaded:
+    """The scenario with every default written out; checks are in the order of the messages that a user should see."""
+    method: Method = resolver.row("method", named_method, scenario.method)
+    options: Options = resolver.options("method_options", scenario.method_options, method.options)
+    resolver.refuse("server", validation.of_server(scenario.server, method))
+    server_options = resolver.row_options("server", scenario.server, scenario.server_options)
+    scenario = _with_options(_with_defaults(scenario, raw, method), resolver)
+    written = {"method_options": options.model_dump(), "server_options": server_options.model_dump()}
+    scenario = scenario.model_copy(update={"method": method.name, **written})
+    quantities.refuse_large(scenario.model_dump(), resolver.origin)  # again, for numbers that were given as text
+    quantities.refuse_flags(raw, scenario.model_dump(), resolver.origin)
 
+    rounds, travels = scenario.rounds, scenario.travels
+    resolver.refuse("rounds.policy", validation.of_rounds(method, rounds))
+    resolver.refuse("train", validation.of_training(scenario.train))
+    resolver.make("train.lr_schedule", validation.check_schedule, scenario.train, rounds.max)
+    data: DataSet = resolver.make("data.name", dataset, scenario.data.name)
+    resolver.make("data.root", check_root, data, scenario.data.root)
+    architecture: ModelRow = resolver.make("model.name", model, scenario.model.name)
+    resolver.make("model.blocks", architecture.block_count, scenario.model.blocks)
+    layout = resolver.make("method", validation.named_blocks, method, options, architecture, scenario)
 
-def _row_options(key: str, name: str, given: Mapping[str, Any], valid: Callable[..., Any]) -> PluginOptions:
-    """Every option of the row that a plug-in point's key names."""
-    point = BY_KEY[key]
-    row = valid(key, _named, key, point.row, name)
-    options: PluginOptions = valid(
-        point.options_key, lambda given, kind: kind.model_validate(given), given, row.options
-    )
-    return options
+    resolver.make("method_options", method.check, options, len(layout))
+    resolver.make("method", method.check_corrections, options)
+    if rounds.is_asynchronous:
+        resolver.make("rounds.policy", method.check_asynchronous, options, rounds.updates_per_step == 1)
+    resolver.make("data.partition", check_partition, scenario.data, data)
+    resolver.refuse("eval", validation.of_evaluation(method, options, scenario))
+    resolver.refuse("aggregate.sum", validation.of_sum(method, options, scenario))
+    resolver.refuse("model.name", validation.of_examples(method, architecture, data))
+    resolver.make("model.width", architecture.check_width, scenario.model.width)
+    resolver.make("model.norm", architecture.check_norm, scenario.model.norm, scenario.model.width)
+    resolver.refuse("fleet", validation.of_fleet(scenario))
+    resolver.make("travels", method.travels, options, layout, travels.down, travels.up)
+    resolver.make("method", method.check_whole, options, layout, travels.down, travels.up)
 
-
-def _all_options(
-    scenario: Scenario, options: Options, server_options: PluginOptions, valid: Callable[..., Any]
-) -> dict[str, Any]:
-    """The tables of a scenario that hold options of rows, with every option written out."""
-    evaluation = _with_metric_options(scenario, valid)
-    rounds = _with_row_options(scenario.rounds, valid)
-    train = _with_schedule(scenario, valid)
-    return {
-        "method_options": options.model_dump(),
-        "server_options": server_options.model_dump(),
-        "rounds": rounds,
-        "train": train,
-        "eval": evaluation,
+    width, norm = scenario.model.width or architecture.width, scenario.model.norm or architecture.norm
+    weights = scenario.aggregate.weights or method.objective.weights
+    chosen = {
+        "model": replace(scenario.model, width=width, norm=norm),
+        "aggregate": replace(scenario.aggregate, weights=weights),
     }
+    return Loaded(
+        name="",
+        scenario=scenario.model_copy(update=chosen),
+        method=method,
+        options=options,
+        server_options=server_options,
+        dataset=data,
+        model=architecture,
+        blocks=len(layout),
+        sum_is_default=not any(key == "aggregate.sum" for key, _ in leaves(raw)),
+    )
 
 
-def _check_rounds_and_training(
-    valid: Callable[..., Any], method: Method, rounds: RoundPolicy, train: TrainConfig
-) -> None:
-    valid("rounds.selection_options", lambda: validation.check_selection(rounds))
-    valid("rounds.selection", lambda: validation.check_selected(method, rounds))
-    valid("train.lr_decay", lambda: validation.check_decay(train))
-    valid("train.instructions", lambda: validation.check_instructions(train))
-    valid("train.lr_schedule", lambda: validation.check_schedule(train, rounds.max))
-
-
-def _data_and_model(scenario: Scenario, valid: Callable[..., Any]) -> tuple[DataSet, ModelRow]:
-    data: DataSet = valid("data.name", dataset, scenario.data.name)
-    valid("data.root", check_root, data, scenario.data.root)
-    architecture: ModelRow = valid("model.name", model, scenario.model.name)
-    valid("model.blocks", architecture.block_count, scenario.model.blocks)
-    return data, architecture
-
-
-def _chosen_by_rows(scenario: Scenario, method: Method, architecture: ModelRow) -> dict[str, Any]:
-    """The tables with defaults that the rows of model and method have."""
-    return {
-        "model": replace(
-            scenario.model,
-            width=scenario.model.width or architecture.width,
-            norm=scenario.model.norm or architecture.norm,
-        ),
-        "aggregate": replace(scenario.aggregate, weights=scenario.aggregate.weights or method.objective.weights),
-    }
-
-
-def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
-    """The result of ``make``; its error as that of the key, where that was given."""
-    try:
-        return make(*arguments)
-    except ValidationError as error:
-        first = foremost(error.errors())
-        inner = ".".join([key, *(str(part) for part in first["loc"] if not is_branch(part))])
-        options = arguments[-1].model_fields
-        fields = {f"{key}.{field}": f"{key}.{field}" for field in options}
-        symbols = {f"{key}.{info.title}": f"{key}.{field}" for field, info in options.items()}
-        if inner in symbols:  # the paper's, such as k for models
-            fields = {inner: symbols[inner]}
-        parts, choices = error_message(first, inner, fields, known_keys(Scenario))
-        if rows := _rows_with(key, first):
-            parts = (f"unknown key {inner}: it is an option of {', '.join(rows)}",)
-        raise origin.error(inner, *parts, choices=choices) from None
-    except ValueError as error:
-        raise origin.error(key, str(error)) from error.__cause__
-
-
-def _rows_with(key: str, error: ErrorDetails) -> list[str]:
-    """The rows that have an option which is unknown to the row that the scenario names; none for any other error."""
-    if error["type"] != "extra_forbidden" or len(error["loc"]) != 1 or key not in BY_OPTIONS:
-        return []
-    return [name for _, name, kind in BY_OPTIONS[key].option_types() if str(error["loc"][0]) in kind.model_fields]
-
-
-def _check_together(
-    valid: Callable[..., Any],
-    scenario: Scenario,
-    method: Method,
-    options: Options,
-    architecture: ModelRow,
-    data: DataSet,
-    blocks: int,
-) -> None:
-    """Check values that are valid alone, key by key, in the order of the messages that a user should see first."""
-    valid("method_options", lambda: method.check(options, blocks))
-    valid("method", lambda: method.check_corrections(options))
-    if scenario.rounds.is_asynchronous:
-        single_updates = scenario.rounds.updates_per_step == 1
-        valid("rounds.policy", lambda: method.check_asynchronous(options, single_updates))
-    valid("data.partition", lambda: check_partition(scenario.data, data))
-    valid("data.validation", lambda: validation.check_validation(method, options, scenario))
-    valid("data.partition.kind", lambda: validation.check_own_examples(method, scenario))
-    valid("eval.on", lambda: validation.check_global_model(method, scenario))
-    valid("eval.subset", lambda: validation.check_subset(method, scenario))
-    valid("eval.split", lambda: validation.check_split(method, scenario))
-    valid("eval.select", lambda: validation.check_select(method, scenario))
-    valid("eval.adapt", lambda: validation.check_adapt(method, scenario))
-    valid("eval.charged", lambda: validation.check_charged(method, scenario))
-    valid("rounds.on_late", lambda: validation.check_late_on_air(scenario))
-    valid("train.nesterov", lambda: validation.check_nesterov(scenario))
-    valid("aggregate.sum", lambda: validation.check_sum(method, options, scenario))
-    valid("rounds.participants", lambda: validation.check_participants(scenario))
-    valid("model.name", lambda: validation.check_shapes(architecture, data))
-    valid("data.name", lambda: validation.check_kind(method, data))
-    valid("model.width", architecture.check_width, scenario.model.width)
-    valid("model.norm", architecture.check_norm, scenario.model.norm, scenario.model.width)
-    valid("fleet", lambda: validation.check_fleet(scenario))
-    valid("travels", lambda: validation.check_travels(method, options, architecture, scenario))
-    valid("method", lambda: validation.check_whole(method, options, architecture, scenario))
-
-
-def _with_validation(scenario: Scenario, raw: Mapping[str, Any], method: Method) -> Scenario:
-    """The scenario with as many validation examples as its method wants, if it does not say how many."""
-    given = raw.get("data")
-    if isinstance(given, Mapping) and "validation" in given:
-        return scenario
-    data = replace(scenario.data, validation=method.objective.evaluation.validation)
-    return scenario.model_copy(update={"data": data})
-
-
-def _with_seeds(scenario: Scenario) -> Scenario:
-    """The scenario with the run's seed for its partition and its fleet, where it gives none."""
-    rule, fleet = scenario.data.partition, scenario.fleet
-    if rule.seed is None:
-        rule = replace(rule, seed=scenario.seed)
+def _with_defaults(scenario: Scenario, raw: Mapping[str, Any], method: Method) -> Scenario:
+    """The scenario with its seed for partition and fleet, and the validation examples that its method wants, where it
+    gives none."""
+    data, fleet, given = scenario.data, scenario.fleet, raw.get("data")
+    if not isinstance(given, Mapping) or "validation" not in given:
+        data = replace(data, validation=method.objective.evaluation.validation)
+    if data.partition.seed is None:
+        data = replace(data, partition=replace(data.partition, seed=scenario.seed))
     if fleet.seed is None:
         fleet = replace(fleet, seed=scenario.seed)
-    return scenario.model_copy(update={"data": replace(scenario.data, partition=rule), "fleet": fleet})
+    return scenario.model_copy(update={"data": data, "fleet": fleet})
 
 
-def _with_row_options(rounds: RoundPolicy, valid: Callable[..., Any]) -> RoundPolicy:
-    """The table ``rounds`` with every option of the rows that it names written out."""
-    policy_options = _row_options("rounds.policy", rounds.policy, rounds.policy_options, valid)
-    selection_options = _row_options("rounds.selection", rounds.selection, rounds.selection_options, valid)
-    filled_in = replace(
-        rounds, policy_options=policy_options.model_dump(), selection_options=selection_options.model_dump()
-    )
-    valid("rounds.policy", lambda: validation.check_policy(filled_in))
-    valid("rounds.on_late", lambda: validation.check_late(filled_in))
-    return filled_in
+def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
+    """The scenario with every option of the metrics, policy, selector and schedule that it names written out.
 
-
-def _with_schedule(scenario: Scenario, valid: Callable[..., Any]) -> TrainConfig:
-    """The table ``train`` with the options of its schedule written out, and the rounds that the schedule spans.
-
-    The default schedule does not depend on the number of rounds.
+    A schedule but the default, which does not depend on the number of rounds, spans those of the run unless it says
+    otherwise.
     """
-    train = scenario.train
-    options = _row_options("train.lr_schedule", train.lr_schedule, train.lr_schedule_options, valid)
-    rounds = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or scenario.rounds.max
-    return replace(train, lr_schedule_options=options.model_dump(), lr_rounds=rounds)
-
-
-def _with_metric_options(scenario: Scenario, valid: Callable[..., Any]) -> EvalSection:
-    """The table ``eval`` with every option of the metrics that it names written out."""
-    config, key = scenario.eval, "eval.metric_options"
-    valid("eval.metrics", lambda: validation.check_metrics(scenario))
-    valid(key, lambda: validation.check_metric_options(config))
-    filled = {
-        row.name: valid(
-            f"{key}.{row.name}",
-            lambda given, kind: kind.model_validate(given),
-            config.metric_options.get(row.name, {}),
-            row.options,
-        ).model_dump()
-        for row in metric_rows(config.metrics)
+    rounds, train, key = scenario.rounds, scenario.train, "eval.metric_options"
+    metrics = resolver.row("eval.metrics", metric_rows, scenario.eval.metrics)
+    resolver.refuse(key, validation.of_metrics(metrics, scenario))
+    given = scenario.eval.metric_options
+    metric_options = {
+        row.name: resolver.options(f"{key}.{row.name}", given.get(row.name, {}), row.options).model_dump()
+        for row in metrics
         if row.options is not None
     }
-    return replace(config, metric_options=filled)
-
-
-def _named(key: str, make: Any, value: str) -> Any:
-    try:
-        return make(value)
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}") from error.__cause__
+    policy = resolver.row_options("rounds.policy", rounds.policy, rounds.policy_options)
+    selection = resolver.row_options("rounds.selection", rounds.selection, rounds.selection_options)
+    schedule = resolver.row_options("train.lr_schedule", train.lr_schedule, train.lr_schedule_options)
+    span = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or rounds.max
+    tables = {
+        "eval": replace(scenario.eval, metric_options=metric_options),
+        "rounds": replace(rounds, policy_options=policy.model_dump(), selection_options=selection.model_dump()),
+        "train": replace(train, lr_schedule_options=schedule.model_dump(), lr_rounds=span),
+    }
+    return scenario.model_copy(update=tables)

@@ -54,18 +54,18 @@ def described(error: BaseException, rows: Sequence[tuple[str, str]]) -> str | No
     own = [frame for frame in frames if _is_users(frame, rows)]
     if not rows or (isinstance(error, OSError | sqlite3.Error) and not (own and own[-1] is frames[-1])):
         return None
-    where = _unusable(frames, lines)
     if own:
         where = f"{own[0].f_code.co_name} ({own[-1].f_code.co_filename}, line {lines[own[-1]]})"
+    else:  # in our code: a row gave something that this place cannot use
+        ours = [frame for frame in frames if frame.f_code.co_filename.startswith(OUR_FOLDERS)][-1]
+        place = f"{Path(ours.f_code.co_filename).name}, line {lines[ours]}"
+        where = f"it gives what {ours.f_code.co_name} ({place}) cannot use"
+    # The rows of the modules that the error passed through, or all, if that says nothing.
+    modules = {str(frame.f_globals.get("__name__", "")) for frame in own}
+    certain = [(key, name) for key, name in rows if name.partition(":")[0] in modules]
+    culprits = ", ".join(f"{key} = {name!r}" for key, name in certain or rows)
     what = f"{type(error).__name__}: {error}"
-    return ", ".join([f"{_culprits(own, rows)}: {where}", *_subject(frames)]) + f": {what}"
-
-
-def _unusable(frames: Sequence[FrameType], lines: Mapping[FrameType, int]) -> str:
-    """For an error in our code: a row gave something that this place cannot use."""
-    ours = [frame for frame in frames if frame.f_code.co_filename.startswith(OUR_FOLDERS)]
-    place = f"{Path(ours[-1].f_code.co_filename).name}, line {lines[ours[-1]]}"
-    return f"it gives what {ours[-1].f_code.co_name} ({place}) cannot use"
+    return ", ".join([f"{culprits}: {where}", *_subject(frames)]) + f": {what}"
 
 
 def _is_users(frame: FrameType, rows: Sequence[tuple[str, str]]) -> bool:
@@ -73,13 +73,6 @@ def _is_users(frame: FrameType, rows: Sequence[tuple[str, str]]) -> bool:
     tops = {name.partition(":")[0].partition(".")[0] for _, name in rows}
     is_named = str(frame.f_globals.get("__name__", "")).partition(".")[0] in tops
     return is_users(frame) or (is_named and not frame.f_code.co_filename.startswith(OUR_FOLDERS))
-
-
-def _culprits(own: Sequence[FrameType], rows: Sequence[tuple[str, str]]) -> str:
-    """The rows of the modules that the error passed through, or all, if that says nothing."""
-    modules = {str(frame.f_globals.get("__name__", "")) for frame in own}
-    certain = [(key, name) for key, name in rows if name.partition(":")[0] in modules]
-    return ", ".join(f"{key} = {name!r}" for key, name in certain or rows)
 
 
 def _subject(frames: Sequence[FrameType]) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""The keys of a scenario that hold quantities: how their numbers are written with units, and refused without.
+"""Numbers of a scenario: the keys that hold quantities, how these are written with units, and what is refused.
+
+Tables are checked as they were written, before pydantic reads them; the bounds of single keys are the schema's.
 
 A bare 20 for a rate would be 20 bit/s, which nobody means. Zero and infinity need no unit. Run folders of earlier
 versions hold resolved scenarios with bare numbers, in SI; those are read as they are.
@@ -17,6 +19,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from coordinator.rounds.budget import LARGEST_INTEGER
 from costmodel import units
 from costmodel.units import BINARY_BYTES, BYTES, FLOPS, JOULES, RATES, SECONDS, WATT_HOURS
 from scenarios.config.schema import all_fields
@@ -100,10 +103,36 @@ def refuse_bare(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) 
             raise origin.error(key, f"{key} = {value!r}: needs a unit, for example {example!r}")
 
 
-def si_unit(key: str) -> str:
-    """The unit of a key's numbers in SI, with a space before it; '' for a key that holds no quantity."""
-    kind = quantities().get(key)
-    return "" if kind is None else units.exact(1, kind.parse).removeprefix("1")
+def refuse_large(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
+    """Refuse numbers beyond every sensible value, before they are used or written."""
+    for key, value in leaves(raw):
+        for number in _numbers(value):
+            if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
+                raise origin.error(key, f"{key}: an integer must lie within -2^53 .. 2^53")
+            if isinstance(number, float) and units.LARGEST < abs(number) < math.inf:
+                kind = quantities().get(key)
+                unit = "" if kind is None else units.exact(1, kind.parse).removeprefix("1")
+                raise origin.error(key, f"{key} = {number!r}{unit}: is too large")
+
+
+def refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: ValueOrigin) -> None:
+    """Refuse true and false where a number is expected, which pydantic would read as 1 and 0."""
+    flags = {key for key, value in leaves(resolved) if any(isinstance(item, bool) for item in _numbers(value))}
+    for key, value in leaves(raw):
+        for item in _numbers(value):
+            if isinstance(item, bool) and key not in flags:
+                raise origin.error(key, f"{key} = {str(item).lower()}: must not be true or false")
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    """The numbers and flags of a value, including those of nested lists and tables."""
+    if isinstance(value, list | tuple | Mapping):
+        inner = value.values() if isinstance(value, Mapping) else value
+        if set(map(type, inner)) != {str}:  # there may be a million names
+            for item in inner:
+                yield from _numbers(item)
+    elif isinstance(value, int | float):
+        yield value
 
 
 LIMITS = {

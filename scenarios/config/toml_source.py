@@ -63,7 +63,14 @@ def read(path: Path, notes: set[str], seen: tuple[Path, ...] = ()) -> dict[str, 
         raise ScenarioError(f"{path.name}: extends: the files extend each other in a circle")
     if len(seen) == LONGEST_CHAIN:
         raise ScenarioError(f"{path.name}: extends: more than {LONGEST_CHAIN} files extend each other")
-    raw = renamed(_tables(path), notes)
+    try:
+        content = read_bytes(path, LARGEST_NBYTES)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    try:
+        raw = renamed(parse_toml(content.decode()), notes)
+    except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
+        raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
     base = raw.pop("extends", None)
     if base is None:
         return raw
@@ -87,17 +94,6 @@ def extended(tables: Mapping[str, Any], notes: set[str]) -> tuple[str, dict[str,
         raise ScenarioError(f"extends = {base!r}: must be the name of a scenario or a file", key="extends")
     path = find(base)
     return path.stem, merged(read(path, notes), raw)
-
-
-def _tables(path: Path) -> dict[str, Any]:
-    try:
-        raw = read_bytes(path, LARGEST_NBYTES)
-    except ValueError as error:
-        raise ScenarioError(str(error)) from None
-    try:
-        return parse_toml(raw.decode())
-    except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
-        raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
 
 
 def renamed(raw: Mapping[str, Any], notes: set[str]) -> dict[str, Any]:

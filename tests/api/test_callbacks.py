@@ -126,7 +126,6 @@ def test_runs_at_the_same_time_are_told_apart_by_their_folders() -> None:
 
 def test_a_callback_that_stops_one_run_stops_those_that_follow() -> None:
     watch = watching(lambda round: False)
-    is_stopped = watch.or_stopped(lambda: False)
-    assert not is_stopped()
+    assert not watch.is_stopped
     watch.on_round(finished())
-    assert is_stopped()
+    assert watch.is_stopped

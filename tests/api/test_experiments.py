@@ -11,7 +11,7 @@ import pytest
 import fedbr
 from scenarios.api import experiments
 from scenarios.api.caller import Caller
-from scenarios.api.weights import round_of
+from scenarios.api.run import round_of
 from scenarios.report import html
 from scenarios.run.run_finder import found
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process

@@ -23,6 +23,7 @@ from scenarios.api.requests import (
     TuneRequest,
 )
 from scenarios.cli import recorded, runs, studies
+from scenarios.cli.main import as_command
 from scenarios.config.errors import ScenarioError
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -33,8 +34,8 @@ CALLS = (
     (fedbr.measure, recorded.measure, MeasureRequest),
     (fedbr.compare, studies.compare, CompareRequest),
     (fedbr.sweep, studies.sweep, SweepRequest),
-    (fedbr.budget, studies.study_budget, BudgetRequest),
-    (fedbr.tune, studies.study_tune, TuneRequest),
+    (fedbr.budget, studies.budget, BudgetRequest),
+    (fedbr.tune, studies.tune, TuneRequest),
 )
 BRIEF: dict[str, Any] = {"rounds.max": 1, "train.local_steps": 1, "data.clients": 6}
 
@@ -43,7 +44,7 @@ BRIEF: dict[str, Any] = {"rounds.max": 1, "train.local_steps": 1, "data.clients"
 def test_python_and_the_command_line_take_the_same(
     function: Callable[..., Any], command: Callable[..., None], request_class: type[MachineRequest]
 ) -> None:
-    arguments, options = (inspect.signature(each).parameters for each in (function, command))
+    arguments, options = (inspect.signature(each).parameters for each in (function, as_command(command)))
     for field in fields(request_class):
         default = None if field.default is MISSING else field.default
         assert field.name in options, field.name

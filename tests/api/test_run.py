@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -195,60 +194,9 @@ def test_a_comparison_is_a_sequence_of_runs_and_is_opened_again(recorded: Record
     assert [run.folder for run in opened] == [run.folder for run in compared]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"train.lx": 1}, "unknown key train.lx, did you mean 'train.lr'?"),
-        ({"train.lr": "0.05x"}, "train.lr = '0.05x'"),
-        ({"workers": 0}, "workers = 0: must be an integer of at least 1"),
-    ],
-)
-def test_a_mistake_is_a_scenario_error_and_no_exit(tmp_path: Path, overrides: dict[str, Any], message: str) -> None:
-    with pytest.raises(fedbr.ScenarioError) as refused:
-        fedbr.run("digits", out=tmp_path, **overrides)
-    assert str(refused.value).startswith(message)
-    assert list(tmp_path.rglob("*.toml")) == []
-
-
-def test_a_grid_is_made_of_lists(tmp_path: Path) -> None:
-    with pytest.raises(fedbr.ScenarioError, match=r"^method = 'fedavg': write a list of values, such as \['fedavg'\]"):
-        fedbr.sweep("digits", {"method": "fedavg"}, out=tmp_path)
-    with pytest.raises(fedbr.ScenarioError, match=r"^seeds = 0: must be an integer of at least 1"):
-        fedbr.sweep("digits", {"method": ["fedavg"]}, seeds=0, out=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: fedbr.run("digits", method=None), "method = None: no scenario has such a value"),
-        (lambda: fedbr.run("digits", out=5), "out = 5: must be a path"),  # type: ignore[arg-type]
-        (lambda: fedbr.run("digits", run_id="a/b"), "run_id = 'a/b': must be the name of a folder"),
-        (lambda: fedbr.run("digits", on_round=5), "on_round = 5: must be a function of a C"),  # type: ignore[arg-type]
-        (lambda: fedbr.compare("digits", "fedavg,fedavg"), "method = fedavg: is named twice"),
-        (lambda: fedbr.sweep("digits", {}, seeds=1), "seeds = 1: nothing varies"),
-        (lambda: fedbr.sweep("digits", {"seed": [1]}, zipped=True), "zipped: seed = 1: every cell has all seeds"),
-        (lambda: fedbr.sweep("digits", {"train.lr": [0.1]}, targets=[2]), "targets = 2: must be an accuracy above 0"),
-        (lambda: fedbr.open(""), "'': must be a run, or the path of its folder"),
-    ],
-)
-def test_arguments_are_refused_by_their_names(
-    call: Callable[[], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(fedbr.ScenarioError) as refused:
-        call()
-    assert str(refused.value).startswith(message)
-    assert list(tmp_path.rglob("*.toml")) == []
-
-
 def test_a_figure_is_asked_for_by_its_name(recorded: Recorded) -> None:
     with pytest.raises(fedbr.ReportError, match=r"^figure = 5: must be the name of a figure, such as 'curves'$"):
         recorded.run.plot(5)  # type: ignore[call-overload]
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(fedbr.ReportError, match="is not a run folder"):
-        fedbr.open(tmp_path)
 
 
 # --- the how-to -------------------------------------------------------------------------------------------------------

@@ -72,25 +72,6 @@ def test_arrays_are_refused_without_a_look_at_their_numbers() -> None:
         fedbr.check(endless)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"lr": 0.1}, "unknown key lr, did you mean 'train.lr'?"),
-        ({"n_workers": 5}, "unknown key n_workers: no key of a scenario; use workers"),
-        (
-            {"method": ["fedavg", "fedprox"]},
-            "method = ['fedavg', 'fedprox']: a run takes one; compare and sweep take several, as method=fedavg,fedprox",
-        ),
-        ({"train": {"lr": 1}, "train.lr": 2}, "train.lr: is given twice; a key has one value"),
-        ({"stop.target_accuracy": 90}, "stop.target_accuracy = 90: is above 1; say 0.9 or '90 %'"),
-    ],
-)
-def test_a_wrong_argument_is_answered_with_what_is_meant(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ScenarioError) as refused:
-        fedbr.run("digits", **given)
-    assert str(refused.value) == message
-
-
 def test_a_mapping_is_a_scenario_with_nested_and_dotted_keys() -> None:
     tables = {"extends": "digits", "train.lr": 0.02, "train": {"batch": 7}, "method": "fedprox"}
     loaded = load(named(tables), {"seed": 5})
@@ -115,12 +96,3 @@ def test_a_mapping_extends_a_file_of_the_current_folder(tmp_path: Path, monkeypa
     assert (loaded.name, loaded.scenario.seed) == ("mine", 9)
     with pytest.raises(ScenarioError, match="no scenario 'digit'"):
         load(named({"extends": "digit"}))
-
-
-def test_what_is_no_scenario_no_list_and_no_folder_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="scenario = 5: must be a name, the path of a file, or a mapping"):
-        fedbr.run(5)  # type: ignore[arg-type]
-    with pytest.raises(ScenarioError, match=r"train.lr = 0.1: write a list of values, such as \[0.1\]"):
-        fedbr.sweep("digits", {"train.lr": 0.1})  # type: ignore[dict-item]
-    with pytest.raises(ScenarioError, match="None: must be a run, or the path of its folder"):
-        fedbr.resume(None)  # type: ignore[arg-type]

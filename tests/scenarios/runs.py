@@ -81,6 +81,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err.splitlines()[-1].removeprefix("fedbr: ")
 
 
+def check_message(message: str, expected: str) -> None:
+    """Check that a message is the expected one, of which " .." at the end stands for any rest."""
+    if expected.endswith(" .."):
+        expected = expected.removesuffix(" ..")
+        message = message[: len(expected)]
+    assert message == expected
+
+
 def run_with(
     out: Path, launcher: WorkerLauncher, workers: int, *overrides: str, run_id: str | None = None
 ) -> dict[str, Any]:

@@ -54,26 +54,6 @@ def test_options_are_written_out_for_metrics_that_have_any() -> None:
     assert "metric_options" not in identity(plain)["eval"]
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        (
-            "eval.metric_options.hessian.probes=0",
-            "eval.metric_options.hessian.probes = 0",
-        ),
-        (
-            "eval.metric_options.hesian.probes=3",
-            "eval.metric_options.hesian: no metric of eval.metrics with options; did you mean 'hessian'?",
-        ),
-        ("eval.metric_options.hessian.probe=3", "did you mean 'eval.metric_options.hessian.probes'?"),
-    ],
-)
-def test_options_that_are_refused(override: str, said: str) -> None:
-    with pytest.raises(ScenarioError) as error:
-        load("digits", parse_all([*HESSIAN, override]))
-    assert said in str(error.value)
-
-
 def test_a_diagonal_per_parameter_is_for_measure_alone(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"hessian\.diag = per_parameter: needs a vector .* choose per_tensor"):
         run(tmp_path, *HESSIAN, "eval.metric_options.hessian.diag=per_parameter")

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from coordinator.rounds.run import RoundFinished
-from scenarios.config.load import ScenarioError, load
-from scenarios.config.overrides import parsed
 from tests.ledgers import chain
 from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process, resume, run, summary_of_run
@@ -43,9 +41,3 @@ def test_kept_checkpoints_survive_an_end_and_a_resume(tmp_path: Path) -> None:
     }
     assert kept(folder) == kept(whole)
     assert chain(folder) == chain(whole) == chain(plain)
-
-
-@pytest.mark.parametrize("keep", ["every:0", "last", "[0, 3]"])
-def test_rules_that_are_refused(keep: str) -> None:
-    with pytest.raises(ScenarioError, match=r"checkpoints\.keep"):
-        load("digits", parsed([f"checkpoints.keep={keep}"]))

@@ -16,7 +16,6 @@ from scenarios.config.load import load
 from scenarios.run.host import Host
 from scenarios.studies import conformance
 from scenarios.studies.conformance import check_plugin
-from tests.scenarios.runs import refused
 
 ROOT = Path(__file__).parents[3]
 
@@ -114,16 +113,6 @@ def test_other_bytes_or_flops_than_priced_are_found(
     holds, detail = findings["1 worker"]
     assert not holds
     assert problem in detail
-
-
-def test_the_names_of_no_plug_in_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, "check-plugin", "nowhere:SPEC").startswith(
-        f"cannot load 'nowhere:SPEC': ModuleNotFoundError: No module named 'nowhere'; searched {ROOT}"
-    )
-    message = refused(capsys, "check-plugin", "tests.plugins.peers:PeerServer")
-    assert message.startswith(
-        "'tests.plugins.peers:PeerServer' is a type, not a row of a plug-in point: CorrectionSpec, "
-    )
 
 
 def test_a_user_who_stops_it_gets_no_verdict(tmp_path: Path, launcher: WorkerLauncher) -> None:

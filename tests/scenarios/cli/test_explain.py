@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import listing, main
-from tests.scenarios.runs import refused
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -36,10 +35,6 @@ def test_a_row_of_the_user_s_own_is_explained_as_shipped_ones_are(capsys: pytest
     lines = told(capsys, "explain", "tests.plugins.own_rows:CONV_NET").splitlines()
     assert lines[0] == "a row of your own, beside those of fedbr list models:"
     assert lines[-1] == "    blocks: stem, deep, head"
-    assert refused(capsys, "explain", "tests.plugins.own_rows:NONE").startswith(
-        "cannot load 'tests.plugins.own_rows:NO"
-    )
-    assert "is a str, not a row of a plug-in point" in refused(capsys, "explain", "tests.plugins.own_rows:NETS")
 
 
 def test_a_quantity_has_units_and_a_policy_s_key_its_policy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,27 +62,6 @@ def test_a_table_an_option_and_a_name_are_explained_too(capsys: pytest.CaptureFi
         "sync  rounds wait for all of their visits",
     ]
     assert "mu (μ) = 0.001" in told(capsys, "explain", "fedprox")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("train.lrr", "did you mean 'train.lr'?"),
-        ("learning_rate", "did you mean 'train.lr'?"),
-        ("lr", "did you mean 'train.lr'?"),
-        ("mu", "did you mean 'method_options.mu'?"),
-        ("fedpox", "did you mean 'fedprox'?"),
-        ("wifi", "did you mean 'wifi-5'?"),
-        ("straggler", "did you mean 'stragglers'?"),
-        ("tcp", "neither a key nor a name, but a word of fleet.transport.noise"),
-        ("zzzzzz", "neither a key nor a name; see fedbr list keys"),
-        ("int8", "neither a key nor a name; see fedbr list keys"),
-        ("codec", "neither a key nor a name; see fedbr list keys"),
-        ("quantise", "neither a key nor a name; see fedbr list keys"),
-    ],
-)
-def test_an_unknown_name_is_refused_with_the_nearest(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, "explain", name) == f"explain {name!r}: {said}"
 
 
 def test_list_alone_names_what_it_can_list(capsys: pytest.CaptureFixture[str]) -> None:

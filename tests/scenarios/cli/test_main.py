@@ -74,10 +74,7 @@ def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
     assert beside["bottleneck"] == ["own link 12,\ncompute 2", "none"]
 
 
-def test_an_unknown_key_ends_a_real_process_with_2_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "'run'" in refused(capsys, "rnu")
-    assert "--nope" in refused(capsys, "run", "digits", "--nope")
-    assert "--workers" in refused(capsys, "run", "digits", "--workers", "0")
+def test_an_unknown_key_ends_a_real_process_with_2_and_one_line() -> None:
     words = fedbr("run", "digits", "train.learning_rat=0.1")
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
@@ -129,57 +126,14 @@ def test_nothing_slow_is_loaded_before_it_is_needed(code: str, slow: str) -> Non
     assert ended.stdout.splitlines()[-1] == "[]"
 
 
-NO_NAME = "must be the name of a folder, without slashes and control characters"
-LONG, UMLAUTS = "x" * 242, "ü" * 121
-
-
-@pytest.mark.usefixtures("warm_workers")
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            "run digits method=feddyn server=fedadam",
-            'command line: server = "fedadam": feddyn makes its own server step and admits only "plain"',
-        ),
-        ("run digits method=fed\udcff", "'method=fed\\udcff': must be UTF-8"),
-        ("run digits --out {tmp}/file", "--out: cannot write to {tmp}/file/digits: Not a directory"),
-        (
-            f"run digits --out {{tmp}}/x{LONG}{LONG}",
-            f"--out: cannot write to {{tmp}}/x{LONG}{LONG}/digits: File name too",
-        ),
-        ("run digits --out {tmp} --run-id a", "run folder {tmp}/digits/a exists already; choose another --run-id"),
-        ("run digits --run-id a/b", f"--run-id 'a/b': {NO_NAME}"),
-        ("run digits --out {tmp} --run-id a\nb", rf"--run-id 'a\nb': {NO_NAME}"),
-        (f"run digits --out {{tmp}} --run-id {LONG}", f"--run-id '{LONG}': must not be longer than 241 bytes"),
-        (f"run digits --out {{tmp}} --run-id {UMLAUTS}", f"--run-id '{UMLAUTS}': must not be longer than 241 bytes"),
-        ("run digits --device gpu --out {tmp}", "--device gpu: must be cpu, cuda, cuda:N or auto"),
-        (
-            "run digits fleet.bandwidth.kind=trace --out {tmp}",
-            'digits: fleet.bandwidth.kind = "trace" needs fleet.bandwidth.file',
-        ),
-        (
-            "run digits data.name=mnist model.name=cnn data.root={tmp} --workers 1 --out {tmp}",
-            "digits: data set mnist not found. Looked in: data.root ({tmp})",
-        ),
-        ("list datasets", "$FEDBR_DATA = '~nobody-here/x': "),
-        ("report {tmp}/x", "{tmp}/x is not a run folder: there is no such folder"),
-        (
-            "report {tmp}",
-            "{tmp} is not a run folder, and none is below it; name a run, a comparison, or a folder of these",
-        ),
-    ],
-)
-def test_bad_usage_ends_with_2_before_anything_is_begun(
-    tmp_path: Path, words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_words_that_are_no_text_and_a_data_folder_of_nobody_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    if words.startswith("list"):
-        monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")
-    for file in ("file", "study.json"):
-        (tmp_path / file).touch()
-    (tmp_path / "digits" / "a").mkdir(parents=True)
-    asked = [word.format(tmp=tmp_path) for word in words.split(" ")]
-    assert refused(capsys, *asked).startswith(said.format(tmp=tmp_path))
-    assert [path.name for path in (tmp_path / "digits").iterdir()] == ["a"]
+    assert refused(capsys, "run", "digits", "method=fed\udcff") == "'method=fed\\udcff': must be UTF-8"
+    named = refused(capsys, "run", "digits", "--out", str(tmp_path), "--run-id", "a\nb")
+    assert named == r"--run-id 'a\nb': must be the name of a folder, without slashes and control characters"
+    monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")
+    assert refused(capsys, "list", "datasets").startswith("$FEDBR_DATA = '~nobody-here/x': ")
 
 
 def test_a_run_folder_has_a_name_of_any_length_that_the_system_takes(tmp_path: Path) -> None:
@@ -240,3 +194,28 @@ def test_ctrl_c_where_nothing_is_kept_ends_with_4_too_and_a_second_one_at_once_w
             signal.raise_signal(signal.SIGINT)
     assert ended.value.code == 130
     assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_folder_is_no_scenario_and_that_of_a_run_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(capsys, "run", str(tmp_path)) == f"{tmp_path}: is a folder; name a scenario or a TOML file"
+    for name in ("scenario.toml", "ledger.sqlite"):
+        (tmp_path / name).touch()
+    message = f"{tmp_path}: is a run folder; to go on with its run: fedbr resume {tmp_path}"
+    assert refused(capsys, "run", str(tmp_path)) == message
+
+
+def test_shares_that_look_like_counts_are_noted_with_the_clients_that_they_give(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for given, note in (
+        ("{raspberry-pi-4=12}", "raspberry-pi-4 10"),
+        ("{raspberry-pi-4=3,jetson-nano=1}", "raspberry-pi-4 8, jetson-nano 2"),
+        ("{raspberry-pi-4=8,jetson-nano=2}", ""),  # as many as there are clients
+        ("{raspberry-pi-4=60,jetson-nano=40}", ""),  # percent
+        ("{raspberry-pi-4=1,jetson-nano=1}", ""),
+    ):
+        assert main.run_command(["check", "digits", f"fleet.devices={given}", "--json"]) == 0
+        text = f"fedbr: note: fleet.devices: shares are normalised, and data.clients = 10: {note}\n"
+        assert capsys.readouterr().err == (text if note else "")

@@ -95,28 +95,3 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert message == f"new method 'mine': {tmp_path}/mine_client.py: exists already; take another name or --out"
     assert [path.name for path in tmp_path.iterdir()] == ["mine_client.py"]
     assert (tmp_path / "mine_client.py").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "problem"),
-    [
-        ("method", "json", "would hide Python's module json; take 'my_json'"),
-        ("model", "edge", "would hide a package of FedBR Edge; take 'my_edge'"),
-        ("selector", "numpy", "a module numpy exists already; take numpy_selector"),
-        ("method", "My-Method", "must be of small letters, digits and '_', as a Python module; take 'my_method'"),
-        ("dataset", "../x", "must be of small letters, digits and '_', as a Python module; take 'x'"),
-        ("dataset", "lambda", "is a word of Python; take 'my_lambda'"),
-        ("device", "a/b", "must be of small letters, digits, '-' and '_'; take 'a_b'"),
-        ("device", "jetson-nano", "is a shipped device; take 'my-jetson-nano'"),
-        ("scenario", "digits", "is a shipped scenario; take 'my-digits'"),
-    ],
-)
-def test_names_that_would_hide_something_are_refused(
-    kind: str, name: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert refused(capsys, "new", kind, name, "--out", str(tmp_path)) == f"new {kind} {name!r}: {problem}"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_unknown_kind_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, "new", "metod", "mine") == "new 'metod': did you mean 'method'?"

@@ -191,14 +191,6 @@ def test_a_folder_made_of_another_base_is_refused_by_key(swept: Swept, capsys: p
     assert "fedavg-lr-0.05-seed0 was made with train.batch 16, now 8; choose another --run-id" in said
 
 
-def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    def refusal(*words: str) -> str:
-        return refused(capsys, "sweep", "digits", "--out", str(tmp_path), *words)
-
-    assert refusal("train.lr=0.1,-1").startswith("command line: train.lr = -1")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_comparison_over_seeds_takes_up_that_of_one_seed_and_has_its_statistics(tmp_path: Path) -> None:
     alone = compare.plan(grid_of("digits", ["method=fedavg,fedprox", *SHORT]), run_id="c")
     done = make_runs(alone.run_set, Host(tmp_path, 1, "cpu"), InTurn(WorkerLauncher()), never)

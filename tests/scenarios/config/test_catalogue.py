@@ -18,10 +18,10 @@ KEYS = {entry.key: entry for entry in catalogue.scenario_keys()}
 
 
 def test_every_key_is_explained_and_every_quantity_has_a_unit() -> None:
-    tables = {table.key for table in catalogue.key_tables()}
+    tables = set(catalogue.key_tables())
     assert set(KEYS) | tables == set(known_keys(Scenario).values())
     assert [key for key, entry in KEYS.items() if not entry.meaning] == []
-    assert [table.key for table in catalogue.key_tables() if not table.meaning] == []
+    assert [key for key, meaning in catalogue.key_tables().items() if not meaning] == []
     assert [(entry.key, entry.used_by) for entry in catalogue.all_options() if not entry.meaning] == []
     # Names of quantities: time, data, energy. None may be taken as a plain number.
     words = ("virtual_seconds", "bytes", "joules", "flops", "battery", "deadline", "reconnect", "rates")

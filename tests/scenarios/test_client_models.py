@@ -1,19 +1,13 @@
-"""Methods whose clients keep models of their own, run with worker processes; and what such methods refuse."""
+"""Methods whose clients have models of their own, or learn from each other's, in real runs with worker processes."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-
-import pytest
 
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios.config.errors import ScenarioError
-from scenarios.config.load import load
-from scenarios.config.overrides import parse_all
 from tests.ledgers import chain, virtual_rows
-from tests.scenarios.runs import killed_and_resumed, run_with, undisturbed
+from tests.scenarios.runs import AMONG_UPDATES, killed_and_resumed, run_with, undisturbed
 
 BRIEF = ("rounds.max=2", "data.clients=4", "rounds.participants=4", "train.local_steps=2")
 SENT = "SELECT DISTINCT direction, key FROM transfers WHERE slot = 'model' ORDER BY direction, key"
@@ -44,24 +38,12 @@ def test_personal_models_outlive_a_kill_with_any_number_of_workers(tmp_path: Pat
     assert chain(cut) == chain(whole)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "reason"),
-    [
-        (
-            ["method=fedper", "method_options.layers=5"],
-            "method_options.layers = 5: the model has 4 blocks; choose 0 to 4",
-        ),
-        (["method=fedper+feddyn"], "feddyn corrects one global model, but fedper has none"),
-        (["method=local+scaffold"], "scaffold corrects one global model, but local has none"),
-        (["method=local", "server=fedadam"], 'server = "fedadam": local sends no update to the server'),
-        (["method=local", "travels.up=last:1"], "travels.up = 'last:1': local exchanges nothing; choose 'nothing'"),
-        (["method=local", "rounds.selection=oort"], "clients of local report nothing to select them by"),
-        (["method=local", "eval.on=both"], 'eval.on = "both": local has no global model'),
-        (["method=pfedme", "server=fedadam"], 'server = "fedadam": pfedme makes its own server step'),
-        (["method=pfedme+scaffold"], "changes of the trained model, but pfedme uploads another one"),
-        (["method=pfedme+feddyn"], "pfedme and feddyn each make a server step of their own"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_with_the_reason(overrides: list[str], reason: str) -> None:
-    with pytest.raises(ScenarioError, match=re.escape(reason)):
-        load("digits", parse_all(overrides))
+def test_stored_models_of_peers_outlive_a_kill_with_other_workers(tmp_path: Path, launcher: WorkerLauncher) -> None:
+    """Who chose whom, the vectors per client and the hash chain are those of an undisturbed run with three workers."""
+    settings = ("method=fedfomo", "rounds.max=3", "rounds.participants=3", "data.clients=5", "eval.every=3")
+    whole = Path(run_with(tmp_path / "whole", launcher, 3, *settings)["run_dir"])
+    cut = killed_and_resumed(tmp_path, launcher, AMONG_UPDATES, *settings)
+    assert virtual_rows(cut) == virtual_rows(whole)
+    chose = "SELECT * FROM fedfomo ORDER BY rowid"
+    assert read(cut / "ledger.sqlite", chose) == read(whole / "ledger.sqlite", chose) != []
+    assert {path.name for path in (cut / "vectors").iterdir()} == {path.name for path in (whole / "vectors").iterdir()}
