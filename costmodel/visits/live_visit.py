@@ -128,7 +128,7 @@ class LiveVisit:
         self._bits[direction], self._promotions[direction] = float(message.bits[0]), float(message.promotion[0])
         if nbytes == 0:
             return self.go_on(now) if now <= self._cuts[part] else (math.inf, self._cuts[part])
-        self._sends = self._bits[direction], message.paths(direction)[0]
+        self._sends = self._bits[direction], message.paths(direction, self._links)[0]
         self.restart_message()
         closes = self._links.transport.reconnect < math.inf
         self._is_renewed = closes and direction == UP and bool(is_closed(begin, used, self._links)[0])

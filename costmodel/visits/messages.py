@@ -36,11 +36,12 @@ class Flows:
     promotion: Doubles
     """Seconds that the radio takes to connect"""
 
-    def paths(self, direction: int) -> list[Path]:
+    def paths(self, direction: int, links: Links) -> list[Path]:
         """The path of each message."""
         conditions = self.conditions
         columns = (conditions.rtt, self.slowly, conditions.loss, self.threshold, conditions.loss_seed[:, direction])
-        return [Path(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        queue = 8.0 * links.transport.queue
+        return [Path(*row, queue) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def flows(

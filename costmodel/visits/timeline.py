@@ -132,7 +132,7 @@ def _sent(direction: int, begun: Flows, links: Links, behaviour: ClientDynamics)
         links.capacity(direction),
         begun.cut,
         rtt=np.where(begun.slowly, conditions.rtt, 0.0),
-        paths=begun.paths(direction) if needs_paths else [],
+        paths=begun.paths(direction, links) if needs_paths else [],
         access_link=conditions.access_link if sites else None,
         access_capacity=sites,
         varying=behaviour.varying(conditions, direction),
