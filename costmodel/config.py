@@ -100,6 +100,11 @@ class Transport(FleetTable):
         return CONNECT_ROUND_TRIPS[self.security]
 
     @property
+    def queue_bits(self) -> float:
+        """``queue`` in bits."""
+        return 8.0 * self.queue
+
+    @property
     def depends_on_disuse(self) -> bool:
         """Whether a message may take longer for the time since the one before it, beside slow start."""
         return self.promotion or self.reconnect < math.inf

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import FederatedRun
-from costmodel.fleet.devices import own_devices
+from costmodel.fleet.devices import Device, own_rows
 from edge.protocol.config import ModelProfile
 from edge.protocol.home import abbreviated
 from edge.protocol.operations import KINDS
@@ -57,7 +57,7 @@ def calibrations(scenario: Scenario) -> dict[str, list[list[str]]]:
     for name in sorted(own.keys() & set(scenario.fleet.devices)):
         path = fleet_files.calibrated(name)
         # A file that the scenario names may have a device of the same name, which then is the fleet's.
-        if path is not None and own_devices(path).get(name) == own[name] and (lines := calibration_of(path)):
+        if path is not None and own_rows(path, Device).get(name) == own[name] and (lines := calibration_of(path)):
             tables[name] = lines
     return tables
 

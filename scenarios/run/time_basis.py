@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
-from costmodel.fleet.recordings import RecordedDays
-from costmodel.fleet.traces import ClientTrace, Machines
+from costmodel.fleet.traces import ClientTrace, Machines, RecordedDays
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
