@@ -9,8 +9,10 @@ Nothing here knows of other messages, nor whether the connection is new.
 probability p it is 1.22 / sqrt(p) segments on average (Mathis, Semke, Mahdavi, Ott, 1997), whatever the link could
 carry. Losses are drawn, and the window follows them (RFC 9438), so that messages differ as they do on real links. The
 window of a connection that has lost a segment stays with it: the next message doubles its own up to there, and no
-further. A sender whose window is too narrow to tell it of a loss waits for its timer (Padhye et al., 1998).
-BBR's model of the path ignores losses of this order.
+further. What a window has beyond the pipe waits in the queue before the link, so that losses on a short path leave the
+link full. A sender whose window is narrower than the pipe leaves the link idle while it repairs a loss (RFC 6937), and
+one whose window is too narrow to tell it of a loss waits for its timer (Padhye et al., 1998). BBR's model of the path
+ignores losses of this order.
 
 **Outages.** What is sent into an outage is lost. The sender tries again when its timer ends, each time after twice as
 long (RFC 6298), and goes on, with a new window, at the first try after the outage; after a quarter of an
@@ -37,11 +39,15 @@ GIVE_UP_SECONDS = 924.6
 # RFC 9438: C in segments per second cubed, beta, and the segments per round trip by which the window grows at least.
 CUBIC_SCALE, CUBIC_BETA = 0.4, 0.7
 RENO_GROWTH = 3 * (1 - CUBIC_BETA) / (1 + CUBIC_BETA)
-# Linux leaves slow start when round trips have become longer by an eighth (HyStart).
-FULL_PIPE = 1.125
+# Linux leaves slow start when round trips have become longer by an eighth, within these bounds, and the window has so
+# many segments (HyStart).
+HYSTART_SECONDS, HYSTART_SEGMENTS = (0.004, 0.016), 16.0
 # Padhye et al.: the probability that a loss in a window of w segments ends with the timer is about min(1, 3 / w). With
-# selective acknowledgements it is less: this much of it fits what was measured at 20, 60 and 100 ms.
-TIMER_SHARE = 0.7
+# selective acknowledgements and probes of the tail it is much less; this fits what was measured at 2 to 60 ms, as does
+# the next.
+TIMER_SHARE, TIMER_SEGMENTS, TIMER_POWER = 0.7, 3.0, 3
+# Round trips for which a loss leaves that part of the pipe empty that the new window does not fill.
+REPAIR_ROUND_TRIPS = 2.0
 
 
 def next_try(begin: float, now: float, rtt: float) -> float:
@@ -70,6 +76,8 @@ class Path:
     a segment"""
     seed: int = 0
     """Of the losses"""
+    queue: float = math.inf
+    """Bits that wait before the link at most, for senders that lose segments"""
 
     @property
     def is_lossy(self) -> bool:
@@ -78,14 +86,18 @@ class Path:
 
 
 class CubicWindow:
-    """Segments in flight after slow start (RFC 9438), from one loss to the next."""
+    """Segments in flight after slow start (RFC 9438), from one loss to the next.
 
-    __slots__ = ("_least", "_limit", "_rtt", "_seconds", "_turn", "_widest", "segments", "threshold")
+    As long as the window is wider than the pipe, the link is full, and what is too much waits in its queue. A window
+    that is wider than pipe and queue together loses a segment there.
+    """
 
-    def __init__(self, segments: float, threshold: float, rtt: float, rate: float) -> None:
-        """``segments``: the window after slow start; ``threshold``: as of `Path`; ``rate``: the link's, bit/s."""
-        self._rtt, self.threshold = rtt, threshold
-        self._widest = self._least = self.segments = self._seconds = self._turn = 0.0
+    __slots__ = ("_least", "_limit", "_queue", "_rtt", "_seconds", "_turn", "_widest", "pipe", "segments", "threshold")
+
+    def __init__(self, segments: float, threshold: float, rtt: float, rate: float, queue: float) -> None:
+        """``segments``: the window after slow start; ``threshold``: as of `Path`; ``rate``: the link's, bit/s;
+        ``queue``: segments that wait before the link at most."""
+        self._rtt, self._queue, self.threshold = rtt, queue, threshold
         assert rate > 0, rate
         self.follow(rate)
         begin = min(segments, threshold, self._limit)
@@ -93,8 +105,8 @@ class CubicWindow:
 
     @property
     def is_full(self) -> bool:
-        """Whether the window is as wide as the pipe."""
-        return self.segments >= self._limit
+        """Whether the window fills the pipe."""
+        return self.segments >= self.pipe
 
     @property
     def kept(self) -> float:
@@ -103,21 +115,24 @@ class CubicWindow:
 
     def follow(self, rate: float) -> None:
         """The pipe is that of a link of ``rate`` bit/s from now on; a window that is wider by now stays so."""
-        self._limit = FULL_PIPE * rate * self._rtt / FRAME_BITS
+        self.pipe = rate * self._rtt / FRAME_BITS
+        self._limit = self.pipe + self._queue
 
-    def pass_round_trips(self, number: float) -> None:
-        """Grow for so many round trips."""
-        self._seconds += number * self._rtt
+    def advance(self, sent: float, seconds: float) -> None:
+        """Grow while ``sent`` segments are acknowledged, in so many ``seconds``."""
+        self._seconds += seconds
         cubic = self._widest + CUBIC_SCALE * (self._seconds - self._turn) ** 3
-        least = self._least + RENO_GROWTH * self._seconds / self._rtt
-        self.segments = max(self.segments, min(cubic, self._limit), min(least, self._limit))
+        # RENO_GROWTH for each window that is acknowledged.
+        self._least = math.sqrt(self._least**2 + 2.0 * RENO_GROWTH * sent)
+        self.segments = max(self.segments, min(max(cubic, self._least), self._limit))
 
     def lose(self) -> float:
-        """A segment is lost; returns the seconds for which the sender waits for its timer, in the mean."""
-        waits = TIMER_SHARE * min(1.0, 3.0 / self.segments) * (self._rtt + IDLE_FLOOR_SECONDS)
+        """A segment is lost; returns the seconds for which the sender waits, in the mean."""
+        timer = TIMER_SHARE * min(1.0, TIMER_SEGMENTS / self.segments) ** TIMER_POWER
         self.threshold = max(CUBIC_BETA * self.segments, 2.0)
+        idle = REPAIR_ROUND_TRIPS * max(0.0, 1.0 - self.threshold / self.pipe)
         self._begin(self.segments, self.threshold)
-        return waits
+        return timer * (self._rtt + IDLE_FLOOR_SECONDS) + idle * self._rtt
 
     def _begin(self, widest: float, segments: float) -> None:
         self._widest, self._least, self.segments = widest, segments, segments
@@ -272,7 +287,7 @@ class LossySender(Sender):
             return self._part, rate
         segments = self._window / FRAME_BITS
         if self._cubic is None and (segments >= self._threshold or self._window >= rate * self._path.rtt):
-            self._cubic = CubicWindow(segments, self._threshold, self._path.rtt, rate)
+            self._cubic = self._window_at(segments, self._threshold, rate)
         if self._cubic is not None:
             self._cubic.follow(rate)
             self._part, self._rate = self._steady_part(self._cubic, rate)
@@ -282,8 +297,8 @@ class LossySender(Sender):
             acknowledged, self._until_loss = self._until_loss, self._until_loss - self._part / FRAME_BITS
             segments += acknowledged  # by the time at which the sender learns of a loss
         if self._until_loss <= 0:
-            self._cubic = self._cubic or CubicWindow(segments, math.inf, self._path.rtt, rate)
-            self._wait = self._cubic.lose()
+            self._cubic = self._cubic or self._window_at(segments, math.inf, rate)
+            self._wait = self._cubic.lose() + FRAME_BITS / rate  # it is sent again
             self._until_loss = self._next_loss()
         return self._part, min(self._rate, rate)
 
@@ -294,13 +309,20 @@ class LossySender(Sender):
         resume = super().part_sent(served)
         return None if resume is None else resume + self._wait
 
+    def _window_at(self, segments: float, threshold: float, rate: float) -> CubicWindow:
+        """The window of a sender that leaves slow start with so many ``segments``."""
+        rtt, (least, most) = self._path.rtt, HYSTART_SECONDS
+        longer = min(max(rtt / 8, least), most)
+        widest = max(rate * (rtt + longer) / FRAME_BITS, HYSTART_SEGMENTS)
+        return CubicWindow(min(segments, widest), threshold, rtt, rate, self._path.queue / FRAME_BITS)
+
     def _steady_part(self, cubic: CubicWindow, rate: float) -> tuple[float, float]:
         """(bits of the part that begins with this window, bit/s at most; inf: as the link can carry)."""
         left = self._left / FRAME_BITS
         until = min(left, self._until_loss)
         if cubic.is_full:
             segments, at_most = until, math.inf
-            cubic.pass_round_trips(until / cubic.segments)
+            cubic.advance(until, until * FRAME_BITS / rate)
         else:
             segments, at_most = self._growing(cubic, rate, until, left)
         self._until_loss -= segments
@@ -320,7 +342,7 @@ class LossySender(Sender):
             trip = 0.0 if end == left else self._path.rtt * sent / window
             seconds += max(trip, sent * FRAME_BITS / rate)
             segments = end
-            cubic.pass_round_trips(sent / window)
+            cubic.advance(sent, self._path.rtt * sent / window)
         return segments, segments * FRAME_BITS / seconds
 
     def _restart(self) -> None:

@@ -137,7 +137,8 @@ class LiveVisit:
         if nbytes == 0:
             return self.go_on(now) if now <= message.cut else (math.inf, message.cut)
         loss, seed = float(conditions.loss[0]), int(conditions.loss_seed[0, direction])
-        self._sends = message.bits, Path(self._rtt, bool(message.slowly), loss, message.threshold, seed)
+        queue = transport.queue_bits
+        self._sends = message.bits, Path(self._rtt, bool(message.slowly), loss, message.threshold, seed, queue)
         self.restart_message()
         closes = transport.reconnect < math.inf and direction == UP
         self._is_renewed = closes and bool(is_closed(now, self._used, transport))

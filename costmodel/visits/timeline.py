@@ -133,7 +133,8 @@ def _sent(
     if (conditions.loss > 0).any() or behaviour.variation.has_outages:
         seeds = conditions.loss_seed[:, direction]
         columns = (conditions.rtt, np.asarray(begun.slowly), conditions.loss, begun.threshold, seeds)
-        paths = [Path(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        queue = links.transport.queue_bits
+        paths = [Path(*row, queue) for row in zip(*(column.tolist() for column in columns), strict=True)]
     return transfer_batch(
         begun.begin,
         begun.bits,

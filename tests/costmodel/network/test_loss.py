@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from costmodel.network.fair_link import Served
 from costmodel.network.senders import CubicWindow, Path, Sender, next_try, sender
@@ -17,23 +19,31 @@ MBIT = 1e6
 
 
 def test_a_loss_narrows_the_window_which_then_grows_as_cubic_says() -> None:
-    # 24.224 Mbit/s x 0.1 s are 200 segments; a pipe is full with an eighth more.
-    window = CubicWindow(INF, 100.0, rtt=0.1, rate=24.224 * MBIT)
-    assert window.segments == 100.0
+    # 24.224 Mbit/s x 0.1 s are a pipe of 200 segments; 25 more wait before it.
+    window = CubicWindow(INF, 100.0, rtt=0.1, rate=24.224 * MBIT, queue=25.0)
+    assert window.segments == 100.0 and not window.is_full
     # After a loss in a window of 142.857 it is back there in cbrt(42.857 / 0.4) = 4.75 s.
-    window.pass_round_trips(47.5)
-    assert window.segments == pytest.approx(100 / 0.7, rel=1e-3)
-    window.pass_round_trips(1000)
+    window.advance(5700, seconds=4.75)
+    assert window.segments == pytest.approx(100 / 0.7, rel=1e-3) and not window.is_full
+    window.advance(1e5, seconds=100.0)
     assert window.segments == pytest.approx(225.0) and window.is_full
-    assert window.lose() == pytest.approx(0.7 * 3 / 225 * 0.3)
+    # 157.5 of 200 segments are left: 42.5 / 200 of two round trips, and in one of 600,000 losses the timer of 0.3 s.
+    assert window.lose() == pytest.approx(0.0425 + 0.7 * (3 / 225) ** 3 * 0.3)
     assert (window.segments, window.threshold, window.kept) == pytest.approx((157.5, 157.5, 157.5))
 
 
 def test_a_narrow_window_grows_by_half_a_segment_each_round_trip() -> None:
-    window = CubicWindow(INF, 7.0, rtt=0.01, rate=100 * MBIT)
-    window.pass_round_trips(10)
-    # RFC 9438: 3 (1 - 0.7) / (1 + 0.7) = 0.529 segments; cubic alone would have grown by 2.4 after two seconds.
-    assert window.segments == pytest.approx(7 + 5.294, rel=1e-3)
+    window = CubicWindow(INF, 7.0, rtt=0.01, rate=100 * MBIT, queue=25.0)
+    window.advance(100, seconds=0.1)
+    # RFC 9438: 3 (1 - 0.7) / (1 + 0.7) = 0.529 segments for each window; cubic alone would have grown by 0.4.
+    assert window.segments == pytest.approx(math.sqrt(7**2 + 2 * 0.52941 * 100), rel=1e-3)
+
+
+def test_a_loss_on_a_short_path_leaves_the_link_full() -> None:
+    # A pipe of 3.3 segments, 20 Mbit/s x 2 ms: a window of 30 is 21 after a loss, and 17.7 still wait before the link.
+    window = CubicWindow(30.0, INF, rtt=0.002, rate=20 * MBIT, queue=300.0)
+    assert window.lose() == pytest.approx(0.7 * 0.1**3 * 0.202)
+    assert window.is_full
 
 
 def test_a_threshold_is_where_the_next_message_stops_doubling() -> None:
@@ -56,6 +66,14 @@ def test_a_threshold_is_where_the_next_message_stops_doubling() -> None:
         (50e6, 0.02, 0.003, 4_000_507, 2.66),
         (20e6, 0.06, 0.01, 1_000_503, 3.77),
         (50e6, 0.02, 0.01, 1_000_503, 1.34),
+        (20e6, 0.002, 0.003, 4_000_507, 1.68),
+        (20e6, 0.002, 0.01, 1_000_503, 0.427),
+        (20e6, 0.002, 0.01, 4_000_507, 1.72),
+        (20e6, 0.004, 0.01, 4_000_507, 1.85),
+        (20e6, 0.01, 0.001, 4_000_507, 1.74),
+        (20e6, 0.01, 0.01, 4_000_507, 2.76),
+        (20e6, 0.02, 0.001, 4_000_507, 1.92),
+        (20e6, 0.02, 0.01, 4_000_507, 5.26),
     ],
 )
 def test_messages_take_what_was_measured_behind_links_that_lose_segments(
@@ -63,12 +81,39 @@ def test_messages_take_what_was_measured_behind_links_that_lose_segments(
 ) -> None:
     bits, threshold, seconds = nbytes * 8 * 1514 / 1448, INF, []
     for seed in range(200):
-        times = transfer_batch([0.0], [bits], [rate], 1e12, paths=[Path(rtt, True, loss, threshold, seed)])
+        path = Path(rtt, True, loss, threshold, seed, queue=8.0 * 500_000)
+        times = transfer_batch([0.0], [bits], [rate], 1e12, paths=[path])
         threshold = float(times.threshold[0])
         seconds.append(float(times.finish[0]) + rtt / 2)
     assert np.median(seconds[4:]) == pytest.approx(measured, rel=0.15)
     # Mathis et al.: at most 1.22 MSS / (RTT sqrt(p)), which long messages come close to.
     assert np.mean(seconds) > bits / rate
+
+
+def mean_seconds(rate: float, rtt: float, loss: float, nbytes: float) -> float:
+    """Of twenty messages over one connection, with the same draws for any round trip."""
+    threshold, seconds = INF, []
+    for seed in range(20):
+        path = Path(rtt, True, loss, threshold, seed, queue=8.0 * 256_000)
+        times = transfer_batch([0.0], [8.0 * nbytes], [rate], INF, paths=[path])
+        threshold = float(times.threshold[0])
+        seconds.append(float(times.finish[0]) + rtt / 2)
+    return float(np.mean(seconds))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    st.sampled_from([1e6, 5e6, 20e6, 100e6, 1e9]),
+    st.sampled_from([1e-4, 1e-3, 3e-3, 1e-2, 3e-2]),
+    st.sampled_from([5e4, 1e6, 4e6]),
+    st.floats(0.001, 0.2),
+    st.floats(1.1, 4.0),
+)
+def test_a_longer_round_trip_makes_no_message_faster(
+    rate: float, loss: float, nbytes: float, rtt: float, longer: float
+) -> None:
+    # Draws that hit a window of another width move single messages by a little.
+    assert mean_seconds(rate, longer * rtt, loss, nbytes) >= 0.97 * mean_seconds(rate, rtt, loss, nbytes)
 
 
 def test_without_round_trips_or_with_bbr_losses_do_not_narrow_anything() -> None:
