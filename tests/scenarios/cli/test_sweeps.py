@@ -185,12 +185,6 @@ def test_a_finished_sweep_is_shown_though_its_cluster_is_not_there_any_more(swep
     assert ledgers(swept.whole["folder"]) == before
 
 
-def test_a_folder_made_of_another_base_is_refused_by_key(swept: Swept, capsys: pytest.CaptureFixture[str]) -> None:
-    named = ("--out", str(swept.out), "--run-id", swept.folder.name)
-    said = refused(capsys, "sweep", "digits", *GRID, "train.batch=8", "--seeds", "1", *named)
-    assert "fedavg-lr-0.05-seed0 was made with train.batch 16, now 8; choose another --run-id" in said
-
-
 def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def refusal(*words: str) -> str:
         return refused(capsys, "sweep", "digits", "--out", str(tmp_path), *words)

@@ -111,14 +111,6 @@ def test_a_method_without_a_setting_that_may_be_chosen_is_named() -> None:
     assert tune.tables(result)[1].notes == ["fedavg: no setting is free of runs that diverged"]
 
 
-def test_a_run_that_fails_otherwise_is_still_missing() -> None:
-    planned = tuned("train.lr=0.1,1")
-    ended = [{"name": "fedavg-lr-0.1-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
-    result = planned.result(done({"fedavg-lr-1-seed0": "no space left"}, ended))
-    assert result["failed"] == {"fedavg-lr-1-seed0": "no space left"}
-    assert (result["missing"], "diverged" in result) == (["fedavg-lr-1-seed0"], False)
-
-
 @pytest.mark.usefixtures("pool_in_this_process")
 @pytest.mark.parametrize(("values", "code"), [("0.1,100000", 0), ("90000,100000", 3)])
 def test_a_study_fails_only_if_every_value_diverges(
