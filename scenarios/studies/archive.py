@@ -202,7 +202,8 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
     """``runs``: those that are packed; ``place``: the folder of the archive."""
     recorded = open_runs([run.folder for run in runs])
     run, heading, what, scenario, one = recorded[0], f"{packed.scenario}: {recorded[0].method}", "a run", SCENARIO, "."
-    accuracies = ["" if (accuracy := each.final()) is None else percent(accuracy) for each in recorded]
+    shown = recorded[:MOST_ROWS]
+    accuracies = ["" if (accuracy := each.final()) is None else percent(accuracy) for each in shown]
     names = [path.name for path in place.iterdir()]
     if packed.is_set:
         names = [path.name for path in packed.folder.iterdir()]
@@ -223,7 +224,7 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
                     format_bytes(each.total("bytes_down") + each.total("bytes_up")),
                     format_joules(each.total("joules")),
                 ]
-                for each, accuracy in zip(recorded[:MOST_ROWS], accuracies, strict=False)
+                for each, accuracy in zip(shown, accuracies, strict=True)
             ],
         )
         if len(recorded) > MOST_ROWS:

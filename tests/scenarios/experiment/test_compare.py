@@ -11,14 +11,12 @@ import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
-from scenarios.config.errors import worded
 from scenarios.experiment.compare import plan
 from scenarios.experiment.executors import InTurn, make_runs
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.report import terminal
 from scenarios.run.host import Host
-from scenarios.run.run_finder import found
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 
@@ -83,15 +81,6 @@ def test_the_final_table_has_a_column_per_method_and_a_comparison_can_be_reporte
     assert main.run_command(["report", str(compared), *words]) == 0
     assert "fedbr" in (tmp_path / "again.html").read_text()
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 2 * 2
-
-
-def test_a_comparison_that_has_not_ended_is_found_with_how_to_go_on(compared: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "digits" / "both"
-    shutil.copytree(compared, folder)
-    (folder / "compare.json").write_text('{"study": "compare"}')  # as it stands until the first run has ended
-    assert [worded(parts) for parts in found([folder]).unfinished] == [
-        f"the comparison {folder} has not ended; the same one with --run-id both goes on with it"
-    ]
 
 
 def test_a_study_that_is_stopped_in_its_first_missing_run_still_has_the_later_ones_that_ended(tmp_path: Path) -> None:

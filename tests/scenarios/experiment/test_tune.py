@@ -69,8 +69,7 @@ def test_the_best_validation_accuracy_chooses_and_no_test_example_is_evaluated(
         assert tomllib.loads((folder / "scenario.toml").read_text())["eval"]["split"] == "validation"
         best = read(folder / "ledger.sqlite", "SELECT max(accuracy) FROM rounds")[0][0]
         assert best in (slow, fast)
-    assert (tmp_path / "digits" / "t" / "table.csv").read_text().count("\n") == 3
-    assert main.run_command(["study", "tune", *words]) == 0  # all runs are there: nothing is trained again
+    assert main.run_command(["study", "tune", *words]) == 0
     assert f"fedbr run digits {HELD_OUT}" in capsys.readouterr().out
 
 
