@@ -54,10 +54,9 @@ MODULES = {
     "coordinator/rounds/synchronous.py": ("coordinator/rounds/test_policies.py",),
     "coordinator/workers/assignment.py": ("coordinator/workers/test_scheduler.py",),
     "coordinator/workers/block_cache.py": ("coordinator/workers/test_block_cache.py",),
-    "coordinator/workers/scheduled_workers.py": (
+    "coordinator/workers/scheduler.py": (
         *("coordinator/workers/test_scheduler.py", "coordinator/workers/test_wrong_answers.py"),
     ),
-    "coordinator/workers/scheduler.py": ("coordinator/workers/test_scheduler.py",),
     "coordinator/workers/task.py": ("coordinator/workers/test_rejected_messages.py",),
     "costmodel/fleet/availability.py": ("costmodel/fleet/test_availability.py",),
     "costmodel/network/fair_link.py": ("costmodel/network/test_fair_link.py",),

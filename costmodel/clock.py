@@ -28,10 +28,9 @@ from costmodel.fleet.availability import Always, first_available
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.visits.event_driver import DUE, MessageLinks, VisitDriver, shared_links
+from costmodel.visits.event_driver import DUE, VisitDriver, shared_links
 from costmodel.visits.leftovers import Leftover, Leftovers, Solution, packed, unpacked
 from costmodel.visits.live_visit import LiveVisit
-from costmodel.visits.open_links import OpenLinks
 from costmodel.visits.timeline import Timeline, solve, solve_beside
 from costmodel.visits.work import Work, Works
 
@@ -61,20 +60,12 @@ class Clock:
         self.fleet = fleet
         self._environment = _Environment(initial_time=0.0)
         self._due: deque[Event] = deque()
-        self._message_links = self._links()
+        self._message_links = shared_links(self._environment, fleet.links, fleet.behaviour.varies)
         self._live_visits: dict[int, LiveVisit] = {}
         self._last = {direction: np.full(len(fleet), -math.inf) for direction in (DOWN, UP)}
         self._threshold = np.full((len(fleet), 2), math.inf) if fleet.loses_segments else None
         self._spent = np.zeros(len(fleet))
         self._leftovers: dict[int, Leftover] = {}
-
-    def _links(self) -> dict[int, MessageLinks]:
-        """The links by direction; those that are never full need no sharing."""
-        links, environment = self.fleet.links, self._environment
-        found = shared_links(environment, links)
-        if not self.fleet.behaviour.varies:
-            found |= {direction: OpenLinks(environment) for direction in (DOWN, UP) if links.is_open(direction)}
-        return found
 
     @property
     def now(self) -> float:

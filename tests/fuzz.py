@@ -32,7 +32,7 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.registry import Worker
 from coordinator.workers.task import PoolTask, Reply, UpdateValidator
 from edge.protocol import client_state, codec, messages
-from edge.protocol.fixed_point import FixedPointSum
+from edge.protocol.fixed_point import sum_vector
 from edge.protocol.payload import Vector
 from tests.edge.protocol.mutations import (
     BYE,
@@ -290,7 +290,7 @@ def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float, f
             assert client_state.read(task.state_out)["model"]["a"].data.tolist() == [client] * 3
             Path(task.state_out).unlink()
     if share:
-        total = FixedPointSum(order.collect()["model"]["a"]).vector()
+        total = sum_vector(order.collect()["model"]["a"])
         assert total.tolist() == [sum(clients) * share] * 3, (total, clients)
 
 

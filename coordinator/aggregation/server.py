@@ -55,7 +55,7 @@ from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.records.client_vectors import ClientVectors
 from edge.protocol.config import TrainConfig
-from edge.protocol.fixed_point import FixedPointSum
+from edge.protocol.fixed_point import sum_vector
 from edge.protocol.logged import NumberLog, joined
 from edge.protocol.messages import Choice, Totals, Update
 from edge.protocol.options.base import Options
@@ -338,7 +338,7 @@ class ServerStrategy(NumberLog):
     def accumulate_partial(self, totals: Totals) -> None:
         """Add the partial sums of a step in place of its updates; they include the aggregation weights."""
         for key, total in totals.get(MODEL, {}).items():
-            self.sums[GLOBAL, key].add(FixedPointSum(total).vector(), 1.0)
+            self.sums[GLOBAL, key].add(sum_vector(total), 1.0)
 
     def step(self) -> None:
         """Make the next models from the sums; a block without any weight stays as it is."""

@@ -23,7 +23,7 @@ from coordinator.aggregation.server import GLOBAL, Model, Models, ServerStrategy
 from coordinator.records.schema import FAILED, NO_OP, TRAIN, UPDATE_REJECTED
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.config import Section
-from edge.protocol.fixed_point import DIVERGED, LIMIT, FixedPointSum, not_summable, sizes
+from edge.protocol.fixed_point import DIVERGED, LIMIT, not_summable, sizes, sum_vector
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes, vectors
 
@@ -180,10 +180,7 @@ def _why(checks: UpdateChecks, reach: Reach) -> str:
 
 def sums_too_far(checks: UpdateChecks, totals: Totals, weight: float, start: Models, reach: Reach) -> str | None:
     """Why a partial sum cannot come from honest training, or None. ``weight``: of its clients, in the mean."""
-    summed = {
-        slot: {key: Vector(FixedPointSum(total).vector()) for key, total in named.items()}
-        for slot, named in totals.items()
-    }
+    summed = {slot: {key: Vector(sum_vector(total)) for key, total in named.items()} for slot, named in totals.items()}
     weighted = {
         slot: {key: Vector(vector.data * np.float32(weight)) for key, vector in base.items()}
         for slot, base in state_bases(start).items()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -28,7 +27,14 @@ Values = Sequence[Any] | NDArray[Any]
 
 def as_stored(row: type[NamedTuple], columns: Iterable[Values]) -> list[list[Any]]:
     """All columns of such rows with the values that SQLite returns: 2 as 2.0, and -0.0 as 0.0, from one of floats."""
-    return [_as_stored(values, sql_type) for values, sql_type in zip(columns, _sql_types(row), strict=True)]
+    stored = []
+    for values, sql_type in zip(columns, column_types(row).values(), strict=True):
+        if isinstance(values, np.ndarray):
+            stored.append(list((values + 0.0 if sql_type == "REAL" else values).tolist()))
+        else:
+            read = _READERS[sql_type]
+            stored.append([None if value is None else read(value) for value in values])
+    return stored
 
 
 def stored_rows(rows: Sequence[NamedTuple]) -> list[StoredRow]:
@@ -37,18 +43,6 @@ def stored_rows(rows: Sequence[NamedTuple]) -> list[StoredRow]:
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {"INTEGER": int, "REAL": lambda value: float(value) + 0.0, "TEXT": str}
-
-
-def _as_stored(values: Values, sql_type: str) -> list[Any]:
-    if isinstance(values, np.ndarray):
-        return list((values + 0.0 if sql_type == "REAL" else values).tolist())
-    read = _READERS[sql_type]
-    return [None if value is None else read(value) for value in values]
-
-
-@cache
-def _sql_types(row: type[NamedTuple]) -> tuple[str, ...]:
-    return tuple(column_types(row).values())
 
 
 File = tuple[str, str]

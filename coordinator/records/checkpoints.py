@@ -69,7 +69,11 @@ class CheckpointStore:
             for name, model in snapshot.models.items()
             for key, vector in model.items()
         }
-        written = self._write(record.round, models | dict(snapshot.arrays))
+        checkpoint = names.of_checkpoint(record.round)
+        path = self.folder / CHECKPOINTS / checkpoint
+        arrays = models | dict(snapshot.arrays)
+        write_vectors(path, {key: np.ascontiguousarray(array) for key, array in arrays.items()})
+        written = checkpoint, file_sha256(path)
         vectors = {place: (name, file_sha256(self.folder / VECTORS / name)) for place, name in snapshot.vectors.items()}
         digests = {name: file_sha256(self.folder / STATE / name) for name in set(record.states.values())}
         states = {client: (name, digests[name]) for client, name in record.states.items()}
@@ -96,13 +100,6 @@ class CheckpointStore:
         """Delete files of rounds that were never committed."""
         self.ledger.check_place()
         remove_all(self.folder, but=self.ledger.files())
-
-    def _write(self, round: int, checkpoint: Arrays) -> tuple[str, str]:
-        """(name, sha256) of a checkpoint."""
-        name = names.of_checkpoint(round)
-        path = self.folder / CHECKPOINTS / name
-        write_vectors(path, {key: np.ascontiguousarray(array) for key, array in checkpoint.items()})
-        return name, file_sha256(path)
 
 
 def arrays_under(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:

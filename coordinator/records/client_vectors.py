@@ -77,7 +77,8 @@ class ClientVectors:
         if self.expected is not None and self.expected.get(slot) != sizes:
             raise ValueError(f"store: slot {slot} of shapes {sizes}, but store_shapes gives {self.expected.get(slot)}")
         assert self._folder is not None, "a server side that prices a run gets no updates"
-        name = names.of_vectors(client, slot, self._version(client, slot) + 1)
+        before = self._put.get((client, slot)) or self._names.get((client, slot))
+        name = names.of_vectors(client, slot, names.version(before) + 1)
         self._folder.mkdir(exist_ok=True)
         files.write_vectors(self._folder / name, {key: vector.data for key, vector in vectors.items()})
         self._replace(self._put, (client, slot), name)
@@ -104,10 +105,6 @@ class ClientVectors:
     def restore(self, committed: Mapping[Place, str]) -> None:
         """The files of a resumed run."""
         self._names, self._put, self._uncommitted = dict(committed), {}, {}
-
-    def _version(self, client: int, slot: str) -> int:
-        place = client, slot
-        return names.version(self._put.get(place) or self._names.get(place))
 
     def _replace(self, group: dict[Place, str], place: Place, name: str) -> None:
         replaced = group.get(place)

@@ -232,24 +232,20 @@ def _conditions(db: sqlite3.Connection, table: str) -> Iterator[tuple[str, str]]
     if missing := types.keys() - declared.keys():
         raise ForeignLedger(f"table {table}: there is no column {min(missing)}")
     for column, kind in (declared | types).items():
-        yield column, _condition(table, column, kind)
-
-
-def _condition(table: str, column: str, kind: Any) -> str:
-    name, kinds = f'"{column}"', get_args(kind) or (kind,)
-    if int in kinds:
-        most = MOST_CLIENT if column in ("client", "critical") else MOST_INTEGER
-        text = f"typeof({name}) = 'integer' AND {name} BETWEEN {-most} AND {most}"
-    elif float in kinds:
-        text = f"typeof({name}) IN ('real', 'integer') AND {name} BETWEEN {-MOST_NUMBER} AND {MOST_NUMBER}"
-    elif f"{table}.{column}" in CHOICES:
-        text = f"typeof({name}) = 'text' AND {name} IN {CHOICES[f'{table}.{column}']}"
-    elif f"{table}.{column}" in FREE:
-        text = f"typeof({name}) = 'text'"
-    else:  # texts end at a NUL for GLOB
-        control = "*[\x01-\x1f\x7f-\x9f]*"
-        text = f"typeof({name}) = 'text' AND {name} NOT GLOB '{control}' AND instr({name}, char(0)) = 0"
-    return f"({name} IS NULL OR {text})" if NoneType in kinds else f"({text})"
+        name, kinds = f'"{column}"', get_args(kind) or (kind,)
+        if int in kinds:
+            most = MOST_CLIENT if column in ("client", "critical") else MOST_INTEGER
+            text = f"typeof({name}) = 'integer' AND {name} BETWEEN {-most} AND {most}"
+        elif float in kinds:
+            text = f"typeof({name}) IN ('real', 'integer') AND {name} BETWEEN {-MOST_NUMBER} AND {MOST_NUMBER}"
+        elif f"{table}.{column}" in CHOICES:
+            text = f"typeof({name}) = 'text' AND {name} IN {CHOICES[f'{table}.{column}']}"
+        elif f"{table}.{column}" in FREE:
+            text = f"typeof({name}) = 'text'"
+        else:  # texts end at a NUL for GLOB
+            control = "*[\x01-\x1f\x7f-\x9f]*"
+            text = f"typeof({name}) = 'text' AND {name} NOT GLOB '{control}' AND instr({name}, char(0)) = 0"
+        yield column, f"({name} IS NULL OR {text})" if NoneType in kinds else f"({text})"
 
 
 def _check_rounds(db: sqlite3.Connection) -> None:

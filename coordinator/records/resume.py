@@ -11,13 +11,12 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from coordinator.aggregation.server import Model, Models, models_sha256
+from coordinator.aggregation.server import Models, models_sha256
 from coordinator.records import names
 from coordinator.records.chain import next_hash
 from coordinator.records.checkpoints import (
@@ -93,64 +92,49 @@ def _newest_valid(store: CheckpointStore, check_stop: Callable[[], None]) -> tup
     """(round, arrays) of the newest checkpoint that is undamaged, as are all files of its round."""
     problems: list[str] = []
     for number, name, digest in store.ledger.checkpoints():
-        damaged = [
-            file
-            for file, expected in [(f"{CHECKPOINTS}/{name}", digest), *_files(store, number)]
-            if not _is_undamaged(store.folder / file, expected, check_stop)
+        states, vectors = store.ledger.client_states(number), store.ledger.client_vectors(number)
+        files = [
+            (f"{CHECKPOINTS}/{name}", digest),
+            *((f"{STATE}/{file}", sha256) for file, sha256 in sorted(set(states.values()))),
+            *((f"{VECTORS}/{file}", sha256) for file, sha256 in sorted(vectors.values())),
         ]
+        damaged = []
+        for file, expected in files:
+            try:
+                is_undamaged = file_sha256(store.folder / file, check_stop) == expected
+            except OSError:
+                is_undamaged = False
+            if not is_undamaged:
+                damaged.append(file)
         if not damaged:
             for problem in problems:
                 detail = f"{problem}; going back to round {number + 1}"
                 _log.warning(detail)
                 store.ledger.event(HostEvent("checkpoint_damaged", "", detail, time.time()))
-            return number, _arrays(store.folder / CHECKPOINTS / name)
+            path = store.folder / CHECKPOINTS / name
+            try:
+                return number, dict(load_file(path))
+            except SafetensorError as error:  # not damaged, since its hash is the ledger's
+                raise RunFailed(f"{path}: {error}") from None
         problems.append(f"round {number + 1}: {', '.join(damaged)} is missing or not what was committed")
     raise RunFailed("no checkpoint can be used: " + ("; ".join(problems) or "there is none"))
-
-
-def _files(store: CheckpointStore, number: int) -> list[tuple[str, str]]:
-    """(file, sha256) of the client states and of the server's vectors at the end of a round."""
-    ledger = store.ledger
-    return [
-        *((f"{STATE}/{name}", digest) for name, digest in sorted(set(ledger.client_states(number).values()))),
-        *((f"{VECTORS}/{name}", digest) for name, digest in sorted(ledger.client_vectors(number).values())),
-    ]
-
-
-def _is_undamaged(file: Path, digest: str, check_stop: Callable[[], None]) -> bool:
-    try:
-        return file_sha256(file, check_stop) == digest
-    except OSError:
-        return False
 
 
 def _check_model(run: FederatedRun, store: CheckpointStore, number: int, arrays: Arrays) -> None:
     """RunFailed for a checkpoint whose models have other shapes than the run's, or another hash than the round's."""
     file = store.folder / CHECKPOINTS / names.of_checkpoint(number)
-    models: Models = {
-        name: _checked_model(file, model_prefix(name), model, arrays) for name, model in run.server.models.items()
-    }
+    models: Models = {}
+    for name, model in run.server.models.items():
+        models[name] = {}
+        for key, vector in model.items():
+            array = arrays.get(f"{model_prefix(name)}{key}")
+            if array is None or (array.shape, array.dtype) != (vector.data.shape, vector.data.dtype):
+                has = "nothing" if array is None else f"{array.dtype} {array.shape}"
+                raise RunFailed(f"{file}: block {key}: holds {has} instead of {vector.data.dtype} {vector.data.shape}")
+            models[name][key] = Vector(np.asarray(array, np.float32))
     (row,) = (row for row in store.ledger.rounds() if row.round == number)
     if models_sha256(models) != row.model_sha256:
         raise RunFailed(f"{file}: round {number + 1}: its model is not the one that {store.ledger.path} names")
-
-
-def _checked_model(file: Path, prefix: str, expected: Model, arrays: Arrays) -> Model:
-    model: Model = {}
-    for key, vector in expected.items():
-        array = arrays.get(f"{prefix}{key}")
-        if array is None or (array.shape, array.dtype) != (vector.data.shape, vector.data.dtype):
-            has = "nothing" if array is None else f"{array.dtype} {array.shape}"
-            raise RunFailed(f"{file}: block {key}: holds {has} instead of {vector.data.dtype} {vector.data.shape}")
-        model[key] = Vector(np.asarray(array, np.float32))
-    return model
-
-
-def _arrays(path: Path) -> Arrays:
-    try:
-        return dict(load_file(path))
-    except SafetensorError as error:  # not damaged, since its hash is the ledger's
-        raise RunFailed(f"{path}: {error}") from None
 
 
 StateFiles = dict[int, tuple[str, str]]

@@ -12,7 +12,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
 from edge.protocol.payload import ITEM_NBYTES, Shapes
@@ -205,12 +206,13 @@ _TYPES: Mapping[Any, str] = {
 }
 
 
-def column_types(row: type[Any]) -> dict[str, str]:
+@cache
+def column_types(row: type[NamedTuple]) -> Mapping[str, str]:
     """Column -> its SQL type."""
-    return {name: _TYPES[python_type] for name, python_type in get_type_hints(row).items()}
+    return MappingProxyType({name: _TYPES[python_type] for name, python_type in get_type_hints(row).items()})
 
 
-def create(table: str, row: type[Any], extra: str = "") -> str:
+def create(table: str, row: type[NamedTuple], extra: str = "") -> str:
     """The SQL statement that creates a table of such rows."""
     columns = ", ".join(f'"{name}" {sql_type}' for name, sql_type in column_types(row).items())
     return f"CREATE TABLE {table} ({columns}{extra})"

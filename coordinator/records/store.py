@@ -12,12 +12,12 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from coordinator.records import foreign
 from coordinator.records.chain import committed_files, next_hash, stored_rows
@@ -81,7 +81,6 @@ class Stored:
     chain: str
 
 
-Row = TypeVar("Row", RoundRow, VisitRow)
 BY_ROUND = ("rounds", "visits", "payload_shapes", "states", "client_vectors", "checkpoints", "host_rounds")
 """Tables whose rows belong to a round"""
 FILES = "SELECT file FROM states UNION SELECT file FROM client_vectors UNION SELECT file FROM checkpoints"
@@ -132,7 +131,7 @@ class Ledger:
         except BaseException:
             self._db.close()
             raise
-        self.genesis = self._genesis()
+        self.genesis = str(self._db.execute("SELECT value FROM meta WHERE key = 'genesis'").fetchone()[0])
         self.chain = self._last_chain()
         self._payloads: set[str] = self._texts("SELECT DISTINCT payload FROM payload_shapes")
 
@@ -154,7 +153,12 @@ class Ledger:
     def commit(self, commit: Commit) -> list[str]:
         """Commit one round; returns the names of obsolete files, to be deleted."""
         files = committed_files(commit.checkpoint, commit.states, commit.vectors)
-        shapes = self._new_payloads(commit)
+        shapes = [
+            row
+            for name, shapes in commit.payloads.items()
+            if name not in self._payloads  # new in this round, in the order of the visits
+            for row in payload_rows(name, commit.row.round, shapes)
+        ]
         visits = commit.visits.rows()
         others = [*stored_rows(shapes), *stored_rows(commit.method_rows), *stored_rows(commit.evaluations)]
         chained = [row[:CHAINED] for row in visits]
@@ -165,8 +169,12 @@ class Ledger:
             self._insert("payload_shapes", shapes)
             if self._method_table is not None:
                 self._insert(self._method_table.name, commit.method_rows)
-            self._insert_optional(EVALUATIONS, commit.evaluations)
-            self._insert_optional(LOGGED, commit.logged)
+            optional: tuple[tuple[str, Sequence[NamedTuple]], ...]
+            optional = (EVALUATIONS, commit.evaluations), (LOGGED, commit.logged)
+            for table, rows in optional:  # runs without such rows lack the table
+                if rows and not self._has(table):
+                    self._db.execute(create(table, type(rows[0])))
+                self._insert(table, rows)
             self._insert("states", [(client, commit.row.round, *file) for client, file in commit.states.items()])
             self._insert(
                 "client_vectors", [(*place, commit.row.round, *file) for place, file in commit.vectors.items()]
@@ -180,27 +188,16 @@ class Ledger:
         self._payloads.update(row.payload for row in shapes)
         return obsolete
 
-    def _insert_optional(self, table: str, rows: Sequence[NamedTuple]) -> None:
-        """Insert rows into a table that runs without such rows lack."""
-        if rows and not self._has(table):
-            self._db.execute(create(table, type(rows[0])))
-        self._insert(table, rows)
-
     def _has(self, table: str) -> bool:
         return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall())
 
-    def _new_payloads(self, commit: Commit) -> list[PayloadShapeRow]:
-        """Rows of shapes that are new in this round, in the order of the visits."""
-        new = {name: shapes for name, shapes in commit.payloads.items() if name not in self._payloads}
-        return [row for name, shapes in new.items() for row in payload_rows(name, commit.row.round, shapes)]
-
     def rounds(self) -> list[RoundRow]:
         """All rounds, in order."""
-        return self._rows(RoundRow, "rounds", "round")
+        return [RoundRow(*row) for row in self._scan("rounds", RoundRow, "round")]
 
     def visits(self) -> list[VisitRow]:
         """All visits, in the order in which they began."""
-        return self._rows(VisitRow, "visits", "visit")
+        return [VisitRow(*row) for row in self._scan("visits", VisitRow, "visit")]
 
     def method_rows(self) -> list[Any]:
         """All rows of the method's own table, in the order of writing; empty without such a table."""
@@ -329,8 +326,11 @@ class Ledger:
 
     def _drop_checkpoints(self) -> list[str]:
         """Delete rows of old checkpoints and of the client states replaced since; returns their files' names."""
-        stored = [round for round, _, _ in self.checkpoints()]
-        best = self._best_round() if self._rules.keep == BEST else None
+        stored, best = [round for round, _, _ in self.checkpoints()], None
+        if self._rules.keep == BEST:  # the first round with the highest accuracy
+            query = "SELECT round FROM rounds WHERE accuracy IS NOT NULL ORDER BY accuracy DESC, round LIMIT 1"
+            row = self._db.execute(query).fetchone()
+            best = None if row is None else int(row[0])
         dropped = set(stored[KEPT_CHECKPOINTS:]) - self._rules.kept(stored, best)
         old = {name for round, name, _ in self.checkpoints() if round in dropped}
         self._db.executemany("DELETE FROM checkpoints WHERE round = ?", [(round,) for round in dropped])
@@ -340,12 +340,6 @@ class Ledger:
         same = "later.client = client_vectors.client AND later.slot = client_vectors.slot"
         replaced |= self._drop_replaced("client_vectors", same, oldest)
         return sorted(old | replaced - self._texts("SELECT file FROM states"))  # clients may share a file
-
-    def _best_round(self) -> int | None:
-        """The first round with the highest accuracy; None before the first evaluation."""
-        best = "SELECT round FROM rounds WHERE accuracy IS NOT NULL ORDER BY accuracy DESC, round LIMIT 1"
-        row = self._db.execute(best).fetchone()
-        return None if row is None else int(row[0])
 
     def _drop_replaced(self, table: str, same: str, oldest: str) -> set[str]:
         """Delete rows of files that were replaced until round ``oldest``; returns the files' names.
@@ -371,47 +365,28 @@ class Ledger:
         last = self._db.execute("SELECT chain FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
         return str(last[0]) if last else self.genesis
 
-    def _genesis(self) -> str:
-        return str(self._db.execute("SELECT value FROM meta WHERE key = 'genesis'").fetchone()[0])
-
-    def _rows(self, kind: type[Row], table: str, order: str) -> list[Row]:
-        return [kind(*row) for row in self._scan(table, kind, order)]
-
     def _scan(
         self, table: str, kind: type[NamedTuple], order: str, extra: str = "", values: Sequence[Any] = ()
     ) -> sqlite3.Cursor:
-        query = f"SELECT {', '.join(map(_quoted, kind._fields))}{extra} FROM {table} ORDER BY {order}"
+        columns = ", ".join(f'"{name}"' for name in kind._fields)
+        query = f"SELECT {columns}{extra} FROM {table} ORDER BY {order}"
         return self._db.execute(query, values)
 
     def _texts(self, query: str) -> set[str]:
         return {str(row[0]) for row in self._db.execute(query)}
 
-    def _transaction(self) -> _Transaction:
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """BEGIN IMMEDIATE .. COMMIT, rolled back on any exception, including one of the commit itself."""
         self.check_place()
-        return _Transaction(self._db)
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
-
-
-class _Transaction:
-    """BEGIN IMMEDIATE .. COMMIT, rolled back on any exception, including one of the commit itself."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self.db = db
-
-    def __enter__(self) -> None:
-        self.db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
         try:
-            if kind is None:
-                self.db.execute("COMMIT")
+            yield
+            self._db.execute("COMMIT")
         finally:
-            if self.db.in_transaction:  # SQLite rolls back by itself if the disk is full
+            if self._db.in_transaction:  # SQLite rolls back by itself if the disk is full
                 with suppress(sqlite3.Error):  # the first error is the one to report
-                    self.db.execute("ROLLBACK")
+                    self._db.execute("ROLLBACK")
 
 
 class _ByRound:
@@ -457,20 +432,16 @@ def has_rounds(path: Path) -> bool:
         raise
 
 
-def evaluations(path: Path, round: int | None = None) -> list[sqlite3.Row]:
+def evaluations(path: Path, round: int | None = None, table: str = EVALUATIONS) -> list[sqlite3.Row]:
     """Rows of the table ``evaluations`` of a ledger, of one round or of all; empty without the table."""
-    return _optional(path, EVALUATIONS, round)
+    if not read(path, "SELECT 1 FROM sqlite_master WHERE name = ?", (table,)):
+        return []
+    return read(path, f"SELECT * FROM {table} WHERE round = ? OR ? IS NULL ORDER BY rowid", (round, round))
 
 
 def logged(path: Path) -> list[sqlite3.Row]:
     """Rows of the table ``logged`` of a ledger; empty without the table."""
-    return _optional(path, LOGGED)
-
-
-def _optional(path: Path, table: str, round: int | None = None) -> list[sqlite3.Row]:
-    if not read(path, "SELECT 1 FROM sqlite_master WHERE name = ?", (table,)):
-        return []
-    return read(path, f"SELECT * FROM {table} WHERE round = ? OR ? IS NULL ORDER BY rowid", (round, round))
+    return evaluations(path, table=LOGGED)
 
 
 def read(path: Path, query: str, arguments: Sequence[Any] = (), limit_seconds: float = math.inf) -> list[sqlite3.Row]:

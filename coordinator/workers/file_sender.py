@@ -13,30 +13,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import zmq
 
+from coordinator.workers.message_sender import MessageSender
 from coordinator.workers.registry import Worker
 from edge.protocol.config import ShippedFile
 from edge.protocol.files import opened
-from edge.protocol.messages import MOST_REQUESTS, PART_NBYTES, FetchFile, FilePart, Message, Ping, WireError
-
-
-class PartSender(Protocol):
-    """The part of a `coordinator.workers.messaging.MessageSender` that is used here."""
-
-    def send(self, worker: Worker, message: Message) -> None:
-        """Queue a message."""
-        ...
-
-    def send_tracked(self, worker: Worker, message: Message) -> zmq.MessageTracker:
-        """Queue a message without frames; the tracker is done when its header has left the queue."""
-        ...
-
-    def end(self, worker: Worker, why: str) -> None:
-        """End a worker."""
-        ...
+from edge.protocol.messages import MOST_REQUESTS, PART_NBYTES, FetchFile, FilePart, Ping, WireError
 
 
 @dataclass(eq=False)
@@ -52,7 +36,7 @@ class _Transfer:
 class FileSender:
     """Answers requests for parts of files."""
 
-    def __init__(self, files: Mapping[ShippedFile, Path], sender: PartSender) -> None:
+    def __init__(self, files: Mapping[ShippedFile, Path], sender: MessageSender) -> None:
         """``files``: those that the job lists, and where they are. None is opened before a part of it is requested."""
         self._files = {file.sha256: (file.nbytes, path) for file, path in files.items()}
         self._nbytes = sum(file.nbytes for file in files)
@@ -92,8 +76,13 @@ class FileSender:
         while transfer.requests and len(transfer.unsent) < MOST_REQUESTS and not transfer.worker.dead:
             request = transfer.requests.popleft()
             nbytes, path = self._files[request.sha256]
+            length = min(PART_NBYTES, nbytes - request.offset)
             try:
-                content = _part(path, request.offset, min(PART_NBYTES, nbytes - request.offset))
+                with opened(path) as file:
+                    file.seek(request.offset)
+                    content = file.read(length)
+                if len(content) < length:
+                    raise OSError(0, f"it is shorter than {request.offset + length} bytes, and was not", str(path))
             except OSError as error:
                 transfer.requests.clear()
                 self._sender.end(transfer.worker, f"{path.name} cannot be sent: {error.strerror}")
@@ -102,13 +91,3 @@ class FileSender:
             transfer.unsent.append(self._sender.send_tracked(transfer.worker, part))
             self._sender.send(transfer.worker, Ping())  # the worker ignores pings until its last part has come
             self.last_sent_at = time.monotonic()
-
-
-def _part(path: Path, offset: int, nbytes: int) -> bytes:
-    """OSError for a file that cannot be read, or is shorter than it was."""
-    with opened(path) as file:
-        file.seek(offset)
-        content = file.read(nbytes)
-    if len(content) < nbytes:
-        raise OSError(0, f"it is shorter than {offset + nbytes} bytes, and was not", str(path))
-    return content

@@ -62,7 +62,11 @@ class WorkerLauncher:
         """Descriptor of the answers, the same for every fork server that is started"""
 
     def __enter__(self) -> Self:
-        _raise_file_limit()
+        # each worker is a file; at the limit libzmq would spin without an error (pyzmq issue 1642)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         self._start()
         self._has_started = True
@@ -151,21 +155,18 @@ class WorkerLauncher:
             return self._restart()
         *lines, self._pending = (self._pending + received).split(b"\n")
         answers: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        for answer in answers:
-            self._record(answer)
-        return answers
-
-    def _record(self, answer: dict[str, Any]) -> None:
-        if not self._is_loaded:
+        if answers and not self._is_loaded:
             self._is_loaded = True
             self._requested = dict.fromkeys(self._requested, time.monotonic())
-        if "spawned" in answer:
-            self._living.add(answer["spawned"])
-            del self._requested[answer["spawned"]]
-        else:
-            name = answer.get("exited") or answer["failed"]
-            self._living.discard(name)
-            self._requested.pop(name, None)
+        for answer in answers:
+            if "spawned" in answer:
+                self._living.add(answer["spawned"])
+                del self._requested[answer["spawned"]]
+            else:
+                name = answer.get("exited") or answer["failed"]
+                self._living.discard(name)
+                self._requested.pop(name, None)
+        return answers
 
     def _restart(self) -> list[dict[str, Any]]:
         """Start the fork server again; returns the ends of its workers. PoolError if it was restarted too often."""
@@ -228,11 +229,3 @@ def quote(text: bytes) -> str:
     """The last lines, indented below an error's own line."""
     lines = text.decode(errors="replace").splitlines()[-LOG_LINES:]
     return "".join(f"\n    {line}" for line in lines)
-
-
-def _raise_file_limit() -> None:
-    """Each worker is a file; at the limit libzmq would spin without an error (pyzmq issue 1642)."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

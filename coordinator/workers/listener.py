@@ -102,9 +102,15 @@ class Listener:
         self._router = str(router)
         self.most_nbytes = most_nbytes
         self._heartbeat_rate = HEARTBEAT_NBYTES / heartbeat_seconds
-        self._most, self._most_unknown, self._most_per_address = _room()
+        process = psutil.Process()
+        soft, _ = process.rlimit(psutil.RLIMIT_NOFILE)
+        free = MOST_CONNECTIONS * FILES_PER_CONNECTION if soft < 0 else soft - process.num_fds() - SPARE_FILES
+        self._most = max(2, min(MOST_CONNECTIONS, free // FILES_PER_CONNECTION))
+        self._most_unknown = max(2, min(MOST_UNKNOWN, self._most // 2))
+        self._most_per_address = min(MOST_UNKNOWN_PER_ADDRESS, max(1, self._most_unknown // 2))
         self._server = exits.enter_context(_listening(endpoint))
-        self.endpoint = _as_endpoint(self._server)
+        host, port = self._server.getsockname()[:2]
+        self.endpoint = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         exits.callback(os.close, self._woken)
         exits.callback(os.close, self._wake)
@@ -207,7 +213,13 @@ class Listener:
                 self._selector.unregister(self._server)
                 self._accepts_at = time.monotonic() + 1.0
             return
-        problem = self._too_many(address)
+        problem = ""
+        if self._unknown[address] >= self._most_per_address:
+            problem = f"{self._unknown[address]} connections from there have shown no key yet"
+        elif self._unknown.total() >= self._most_unknown:
+            problem = f"{self._unknown.total()} connections have shown no key yet"
+        elif len(self._connections) >= self._most:
+            problem = f"{self._most} connections are open"
         if problem:
             worker.close()
             self._record(f"from {address}: {problem}")
@@ -219,14 +231,6 @@ class Listener:
         self._connections[connection.number] = connection
         self._unknown[address] += 1
         self._selector.register(worker, selectors.EVENT_READ, connection)
-
-    def _too_many(self, address: str) -> str:
-        """The reason to refuse one more connection from this address; '' if there is none."""
-        if self._unknown[address] >= self._most_per_address:
-            return f"{self._unknown[address]} connections from there have shown no key yet"
-        if self._unknown.total() >= self._most_unknown:
-            return f"{self._unknown.total()} connections have shown no key yet"
-        return f"{self._most} connections are open" if len(self._connections) >= self._most else ""
 
     def _record(self, reason: str) -> None:
         self._last_closed = reason
@@ -295,11 +299,13 @@ class Listener:
             if events & selectors.EVENT_WRITE:
                 self._flush(connection)
             if events & selectors.EVENT_READ:
-                if is_worker:
-                    self._from_worker(connection, _received(connection.worker))
-                else:
-                    assert connection.router is not None
-                    self._from_router(connection, _received(connection.router))
+                readable = connection.worker if is_worker else connection.router
+                assert readable is not None
+                data = readable.recv(CHUNK_NBYTES)
+                if not data:
+                    raise ConnectionResetError
+                takes = self._from_worker if is_worker else self._from_router
+                takes(connection, data)
                 self._flush(connection)
         except BlockingIOError:
             pass
@@ -330,16 +336,13 @@ class Listener:
                 self._queue.append(connection)
                 self._check_next()
             else:
-                self._dial(connection)
+                if connection.router is None:
+                    connection.router = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                    connection.router.setblocking(False)
+                    connection.router.connect(self._router)
+                    self._selector.register(connection.router, selectors.EVENT_READ, connection)
                 connection.to_router += passing
             passing = connection.handshake.feed(b"")
-
-    def _dial(self, connection: Connection) -> None:
-        if connection.router is None:
-            connection.router = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connection.router.setblocking(False)
-            connection.router.connect(self._router)
-            self._selector.register(connection.router, selectors.EVENT_READ, connection)
 
     def _check_next(self) -> None:
         """Let libzmq see the next key, if it has answered about the one before."""
@@ -386,33 +389,13 @@ class Listener:
             ends.append((connection.router, not connection.to_worker, connection.to_router))
         for end, reads, data in ends:
             events = (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if data else 0)
-            self._select(end, events, connection)
-
-    def _select(self, end: socket.socket, events: int, connection: Connection) -> None:
-        is_selected = end in self._selector.get_map()
-        if not events and is_selected:
-            self._selector.unregister(end)
-        elif events and is_selected:
-            self._selector.modify(end, events, connection)
-        elif events:
-            self._selector.register(end, events, connection)
-
-
-def _received(end: socket.socket) -> bytes:
-    data = end.recv(CHUNK_NBYTES)
-    if not data:
-        raise ConnectionResetError
-    return data
-
-
-def _room() -> tuple[int, int, int]:
-    """Most (connections, unknown connections, unknown ones from one address) for the files that may be open."""
-    process = psutil.Process()
-    soft, _ = process.rlimit(psutil.RLIMIT_NOFILE)
-    free = MOST_CONNECTIONS * FILES_PER_CONNECTION if soft < 0 else soft - process.num_fds() - SPARE_FILES
-    most = max(2, min(MOST_CONNECTIONS, free // FILES_PER_CONNECTION))
-    unknown = max(2, min(MOST_UNKNOWN, most // 2))
-    return most, unknown, min(MOST_UNKNOWN_PER_ADDRESS, max(1, unknown // 2))
+            is_selected = end in self._selector.get_map()
+            if not events and is_selected:
+                self._selector.unregister(end)
+            elif events and is_selected:
+                self._selector.modify(end, events, connection)
+            elif events:
+                self._selector.register(end, events, connection)
 
 
 def _listening(endpoint: str) -> socket.socket:
@@ -428,8 +411,3 @@ def _listening(endpoint: str) -> socket.socket:
         raise PoolError(f"cannot listen on {endpoint}: {getattr(error, 'strerror', None) or error}") from None
     server.setblocking(False)
     return server
-
-
-def _as_endpoint(server: socket.socket) -> str:
-    host, port = server.getsockname()[:2]
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

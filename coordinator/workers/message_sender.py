@@ -1,6 +1,6 @@
 """Messages to a pool's workers, by the protocol of `edge.protocol.codec`: tasks, and a block version once per worker.
 
-Local workers map long block versions (`coordinator.workers.shared_blocks`). Remote workers do not reach the run's
+Local workers map long block versions (`coordinator.workers.block_cache`). Remote workers do not reach the run's
 folder: the client state that a task needs is read when the task is sent to a remote worker, unless that worker did the
 client's last visit.
 """
@@ -8,21 +8,19 @@ client's last visit.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import zmq
 
-from coordinator.workers.block_cache import CachedPayload, CachedPayloads
+from coordinator.workers.block_cache import CachedPayload, CachedPayloads, SharedBlocks
 from coordinator.workers.registry import Worker, WorkerRegistry
-from coordinator.workers.shared_blocks import SharedBlocks
 from coordinator.workers.sockets import Sockets, UnreachableError
 from coordinator.workers.task import PoolError, PoolTask
 from coordinator.workers.task_group import OpenTask
 from edge.protocol import client_state, codec, messages
 from edge.protocol.messages import ClientState, Describe, Train
-from edge.protocol.payload import Vector
 
 
 class MessageSender:
@@ -31,17 +29,13 @@ class MessageSender:
     def __init__(self, run_id: str, sockets: Sockets, registry: WorkerRegistry, shared: SharedBlocks) -> None:
         """``shared``: the block versions that local workers map."""
         self._run_id, self._sockets, self._registry, self._shared = run_id, sockets, registry, shared
-        self._frames: dict[bytes, zmq.Frame] = {}  # one per version that is sent, for all workers
-        self.cached_payloads = CachedPayloads(lambda version: self._frames.pop(version, None), shared.remove)
+        self.frames: dict[bytes, zmq.Frame] = {}
+        """One per version that is sent, for all workers."""
+        self.cached_payloads = CachedPayloads(lambda version: self.frames.pop(version, None), shared.remove)
         self._state_holders: dict[int, tuple[int, str]] = {}
         """client -> (remote worker that did its last visit, name of the state that it has since)"""
         self.nbytes = 0
         """Bytes sent."""
-
-    @property
-    def versions(self) -> set[bytes]:
-        """Block versions of the frames in memory."""
-        return set(self._frames)
 
     def send(
         self,
@@ -88,7 +82,8 @@ class MessageSender:
         """
         for (cached_payload, types), group in groupby(opened.items(), lambda item: self._batch(worker, item[1])):
             assert cached_payload is not None, worker.identity
-            for tasks in batched(group, messages.MAX_BATCH) if types is not None else ([each] for each in group):
+            together, most = list(group), 1 if types is None else messages.MAX_BATCH
+            for tasks in (together[i : i + most] for i in range(0, len(together), most)):
                 evict = self._send_vectors(worker, cached_payload)
                 now = time.monotonic()
                 if worker.key:
@@ -111,14 +106,21 @@ class MessageSender:
             envelope = codec.Envelope(worker.identity)
             missing = [vector for vector in missing if vector.version.hex() not in sizes]
         if missing:
-            blocks = messages.Tensors(tuple(missing))
-            self.send(worker, blocks, envelope, frames=[self._frame(vector) for vector in missing])
+            for vector in missing:
+                if vector.version not in self.frames:
+                    self.frames[vector.version] = zmq.Frame(vector.data.data, copy=False)
+            frames = [self.frames[vector.version] for vector in missing]
+            self.send(worker, messages.Tensors(tuple(missing)), envelope, frames=frames)
         return []
 
     def _send_task(self, worker: Worker, sequence: int, opened: OpenTask, evict: Sequence[bytes]) -> None:
         task, _, cached_payload = opened
         assert cached_payload is not None, task.name
-        if self._needs_state(worker, task) and (state := client_state_for(task)) is not None:
+        if self._needs_state(worker, task) and task.state_in is not None and not isinstance(task.message, Describe):
+            try:
+                state = ClientState(task.message.client, client_state.read(task.state_in))
+            except client_state.StateError as error:
+                raise PoolError(f"{task.name}: the client's state cannot be read: {error}") from error
             self.send(worker, state, codec.Envelope(worker.identity, sequence))
         state_in, state_out = [_path_for(worker, path) for path in (task.state_in, task.state_out)]
         envelope = codec.Envelope(
@@ -187,29 +189,7 @@ class MessageSender:
             self.send(worker, messages.Shutdown(why[: messages.MAX_ERROR_TEXT]))
         self._registry.end(worker, why)
 
-    def _frame(self, vector: Vector) -> zmq.Frame:
-        if vector.version not in self._frames:
-            self._frames[vector.version] = zmq.Frame(vector.data.data, copy=False)
-        return self._frames[vector.version]
-
-
-def batched(opened: Iterable[tuple[int, OpenTask]], most: int) -> Iterator[list[tuple[int, OpenTask]]]:
-    """Lists of at most so many."""
-    rest = iter(opened)
-    while batch := list(islice(rest, most)):
-        yield batch
-
 
 def _path_for(worker: Worker, path: str | None) -> str | None:
     """The file of client state as a worker is told it. A remote worker learns no path of this machine."""
     return path if path is None or not worker.key else Path(path).name
-
-
-def client_state_for(task: PoolTask) -> ClientState | None:
-    """The client state that a remote worker needs for a task, if any. PoolError for a file that cannot be read."""
-    if task.state_in is None or isinstance(task.message, Describe):
-        return None
-    try:
-        return ClientState(task.message.client, client_state.read(task.state_in))
-    except client_state.StateError as error:
-        raise PoolError(f"{task.name}: the client's state cannot be read: {error}") from error

@@ -6,6 +6,10 @@ worker that sends an invalid message is ended, and nothing else changes.
 
 Client state from a remote worker, which does not reach the run's folder, is written when the update is accepted, in the
 file that a local worker would have written. It is charged to nobody.
+
+A remote worker's reply that cannot be true, or cannot be used, does not count at first: another worker does the task,
+too. If its reply is better, the first is dismissed. If it is not, or if there is no other worker, the training itself
+fails, and the reply counts.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import structs
 
-from coordinator.workers.answers import Answer, DoubtedReplies
 from coordinator.workers.file_sender import FileSender
-from coordinator.workers.instructions import DeliverPartial, DeliverReply, DropReply, Instruction
+from coordinator.workers.instructions import DeliverPartial, DropReply, Instruction
 from coordinator.workers.message_sender import MessageSender
 from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
@@ -53,6 +57,20 @@ OUT_OF_MEMORY = "OutOfMemoryError"
 """The name of torch's error (`torch.OutOfMemoryError`)."""
 
 
+class Answer(NamedTuple):
+    """A reply, and the task that it answers."""
+
+    sequence: int
+    seconds: float
+    reply: Reply
+    task: PoolTask | None
+    """None for a task that is over."""
+    state: ClientState | None
+    """The client state that came ahead of the reply."""
+    doubt: str = ""
+    """Why the reply cannot be true, or cannot be used; '' if it is accepted."""
+
+
 @dataclass(eq=False)
 class MessageHandler:
     """Handles the messages of the workers of one pool."""
@@ -75,9 +93,8 @@ class MessageHandler:
     refused: int = field(default=0, init=False)
     """Messages that did not follow the protocol, of workers and of unknown senders."""
     _logged_at: float = field(default=float("-inf"), init=False)
-
-    def __post_init__(self) -> None:
-        self._doubts = DoubtedReplies(self.scheduler, self.groups, self.execute, self.event, self.dismiss)
+    _doubted: dict[int, list[Worker]] = field(default_factory=dict, init=False)
+    """task -> remote workers whose replies to it were unusable"""
 
     def handle_messages(self, router_socket: RouterSocket) -> bool:
         """Handle up to `MAX_MESSAGES_PER_TURN` messages; whether there are no more."""
@@ -114,7 +131,7 @@ class MessageHandler:
     def _admitted(self, received: Received) -> Worker | None:
         """A new remote worker, if this is its hello and its identity is new. WireError if this is no message at all."""
         identity, key, _, parts = received
-        known = self.registry.by_identity(identity)
+        known = self.registry.by_identity.get(identity)
         if known is not None and known.key:  # a socket has one connection of an identity, so the known one's is lost
             self.registry.end(known, "another has come under its name")
         if not key or known is not None or len(parts) != 2:
@@ -128,8 +145,9 @@ class MessageHandler:
             self.sender.send(Worker(0, 0, identity, None, key), messages.Shutdown(why))
             raise messages.WireError(f"key {key}: {why}")
         number = self.scheduler.joined(key, message.workers)
-        remote_worker = self.registry.admit(number, identity, key, message.workers)
-        self.event("worker_joined", remote_worker, f"a remote worker, key {remote_worker.key}")
+        remote_worker = Worker(number, 0, identity, None, key, message.workers)
+        self.registry.add(remote_worker)
+        self.event("worker_joined", remote_worker, f"a remote worker, key {key}")
         return remote_worker
 
     def _receive(self, worker: Worker | None, parts: list[memoryview]) -> None:
@@ -150,42 +168,55 @@ class MessageHandler:
         pending, worker.pending_client_state = worker.pending_client_state, None
         if pending is not None and not (isinstance(message, messages.Update) and envelope.sequence == pending[0]):
             raise messages.WireError(f"a {type(message).__name__} in place of the update of task {pending[0]}")
-        if isinstance(message, Reply | messages.Updates):
-            answers = self._answers(worker, envelope, message, None if pending is None else pending[1])
-            self._note_telemetry(worker, envelope)
-            self._answered(worker, answers)
-        elif isinstance(message, messages.ClientState):
-            self._received_client_state(worker, envelope.sequence, message)
-        elif isinstance(message, messages.Hello):
-            self.sender.send(worker, messages.Welcome(self._job(worker)))
-            worker.greeted = True
-            self.sender.send(worker, messages.Ping())
-        elif isinstance(message, messages.Pong) and envelope.sequence == 0:
-            self.registry.has_had_remote_workers |= bool(worker.key)
-            self.execute(self.scheduler.ready(worker.number))
-        elif isinstance(message, messages.Pong):
-            if self.groups.get(envelope.sequence) is not None:
-                raise messages.WireError(f"task {envelope.sequence} was given up, but nobody cancelled it")
-            worker.sent_at.pop(envelope.sequence, None)
-            self.execute(self.scheduler.dropped(worker.number, envelope.sequence))
-        elif isinstance(message, messages.Error):
-            self._failed(worker, envelope.sequence, message)
-        elif isinstance(message, messages.PartialSum):
-            self._received_partial_sum(worker, message)
-        elif isinstance(message, messages.Capacity):
-            self._shrank(worker, message.workers)
-        else:
-            assert isinstance(message, messages.FetchFile), message
-            self.files.requested(worker, message)
+        self._handle(worker, envelope, message, None if pending is None else pending[1])
 
-    def _shrank(self, worker: Worker, workers: int) -> None:
-        """Workers of a node agent have retired; WireError unless there are fewer now."""
-        before = self.scheduler.capacity(worker.number)
-        if workers >= before:
-            raise messages.WireError(f"a capacity of {workers} tasks at a time after one of {before}")
-        self.scheduler.shrank(worker.number, workers)
-        change = f"{workers} tasks at a time instead of {before}, for lack of memory"
-        self.event("worker_retired", worker, f"worker {worker.number}, a remote worker, key {worker.key}: {change}")
+    def _handle(
+        self, worker: Worker, envelope: codec.Envelope, message: messages.Message, state: ClientState | None
+    ) -> None:
+        """Handle a message, with the client state that came right before it. WireError for one that is out of place."""
+        number, sequence = worker.number, envelope.sequence
+        match message:
+            case messages.Updates():
+                self._answered(worker, envelope, message.replies(), state)
+            case messages.Update():
+                reply = structs.replace(message, logged=envelope.logged)
+                self._answered(worker, envelope, [(sequence, envelope.wall_seconds, reply)], state)
+            case messages.Score() | messages.Described():
+                self._answered(worker, envelope, [(sequence, envelope.wall_seconds, message)], state)
+            case messages.ClientState():  # it waits for the update that it belongs to, which is the next message
+                if not worker.key:
+                    raise messages.WireError("a ClientState of a worker that reaches the files of the run")
+                self._check_assigned(worker, sequence)
+                opened = self.groups.open.get(sequence)
+                if opened is not None:  # or it was cancelled
+                    opened.task.validator.refuse_state(opened.task, message)
+                worker.pending_client_state = sequence, message
+            case messages.Hello():
+                self.sender.send(worker, messages.Welcome(self._job(worker)))
+                worker.greeted = True
+                self.sender.send(worker, messages.Ping())
+            case messages.Pong() if sequence == 0:
+                self.registry.has_had_remote_workers |= bool(worker.key)
+                self.execute(self.scheduler.ready(number))
+            case messages.Pong():
+                if self.groups.open.get(sequence) is not None:
+                    raise messages.WireError(f"task {sequence} was given up, but nobody cancelled it")
+                worker.sent_at.pop(sequence, None)
+                self.execute(self.scheduler.dropped(number, sequence))
+            case messages.Error():
+                self._failed(worker, sequence, message)
+            case messages.PartialSum():
+                self._received_partial_sum(worker, message)
+            case messages.Capacity(workers):  # workers of a node agent have retired
+                before = self.scheduler.capacity(number)
+                if workers >= before:
+                    raise messages.WireError(f"a capacity of {workers} tasks at a time after one of {before}")
+                self.scheduler.shrank(number, workers)
+                change = f"{workers} tasks at a time instead of {before}, for lack of memory"
+                self.event("worker_retired", worker, f"worker {number}, a remote worker, key {worker.key}: {change}")
+            case _:
+                assert isinstance(message, messages.FetchFile), message
+                self.files.requested(worker, message)
 
     def _job(self, worker: Worker) -> Job:
         """The job of one worker. A remote worker is not told the paths of this machine."""
@@ -211,7 +242,7 @@ class MessageHandler:
             return
         self._check_assigned(worker, sequence)
         worker.sent_at.pop(sequence, None)
-        opened = self.groups.get(sequence)
+        opened = self.groups.open.get(sequence)
         if opened is not None and error.kind == client_state.MISSING and self.sender.forget_state(worker, opened.task):
             self.sender.send_tasks(worker, {sequence: opened})
             return
@@ -224,70 +255,72 @@ class MessageHandler:
                 self.event("task_failed", worker, reason)
             self.execute(failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
 
-    def _received_client_state(self, worker: Worker, sequence: int, state: messages.ClientState) -> None:
-        """Client state from a remote worker waits for the update that it belongs to, which is the next message."""
-        if not worker.key:
-            raise messages.WireError("a ClientState of a worker that reaches the files of the run")
-        self._check_assigned(worker, sequence)
-        opened = self.groups.get(sequence)
-        if opened is not None:  # or it was cancelled
-            opened.task.validator.refuse_state(opened.task, state)
-        worker.pending_client_state = sequence, state
-
-    def _answered(self, worker: Worker, replies: Sequence[Answer]) -> None:
+    def _answered(
+        self,
+        worker: Worker,
+        envelope: codec.Envelope,
+        replies: Iterable[tuple[int, float, Reply]],
+        state: ClientState | None,
+    ) -> None:
         """The replies of one message; WireError, before any of them counts, if one does not answer its task."""
-        for answer in replies:
-            self._check(worker, answer)
-        accepted = [counted for answer in replies if (counted := self._doubts.accepted(worker, answer)) is not None]
-        if worker.key:
-            by = f"worker {worker.number}, a remote worker, key {worker.key}"
-            accepted = [answer.made_by(by) for answer in accepted]
-        verdicts, more = self.scheduler.answered_all(
-            worker.number, [(answer.sequence, answer.seconds, answer.is_in_partial_sum) for answer in accepted]
-        )
-        self.execute(more)  # the worker gets its next tasks before these replies are looked at
-        for verdict, answer in zip(verdicts, accepted, strict=True):
-            self._deliver(worker, verdict, answer)
-
-    def _check(self, worker: Worker, answer: Answer) -> None:
-        self._check_assigned(worker, answer.sequence)
-        if answer.task is not None:
-            answer.task.validator.refuse(answer.task, answer.reply)
-            if worker.key and answer.task.state_out is not None and answer.state is None:
-                raise messages.WireError(f"{answer.task.name}: the client's state did not come ahead of the update")
-
-    def _deliver(self, worker: Worker, verdict: DeliverReply | DropReply, answer: Answer) -> None:
-        if isinstance(verdict, DropReply):
-            self.execute([verdict])
-        elif self.groups.get(answer.sequence) is not None:  # or a reply before it has ended the group
-            closes = self.groups.mark_in_partial_sum if answer.is_in_partial_sum else self.groups.close
-            task, group, _ = closes(answer.sequence)
-            if answer.state is not None:
-                store_client_state(task, answer.state)
-            self.sender.note_state(worker, task)
-            group.deliver(answer.sequence, task, answer.reply, answer.seconds)
-
-    def _answers(
-        self, worker: Worker, envelope: codec.Envelope, message: Reply | messages.Updates, state: ClientState | None
-    ) -> list[Answer]:
-        """The replies in a message, with their tasks."""
-        if isinstance(message, messages.Updates):
-            return [self._answer(worker, *reply, state) for reply in message.replies()]
-        if isinstance(message, messages.Update):
-            message = structs.replace(message, logged=envelope.logged)
-        return [self._answer(worker, envelope.sequence, envelope.wall_seconds, message, state)]
-
-    def _answer(self, worker: Worker, sequence: int, seconds: float, reply: Reply, state: ClientState | None) -> Answer:
-        opened = self.groups.get(sequence)
-        if worker.key:
-            seconds = min(seconds, time.monotonic() - worker.sent_at.pop(sequence, time.monotonic()))
-        return Answer(sequence, seconds, reply, None if opened is None else opened.task, state)
-
-    def _note_telemetry(self, worker: Worker, envelope: codec.Envelope) -> None:
         if envelope.telemetry and worker.telemetry_lines < worker.workers:
             worker.telemetry_lines += 1
             of = f"worker {worker.number}{': ' if worker.key else ' on '}"  # an agent's line names one of its workers
             self.event("worker_memory", worker, f"{of}{printable(envelope.telemetry, MAX_REASON)}")
+        answers = [self._checked(worker, *reply, state) for reply in replies]
+        accepted = [answer for answer in answers if self._is_accepted(worker, answer)]
+        summed = [answer.task is not None and answer.task.is_in_partial_sum(answer.reply) for answer in accepted]
+        verdicts, more = self.scheduler.answered_all(
+            worker.number,
+            [(answer.sequence, answer.seconds, is_sum) for answer, is_sum in zip(accepted, summed, strict=True)],
+        )
+        self.execute(more)  # the worker gets its next tasks before these replies are looked at
+        for verdict, answer, is_sum in zip(verdicts, accepted, summed, strict=True):
+            if isinstance(verdict, DropReply):
+                self.execute([verdict])
+            elif self.groups.open.get(answer.sequence) is not None:  # or a reply before it has ended the group
+                closes = self.groups.mark_in_partial_sum if is_sum else self.groups.close
+                task, group, _ = closes(answer.sequence)
+                if answer.state is not None:
+                    store_client_state(task, answer.state)
+                self.sender.note_state(worker, task)
+                group.deliver(answer.sequence, task, answer.reply, answer.seconds)
+
+    def _checked(
+        self, worker: Worker, sequence: int, seconds: float, reply: Reply, state: ClientState | None
+    ) -> Answer:
+        """A reply with its task, and the verdict of the task's validator. WireError if that refuses it."""
+        opened = self.groups.open.get(sequence)
+        if worker.key:
+            seconds = min(seconds, time.monotonic() - worker.sent_at.pop(sequence, time.monotonic()))
+        self._check_assigned(worker, sequence)
+        if opened is None:
+            return Answer(sequence, seconds, reply, None, state)
+        reply, doubt = opened.task.validator.check(
+            opened.task, reply, state, is_remote=bool(worker.key), is_doubted=sequence in self._doubted
+        )
+        if worker.key and isinstance(reply, messages.Update):
+            reply = structs.replace(reply, by=f"worker {worker.number}, a remote worker, key {worker.key}")
+        return Answer(sequence, seconds, reply, opened.task, state, doubt)
+
+    def _is_accepted(self, worker: Worker, answer: Answer) -> bool:
+        """Whether a reply counts; not a doubted one of a remote worker, unless no other worker's is better."""
+        sequence = answer.sequence
+        if not answer.doubt:
+            for doubted in self._doubted.pop(sequence, ()) if answer.task is not None else ():
+                if not doubted.dead:
+                    self.dismiss(doubted, "its reply could not be used, and another worker's to the same task could")
+            return True
+        others = {other.key for other in self._doubted.get(sequence, ())}
+        is_confirmed = bool(others - {worker.key}) or (bool(others) and self.scheduler.has_failed_everywhere(sequence))
+        if not worker.key or is_confirmed:
+            return True
+        self._doubted = {number: by for number, by in self._doubted.items() if self.groups.open.get(number) is not None}
+        self._doubted.setdefault(sequence, []).append(worker)
+        reason = f"worker {worker.number}, a remote worker, key {worker.key}: {answer.doubt}"
+        self.event("task_failed", worker, reason)
+        self.execute(self.scheduler.doubted(worker.number, sequence, reason))
+        return False
 
     def _check_assigned(self, worker: Worker, sequence: int) -> None:
         """WireError if a worker answers a task that is not assigned to it, or answers one again."""
@@ -300,13 +333,13 @@ class MessageHandler:
         requested = self.scheduler.requested_partial_sum(worker.number)
         if requested is None:
             raise messages.WireError("sums that were not requested")
-        check_partial_sum(sums, [self.groups[sequence].task for sequence in requested], is_remote=bool(worker.key))
+        check_partial_sum(sums, [self.groups.open[sequence].task for sequence in requested], is_remote=bool(worker.key))
         for verdict in self.scheduler.collected(worker.number):
             assert isinstance(verdict, DeliverPartial)
             closed = [self.groups.close(sequence) for sequence in verdict.sequences]
             if closed:  # or their group was cancelled
                 task, group, _ = closed[0]
-                group.add_partial_sum(worker.number, task.partial_sum_request.round, sums)
+                group.add_partial_sum(worker.number, task.round, sums)
 
 
 def store_client_state(task: PoolTask, state: ClientState) -> None:

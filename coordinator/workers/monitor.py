@@ -4,7 +4,7 @@ A local worker has stalled if its main thread has used no CPU time over a visit 
 nothing, since libzmq's own thread answers them; nor does silence, since a training step may take minutes. But a thread
 that uses no CPU time waits for something that will not come: a lock, a disk, a GPU.
 
-A remote worker is late if the term of one of its tasks is over (`coordinator.workers.scheduled_workers`).
+A remote worker is late if the term of one of its tasks is over (`coordinator.workers.scheduler`).
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class WorkerMonitor:
         if self._no_worker_since is None:
             self._no_worker_since = now
         if self.workers:
+            assert self.registry.newest is not None
             limit, where = LOCAL_WORKER_SECONDS, quote(self.registry.newest.tail())
         else:
             assert self.remote_access is not None
@@ -99,7 +100,7 @@ class WorkerMonitor:
         self._stalls.forget_others({pid for _, pid in local_workers})
         for worker, pid in local_workers:
             sequence = self.scheduler.running_task(worker.number)
-            opened = None if sequence is None else self.groups.get(sequence)
+            opened = None if sequence is None else self.groups.open.get(sequence)
             if sequence is None or opened is None:
                 continue
             is_visit = not isinstance(opened.task.message, messages.Describe) and opened.cached_payload is not None
@@ -118,13 +119,14 @@ class WorkerMonitor:
             if late is not None:
                 sequence, seconds = late
                 self.scheduler.avoid_place(worker.number, sequence)
-                self.dismiss(worker, f"{self._overdue(sequence)} did not come within {seconds:.0f} s")
-
-    def _overdue(self, sequence: int) -> str:
-        if sequence in (GETTING_READY, GIVING_SUMS):
-            return "its sums" if sequence == GIVING_SUMS else "word that it is ready"
-        opened = self.groups.get(sequence)
-        return f"the reply to a cancelled task, {sequence}," if opened is None else f"the reply to {opened.task.name}"
+                opened = self.groups.open.get(sequence)
+                if sequence in (GETTING_READY, GIVING_SUMS):
+                    overdue = "its sums" if sequence == GIVING_SUMS else "word that it is ready"
+                elif opened is None:
+                    overdue = f"the reply to a cancelled task, {sequence},"
+                else:
+                    overdue = f"the reply to {opened.task.name}"
+                self.dismiss(worker, f"{overdue} did not come within {seconds:.0f} s")
 
 
 class TermClock:

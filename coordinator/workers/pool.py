@@ -9,17 +9,21 @@ from __future__ import annotations
 import logging
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from types import TracebackType
 from typing import Self
 
 import zmq
 
 from coordinator.records.schema import HostEvent
+from coordinator.workers.block_cache import SharedBlocks
 from coordinator.workers.file_sender import FileSender
 from coordinator.workers.instructions import (
     Abort,
@@ -38,10 +42,8 @@ from coordinator.workers.launcher import WorkerLauncher, quote
 from coordinator.workers.message_sender import MessageSender
 from coordinator.workers.messaging import MessageHandler
 from coordinator.workers.monitor import WorkerMonitor
-from coordinator.workers.payload_builder import PayloadBuilder
-from coordinator.workers.registry import Worker, WorkerEvent, WorkerRegistry
+from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
-from coordinator.workers.shared_blocks import SharedBlocks
 from coordinator.workers.sockets import RemoteAccess, Sockets
 from coordinator.workers.task import PoolError, PoolTask, Reply, ReplyHandler, Stopped, caused_by
 from coordinator.workers.task_group import OpenTask, PoolTaskGroup, TaskGroups
@@ -56,10 +58,79 @@ FLOOD_SECONDS = 0.5
 """Longest delay of the events of workers that have ended, while messages keep coming."""
 SPARE_FILES = 64
 """Files that a run opens beside one per worker."""
+CLOSE_SECONDS = 1.0
+"""Longest wait, at the end of a run, for the payload that is being built: a user's code may take minutes."""
 QUIET = ("worker_started", "worker_joined", "worker_memory", "listening")
 """Kinds of events that are logged as information, not as warnings."""
 
 _log = logging.getLogger("fedbr.pool")
+
+
+class PayloadBuilder:
+    """Builds the payloads of tasks on a thread of its own, so that arithmetic never delays a heartbeat.
+
+    A payload is built when its task is sent, so at most those of the tasks that workers have or prefetch are in memory.
+    They are built in the order of the requests.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """``wake`` is called on that thread after each payload."""
+        self._wake = wake
+        self._requests: SimpleQueue[tuple[Future[Payload], Callable[[], Payload]] | None] = SimpleQueue()
+        # A daemon, so that a process that has been asked to stop does not wait for it.
+        self._thread = Thread(target=self._build_all, name="payloads", daemon=True)
+        self._is_closed = False
+        self._workers: dict[int, int | None] = {}
+        """Task that is being built -> the worker that has it now; None if that has died"""
+        self._built: deque[tuple[int, Future[Payload]]] = deque()
+
+    def submit(self, make: Callable[[], Payload]) -> Future[Payload]:
+        """Build a payload that no task waits for yet."""
+        future: Future[Payload] = Future()
+        self._requests.put((future, make))
+        if not self._thread.is_alive():
+            self._thread.start()
+        return future
+
+    def request(self, task: int, worker: int, make: Callable[[], Payload]) -> None:
+        """Build the payload of a task for a worker; of a task that is being built, only the worker changes."""
+        if task not in self._workers:
+
+            def add(done: Future[Payload]) -> None:
+                if not self._is_closed:
+                    self._built.append((task, done))
+                    self._wake()
+
+            self.submit(make).add_done_callback(add)
+        self._workers[task] = worker
+
+    def remove_worker(self, worker: int) -> None:
+        """A worker has died: its tasks are not sent to it."""
+        self._workers = {task: None if of == worker else of for task, of in self._workers.items()}
+
+    def take_built(self) -> Iterator[tuple[int, int | None, Payload]]:
+        """(task, worker, payload) of those that are built. Raises what building one has raised."""
+        while self._built:
+            task, done = self._built.popleft()
+            yield task, self._workers.pop(task), done.result()
+
+    def close(self) -> None:
+        """Drop all payloads; the one that is being built is waited for, but not for long."""
+        self._is_closed = True
+        with suppress(Empty):
+            while True:
+                self._requests.get_nowait()
+        self._requests.put(None)
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_SECONDS)
+
+    def _build_all(self) -> None:
+        while (request := self._requests.get()) is not None:
+            future, make = request
+            try:
+                future.set_result(make())
+            except BaseException as error:  # it belongs to the future's reader
+                future.set_exception(error)
 
 
 @dataclass(eq=False)
@@ -120,7 +191,10 @@ class Pool:
         self._sockets = Sockets(
             folder, self.remote_access, self.most_nbytes, self.heartbeat_seconds, self.launcher.fileno(), stack
         )
-        self._registry = WorkerRegistry(self.launcher, self.logs, self._argv)
+        endpoint, heartbeat_ms = self._sockets.own.endpoint, str(round(self.heartbeat_seconds * 1000))
+        self._registry = WorkerRegistry(
+            self.launcher, self.logs, lambda identity: [endpoint, identity, self.site, heartbeat_ms]
+        )
         self._payloads = PayloadBuilder(self._sockets.wake)
         shared = SharedBlocks(stack, self.launcher.adopt)
         self._sender = MessageSender(self.job.run_id, self._sockets, self._registry, shared)
@@ -154,9 +228,6 @@ class Pool:
         if self.remote_access is not None:
             self._event("listening", None, self.remote_access.endpoint)
 
-    def _argv(self, identity: str) -> list[str]:
-        return [self._sockets.own.endpoint, identity, self.site, str(round(self.heartbeat_seconds * 1000))]
-
     @property
     def physical_bytes(self) -> tuple[int, int]:
         """Bytes (sent, received) on the sockets."""
@@ -189,7 +260,10 @@ class Pool:
         an earlier one of the same ``on_reply``, which these tasks join.
         """
         group = group or PoolTaskGroup(
-            on_reply, lambda: self.turn(TURN_SECONDS), self._drop, self._request_partial_sums
+            on_reply,
+            lambda: self.turn(TURN_SECONDS),
+            self._drop,
+            lambda sequences: self._execute(self._scheduler.collect(sequences)),
         )
         offers: list[tuple[int, str, float]] = []
         preferred: dict[int, int] = {}
@@ -206,8 +280,7 @@ class Pool:
 
     def withdraw(self, task: PoolTask) -> None:
         """Cancel one task, which its group then does not count; no-op if it is not open."""
-        sequence = self._groups.sequence_of(task)
-        if sequence is not None:
+        for sequence in [sequence for sequence, opened in self._groups.open.items() if opened.task is task]:
             self._groups.withdraw(sequence)
             self._execute(self._scheduler.cancelled([sequence]))
 
@@ -221,14 +294,9 @@ class Pool:
         return self._payloads.submit(make)
 
     def _drop(self, sequences: Sequence[int]) -> None:
-        """Cancel tasks."""
         for sequence in sequences:
             self._groups.close(sequence)
         self._execute(self._scheduler.cancelled(sequences))
-
-    def _request_partial_sums(self, sequences: Sequence[int]) -> None:
-        """Request the partial sums that have the updates of these tasks in them."""
-        self._execute(self._scheduler.collect(sequences))
 
     # --- events in ------------------------------------------------------------------------------------------------
 
@@ -259,8 +327,10 @@ class Pool:
         emptied = [self._handler.handle_messages(router_socket) for router_socket in polled.sockets]
         if self._sockets.listener is not None and (closed := self._sockets.listener.closed_connections()):
             self._event("connections_closed", None, closed)
-        if self._sockets.is_to_probe():
-            self._probe()
+        if self._sockets.is_to_probe():  # whose connection was lost: a stopped worker has not ended, but is unreachable
+            for worker in self._registry.alive:
+                if worker.greeted:
+                    self._sender.send(worker, messages.Ping())
         self._handle_worker_events(polled.launcher_has_events, all(emptied))
         self._monitor.check(has_read_launcher=self._events_due_at == float("inf"))
 
@@ -270,31 +340,22 @@ class Pool:
         A reply that was sent just before its worker ended counts, so messages come first; but with unknown senders the
         sockets may never be silent.
         """
-        if not launcher_has_events and not self._registry.has_lost_remote_workers:
+        if not launcher_has_events and not self._registry.lost:
             return
         self._events_due_at = min(self._events_due_at, time.monotonic() + FLOOD_SECONDS)
-        if is_silent or time.monotonic() >= self._events_due_at:
-            self._events_due_at = float("inf")
-            for event in self._registry.events():
-                self._handle_worker_event(event)
-
-    def _handle_worker_event(self, event: WorkerEvent) -> None:
-        worker, detail, has_ended, is_blameless = event
-        if not has_ended:
-            self._event("worker_started", worker, detail)
+        if not is_silent and time.monotonic() < self._events_due_at:
             return
-        self._sender.cached_payloads.remove_worker(worker.number)
-        self._payloads.remove_worker(worker.number)
-        with caused_by(worker.last_traceback):
-            self._event("worker_died", worker, detail)
-            self._execute(self._scheduler.died(worker.number, detail, is_blameless))
-        self._registry.forget(worker)
-
-    def _probe(self) -> None:
-        """Ping all workers, to find whose connection was lost: a stopped worker has not ended, but is unreachable."""
-        for worker in self._registry.alive:
-            if worker.greeted:
-                self._sender.send(worker, messages.Ping())
+        self._events_due_at = float("inf")
+        for worker, detail, has_ended, is_blameless in self._registry.events():
+            if not has_ended:
+                self._event("worker_started", worker, detail)
+                continue
+            self._sender.cached_payloads.remove_worker(worker.number)
+            self._payloads.remove_worker(worker.number)
+            with caused_by(worker.last_traceback):
+                self._event("worker_died", worker, detail)
+                self._execute(self._scheduler.died(worker.number, detail, is_blameless))
+            self._registry.forget(worker)
 
     def _event(self, kind: str, worker: Worker | None, detail: str) -> None:
         level = logging.INFO if kind in QUIET else logging.WARNING
@@ -321,13 +382,13 @@ class Pool:
                 worker = registry[number]
                 sender.send(worker, messages.Cancel(), codec.Envelope(worker.identity, sequence))
             case Requeue(number, sequence, reason):
-                self._event("task_repeated", registry[number], f"{self._groups[sequence].task.name}: {reason}")
+                self._event("task_repeated", registry[number], f"{self._groups.open[sequence].task.name}: {reason}")
             case InvalidatePartial(number, sequences, reason):
                 self._groups.invalidate_partial_sums(sequences)
                 visits = f"{len(sequences)} visits whose updates it had added up: {reason}"
                 self._event("task_repeated", registry[number], visits)
             case RequestPartial(number, sequence):
-                sender.send(registry[number], self._groups[sequence].task.partial_sum_request)
+                sender.send(registry[number], messages.FetchPartial(self._groups.open[sequence].task.round))
             case RetireWorker(number, reason):
                 self._event("worker_retired", registry[number], reason)
                 registry[number].retired = True
@@ -343,7 +404,7 @@ class Pool:
 
     def _send_tasks(self, number: int, sequences: Sequence[int]) -> None:
         """Send tasks in their order; of those that have no payload yet, have it built, and send them then."""
-        opened = {sequence: self._groups[sequence] for sequence in sequences}
+        opened = {sequence: self._groups.open[sequence] for sequence in sequences}
         for sequence, (task, _, cached_payload) in opened.items():
             if cached_payload is None:
                 assert task.build is not None, task.name
@@ -354,7 +415,7 @@ class Pool:
     def _send_built(self) -> None:
         """Send the tasks whose payloads have been built. Raises as `PoolTask.build` does."""
         for sequence, number, payload in self._payloads.take_built():
-            opened = self._groups.get(sequence)
+            opened = self._groups.open.get(sequence)
             if opened is not None:  # else it was cancelled
                 cached_payload = self._sender.cached_payloads.take(payload)
                 opened = self._groups.replace(sequence, opened.task.with_payload(payload), cached_payload)
@@ -363,7 +424,7 @@ class Pool:
 
     def _give_up(self, worker: Worker, reason: str, sequence: int) -> None:
         """PoolError, unless the task's group goes on without it."""
-        opened = self._groups.get(sequence)
+        opened = self._groups.open.get(sequence)
         detail = f"{reason}{quote(worker.tail())}"
         if opened is not None and opened.task.on_failure is not None:
             self._event("task_given_up", worker, detail)
@@ -373,4 +434,5 @@ class Pool:
             raise PoolError(detail)
         self._event("task_given_up", worker, detail)
         task, group, _ = self._groups.close(sequence)
-        group.deliver(sequence, task, task.failed_update)
+        assert isinstance(task.message, messages.Train), task.name
+        group.deliver(sequence, task, messages.Update(task.message.client, task.message.round, {}, {}))

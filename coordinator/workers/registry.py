@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from coordinator.workers.launcher import END_SECONDS, WorkerLauncher, how_ended
 from coordinator.workers.task import PoolError
@@ -58,9 +58,9 @@ class Worker:
     pending_client_state: tuple[int, ClientState] | None = None
     """Task and client state of the last message, if that was a `ClientState`: the next is the task's update."""
     last_error: str = ""
-    last_traceback: str = ""
-    """Of the exception that ended its start"""
     """The error of its start, or the reason for which it was ended."""
+    last_traceback: str = ""
+    """Of the exception that ended its start."""
 
     def tail(self) -> bytes:
         """The end of its log."""
@@ -92,10 +92,12 @@ class WorkerRegistry:
         """``logs``: folder for worker-N.log; ``argv``: identity -> arguments of a worker's process."""
         self._launcher, self._logs, self._argv = launcher, logs, argv
         self._by_number: dict[int, Worker] = {}
-        self._by_identity: dict[str, Worker] = {}
-        self._newest: Worker | None = None
+        self.by_identity: dict[str, Worker] = {}
+        self.newest: Worker | None = None
+        """The worker that was started or admitted last."""
         self._ended_workers: deque[Worker] = deque()  # local ones that are remembered, the first to have ended first
-        self._lost: list[WorkerEvent] = []  # ends of remote workers since the last call of `events`
+        self.lost: list[WorkerEvent] = []
+        """Ends of remote workers since the last call of `events`."""
         self.retired_slots: tuple[int, ...] = ()
         """Slots of workers that have retired, and ended."""
         self.has_had_remote_workers = False
@@ -112,47 +114,26 @@ class WorkerRegistry:
 
     def authenticated(self, identity: str, key: str = "") -> Worker | None:
         """The worker of this identity and key; None for the same identity with another key."""
-        worker = self.by_identity(identity)
+        worker = self.by_identity.get(identity)
         return worker if worker is not None and worker.key == key else None
-
-    def by_identity(self, identity: str) -> Worker | None:
-        """The worker of this identity, whatever its key."""
-        return self._by_identity.get(identity)
 
     @property
     def alive(self) -> list[Worker]:
         """Workers whose end is not known."""
         return [worker for worker in self._by_number.values() if not worker.dead]
 
-    @property
-    def newest(self) -> Worker:
-        """The worker that was started or admitted last."""
-        assert self._newest is not None, "no worker was started"
-        return self._newest
-
-    @property
-    def has_lost_remote_workers(self) -> bool:
-        """Whether remote workers have been lost since the last call of `events`."""
-        return bool(self._lost)
-
     def start(self, number: int, slot: int) -> None:
         """Start a worker in a slot, perhaps that of the worker that it replaces."""
         identity = f"worker-{number}-{secrets.token_hex(4)}"
         log = self._logs / f"worker-{number}.log"
         worker = Worker(number, slot, identity, log)
-        if self._newest is None:
-            self.is_loading = True
-        self._add(worker)
+        self.is_loading |= self.newest is None
+        self.add(worker)
         self._launcher.spawn(identity, list(self._argv(identity)), log)
 
-    def admit(self, number: int, identity: str, key: str, workers: int = 1) -> Worker:
-        """Register a remote worker, or a node agent with so many. Its slot is 0: slots are of one machine."""
-        remote_worker = Worker(number, 0, identity, None, key, workers)
-        self._add(remote_worker)
-        return remote_worker
-
-    def _add(self, worker: Worker) -> None:
-        self._by_number[worker.number] = self._by_identity[worker.identity] = self._newest = worker
+    def add(self, worker: Worker) -> None:
+        """Register a worker. The slot of a remote one is 0: slots are of one machine."""
+        self._by_number[worker.number] = self.by_identity[worker.identity] = self.newest = worker
 
     def end(self, worker: Worker, why: str) -> None:
         """End a local worker's process, or declare a remote worker lost. The event that follows requeues its tasks."""
@@ -161,9 +142,9 @@ class WorkerRegistry:
             self._launcher.end([worker.identity])
         elif not worker.dead:
             worker.dead, worker.pending_client_state = True, None
-            del self._by_identity[worker.identity]  # its further messages have no known sender
+            del self.by_identity[worker.identity]  # its further messages have no known sender
             self.last_refusal = f"; the last remote worker went: {why}"
-            self._lost.append(WorkerEvent(worker, f"worker {worker.number}, a remote worker, is gone: {why}", True))
+            self.lost.append(WorkerEvent(worker, f"worker {worker.number}, a remote worker, is gone: {why}", True))
 
     def forget(self, worker: Worker) -> None:
         """The end of a worker has been handled: it has no tasks any more, and no instruction names it."""
@@ -173,14 +154,14 @@ class WorkerRegistry:
         self._ended_workers.append(worker)
         if len(self._ended_workers) > MOST_ENDED:
             oldest = self._ended_workers.popleft()
-            del self._by_number[oldest.number], self._by_identity[oldest.identity]
+            del self._by_number[oldest.number], self.by_identity[oldest.identity]
 
     def events(self) -> list[WorkerEvent]:
         """Workers that have started or ended since the last call; PoolError if the launcher has ended.
 
         Workers of an earlier pool of the same launcher are ignored.
         """
-        events, self._lost = self._lost, []
+        events, self.lost = self.lost, []
         for answer in self._launcher.answers():
             worker = self.authenticated(answer.get("spawned") or answer.get("exited") or answer["failed"])
             if worker is None:
@@ -193,17 +174,15 @@ class WorkerRegistry:
             worker.dead = True
             if worker.retired:
                 self.retired_slots += (worker.slot,)
-            events.append(self._ended(worker, answer))
+            if "failed" in answer:
+                how = f"did not start: {answer['reason']}"
+            elif "lost" in answer:
+                self.is_loading = True  # the launcher is started again
+                how = f"ended: {answer['lost']}"
+            else:
+                how = how_ended(answer["status"]) + (f": {worker.last_error}" if worker.last_error else "")
+            events.append(WorkerEvent(worker, f"worker {worker.number} {how}", True, is_blameless="lost" in answer))
         return events
-
-    def _ended(self, worker: Worker, answer: dict[str, Any]) -> WorkerEvent:
-        if "failed" in answer:
-            return WorkerEvent(worker, f"worker {worker.number} did not start: {answer['reason']}", True)
-        if "lost" in answer:
-            self.is_loading = True  # the launcher is started again
-            return WorkerEvent(worker, f"worker {worker.number} ended: {answer['lost']}", True, is_blameless=True)
-        error = f": {worker.last_error}" if worker.last_error else ""
-        return WorkerEvent(worker, f"worker {worker.number} {how_ended(answer['status'])}{error}", True)
 
     def end_all(self, send_shutdown: Callable[[Worker], None]) -> None:
         """End all workers: idle ones end by themselves, the others' processes are ended."""

@@ -141,10 +141,6 @@ class RouterSocket:
                 raise
             raise UnreachableError(error.strerror) from None
 
-    def take_disconnection(self) -> None:
-        """Take one event of a lost connection from `monitor`; libzmq does not say whose it was."""
-        recv_monitor_message(self.monitor)
-
 
 class ZapAuthenticator:
     """Replies to libzmq's requests to check keys; it must be made before the socket that it serves."""
@@ -233,19 +229,12 @@ class Sockets:
         self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         exits.callback(os.close, self._wakes)
         self._watched: zmq.Socket[bytes] | None = None
-        self._poller = self._registered()
         self._probe_at = float("inf")
-
-    def _registered(self) -> zmq.Poller:
-        poller = zmq.Poller()
-        for router_socket in self._router_sockets:
-            poller.register(router_socket.router, zmq.POLLIN)
-            poller.register(router_socket.monitor, zmq.POLLIN)
-        if self._authenticator is not None:
-            poller.register(self._authenticator.socket, zmq.POLLIN)
-        poller.register(self._launcher, zmq.POLLIN)
-        poller.register(self._wakes, zmq.POLLIN)
-        return poller
+        self._poller = zmq.Poller()
+        sockets = [socket for each in self._router_sockets for socket in (each.router, each.monitor)]
+        authenticators = [] if self._authenticator is None else [self._authenticator.socket]
+        for readable in (*sockets, *authenticators, self._launcher, self._wakes):
+            self._poller.register(readable, zmq.POLLIN)
 
     def watch(self, socket: zmq.Socket[bytes]) -> None:
         """Wait for messages of a further socket as well, which others receive."""
@@ -267,7 +256,7 @@ class Sockets:
             rejected_key = self._authenticator.reply()
         for router_socket in self._router_sockets:
             if router_socket.monitor in ready:
-                router_socket.take_disconnection()
+                recv_monitor_message(router_socket.monitor)  # of a lost connection; libzmq does not say whose it was
                 self._probe_at = min(self._probe_at, time.monotonic() + PROBE_SECONDS)
         router_sockets = [router_socket for router_socket in self._router_sockets if router_socket.router in ready]
         if self.listener is not None and self.remote_workers not in router_sockets:

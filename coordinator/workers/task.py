@@ -50,7 +50,9 @@ Reply = messages.Update | messages.Score | messages.Described
 
 @dataclass(frozen=True)
 class ReplyValidator:
-    """Checks what workers send for one task, once, when it comes. Subclasses may override:
+    """Checks what workers send for one task, once, when it comes: accepts it, doubts it or refuses it.
+
+    Subclasses may override:
 
     * `refuse`, `refuse_state`, `refuse_sums`: raise WireError for what no honest worker sends; the worker is ended;
     * `examine`: finds what cannot be true or cannot be used. A remote worker's reply that is doubted counts only if
@@ -61,6 +63,22 @@ class ReplyValidator:
     """Names of the metrics whose values a score may have; None: any."""
     takes_vectors: bool = False
     """Whether a score may have vectors."""
+
+    def check(
+        self, task: PoolTask, reply: Reply, state: messages.ClientState | None, is_remote: bool, is_doubted: bool
+    ) -> tuple[Reply, str]:
+        """(the reply as it counts, why it is doubted; '' if it is accepted). WireError if it is refused.
+
+        ``state``: the client state that came with it. ``is_doubted``: whether another reply to the task was doubted.
+        Others of local workers are not examined here: the run validates all updates before it uses them.
+        """
+        self.refuse(task, reply)
+        if is_remote and task.state_out is not None and state is None:
+            raise WireError(f"{task.name}: the client's state did not come ahead of the update")
+        if not is_remote and not is_doubted:
+            return reply, ""
+        reply, doubt = self.examine(task, reply, {} if state is None else state.payload)
+        return reply, doubt or ""
 
     def refuse(self, task: PoolTask, reply: Reply) -> None:
         """WireError for a reply to another task, or with other values."""
@@ -164,13 +182,7 @@ class PoolTask:
     on_failure: Callable[[PoolTask, str], None] | None = None
     """Called with the task and the reason if three workers failed over it, in place of an error of the pool."""
     may_fail: bool = False
-    """Whether its group goes on with `failed_update` if three workers ended over it. Only training."""
-
-    @property
-    def failed_update(self) -> messages.Update:
-        """The update without numbers that replaces one that no worker could make."""
-        assert isinstance(self.message, messages.Train), self.name
-        return messages.Update(self.message.client, self.message.round, {}, {})
+    """Whether its group goes on with an update without numbers if three workers ended over it. Only training."""
 
     @property
     def name(self) -> str:
@@ -198,10 +210,10 @@ class PoolTask:
         return replace(self, message=structs.replace(self.message, payload=payload), build=None)
 
     @property
-    def partial_sum_request(self) -> messages.FetchPartial:
-        """The request for the partial sum that has this task's update in it."""
+    def round(self) -> int:
+        """That of a training message."""
         assert isinstance(self.message, messages.Train), self.name
-        return messages.FetchPartial(self.message.round)
+        return self.message.round
 
     def is_in_partial_sum(self, reply: Reply) -> bool:
         """Whether the worker has added its update to a partial sum, in place of sending it."""
@@ -212,11 +224,9 @@ def check_partial_sum(sums: messages.PartialSum, tasks: Sequence[PoolTask], is_r
     """WireError for a partial sum of other tasks than these, all of one round, or one that cannot be theirs."""
     weight = sum(task.weight for task in tasks)
     for task in tasks:
-        message = task.message
-        assert isinstance(message, messages.Train), task.name
-        if (sums.round, sums.clients) != (message.round, len(tasks)):
+        if (sums.round, sums.clients) != (task.round, len(tasks)):
             counted = f"{sums.clients} updates of {task.numbered(sums.round)}"
-            raise WireError(f"sums of {counted} instead of {len(tasks)} of {task.numbered(message.round)}")
+            raise WireError(f"sums of {counted} instead of {len(tasks)} of {task.numbered(task.round)}")
     if tasks:
         tasks[0].validator.refuse_sums(tasks[0], sums.totals, weight, is_remote)
 

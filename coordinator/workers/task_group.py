@@ -100,37 +100,27 @@ class TaskGroups:
     def __init__(self, release: Callable[[CachedPayload], None]) -> None:
         """``release`` is called with the cached payload of each task that is over."""
         self._release = release
-        self._open: dict[int, OpenTask] = {}
+        self.open: dict[int, OpenTask] = {}
+        """Changed here alone."""
         self._submitted = 0
 
     def add(self, opened: OpenTask) -> int:
         """Add an open task; returns its sequence number."""
         self._submitted += 1
-        self._open[self._submitted] = opened
+        self.open[self._submitted] = opened
         opened.group.left.add(self._submitted)
         opened.group.tasks += 1
         return self._submitted
 
-    def __getitem__(self, sequence: int) -> OpenTask:
-        return self._open[sequence]
-
-    def get(self, sequence: int) -> OpenTask | None:
-        """A task, if it is open."""
-        return self._open.get(sequence)
-
-    def sequence_of(self, task: PoolTask) -> int | None:
-        """The sequence number of an open task, which is found by identity."""
-        return next((sequence for sequence, opened in self._open.items() if opened.task is task), None)
-
     def replace(self, sequence: int, task: PoolTask, cached_payload: CachedPayload) -> OpenTask:
         """An open task with the payload that was built for it."""
-        opened = self._open[sequence]
-        self._open[sequence] = opened._replace(task=task, cached_payload=cached_payload)
-        return self._open[sequence]
+        opened = self.open[sequence]
+        self.open[sequence] = opened._replace(task=task, cached_payload=cached_payload)
+        return self.open[sequence]
 
     def mark_in_partial_sum(self, sequence: int) -> OpenTask:
         """Note that a task's update is in its worker's partial sum: the task stays open."""
-        opened = self._open[sequence]
+        opened = self.open[sequence]
         opened.group.left.remove(sequence)
         opened.group.in_partial_sums.add(sequence)
         return opened
@@ -138,14 +128,14 @@ class TaskGroups:
     def invalidate_partial_sums(self, sequences: Sequence[int]) -> None:
         """A worker's partial sum was lost: the tasks in it are to be done again."""
         for sequence in sequences:
-            group = self._open[sequence].group
+            group = self.open[sequence].group
             group.in_partial_sums.remove(sequence)
             group.left.add(sequence)
             group.requeued.add(sequence)
 
     def close(self, sequence: int) -> OpenTask:
         """Remove a task that is done or cancelled."""
-        closed = self._open.pop(sequence)
+        closed = self.open.pop(sequence)
         closed.group.left.discard(sequence)
         closed.group.in_partial_sums.discard(sequence)
         if closed.cached_payload is not None:
@@ -160,5 +150,5 @@ class TaskGroups:
 
     def close_all(self) -> None:
         """Remove all tasks."""
-        for sequence in list(self._open):
+        for sequence in list(self.open):
             self.close(sequence)

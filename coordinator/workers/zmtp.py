@@ -88,22 +88,17 @@ class Handshake:
         `RefusedError` for anything else. Empty ``data`` gives the next command, if it is complete.
         """
         self._received += data
+        if not self._greeted:
+            if self._received and self._received[0] != 0xFF:
+                raise RefusedError("it does not speak ZMTP")
+            if len(self._received) < SIGNATURE_NBYTES:
+                return b""
+            if self._received[SIGNATURE_NBYTES - 1] != 0x7F:
+                raise RefusedError("it does not speak ZMTP")
         if self._greeted < GREETING_NBYTES:
-            return self._greeting()
-        return self._command()
-
-    def _greeting(self) -> bytes:
-        if self._received and not self._greeted and self._received[0] != 0xFF:
-            raise RefusedError("it does not speak ZMTP")
-        if len(self._received) < SIGNATURE_NBYTES and not self._greeted:
-            return b""
-        if not self._greeted and self._received[SIGNATURE_NBYTES - 1] != 0x7F:
-            raise RefusedError("it does not speak ZMTP")
-        part = self._take(GREETING_NBYTES - self._greeted)
-        self._greeted += len(part)
-        return part
-
-    def _command(self) -> bytes:
+            part = self._take(GREETING_NBYTES - self._greeted)
+            self._greeted += len(part)
+            return part
         if self.is_over and self._received:
             raise RefusedError("it goes on before its key is known")
         if len(self._received) < 2:

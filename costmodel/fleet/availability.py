@@ -1,34 +1,60 @@
 """The availability of clients: a phone on its charger at night, a robot that comes and goes, a recorded trace.
 
-Every answer is a pure function of client and time, whatever the order and number of queries. Only the clients of a
-query are computed. Nothing here knows what a visit is or what happens to it when its client leaves.
+A client is alternately available and away. An interval begins at its first instant and ends just before the next
+begins. Every answer is a pure function of client and time, whatever the order and number of queries. Only the clients
+of a query are computed. Nothing here knows what a visit is or what happens to it when its client leaves.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodel.arrays import Streams
-from costmodel.fleet.availability_interval import CACHED, Availability, AvailabilityInterval, RecordedIntervals
+from costmodel.arrays import Doubles, Streams
 from costmodel.units import DAY_SECONDS, HOUR_SECONDS
 
-__all__ = [
-    "Always",
-    "Availability",
-    "Diurnal",
-    "RecordedIntervals",
-    "Renewal",
-    "available_seconds_end",
-    "first_available",
-]
-
-
 PURPOSE = "availability"
+CACHED = 1 << 16
+"""Cached pieces of clients' timelines; evicted ones are computed again."""
+
+
+class AvailabilityInterval(NamedTuple):
+    """A time in which a client is available, or away, without a break; absolute seconds."""
+
+    available: bool
+    begin: float
+    end: float
+
+
+class Availability:
+    """The availability of each client. Times are seconds since the start of the run, >= 0; inf stands for never.
+
+    A model of availability overrides
+
+    * `at`, which finds the interval at a finite time, and
+    * `permanently_gone_at`, if its clients may leave for good.
+    """
+
+    def at(self, client: int, t: float) -> AvailabilityInterval:
+        """The interval with begin <= t < end."""
+        raise NotImplementedError
+
+    def interval(self, client: int, t: float) -> tuple[bool, float]:
+        """(whether the client is available at t, absolute time > t at which that changes; inf if never)."""
+        if t == math.inf:
+            return False, math.inf
+        available, _, end = self.at(client, t)
+        return available, end
+
+    def permanently_gone_at(self, client: int) -> float:
+        """The time after which the client is never available: inf if it always returns, -inf if it never was."""
+        return math.inf
 
 
 class Always(Availability):
@@ -59,7 +85,9 @@ class Renewal(Availability):
 
         ``purpose`` keys the draws. ValueError for a figure out of its range.
         """
-        _positive(on_seconds=on_seconds, off_seconds=off_seconds)
+        for name, seconds in (("on_seconds", on_seconds), ("off_seconds", off_seconds)):
+            if not 0 < seconds < math.inf:
+                raise ValueError(f"{name} must be a positive number, not {seconds!r}")
         _not_negative(sigma=sigma)
         self._median = {True: on_seconds, False: off_seconds}
         self._sigma = sigma
@@ -144,31 +172,20 @@ class Diurnal(Availability):
 
     def at(self, client: int, t: float) -> AvailabilityInterval:
         """The interval at t."""
-        end = self._last_end(client, t)
+        end = t  # of the merged windows that cover t
+        while (later := max((last for begin, last in self._near(client, end) if begin <= end), default=end)) > end:
+            end = later
         if end > t:
-            return AvailabilityInterval(True, self._first_begin(client, t), end)
+            begin = t
+            while (first := min(first for first, last in self._near(client, begin) if first <= begin <= last)) < begin:
+                begin = first
+            return AvailabilityInterval(True, begin, end)
         near = self._near(client, t)
         return AvailabilityInterval(
             False,
             max((end for _, end in near if end <= t), default=-math.inf),
             min(begin for begin, _ in near if begin > t),
         )
-
-    def _last_end(self, client: int, t: float) -> float:
-        """The end of the merged windows that cover t; t itself if none does."""
-        while True:
-            end = max((end for begin, end in self._near(client, t) if begin <= t), default=t)
-            if end <= t:
-                return t
-            t = end
-
-    def _first_begin(self, client: int, t: float) -> float:
-        """The begin of the merged windows that cover t; at least one must."""
-        while True:
-            begin = min(begin for begin, end in self._near(client, t) if begin <= t <= end)
-            if begin == t:
-                return t
-            t = begin
 
     def _near(self, client: int, t: float) -> list[tuple[float, float]]:
         """The windows that can cover t or be next to it.
@@ -193,6 +210,90 @@ class Diurnal(Availability):
         begin = days * DAY_SECONDS + self._offset(client) + late * HOUR_SECONDS
         end = begin + np.minimum(self._hours * np.exp(self._sigma * normal[1]), 24.0) * HOUR_SECONDS
         return list(zip(begin.tolist(), end.tolist(), strict=True))
+
+
+class RecordedIntervals(Availability):
+    """Recorded windows of each client, in any order; windows that meet are merged."""
+
+    def __init__(
+        self,
+        windows: Sequence[Sequence[tuple[float, float]] | Doubles],
+        period: Sequence[float] | Doubles | None,
+        row_of: Sequence[int] | NDArray[np.intp] | None = None,
+    ) -> None:
+        """Row by row (begin, end) in seconds; none at all: never available.
+
+        A row with a period stands for its windows shifted by every multiple of it; with ``period`` None each window
+        occurs once. ``row_of`` (clients,) is the row of each client, and several may have the same one; None: client k
+        has row k.
+        """
+        assert period is None or len(period) == len(windows), (len(windows), period)
+        assert period is None or all(0 < seconds < math.inf for seconds in period), period
+        self._windows, self._period = windows, period
+        self._row_of = range(len(windows)) if row_of is None else row_of
+        self._cycle = lru_cache(CACHED)(self._build)
+
+    def at(self, client: int, t: float) -> AvailabilityInterval:
+        """The interval at t."""
+        starts_on, changes, period = self._cycle(int(self._row_of[client]))
+        if not changes:
+            return AvailabilityInterval(starts_on, -math.inf, math.inf)
+        if period == math.inf:
+            place = bisect_right(changes, t)
+            begin = changes[place - 1] if place else -math.inf
+            return AvailabilityInterval(place % 2 == 1, begin, changes[place] if place < len(changes) else math.inf)
+        turn = t // period
+        # Rounding may have put t on the wrong side of a turn whose changes lie close to its ends.
+        if (turn + 1.0) * period + changes[0] <= t:
+            turn += 1.0
+        elif (turn - 1.0) * period + changes[-1] > t:
+            turn -= 1.0
+        base = turn * period
+        place = bisect_right(changes, t, key=lambda change: base + change)
+        begin = base + changes[place - 1] if place else (turn - 1.0) * period + changes[-1]
+        end = base + changes[place] if place < len(changes) else (turn + 1.0) * period + changes[0]
+        return AvailabilityInterval(starts_on != (place % 2 == 1), begin, end)
+
+    def permanently_gone_at(self, client: int) -> float:
+        """The end of the last window; inf if the windows repeat, -inf if there are none."""
+        starts_on, changes, period = self._cycle(int(self._row_of[client]))
+        if not changes:
+            return math.inf if starts_on else -math.inf
+        return math.inf if period < math.inf else changes[-1]
+
+    def _build(self, row: int) -> tuple[bool, list[float], float]:
+        """(state before the first change of a period, an even number of changes within it, the period)."""
+        period = math.inf if self._period is None else float(self._period[row])
+        spans = merged(folded([(float(begin), float(end)) for begin, end in self._windows[row]], period))
+        changes = [time for span in spans for time in span]
+        if not changes or changes[-1] < period:
+            return False, changes, period
+        # The last window continues into the next period, or ends just where that begins.
+        ends_at_once = changes[0] > 0.0
+        return True, [0.0, *changes[:-1]] if ends_at_once else changes[1:-1], period
+
+
+def folded(windows: Iterable[tuple[float, float]], period: float) -> list[tuple[float, float]]:
+    """Repeated windows within the first period, cut at its end; empty windows are left out."""
+    parts = []
+    for begin, end in windows:
+        assert begin <= end, (begin, end)
+        turns = begin // period * period if period < math.inf else 0.0
+        first = begin - turns
+        last = first + period if end - begin >= period else end - turns
+        parts += [(first, min(last, period)), (0.0, last - period)]
+    return [(begin, end) for begin, end in parts if begin < end]
+
+
+def merged(windows: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Windows in order, with those that overlap or touch merged."""
+    spans: list[tuple[float, float]] = []
+    for begin, end in sorted(windows):
+        if spans and begin <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(spans[-1][1], end)
+        else:
+            spans.append((begin, end))
+    return spans
 
 
 def first_available(availability: Availability, clients: Iterable[int], t: float) -> float:
@@ -223,12 +324,6 @@ def available_seconds_end(availability: Availability, client: int, t: float, sec
             seconds -= change - t
         t = change
     return t
-
-
-def _positive(**figures: float) -> None:
-    for name, value in figures.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be a positive number, not {value!r}")
 
 
 def _not_negative(**figures: float) -> None:

@@ -76,8 +76,8 @@ class Conditions:
         """Absolute seconds at which each client's last message ended; -inf: it had none."""
         return np.maximum(self.last_down, self.last_up)
 
-    def only(self, which: NDArray[np.bool_]) -> Conditions:
-        """Those of the visits of a mask."""
+    def only(self, which: NDArray[np.bool_] | slice) -> Conditions:
+        """Those of the visits of a mask or slice."""
         return Conditions(**{name: column[which] for name, column in vars(self).items()})
 
     def followed_by(self, others: Conditions) -> Conditions:

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.arrays import Doubles
-from costmodel.files import read_bytes
 
 LARGEST = 1e18
 """More of any unit than any trace needs"""
@@ -39,8 +38,7 @@ class CsvTable:
 
     def texts(self, column: str) -> list[str]:
         """A column of labels; ValueError for an empty one."""
-        place = self.column[column]
-        texts = [cells[place].strip() for cells in self.rows]
+        texts = self.labels(column)
         for row, text in enumerate(texts):
             if not text:
                 raise self.error(row, column, "the cell is empty")
@@ -81,13 +79,8 @@ class CsvTable:
         return value
 
 
-def read_table(path: Path) -> CsvTable:
-    """The cells of a file; ValueError if it is not a table with a header and rows of the header's length."""
-    return parse_table(path, read_bytes(path, LARGEST_NBYTES))
-
-
 def parse_table(path: Path, raw: bytes) -> CsvTable:
-    """`read_table` for the content of a file."""
+    """The cells of a file's content; ValueError if it is no table with a header and rows of the header's length."""
     reader = csv.reader(io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig", newline=""), strict=True)
     lines, rows, count = [], [], 0
     try:

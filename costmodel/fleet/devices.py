@@ -30,8 +30,7 @@ __all__ = [
     "figures",
     "nearest",
     "networks",
-    "own_devices",
-    "own_networks",
+    "own_rows",
     "read_rows",
 ]
 
@@ -65,7 +64,7 @@ class Device:
     """Keys of the figures computed from measurements of another device or setting; ``source`` says how."""
     operations_per_second: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """By kind of operation ("conv.w16", "elementwise"; `edge.protocol.operations` has the kinds), for devices whose
-    time for any model was measured kind by kind (`costmodel.fleet.model_speed`); a row may leave it out."""
+    time for any model was measured kind by kind (`costmodel.fleet.model_demand`); a row may leave it out."""
 
     def throughput(self, *names: str) -> float:
         """FLOP/s in training, for the first of the names (a model, then its family) that the device has a figure for.
@@ -187,18 +186,9 @@ def basis(row: Device | Network, key: str) -> str:
     return next((name for name in BASES if key in getattr(row, name, ())), read)
 
 
-def own_devices(path: Path) -> dict[str, Device]:
-    """The devices of a user's file; ValueError as of `read_rows`, and for the name of a shipped row."""
-    return _own(path, Device, devices())
-
-
-def own_networks(path: Path) -> dict[str, Network]:
-    """The networks of a user's file; ValueError as of `read_rows`, and for the name of a shipped row."""
-    return _own(path, Network, networks())
-
-
-def _own(path: Path, kind: type[Row], shipped: Mapping[str, Row]) -> dict[str, Row]:
-    rows = read_rows(path, kind)
+def own_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
+    """The devices or networks of a user's file; ValueError as of `read_rows`, and for the name of a shipped row."""
+    rows, shipped = read_rows(path, kind), devices() if kind is Device else networks()
     for name in rows:
         if name in shipped:
             raise ValueError(
@@ -212,10 +202,7 @@ def read_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
     raw = read_bytes(path, LARGEST_NBYTES)
     try:
         tables = parse_toml(raw.decode())
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # not UTF-8; numbers or lists too long
+    except (ValueError, RecursionError) as error:  # not UTF-8; numbers or lists too long
         raise ValueError(f"{path.name}: not a TOML file: {error}") from None
     return {name: _row(kind, f"{path.name}: row {name!r}", name, table) for name, table in tables.items()}
 
@@ -234,29 +221,22 @@ def _row(kind: type[Row], where: str, name: str, table: Any) -> Row:
         for key, field in fields.items()
         if key not in BASES and (key in table or field.default is not dataclasses.MISSING)
     }
-    values |= _bases(where, table, values, [key for key in BASES if key in fields])
-    return kind(name=name, **values)
+    known, bases = list(figures(values)), [key for key in BASES if key in fields]
+    listed = {basis: _listed(where, basis, table.get(basis, False), known) for basis in bases}
+    # Figures that the row leaves to their default are assumed.
+    left_out = {key for key in values if key not in table}
+    listed["assumed"] = tuple(key for key in known if key in left_out or key in listed["assumed"])
+    for key in known:
+        with_key = [basis for basis in bases if key in listed[basis]]
+        if len(with_key) > 1:
+            raise ValueError(f"{where}: figure {key!r} is in {' and '.join(map(repr, with_key))}; keep it in one")
+    return kind(name=name, **(values | listed))
 
 
 def _refuse_missing(where: str, keys: Sequence[str]) -> None:
     if keys:
         named = ", ".join(map(repr, keys))
         raise ValueError(f"{where}: key {named} is missing" if len(keys) == 1 else f"{where}: keys {named} are missing")
-
-
-def _bases(
-    where: str, table: Mapping[str, Any], values: Mapping[str, Any], names: Sequence[str]
-) -> dict[str, tuple[str, ...]]:
-    """The lists of figures by basis; figures that the row leaves to their default are assumed."""
-    known = list(figures(values))
-    listed = {name: _listed(where, name, table.get(name, False), known) for name in names}
-    left_out = {key for key in values if key not in table}
-    listed["assumed"] = tuple(key for key in known if key in left_out or key in listed["assumed"])
-    for key in known:
-        where_found = [name for name in names if key in listed[name]]
-        if len(where_found) > 1:
-            raise ValueError(f"{where}: figure {key!r} is in {' and '.join(map(repr, where_found))}; keep it in one")
-    return listed
 
 
 def _listed(where: str, name: str, value: Any, known: Sequence[str]) -> tuple[str, ...]:
@@ -275,37 +255,31 @@ def _listed(where: str, name: str, value: Any, known: Sequence[str]) -> tuple[st
 def _value(where: str, key: str, value: Any, expected: str) -> Any:
     """``value``, checked, as the type of its field."""
     if expected == "Mapping[str, float]":
-        return _by_name(where, key, value, FAMILIES_OF_ALL if key == "flops_per_second" else ())
+        if not isinstance(value, dict):
+            raise ValueError(f"{where}, key {key!r}: expected a table of numbers by model or family, not {value!r}")
+        needed = FAMILIES_OF_ALL if key == "flops_per_second" else ()
+        _refuse_missing(where, [f"{key}.{family}" for family in needed if family not in value])
+        if not all(name.strip() for name in value):
+            raise ValueError(f"{where}, key {key!r}: the name of a model or family must not be empty")
+        return {
+            name: _scalar(f"{where}, key '{key}.{name}'", number, "float", positive=key in MUST_BE_POSITIVE)
+            for name, number in value.items()
+        }
     if expected == "tuple[float, ...]":
-        return _factors(where, key, value)
+        if not isinstance(value, list) or not value:
+            raise ValueError(f"{where}, key {key!r}: expected a list of numbers, not {value!r}")
+        factors = tuple(
+            _scalar(f"{where}, key {key!r}, entry {place}", factor, "float", positive=key in MUST_BE_POSITIVE)
+            for place, factor in enumerate(value, start=1)
+        )
+        if factors[0] != 1 or max(factors) > 1:
+            why = "the first must be 1.0, full speed, and none above it"
+            raise ValueError(f"{where}, key {key!r}: {why}, not {value!r}")
+        return factors
     scalar = _scalar(f"{where}, key {key!r}", value, expected, positive=key in MUST_BE_POSITIVE)
     if key in MOST and scalar > MOST[key]:
         raise ValueError(f"{where}, key {key!r}: {scalar!r} is out of range, the most is {MOST[key]:g}")
     return scalar
-
-
-def _by_name(where: str, key: str, value: Any, needed: Sequence[str]) -> dict[str, float]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}, key {key!r}: expected a table of numbers by model or family, not {value!r}")
-    _refuse_missing(where, [f"{key}.{family}" for family in needed if family not in value])
-    if not all(name.strip() for name in value):
-        raise ValueError(f"{where}, key {key!r}: the name of a model or family must not be empty")
-    return {
-        name: _scalar(f"{where}, key '{key}.{name}'", number, "float", positive=key in MUST_BE_POSITIVE)
-        for name, number in value.items()
-    }
-
-
-def _factors(where: str, key: str, value: Any) -> tuple[float, ...]:
-    if not isinstance(value, list) or not value:
-        raise ValueError(f"{where}, key {key!r}: expected a list of numbers, not {value!r}")
-    factors = tuple(
-        _scalar(f"{where}, key {key!r}, entry {place}", factor, "float", positive=key in MUST_BE_POSITIVE)
-        for place, factor in enumerate(value, start=1)
-    )
-    if factors[0] != 1 or max(factors) > 1:
-        raise ValueError(f"{where}, key {key!r}: the first must be 1.0, full speed, and none above it, not {value!r}")
-    return factors
 
 
 def _scalar(where: str, value: Any, expected: str, *, positive: bool) -> Any:

@@ -11,26 +11,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.arrays import Doubles
+from costmodel.arrays import Doubles, Streams
 from costmodel.config import FleetConfig
 from costmodel.fleet.availability import Always, Availability, Diurnal, Renewal, available_seconds_end
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import networks
-from costmodel.fleet.inputs import FleetInputs
-from costmodel.fleet.recorded_clients import (
-    LinkRecording,
-    TraceAssignment,
-    bandwidth_link,
-    days_presence,
-    days_speed,
-    presence,
-    trace_link,
-)
-from costmodel.fleet.recordings import RecordedDays
+from costmodel.fleet.recorded_clients import RecordedClients
 from costmodel.fleet.speed import PURPOSE as FOREGROUND_LOAD
 from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad, Presence, SpeedFactor
-from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation, sigma_of_cv
-from costmodel.network.outages import WithOutages
+from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation, WithOutages, sigma_of_cv
 
 ABORT, PAUSE = "abort", "pause"
 
@@ -75,20 +64,15 @@ class ClientDynamics:
         clients, nominal = conditions.clients.tolist(), conditions.rate(direction).tolist()
         return lambda visit, t: self.rate(clients[visit], direction, nominal[visit], t)
 
-    @property
-    def has_outages(self) -> bool:
-        """Whether links may be down for a time."""
-        return self.variation.has_outages
-
     def has_outage(self, client: int, direction: int, t: float) -> bool:
         """Whether a rate of 0 at ``t`` is an outage of the client's link, and not a pause of the client."""
-        if not self.has_outages or (self.pauses and not self.availability.interval(client, t)[0]):
+        if not self.variation.has_outages or (self.pauses and not self.availability.interval(client, t)[0]):
             return False
         return self.variation.factor(client, direction, t)[0] == 0.0
 
     def outages(self, conditions: Conditions, direction: int) -> Callable[[int, float], bool] | None:
         """(visit, t) -> `has_outage`; None where there are none."""
-        if not self.has_outages:
+        if not self.variation.has_outages:
             return None
         clients = conditions.clients.tolist()
         return lambda visit, t: self.has_outage(clients[visit], direction, t)
@@ -97,13 +81,13 @@ class ClientDynamics:
         """Absolute seconds since which each client has been available without a break; -inf: always."""
         if isinstance(self.availability, Always):
             return np.full(len(conditions), -math.inf)
-        return np.array(
-            [
-                self.availability.interval_start(client, t) if t < math.inf else -math.inf
-                for client, t in zip(conditions.clients.tolist(), starts.tolist(), strict=True)
-            ],
-            np.float64,
-        )
+        visits = zip(conditions.clients.tolist(), starts.tolist(), strict=True)
+        return np.array([self.since_of(client, t) for client, t in visits], np.float64)
+
+    def since_of(self, client: int, t: float) -> float:
+        """`since` for one client."""
+        is_always = t == math.inf or isinstance(self.availability, Always)
+        return -math.inf if is_always else self.availability.at(client, t).begin
 
     def losses(self, conditions: Conditions, starts: Doubles) -> Doubles:
         """Absolute seconds at which each visit loses its client; inf: never.
@@ -114,14 +98,12 @@ class ClientDynamics:
         if isinstance(self.availability, Always):
             return crash
         visits = zip(conditions.clients.tolist(), starts.tolist(), strict=True)
-        return np.minimum(crash, np.array([self._leaves(client, t) for client, t in visits], np.float64))
-
-    def _leaves(self, client: int, t: float) -> float:
-        """When a client leaves a visit that starts at ``t``; ``t`` itself if it is not available then."""
         if self.pauses:
-            return max(t, self.availability.permanently_gone_at(client))
-        available, change = self.availability.interval(client, t)
-        return change if available else t
+            leaves = [max(t, self.availability.permanently_gone_at(client)) for client, t in visits]
+        else:  # at once, if it is not available
+            intervals = ((t, *self.availability.interval(client, t)) for client, t in visits)
+            leaves = [change if available else t for t, available, change in intervals]
+        return np.minimum(crash, np.array(leaves, np.float64))
 
     def after(self, conditions: Conditions, starts: Doubles, seconds: Doubles) -> Doubles:
         """When each client has worked for ``seconds`` since its start, absolute seconds; (visits,) each."""
@@ -172,89 +154,51 @@ class ClientDynamics:
         return seconds
 
 
-# --- the dynamics of a fleet ------------------------------------------------------------------------------------------
-
-
-def recorded_link(config: FleetConfig, inputs: FleetInputs, assignment: TraceAssignment) -> LinkRecording | None:
-    """Recorded links: of ``fleet.trace`` or of ``fleet.bandwidth``; None if there are none."""
-    link, key, kind = trace_link(inputs.trace, assignment), "fleet.trace", config.bandwidth.kind
-    if link is not None and kind != "constant":
-        raise ValueError(f'fleet.bandwidth.kind = {kind}: fleet.trace has rates over time; choose "constant"')
-    if inputs.link is not None:
-        try:
-            link, key = bandwidth_link(*inputs.link, assignment), "fleet.bandwidth.file"
-        except ValueError as error:
-            raise ValueError(f"fleet.bandwidth.up_file = {config.bandwidth.up_file!r}: {error}") from None
-    has_rates = link is not None and (key == "fleet.trace" or any(rates is not None for rates in link.rates))
-    if has_rates and config.rates is not None:
-        raise ValueError(f"fleet.rates = {list(config.rates)}: {key} has rates; leave one of them out")
-    return link
-
-
 def client_dynamics(
     config: FleetConfig,
-    inputs: FleetInputs,
-    assignment: TraceAssignment,
-    link: LinkRecording | None,
-    bandwidth_cv: Doubles | None,
-    outages: tuple[Doubles, Doubles],
+    recorded: RecordedClients,
+    outages_per_hour: Doubles,
+    outage_seconds: Doubles,
+    streams: Streams,
 ) -> ClientDynamics:
-    """The dynamics of a fleet's clients.
+    """The dynamics of a fleet's clients: as their recordings say, or as the tables do.
 
-    ``link``: of `recorded_link`; ``bandwidth_cv``: of `Fleet`; ``outages``: (per hour, median seconds) of each client's
-    network.
+    ``outages_per_hour``, ``outage_seconds``: (clients,) of each client's network.
     """
+    bandwidth, availability, speed = config.bandwidth, config.availability, config.speed
     variation: Variation = Constant()
-    if link is not None:
-        variation = link.variation
-    elif config.bandwidth.kind == "ou":
-        cv = np.float64(config.bandwidth.cv) if bandwidth_cv is None else bandwidth_cv
-        sigma = np.vectorize(sigma_of_cv)(cv)
-        variation = OrnsteinUhlenbeck(sigma, config.bandwidth.tau, config.bandwidth.step, assignment.streams)
-    if config.bandwidth.outages:
-        per_hour, seconds = outages
-        if not (per_hour * seconds).any():
+    if recorded.link is not None:
+        variation = recorded.link.variation
+    elif bandwidth.kind == "ou":
+        recorded_cv = recorded.figures.bandwidth_cv
+        sigma = np.vectorize(sigma_of_cv)(np.float64(bandwidth.cv) if recorded_cv is None else recorded_cv)
+        variation = OrnsteinUhlenbeck(sigma, bandwidth.tau, bandwidth.step, streams)
+    if bandwidth.outages:
+        if not (outages_per_hour * outage_seconds).any():
             rows = ", ".join(sorted(row.name for row in networks().values() if row.outages_per_hour))
             raise ValueError(
                 "fleet.bandwidth.outages = true: no network of the fleet has outages_per_hour and outage_seconds; of "
                 f"those that ship, {rows} has"
             )
-        variation = WithOutages(variation, per_hour, seconds, assignment.streams)
-    availability = _availability(config, inputs, assignment)
-    return ClientDynamics(availability, config.availability.on_loss, variation, _speed(config, inputs, assignment))
-
-
-def _availability(config: FleetConfig, inputs: FleetInputs, assignment: TraceAssignment) -> Availability:
-    """When clients are available: as their recorded days say, or as ``fleet.availability`` does."""
-    table, streams = config.availability, assignment.streams
-    recorded = days_presence(inputs.trace, assignment) if isinstance(inputs.trace, RecordedDays) else None
-    if recorded is not None:
-        if table.kind != "always":
-            raise ValueError(
-                f'fleet.availability.kind = {table.kind}: fleet.trace says who is available; choose "always"'
-            )
-        return recorded
-    if table.kind == "renewal":
-        return Renewal(table.on, table.off, table.sigma, streams)
-    if table.kind == "diurnal":
-        return Diurnal(
-            table.hour,
-            table.hours,
+        variation = WithOutages(variation, outages_per_hour, outage_seconds, streams)
+    presence: Availability = recorded.presence or Always()
+    if availability.kind == "renewal":
+        presence = Renewal(availability.on, availability.off, availability.sigma, streams)
+    elif availability.kind == "diurnal":
+        presence = Diurnal(
+            availability.hour,
+            availability.hours,
             streams,
-            spread_hours=table.spread_hours,
-            jitter_hours=table.jitter_hours,
-            length_sigma=table.sigma,
-            start_hour=table.start_hour,
+            spread_hours=availability.spread_hours,
+            jitter_hours=availability.jitter_hours,
+            length_sigma=availability.sigma,
+            start_hour=availability.start_hour,
         )
-    return Always() if inputs.windows is None else presence(inputs.windows, assignment)
-
-
-def _speed(config: FleetConfig, inputs: FleetInputs, assignment: TraceAssignment) -> ComputeSpeed:
-    table = config.speed
-    recorded = days_speed(inputs.trace, assignment) if isinstance(inputs.trace, RecordedDays) else None
-    factors: list[SpeedFactor] = [] if recorded is None else [recorded]
-    if table.kind == "load":
-        use = Renewal(table.on, table.off, table.sigma, assignment.streams, FOREGROUND_LOAD)
-        factors.append(ForegroundLoad(use, table.load_factor))
-    after = math.inf if table.throttle_after is None else table.throttle_after
-    return ComputeSpeed(tuple(factors), after, table.throttle_to)
+    factors: list[SpeedFactor] = [] if recorded.speed is None else [recorded.speed]
+    if speed.kind == "load":
+        use = Renewal(speed.on, speed.off, speed.sigma, streams, FOREGROUND_LOAD)
+        factors.append(ForegroundLoad(use, speed.load_factor))
+    after = math.inf if speed.throttle_after is None else speed.throttle_after
+    return ClientDynamics(
+        presence, availability.on_loss, variation, ComputeSpeed(tuple(factors), after, speed.throttle_to)
+    )

@@ -10,7 +10,7 @@ Clients' rates are bit/s on the wire, headers included, so that all flows of a l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 
@@ -19,26 +19,15 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles, Streams, everywhere
 from costmodel.config import FleetConfig
-from costmodel.fleet import powers
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.devices import devices as device_table
 from costmodel.fleet.devices import networks as network_table
-from costmodel.fleet.dynamics import ClientDynamics, client_dynamics, recorded_link
+from costmodel.fleet.dynamics import ClientDynamics, client_dynamics
 from costmodel.fleet.inputs import FleetInputs
-from costmodel.fleet.model_speed import Operations, speed
-from costmodel.fleet.recorded_clients import TraceAssignment
-from costmodel.fleet.traces import TraceColumns
-from costmodel.fleet.variation import (
-    ProfileColumns,
-    VisitVariation,
-    assign,
-    columns,
-    noise_factors,
-    uniforms,
-    visit_variation,
-)
-from costmodel.network.bandwidth import DOWN, UP
+from costmodel.fleet.model_demand import Operations, speed
+from costmodel.fleet.recorded_clients import recorded_clients
+from costmodel.fleet.variation import ProfileColumns, VisitVariation, assign, columns, noise_factors, visit_variation
 from costmodel.network.links import Links
 from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.units import HOUR_SECONDS
@@ -91,9 +80,9 @@ class Fleet:
     ) -> Fleet:
         """Draw a fleet for a model of the first of these ``families`` that a device has a throughput for.
 
-        With ``inputs.trace``, each client gets a row of it (each row once before any comes twice, in a random order or
-        in that of the file): rates are taken as they are, and seconds per sample as speeds relative to the median row,
-        which computes like the clients' devices. Of figures over time it has the mean.
+        With ``inputs.trace``, each client gets a row of it: rates are taken as they are, and seconds per sample as
+        speeds relative to the median row, which computes like the clients' devices. Of figures over time it has the
+        mean.
         ValueError for an unknown name, shares that are not positive, figures with which virtual times are so large that
         float64 has no digits for seconds, and tables that contradict the inputs.
         """
@@ -120,32 +109,30 @@ class Fleet:
         up_sigma = network["sigma_up"] if config.up_sigma == "network" else config.up_sigma
         down = network["down_bits_per_second"] * to_wire / slower * np.exp(down_sigma * normals[:, 1])
         up = network["up_bits_per_second"] * to_wire / slower * np.exp(up_sigma * normals[:, 2])
-        assignment = TraceAssignment(clients, config, streams)
-        shuffle = streams("trace", 0, 0) if assignment.is_shuffled else None
-        traced = TraceColumns(inputs.trace, config.trace_case, clients, shuffle)
-        link = recorded_link(config, inputs, assignment)
-        bandwidth_cv = traced.cv()
+        recorded = recorded_clients(clients, config, inputs, streams)
+        own = recorded.figures
+        if own.relative_speed is not None:
+            computes = computes * own.relative_speed
+        columns_of_rows = {"flops_per_second": computes, "down": down, "up": up, "rtt": network["rtt_seconds"]}
+        traced = {name: column for name in columns_of_rows if (column := getattr(own, name)) is not None}
         outages = network["outages_per_hour"], network["outage_seconds"]
         fleet = cls(
             devices,
             networks,
             device_of,
             network_of,
-            flops_per_second=traced.speed(computes),
-            down=traced.rate(DOWN, down),
-            up=traced.rate(UP, up),
-            rtt=traced.rtt(network["rtt_seconds"]),
+            **(columns_of_rows | traced),
             streams=streams,
             config=config,
             links=Links.of(config),
-            behaviour=client_dynamics(config, inputs, assignment, link, bandwidth_cv, outages),
-            traced=traced.figures,
-            bandwidth_cv=bandwidth_cv,
+            behaviour=client_dynamics(config, recorded, *outages, streams),
+            traced=frozenset(traced),
+            bandwidth_cv=own.bandwidth_cv,
         )
         fleet.check("fleet" if inputs.trace is None else "fleet.trace")
-        if link is None:
+        if recorded.link is None:
             return fleet
-        of_down, of_up = link.rates
+        of_down, of_up = recorded.link.rates
         fleet = replace(fleet, down=fleet.down if of_down is None else of_down, up=fleet.up if of_up is None else of_up)
         fleet.check("fleet.bandwidth.file")
         return fleet
@@ -186,23 +173,16 @@ class Fleet:
         """Each client's energy for the whole run, of which `costmodel.visits.timeline` limits parts; inf: mains."""
         return math.inf if self.config.battery is None else self.config.battery
 
-    @cached_property
-    def _device_columns(self) -> dict[str, Doubles]:
-        return columns(self.devices)
-
-    @cached_property
-    def _network_columns(self) -> dict[str, Doubles]:
-        return columns(self.networks)
-
     # Draws of two rounds are cached, since callers may alternate between the visits of two rounds.
 
     @cached_property
-    def _drawn(self) -> Callable[[str, int, int], VisitVariation]:
+    def _visit_draws(self) -> Callable[[str, int, int], VisitVariation]:
         return lru_cache(maxsize=2)(partial(visit_variation, self.streams, self.normal_streams, self.loses_segments))
 
     @cached_property
-    def _uniforms(self) -> Callable[[int, int], Doubles]:
-        return lru_cache(maxsize=2)(partial(uniforms, self.streams))
+    def _mode_draws(self) -> Callable[[int], Doubles]:
+        """(clients, 3) in 0 .. 1, for the power mode, the rate down and the rate up of an epoch of several rounds."""
+        return lru_cache(maxsize=2)(lambda epoch: self.streams("modes", epoch, 0).random((len(self), 3)))
 
     @cached_property
     def loses_segments(self) -> bool:
@@ -216,14 +196,6 @@ class Fleet:
     def network_names(self, clients: Sequence[int]) -> list[str]:
         """The names of these clients' networks."""
         return [self.networks[row].name for row in self.network_of[clients].tolist()]
-
-    def memory_bytes(self, client: int) -> int:
-        """The memory of a client's device."""
-        return self.devices[int(self.device_of[client])].memory_bytes
-
-    def access_link_of(self, clients: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Each client's access link: clients are assigned to them in turn."""
-        return clients % max(len(self.links.site_down), 1)
 
     def conditions(
         self,
@@ -244,7 +216,11 @@ class Fleet:
         """
         chosen = np.asarray(clients, np.intp)
         config = self.config
-        device, network, radio = self._profiles(chosen)
+        if chosen.size == 1:
+            client = int(chosen[0])
+            device, network, radio = self._profiles_of_one(int(self.device_of[client]), int(self.network_of[client]))
+        else:
+            device, network, radio = self._profiles_of(self.device_of[chosen], self.network_of[chosen])
         draws = self._draws(chosen, round, visit, is_second)
         mode, down, up = self._modes(chosen, round)
         flops_per_second = self.flops_per_second[chosen] * mode
@@ -252,9 +228,12 @@ class Fleet:
             vary = 1 + 2 * config.redraw * (draws.uniform - 0.5)
             flops_per_second, down, up = flops_per_second * vary[:, 0], down * vary[:, 1], up * vary[:, 1]
         hazard = config.crashes_per_hour / HOUR_SECONDS
+        idle, train_watts = device["idle_watts"], device["train_watts"]
+        if config.compute_energy == "kappa":  # power above the baseline grows with the cube of the clock
+            train_watts = idle + (train_watts - idle) * mode**3
         return Conditions(
             clients=chosen,
-            access_link=self.access_link_of(chosen),
+            access_link=chosen % max(len(self.links.site_down), 1),  # assigned in turn
             flops_per_second=flops_per_second,
             step_seconds=device["step_seconds"],
             slowdown=np.exp(config.jitter * draws.normal[:, 0]) if config.jitter else np.ones(chosen.size),
@@ -269,28 +248,50 @@ class Fleet:
             threshold=everywhere(np.float64(math.inf), chosen.size, 2) if threshold is None else threshold,
             crash_after=draws.exponential / hazard if hazard > 0 else np.full(chosen.size, math.inf),
             charge=np.full(chosen.size, self.battery_joules) if charge is None else charge,
-            train_watts=powers.train_watts(config.compute_energy, device, mode),
-            idle_watts=device["idle_watts"],
+            train_watts=train_watts,
+            idle_watts=idle,
             **radio,
         )
 
-    def _profiles(self, chosen: NDArray[np.intp]) -> _Profiles:
-        if chosen.size == 1:
-            client = int(chosen[0])
-            return self._profiles_of_one(int(self.device_of[client]), int(self.network_of[client]))
-        return self._profiles_of(self.device_of[chosen], self.network_of[chosen])
-
     def _profiles_of(self, device_of: NDArray[np.intp], network_of: NDArray[np.intp]) -> _Profiles:
-        device = ProfileColumns(self._device_columns, device_of)
-        network = ProfileColumns(self._network_columns, network_of)
-        idle = device["idle_watts"]
-        radio = powers.radio(self.config.radio_energy, network, idle)
-        return device, network, radio | powers.promotion(self.links.transport.promotion, network, idle)
+        device_columns, network_columns = self._columns
+        device, network = ProfileColumns(device_columns, device_of), ProfileColumns(network_columns, network_of)
+        return device, network, self._radio_columns(network, device["idle_watts"])
+
+    @cached_property
+    def _columns(self) -> tuple[dict[str, Doubles], dict[str, Doubles]]:
+        return columns(self.devices), columns(self.networks)
 
     @cached_property
     def _profiles_of_one(self) -> Callable[[int, int], _Profiles]:
         """Clients with the same rows share the columns: visits that begin one by one are many, and rows are few."""
         return lru_cache(lambda device, network: self._profiles_of(np.array([device]), np.array([network])))
+
+    def _radio_columns(self, network: ProfileColumns, idle: Doubles) -> dict[str, Doubles]:
+        """The columns of `Conditions` of transfers, and of the radio before and after them, (visits,) each.
+
+        Watts are those of the whole device: its baseline (``idle``) is part of each.
+        """
+        radio = dict.fromkeys(
+            ("transmit_joules_per_bit", "receive_joules_per_bit", "tail_watts", "tail_seconds"), np.zeros_like(idle)
+        )
+        if self.config.radio_energy == "rate":
+            # Figures by bit are those of goodput where the row's rates are, and messages are counted on the wire.
+            to_wire = np.where(network["goodput"] > 0, WIRE_FACTOR, 1.0)
+            radio["transmit_watts"] = radio["receive_watts"] = idle + network["base_watts"]
+            radio["transmit_joules_per_bit"] = network["transmit_joules_per_bit"] / to_wire
+            radio["receive_joules_per_bit"] = network["receive_joules_per_bit"] / to_wire
+            radio["tail_watts"], radio["tail_seconds"] = network["tail_watts"], network["tail_seconds"]
+        else:
+            radio["transmit_watts"] = idle + network["transmit_watts"]
+            radio["receive_watts"] = idle + network["receive_watts"]
+        if self.links.transport.promotion:
+            radio["awake_seconds"], radio["promotion_seconds"] = network["tail_seconds"], network["promotion_seconds"]
+            radio["promotion_watts"] = idle + network["promotion_watts"]
+        else:
+            nothing = everywhere(np.float64(0.0), idle.size)
+            radio |= dict.fromkeys(("awake_seconds", "promotion_seconds", "promotion_watts"), nothing)
+        return radio
 
     def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None, is_second: bool) -> VisitVariation:
         config = self.config
@@ -298,19 +299,21 @@ class Fleet:
         if not (varies or self.loses_segments):
             return VisitVariation.none(chosen.size)
         if visit is None:
-            first = self._drawn("visits of a round", round, len(self)).of(chosen)
+            first = self._visit_draws("visits of a round", round, len(self)).of(chosen)
             if not is_second:
                 return first
-            return replace(self._drawn("second visits of a round", round, len(self)).of(chosen), uniform=first.uniform)
+            return replace(
+                self._visit_draws("second visits of a round", round, len(self)).of(chosen), uniform=first.uniform
+            )
         block, index = divmod(visit, VISITS_PER_DRAW)
-        return self._drawn("visits one by one", block, VISITS_PER_DRAW).of(slice(index, index + 1))
+        return self._visit_draws("visits one by one", block, VISITS_PER_DRAW).of(slice(index, index + 1))
 
     def _modes(self, chosen: NDArray[np.intp], round: int) -> tuple[Doubles, Doubles, Doubles]:
         """(factor on throughput, rate down, rate up) in this round."""
         every, rates = self.config.mode_rounds, self.config.rates
         if not every and rates is None:
             return np.ones(chosen.size), self.down[chosen], self.up[chosen]
-        drawn = self._uniforms(round // every if every else 0, len(self))[chosen]
+        drawn = self._mode_draws(round // every if every else 0)[chosen]
         mode = np.ones(chosen.size)
         if every:
             for index, device in enumerate(self.devices):
@@ -322,3 +325,39 @@ class Fleet:
         low, high = rates
         down, up = (WIRE_FACTOR * (low + (high - low) * drawn[:, column]) for column in (1, 2))
         return mode, down, up
+
+
+DEVICE_FIGURES = ("flops_per_second", "step_seconds")
+NETWORK_FIGURES = ("down", "up", "rtt")
+
+
+@dataclass(frozen=True)
+class RowFactors:
+    """Figure -> name of the row -> factor.
+
+    A factor belongs to a row and applies to all clients that have it: the row's figure is uncertain, not the client.
+    """
+
+    devices: Mapping[str, Mapping[str, float]]
+    """For each of `DEVICE_FIGURES`"""
+    networks: Mapping[str, Mapping[str, float]]
+    """For each of `NETWORK_FIGURES`"""
+
+
+def scaled(fleet: Fleet, factors: RowFactors) -> Fleet:
+    """The fleet with the figures of its rows times their factors; KeyError for a row without one.
+
+    Figures that come from a trace, and ``fleet.rates``, are no row's and stay as they are; so do memory, watts and
+    links that clients share.
+    """
+    columns = {}
+    for name in ("flops_per_second", *NETWORK_FIGURES):
+        is_device = name in DEVICE_FIGURES
+        by_row = factors.devices[name] if is_device else factors.networks[name]
+        rows: Sequence[Device] | Sequence[Network] = fleet.devices if is_device else fleet.networks
+        each = np.array([by_row[row.name] for row in rows], np.float64)
+        if name not in fleet.traced:
+            columns[name] = getattr(fleet, name) * each[fleet.device_of if is_device else fleet.network_of]
+    steps = factors.devices["step_seconds"]
+    devices = tuple(replace(row, step_seconds=row.step_seconds * steps[row.name]) for row in fleet.devices)
+    return replace(fleet, devices=devices, **columns)

@@ -6,9 +6,10 @@ Everything that depends on these files takes one record of them: the fleet, the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.config import AvailabilityConfig, BandwidthConfig, FleetConfig
+from costmodel.files import read_bytes
 from costmodel.fleet import traces
-from costmodel.fleet.devices import Device, Network
-from costmodel.fleet.recordings import RateSeries, RecordedDays
-from costmodel.fleet.traces import ClientTrace, Machines, Series, WindowTrace
+from costmodel.fleet.csv_table import LARGEST_NBYTES
+from costmodel.fleet.devices import Device, Network, devices, own_rows
+from costmodel.fleet.traces import ClientTrace, Machines, RateSeries, RecordedDays, Series, WindowTrace, row_count
 from costmodel.fleet.variation import counts
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.step_series import StepSeries
@@ -28,8 +30,11 @@ LEAST_SECONDS, FACTORS = 1e-3, 1e6
 """Limits of recorded series: the least distance of two samples, and the largest factor and inverse factor."""
 MOST_SECONDS = 1e9
 """Length of a recording, 30 years; float64 has digits for the microseconds of a time within it."""
+TOO_LONG = f"client {{}}: its samples span {{:g}} s, the most is {MOST_SECONDS:g} (30 years)"
 RECORDS = 4
 """Records that are kept, so that a file is parsed once for all that depends on it."""
+Rows = tuple[dict[str, Device], dict[str, Network]]
+"""The user's devices and networks, by name"""
 
 
 class InputFile(NamedTuple):
@@ -67,10 +72,14 @@ class FleetInputs:
 
     def notes(self, config: FleetConfig, clients: int) -> list[str]:
         """How shares that look like counts, and rows of recordings, meet clients, where their numbers differ."""
-        notes = [_share_note("fleet.devices", config.devices, clients)]
-        notes.append(_share_note("fleet.networks", config.networks, clients))
+        notes = []
+        for key, chosen in (("fleet.devices", config.devices), ("fleet.networks", config.networks)):
+            if isinstance(chosen, Mapping) and max(chosen.values()) > 1 and sum(chosen.values()) not in (clients, 100):
+                pairs = zip(chosen, counts(chosen, clients), strict=True)
+                numbers = ", ".join(f"{name} {number}" for name, number in pairs)
+                notes.append(f"{key}: shares are normalised, and data.clients = {clients}: {numbers}")
         if self.trace is not None:
-            notes.append(note("fleet.trace", traces.row_count(self.trace, config.trace_case), clients))
+            notes.append(note("fleet.trace", row_count(self.trace, config.trace_case), clients))
         if self.link is not None:
             key, series = "fleet.bandwidth.file", len(self.link[0].client)
             if config.trace_assign == "by_client" or series == 1:
@@ -80,13 +89,6 @@ class FleetInputs:
         if self.windows is not None:
             notes.append(note("fleet.availability.file", len(self.windows.devices), clients))
         return [text for text in notes if text]
-
-
-def _share_note(key: str, chosen: Mapping[str, float] | Sequence[str], clients: int) -> str:
-    if not isinstance(chosen, Mapping) or max(chosen.values()) <= 1 or sum(chosen.values()) in (clients, 100):
-        return ""
-    numbers = ", ".join(f"{name} {number}" for name, number in zip(chosen, counts(chosen, clients), strict=True))
-    return f"{key}: shares are normalised, and data.clients = {clients}: {numbers}"
 
 
 def note(key: str, rows: int, clients: int, names: tuple[str, str] = ("row", "rows")) -> str:
@@ -101,41 +103,6 @@ def note(key: str, rows: int, clients: int, names: tuple[str, str] = ("row", "ro
     return f"{counts}: each {names[0]} serves {f'{least} or {least + 1}' if more else least} clients"
 
 
-@lru_cache(RECORDS)
-def read_recordings(
-    files: tuple[InputFile, ...], trace_case: int, bandwidth: BandwidthConfig, availability: AvailabilityConfig
-) -> FleetInputs:
-    """The recordings in these files that a fleet with these tables follows, without rows of the user's.
-
-    The same content is one record.
-    """
-    by_key = {file.key: file for file in files}
-    link = windows = None
-    trace = _client_trace(by_key["fleet.trace"], trace_case) if "fleet.trace" in by_key else None
-    if bandwidth.kind == "trace":
-        up_key = "fleet.bandwidth.up_file"
-        down = _link_series(_needed(by_key, "fleet.bandwidth"))
-        link = down, _link_series(by_key[up_key]) if up_key in by_key else None
-    if availability.kind == "trace":
-        file = _needed(by_key, "fleet.availability")
-        content = _trace(file)
-        if not isinstance(content, WindowTrace):
-            raise ValueError(f"{file.key} = {file.name!r}: has no windows of availability")
-        windows = content
-    return FleetInputs(trace=trace, link=link, windows=windows, files=files)
-
-
-def _needed(files: Mapping[str, InputFile], table: str) -> InputFile:
-    if f"{table}.file" not in files:
-        raise ValueError(f'{table}.kind = "trace" needs {table}.file')
-    return files[f"{table}.file"]
-
-
-def _trace(file: InputFile) -> traces.Trace:
-    with _errors_of(file.key):
-        return traces.read(file.path)
-
-
 @contextmanager
 def _errors_of(key: str) -> Iterator[None]:
     """Put the key before the text of a ValueError."""
@@ -143,6 +110,76 @@ def _errors_of(key: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from None
+
+
+def read_rows(
+    device_file: Path | None,
+    network_file: Path | None,
+    names: Iterable[str],
+    calibrated: Callable[[str], Path | None],
+) -> Rows:
+    """The user's devices and networks, of these files; and ``calibrated`` devices among those of these ``names``."""
+    user_devices: dict[str, Device] = {}
+    user_networks: dict[str, Network] = {}
+    if device_file is not None:
+        with _errors_of("fleet.device_file"):
+            user_devices = own_rows(device_file, Device)
+    if network_file is not None:
+        with _errors_of("fleet.network_file"):
+            user_networks = own_rows(network_file, Network)
+    for name in dict.fromkeys(names):  # a million names can stand for few devices
+        if name in devices() or name in user_devices:
+            continue
+        file = calibrated(name)
+        if file is None:
+            break  # an unknown device: the check of names stops here, too
+        with _errors_of("fleet.devices"):
+            user_devices |= own_rows(file, Device)
+    return user_devices, user_networks
+
+
+def read_inputs(paths: Mapping[str, Path], config: FleetConfig, rows: Rows) -> FleetInputs:
+    """The content of all files of a fleet, by key; ``rows``: of `read_rows`."""
+    named = [(key, config.file_names[key], path) for key, path in paths.items()]
+    for key in ("fleet.trace", "fleet.availability.file"):
+        if key in paths:
+            with _errors_of(key):
+                beside = traces.files_beside(paths[key])
+            named += [(f"{key}, {path.name}", path.name, path) for path in beside]
+    files = []
+    for key, name, path in named:
+        with _errors_of(key):
+            files.append(InputFile(key, name, path, hashlib.sha256(read_bytes(path, LARGEST_NBYTES)).hexdigest()))
+    recordings = _read_recordings(tuple(files), config.trace_case, config.bandwidth, config.availability)
+    return replace(recordings, devices=rows[0], networks=rows[1])
+
+
+@lru_cache(RECORDS)
+def _read_recordings(
+    files: tuple[InputFile, ...], trace_case: int, bandwidth: BandwidthConfig, availability: AvailabilityConfig
+) -> FleetInputs:
+    """The recordings in these files that a fleet with these tables follows; the same content is one record."""
+    by_key = {file.key: file for file in files}
+    link = windows = None
+    trace = _client_trace(by_key["fleet.trace"], trace_case) if "fleet.trace" in by_key else None
+    for table, kind in (("fleet.bandwidth", bandwidth.kind), ("fleet.availability", availability.kind)):
+        if kind == "trace" and f"{table}.file" not in by_key:
+            raise ValueError(f'{table}.kind = "trace" needs {table}.file')
+    if bandwidth.kind == "trace":
+        up = by_key.get("fleet.bandwidth.up_file")
+        link = _link_series(by_key["fleet.bandwidth.file"]), None if up is None else _link_series(up)
+    if availability.kind == "trace":
+        file = by_key["fleet.availability.file"]
+        content = _trace(file)
+        if not isinstance(content, WindowTrace):
+            raise ValueError(f"{file.key} = {file.name!r}: has no windows of availability")
+        windows = content
+    return FleetInputs(trace=trace, link=link, windows=windows, files=files)
+
+
+def _trace(file: InputFile) -> traces.Trace:
+    with _errors_of(file.key):
+        return traces.read(file.path)
 
 
 def _client_trace(file: InputFile, case: int) -> ClientTrace:
@@ -156,41 +193,41 @@ def _client_trace(file: InputFile, case: int) -> ClientTrace:
         raise ValueError(f"fleet.trace_case = {case}: {file.name} has the cases {cases}")
     with _errors_of(file.key):
         if isinstance(trace, RecordedDays):
-            check_days(trace)
+            _check_days(trace)
         if isinstance(trace, Machines):
-            check_links(trace)
+            for series in trace.series or ():
+                for client, rates in zip(trace.client, series, strict=True):
+                    if rates is not None:
+                        _check_rates(client, rates)
     return trace
 
 
 def _link_series(file: InputFile) -> Series | RateSeries:
+    """Rates over time, of samples that are not too close, and of links that work at some time, within limits."""
     series = _trace(file)
     if not isinstance(series, Series | RateSeries):
         raise ValueError(f"{file.key} = {file.name!r}: has no columns seconds and factor or bits_per_second")
     with _errors_of(f"{file.key} = {file.name!r}"):
-        check_series(series)
+        if isinstance(series, RateSeries):
+            for client, rates in zip(series.client, series.bits_per_second, strict=True):
+                _check_rates(client, rates)
+            return series
+        for client, seconds, factor in zip(series.client, series.seconds, series.factor, strict=True):
+            if seconds[-1] > MOST_SECONDS:
+                raise ValueError(TOO_LONG.format(client, float(seconds[-1])))
+            some = factor[factor > 0]
+            if (np.diff(seconds) < LEAST_SECONDS).any() or some.max() > FACTORS or some.min() < 1 / FACTORS:
+                raise ValueError(
+                    f"client {client}: seconds must be {LEAST_SECONDS:g} or more apart, and factors 0 or within "
+                    f"{1 / FACTORS:g} and {FACTORS:g}"
+                )
     return series
 
 
 # --- recordings that no client can follow -----------------------------------------------------------------------------
 
 
-def check_series(series: Series | RateSeries) -> None:
-    """Check that samples are not too close, and that each link works at some time, within limits."""
-    if isinstance(series, RateSeries):
-        for client, rates in zip(series.client, series.bits_per_second, strict=True):
-            _check_rates(client, rates)
-        return
-    for client, seconds, factor in zip(series.client, series.seconds, series.factor, strict=True):
-        _check_length(client, float(seconds[-1]))
-        some = factor[factor > 0]
-        if (np.diff(seconds) < LEAST_SECONDS).any() or some.max() > FACTORS or some.min() < 1 / FACTORS:
-            raise ValueError(
-                f"client {client}: seconds must be {LEAST_SECONDS:g} or more apart, and factors 0 or within "
-                f"{1 / FACTORS:g} and {FACTORS:g}"
-            )
-
-
-def check_days(days: RecordedDays) -> None:
+def _check_days(days: RecordedDays) -> None:
     """Check that samples are not too close, that a client comes, and that each that comes has a link at some time."""
     if not any(days.windows(row) for row in range(len(days.client))):
         raise ValueError("available is 0 in all rows: no client ever comes")
@@ -209,14 +246,6 @@ def check_days(days: RecordedDays) -> None:
             raise ValueError(f"client {client}: computes at {min(speed.values):g} FLOP/s; the least is 1")
 
 
-def check_links(machines: Machines) -> None:
-    """Check the series of rates beside a table of clients as `check_series` does."""
-    for rates in machines.series or ():
-        for client, series in zip(machines.client, rates, strict=True):
-            if series is not None:
-                _check_rates(client, series)
-
-
 def _check_rates(client: str, series: StepSeries) -> None:
     _check_steps(client, series)
     rates = np.array(series.values)
@@ -229,11 +258,7 @@ def _check_rates(client: str, series: StepSeries) -> None:
 def _check_steps(client: str, series: StepSeries | None) -> None:
     if series is None:
         return
-    _check_length(client, series.seconds[-1])
+    if series.seconds[-1] > MOST_SECONDS:
+        raise ValueError(TOO_LONG.format(client, series.seconds[-1]))
     if (np.diff(series.seconds) < LEAST_SECONDS).any():
         raise ValueError(f"client {client}: seconds must be {LEAST_SECONDS:g} or more apart")
-
-
-def _check_length(client: str, seconds: float) -> None:
-    if seconds > MOST_SECONDS:
-        raise ValueError(f"client {client}: its samples span {seconds:g} s, the most is {MOST_SECONDS:g} (30 years)")

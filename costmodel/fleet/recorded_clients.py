@@ -1,12 +1,12 @@
-"""Recordings as the presence, links and speeds of clients: which row is whose, and from what time on.
+"""Recordings as the figures, presence, links and speeds of clients: which row is whose, and from what time on.
 
-ValueError for recordings that no client can follow. Nothing here reads a file.
+ValueError for recordings that contradict the fleet's other keys. Nothing here reads a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,19 @@ from numpy.typing import NDArray
 from costmodel.arrays import Doubles, Streams
 from costmodel.config import FleetConfig
 from costmodel.fleet.availability import RecordedIntervals
-from costmodel.fleet.recordings import RateSeries, RecordedDays
+from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.speed import RecordedSpeed
-from costmodel.fleet.traces import ClientTrace, Machines, Series, WindowTrace, assigned, nominal
+from costmodel.fleet.traces import (
+    Capacities,
+    Cases,
+    ClientTrace,
+    Machines,
+    RateSeries,
+    RecordedDays,
+    Series,
+    Users,
+    row_count,
+)
 from costmodel.network.bandwidth import DOWN, UP, Replay, Samples
 from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.step_series import StepSeries
@@ -24,31 +34,19 @@ from costmodel.units import HOUR_SECONDS
 
 
 @dataclass(frozen=True)
-class TraceAssignment:
-    """How the rows of recordings meet clients."""
+class ClientFigures:
+    """The figures that a trace has of each client; (clients,) each, None: not in the trace."""
 
-    clients: int
-    config: FleetConfig
-    streams: Streams
-
-    @property
-    def is_shuffled(self) -> bool:
-        """Whether rows are permuted; otherwise row k is client k's."""
-        return self.config.trace_assign == "shuffled"
-
-    @property
-    def start(self) -> float:
-        """Seconds of the recording that are over when the run begins."""
-        return self.config.availability.start_hour * HOUR_SECONDS
-
-    @property
-    def repeats(self) -> bool:
-        """Whether windows and recorded days are repeated."""
-        return self.config.availability.repeat
-
-    def rows(self, purpose: str, count: int) -> NDArray[np.intp]:
-        """(clients,) Each client's row of ``count``."""
-        return assigned(count, self.clients, self.streams(purpose, 0, 0) if self.is_shuffled else None)
+    flops_per_second: Doubles | None = None
+    relative_speed: Doubles | None = None
+    """To that of the trace's median row"""
+    down: Doubles | None = None
+    """bit/s on the wire: traces have measured throughput, so headers are added"""
+    up: Doubles | None = None
+    rtt: Doubles | None = None
+    """seconds"""
+    bandwidth_cv: Doubles | None = None
+    """(clients, 2) standard deviation over mean of the rates down and up"""
 
 
 @dataclass(frozen=True)
@@ -60,47 +58,120 @@ class LinkRecording:
     """(down, up) Rates of all clients that the factors refer to, bit/s on the wire; None: as drawn"""
 
 
-def presence(trace: WindowTrace, assignment: TraceAssignment) -> RecordedIntervals:
-    """The recorded windows; of those that do not repeat, what was before the start is over."""
-    rows = assignment.rows("availability of a trace", len(trace.devices))
-    return _intervals(trace.windows, trace.period if assignment.repeats else None, rows, assignment.start)
+@dataclass(frozen=True)
+class RecordedClients:
+    """What the recordings of a fleet say of its clients; None: nothing."""
+
+    figures: ClientFigures = field(default_factory=ClientFigures)
+    link: LinkRecording | None = None
+    presence: RecordedIntervals | None = None
+    speed: RecordedSpeed | None = None
+    """Factors on the mean of each client's recorded speed"""
+
+
+@dataclass(frozen=True)
+class _Assignment:
+    """How the rows of recordings meet clients."""
+
+    clients: int
+    streams: Streams
+    is_shuffled: bool
+    """Whether rows are permuted; otherwise row k is client k's"""
+    start: float
+    """Seconds of the recording that are over when the run begins"""
+    repeats: bool
+    """Whether windows and recorded days are repeated"""
+
+    def rows(self, purpose: str, count: int) -> NDArray[np.intp]:
+        """(clients,) Each client's row of ``count``, each row once before any comes twice."""
+        order = self.streams(purpose, 0, 0).permutation(count) if self.is_shuffled else np.arange(count)
+        return order[np.arange(self.clients) % count]
+
+
+def recorded_clients(clients: int, config: FleetConfig, inputs: FleetInputs, streams: Streams) -> RecordedClients:
+    """Let the rows of a fleet's recordings meet its clients, in a random order or in that of the files."""
+    availability, trace = config.availability, inputs.trace
+    assignment = _Assignment(
+        clients, streams, config.trace_assign == "shuffled", availability.start_hour * HOUR_SECONDS, availability.repeat
+    )
+    figures = ClientFigures() if trace is None else _figures(trace, config.trace_case, assignment)
+    link, presence, speed = _recorded_link(config, inputs, assignment), None, None
+    if isinstance(trace, RecordedDays):
+        # Days that repeat, and have no such column, say nothing of presence.
+        if trace.available is not None or not assignment.repeats:
+            windows = [trace.windows(row) for row in range(len(trace.client))]
+            period = np.full(len(windows), trace.length) if assignment.repeats else None
+            presence = _intervals(windows, period, assignment.rows("trace", len(windows)), assignment.start)
+        if trace.flops_per_second is not None:
+            series = _factors(trace.flops_per_second, assignment.repeats)
+            speed = RecordedSpeed(series, assignment.rows("trace", len(series)), assignment.start)
+    if presence is not None and availability.kind != "always":
+        raise ValueError(
+            f'fleet.availability.kind = {availability.kind}: fleet.trace says who is available; choose "always"'
+        )
+    if presence is None and inputs.windows is not None:
+        recorded = inputs.windows
+        rows = assignment.rows("availability of a trace", len(recorded.devices))
+        presence = _intervals(recorded.windows, recorded.period if assignment.repeats else None, rows, assignment.start)
+    return RecordedClients(figures, link, presence, speed)
+
+
+def _figures(trace: ClientTrace, case: int, assignment: _Assignment) -> ClientFigures:
+    rows = assignment.rows("trace", row_count(trace, case))
+    if isinstance(trace, Capacities):
+        rate = WIRE_FACTOR * trace.bits_per_second[rows]
+        relative = float(np.median(trace.compute_seconds)) / trace.compute_seconds
+        return ClientFigures(relative_speed=relative[rows], down=rate, up=rate)
+    if isinstance(trace, Cases):
+        mean, cv = trace.cases[case]
+        return ClientFigures(down=WIRE_FACTOR * mean[rows], bandwidth_cv=np.stack([cv, cv], axis=1)[rows])
+    if isinstance(trace, RecordedDays):
+        speed = None if trace.flops_per_second is None else nominal(trace.flops_per_second)[rows]
+        down, up = (WIRE_FACTOR * nominal(series)[rows] for series in (trace.down, trace.up))
+        return ClientFigures(speed, down=down, up=up)
+    down, up = WIRE_FACTOR * trace.down[rows], WIRE_FACTOR * trace.up[rows]
+    if isinstance(trace, Users):
+        return ClientFigures(down=down, up=up, bandwidth_cv=np.stack([trace.down_cv, trace.up_cv], axis=1)[rows])
+    rtt = None if trace.rtt_seconds is None else trace.rtt_seconds[rows]
+    return ClientFigures(trace.flops_per_second[rows], down=down, up=up, rtt=rtt)
+
+
+def nominal(series: Sequence[StepSeries]) -> Doubles:
+    """(series,) The figure that the factors of a recording refer to: its mean; 1 for a link that never works."""
+    return np.array([each.mean() or 1.0 for each in series], np.float64)
 
 
 def _intervals(
     windows: Sequence[Sequence[tuple[float, float]]], period: Doubles | None, rows: NDArray[np.intp], start: float
 ) -> RecordedIntervals:
+    """The recorded windows; of those that do not repeat, what was before the start is over."""
     shifted = [[(begin - start, end - start) for begin, end in row] for row in windows]
     if period is None:
         shifted = [[(max(begin, 0.0), end) for begin, end in row if end > 0] for row in shifted]
     return RecordedIntervals(shifted, period, row_of=rows)
 
 
-def days_presence(days: RecordedDays, assignment: TraceAssignment) -> RecordedIntervals | None:
-    """The presence that recorded days say; None where they say nothing: they repeat, and have no such column."""
-    if days.available is None and assignment.repeats:
-        return None
-    windows = [days.windows(row) for row in range(len(days.client))]
-    period = np.full(len(windows), days.length) if assignment.repeats else None
-    return _intervals(windows, period, assignment.rows("trace", len(windows)), assignment.start)
+# --- links ------------------------------------------------------------------------------------------------------------
 
 
-def days_speed(days: RecordedDays, assignment: TraceAssignment) -> RecordedSpeed | None:
-    """Factors on the mean of each client's recorded speed; None if it is not recorded."""
-    if days.flops_per_second is None:
-        return None
-    series = _factors(days.flops_per_second, assignment.repeats)
-    return RecordedSpeed(series, assignment.rows("trace", len(series)), assignment.start)
-
-
-def trace_link(trace: ClientTrace | None, assignment: TraceAssignment) -> LinkRecording | None:
-    """The link over time that rows of devices have; None for a trace of constant rates."""
-    if isinstance(trace, RecordedDays):
-        down, up = (_factors(series, assignment.repeats) for series in (trace.down, trace.up))
-    elif isinstance(trace, Machines) and trace.series is not None:
-        down, up = ([_factor(series) for series in each] for each in trace.series)
-    else:
-        return None
-    return LinkRecording(Replay(down, up, assignment.rows("trace", len(down)), assignment.start))
+def _recorded_link(config: FleetConfig, inputs: FleetInputs, assignment: _Assignment) -> LinkRecording | None:
+    """Recorded links: of ``fleet.trace`` or of ``fleet.bandwidth``; None if there are none."""
+    trace, kind = inputs.trace, config.bandwidth.kind
+    link, key = None, "fleet.trace"
+    if isinstance(trace, RecordedDays) or (isinstance(trace, Machines) and trace.series is not None):
+        if kind != "constant":
+            raise ValueError(f'fleet.bandwidth.kind = {kind}: fleet.trace has rates over time; choose "constant"')
+        if isinstance(trace, RecordedDays):
+            down, up = (_factors(series, assignment.repeats) for series in (trace.down, trace.up))
+        else:
+            down, up = ([_factor(series) for series in each] for each in trace.series or ())
+        link = LinkRecording(Replay(down, up, assignment.rows("trace", len(down)), assignment.start))
+    if inputs.link is not None:
+        link, key = _bandwidth_link(*inputs.link, assignment, config.bandwidth.up_file), "fleet.bandwidth.file"
+    has_rates = link is not None and (key == "fleet.trace" or any(rates is not None for rates in link.rates))
+    if has_rates and config.rates is not None:
+        raise ValueError(f"fleet.rates = {list(config.rates)}: {key} has rates; leave one of them out")
+    return link
 
 
 def _factors(series: Sequence[StepSeries], repeats: bool) -> list[StepSeries]:
@@ -112,14 +183,19 @@ def _factor(series: StepSeries | None) -> StepSeries:
     return StepSeries((0.0,), (1.0,), 1.0) if series is None else series.over(series.mean())
 
 
-def bandwidth_link(
-    down: Series | RateSeries, up: Series | RateSeries | None, assignment: TraceAssignment
+def _bandwidth_link(
+    down: Series | RateSeries, up: Series | RateSeries | None, assignment: _Assignment, up_file: str | None
 ) -> LinkRecording:
     """The link over time of series of factors or rates; without ``up``, uploads follow ``down``."""
     up = down if up is None else up
     if down.client != up.client:
-        raise ValueError("has other clients than fleet.bandwidth.file")
-    factors = _factor_series(down), _factor_series(up)
+        raise ValueError(f"fleet.bandwidth.up_file = {up_file!r}: has other clients than fleet.bandwidth.file")
+    factors: list[list[StepSeries]] = []
+    for series in (down, up):
+        if isinstance(series, RateSeries):
+            factors.append([_factor(each) for each in series.bits_per_second])
+        else:
+            factors.append([StepSeries.of(*samples) for samples in zip(series.seconds, series.factor, strict=True)])
     variation: Samples | Replay
     if assignment.is_shuffled:
         variation = samples = Samples(factors[DOWN], assignment.streams, factors[UP])
@@ -127,15 +203,9 @@ def bandwidth_link(
         rows = np.array([samples.series_of(client) if count > 1 else 0 for client in range(assignment.clients)])
     else:
         rows = assignment.rows("", len(down.client))
-        variation = Replay(*factors, rows, assignment.start)
-    return LinkRecording(variation, (_wire_rates(down, rows), _wire_rates(up, rows)))
-
-
-def _factor_series(series: Series | RateSeries) -> list[StepSeries]:
-    if isinstance(series, RateSeries):
-        return [_factor(each) for each in series.bits_per_second]
-    return [StepSeries.of(*samples) for samples in zip(series.seconds, series.factor, strict=True)]
-
-
-def _wire_rates(series: Series | RateSeries, rows: NDArray[np.intp]) -> Doubles | None:
-    return WIRE_FACTOR * nominal(series.bits_per_second)[rows] if isinstance(series, RateSeries) else None
+        variation = Replay(factors[DOWN], factors[UP], rows, assignment.start)
+    of_down, of_up = (
+        WIRE_FACTOR * nominal(series.bits_per_second)[rows] if isinstance(series, RateSeries) else None
+        for series in (down, up)
+    )
+    return LinkRecording(variation, (of_down, of_up))

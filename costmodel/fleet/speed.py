@@ -115,7 +115,10 @@ class ComputeSpeed:
                 yield SpeedPiece(t, leaves, 0.0)
                 t, throttles = leaves, leaves + self.throttle_after
                 continue
-            factor, until = self._factor(client, t)
+            factor, until = 1.0, math.inf
+            for each in self.factors:
+                of_each, change = each.factor(client, t)
+                factor, until = factor * of_each, min(until, change)
             if t >= throttles:
                 factor *= self.throttle_to
             else:
@@ -123,10 +126,3 @@ class ComputeSpeed:
             end = min(until, leaves)
             yield SpeedPiece(t, end, factor)
             t = end
-
-    def _factor(self, client: int, t: float) -> tuple[float, float]:
-        product, until = 1.0, math.inf
-        for each in self.factors:
-            factor, change = each.factor(client, t)
-            product, until = product * factor, min(until, change)
-        return product, until

@@ -1,37 +1,37 @@
 """Recorded traces in files: their kind, their figures in SI units, and errors that name the cell.
 
 A CSV file is recognised by the columns of its first row; columns unknown to its kind are ignored. Every figure of a
-known column is checked. A file of whole numbers is a packet series. Nothing here draws a client or reads any file but
-the one named and those beside it that `files_beside` lists.
+known column is checked. A file of whole numbers is a packet series. All rates here are the throughput of messages,
+without headers. Nothing here draws a client or reads any file but the one named and those beside it that
+`files_beside` lists.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles
 from costmodel.files import read_bytes
-from costmodel.fleet.csv_table import LARGEST_NBYTES, CsvTable, parse_table, read_table
-from costmodel.fleet.recordings import (
-    RateSeries,
-    RecordedDays,
-    is_packet_series,
-    packet_series,
-    rate_series,
-    read_series,
-    recorded_days,
-    rows_by_client,
-    series_beside,
-)
-from costmodel.network.tcp import WIRE_FACTOR
-from costmodel.step_series import StepSeries
+from costmodel.fleet.csv_table import LARGEST_NBYTES, MOST_CELLS, CsvTable, parse_table
+from costmodel.step_series import StepSeries, merged
 from costmodel.units import DAY_SECONDS
+
+PACKET_BITS = 8.0 * 1448
+"""A packet of 1500 bytes carries 1448 bytes of a message: IP and TCP with timestamps take the rest."""
+BIN_MS = 100
+"""Packets are counted over 100 ms, about a round trip of a cellular link: a sender cannot follow shorter changes."""
+MOST_DIGITS = 12
+"""Of a time in milliseconds: 30 years"""
+MOST_SERIES_NBYTES = 4 * LARGEST_NBYTES
+"""Limit of all files beside one table together"""
+ALL = "all"
+"""The label of a series that is not of one client"""
 
 
 @dataclass(frozen=True)
@@ -112,28 +112,84 @@ class Series:
     """(samples,) for each client, >= 0, not all of them 0"""
 
 
+@dataclass(frozen=True)
+class RateSeries:
+    """Rates over time, one series per client."""
+
+    client: tuple[str, ...]
+    bits_per_second: tuple[StepSeries, ...]
+
+
+@dataclass(frozen=True)
+class RecordedDays:
+    """Speed, link and presence of each client over time, all from one common start; a tuple has one item per client.
+
+    t = 0 is the first sample of any client; the first state of a client whose samples begin later holds from t = 0 on.
+    """
+
+    client: tuple[str, ...]
+    length: float
+    """Seconds from t = 0 to the latest sample of any client, and as long as that client's last interval more"""
+    down: tuple[StepSeries, ...]
+    """bit/s; 0 is an outage"""
+    up: tuple[StepSeries, ...]
+    flops_per_second: tuple[StepSeries, ...] | None
+    """None: the file has no such column"""
+    available: tuple[StepSeries, ...] | None
+    """1 or 0; None: the file has no such column"""
+
+    def windows(self, row: int) -> list[tuple[float, float]]:
+        """(begin, end) in seconds of each time in which the client of a row was available."""
+        if self.available is None:
+            return [(0.0, self.length)]
+        series = self.available[row]
+        ends = (*series.seconds[1:], self.length)
+        return [
+            (begin, end) for begin, end, is_there in zip(series.seconds, ends, series.values, strict=True) if is_there
+        ]
+
+    def rate_while_available(self, direction: int, row: int) -> float:
+        """The largest rate of the client of a row in any time in which it was available; bit/s."""
+        series = (self.down, self.up)[direction][row]
+        largest = 0.0
+        for begin, end in self.windows(row):
+            first = int(np.searchsorted(series.seconds, begin, side="right")) - 1
+            last = int(np.searchsorted(series.seconds, end, side="left"))
+            largest = max(largest, *series.values[first:last])
+        return largest
+
+
 Trace = Capacities | Users | Cases | WindowTrace | Machines | Series | RateSeries | RecordedDays
+ClientTrace = Capacities | Users | Cases | Machines | RecordedDays
+"""The traces of clients' speeds and links; other traces have availability and rates over time."""
+
+
+def row_count(trace: ClientTrace, case: int) -> int:
+    """The rows of a trace over clients, of the population ``case`` of `Cases`; ValueError if there is no such one."""
+    if isinstance(trace, Capacities):
+        return trace.compute_seconds.size
+    if isinstance(trace, Cases):
+        if case not in trace.cases:
+            raise ValueError(f"there is no case {case} in the trace: choose from {', '.join(map(str, trace.cases))}")
+        return trace.cases[case][0].size
+    return trace.down.size if isinstance(trace, Users | Machines) else len(trace.client)
 
 
 def read(path: Path) -> Trace:
     """The trace in a file; ValueError that names file, line and column of the first error."""
     raw = read_bytes(path, LARGEST_NBYTES)
-    if is_packet_series(raw):
-        return packet_series(path, raw)
+    if _is_packet_series(raw):
+        return _packet_series(path, raw)
     cells = parse_table(path, raw)
     for kind in KINDS:
         if all(column in cells.column for column in kind.columns):
             return kind.build(cells)
-    raise ValueError(f"{path}, line 1: {_unknown(list(cells.column))}")
-
-
-def _unknown(header: list[str]) -> str:
-    """The message about a header that belongs to no kind."""
+    header = cells.column
     known = "; ".join(f"{kind.name} ({', '.join(kind.columns)})" for kind in KINDS)
     nearest = max(KINDS, key=lambda kind: sum(column in header for column in kind.columns) / len(kind.columns))
     lacks = [column for column in nearest.columns if column not in header]
     hint = f"the nearest is {nearest.name}, without {', '.join(lacks)}; " if len(lacks) < len(nearest.columns) else ""
-    return f"no known trace has the columns {', '.join(header)}; {hint}known are {known}"
+    raise ValueError(f"{path}, line 1: no known trace has the columns {', '.join(header)}; {hint}known are {known}")
 
 
 def _capacities(table: CsvTable) -> Capacities:
@@ -187,7 +243,7 @@ def _spans(table: CsvTable, last: float) -> tuple[list[str], dict[str, tuple[flo
     beside = _devices_beside(table.path)
     if beside is None:
         return labels, dict.fromkeys(labels, (0.0, last))
-    devices = read_table(beside)
+    devices = parse_table(beside, read_bytes(beside, LARGEST_NBYTES))
     for column in ("device", "trace_start_s", "trace_end_s"):
         if column not in devices.column:
             raise ValueError(f"{beside}, line 1: column {column} is missing")
@@ -217,9 +273,11 @@ def _machines(table: CsvTable) -> Machines:
     down, up = (table.numbers(column, positive=True) for _, column in LINK_SERIES)
     series = None
     if any(column in table.column for column, _ in LINK_SERIES):
-        found = read_series(_named_series(table))
+        found = _read_series(_named_series(table))
         series = _link_series(table, "down_series", found), _link_series(table, "up_series", found)
-        down, up = (_means(rates, of) for rates, of in zip((down, up), series, strict=True))
+        for rates, of in zip((down, up), series, strict=True):
+            for row, each in enumerate(of):
+                rates[row] = rates[row] if each is None else each.mean()
     return Machines(
         client=tuple(table.distinct("client")),
         flops_per_second=table.numbers("flops_per_second", positive=True),
@@ -232,7 +290,7 @@ def _machines(table: CsvTable) -> Machines:
 
 def _named_series(table: CsvTable) -> dict[str, Path]:
     """Name -> file of every series that the table names."""
-    return {name: file for column, _ in LINK_SERIES for name, file in series_beside(table, column).items()}
+    return {name: file for column, _ in LINK_SERIES for name, file in _series_beside(table, column).items()}
 
 
 def _link_series(table: CsvTable, column: str, found: Mapping[str, StepSeries]) -> tuple[StepSeries | None, ...]:
@@ -242,11 +300,6 @@ def _link_series(table: CsvTable, column: str, found: Mapping[str, StepSeries]) 
         if name and not any(found[name].values):
             raise table.error(row, column, f"every rate of {name!r} is 0")
     return tuple(found[name] if name else None for name in names)
-
-
-def _means(rates: Doubles, series: tuple[StepSeries | None, ...]) -> Doubles:
-    pairs = zip(rates.tolist(), series, strict=True)
-    return np.array([rate if of is None else of.mean() for rate, of in pairs], np.float64)
 
 
 def files_beside(path: Path) -> list[Path]:
@@ -261,7 +314,7 @@ def files_beside(path: Path) -> list[Path]:
 
 def _series(table: CsvTable) -> Series:
     seconds, factor = table.numbers("seconds"), table.numbers("factor")
-    rows = rows_by_client(table, seconds)
+    rows = _rows_by_client(table, seconds)
     for label, of in rows.items():
         if not factor[of].any():
             raise table.error(of[0], "factor", f"every factor of client {label} is 0")
@@ -269,6 +322,139 @@ def _series(table: CsvTable) -> Series:
     return Series(
         tuple(rows), tuple(seconds[row] - seconds[row[0]] for row in series), tuple(factor[row] for row in series)
     )
+
+
+def _recorded_days(table: CsvTable) -> RecordedDays:
+    """Rows (client, seconds, state from then on), those of each client in order of time."""
+    seconds = table.numbers("seconds")
+    rows = _rows_by_client(table, seconds)
+    start = float(seconds.min())
+    times = {label: np.concatenate(([0.0], seconds[of][1:] - start)) for label, of in rows.items()}
+    latest = float(seconds.max())
+    ends = [seconds[of][-2:] for of in rows.values() if seconds[of][-1] == latest]
+    last = max((float(pair[1] - pair[0]) for pair in ends if pair.size > 1), default=max(latest - start, 1.0))
+    length = latest - start + last
+
+    def series(column: Doubles) -> tuple[StepSeries, ...]:
+        pairs = zip(times.values(), rows.values(), strict=True)
+        return tuple(merged(begins.tolist(), column[of].tolist(), length) for begins, of in pairs)
+
+    has = table.column
+    available = table.numbers("available") if "available" in has else None
+    for row, flag in enumerate([] if available is None else available.tolist()):
+        if flag not in (0.0, 1.0):
+            raise table.error(row, "available", f"{flag:g} is neither 0 nor 1")
+    speed = table.numbers("flops_per_second", positive=True) if "flops_per_second" in has else None
+    return RecordedDays(
+        tuple(rows),
+        length,
+        series(table.numbers("down_bits_per_second")),
+        series(table.numbers("up_bits_per_second")),
+        None if speed is None else series(speed),
+        None if available is None else series(available),
+    )
+
+
+def _rate_series(table: CsvTable) -> RateSeries:
+    """Rows (seconds, bit/s from then on), optionally of several clients."""
+    seconds, rates = table.numbers("seconds"), table.numbers("bits_per_second")
+    rows = _rows_by_client(table, seconds)
+    series = (StepSeries.of(seconds[of] - seconds[of[0]], rates[of]) for of in rows.values())
+    return RateSeries(tuple(rows), tuple(series))
+
+
+def _rows_by_client(table: CsvTable, seconds: Doubles) -> dict[str, list[int]]:
+    """Client -> its rows, in the order of the first ones; ValueError for a time that does not come after the last."""
+    labels = table.texts("client") if "client" in table.column else [ALL] * seconds.size
+    rows: dict[str, list[int]] = {}
+    for row, label in enumerate(labels):
+        earlier = rows.setdefault(label, [])
+        if earlier and seconds[row] <= seconds[earlier[-1]]:
+            raise table.error(row, "seconds", f"{seconds[row]:g} does not come after {seconds[earlier[-1]]:g}")
+        earlier.append(row)
+    return rows
+
+
+def _is_packet_series(raw: bytes) -> bool:
+    """Whether a file is in Mahimahi's format: its first line is a whole number."""
+    return raw.removeprefix(BOM_UTF8).lstrip()[: MOST_DIGITS + 1].split(b"\n")[0].strip().isdigit()
+
+
+def _packet_series(path: Path, raw: bytes) -> RateSeries:
+    """A series in Mahimahi's format (Netravali et al., USENIX ATC 2015): the rates of its bins of `BIN_MS`.
+
+    Each line is a time in milliseconds at which the link delivers one packet of 1500 bytes; the series repeats after
+    the last of them. A packet of time t counts for the bin in which t is the end or before it.
+    """
+    times = np.array(_milliseconds(path, raw), np.int64)
+    last = int(times[-1])
+    if last == 0:
+        raise ValueError(f"{path}: the series lasts for 0 ms")
+    bins, packets = np.unique(np.maximum(times - 1, 0) // BIN_MS, return_counts=True)
+    seconds: list[float] = []
+    rates: list[float] = []
+    end = 0
+    for place, count in zip(bins.tolist(), packets.tolist(), strict=True):
+        begin = place * BIN_MS
+        if begin > end:  # a silence
+            seconds.append(end / 1e3)
+            rates.append(0.0)
+        end = min(begin + BIN_MS, last)
+        seconds.append(begin / 1e3)
+        rates.append(count * PACKET_BITS * 1e3 / (end - begin))
+    return RateSeries((ALL,), (merged(seconds, rates, last / 1e3),))
+
+
+def _milliseconds(path: Path, raw: bytes) -> list[int]:
+    if raw.count(b"\n") > MOST_CELLS:
+        raise ValueError(f"{path}: more than {MOST_CELLS:,} lines")
+    times: list[int] = []
+    for line, text in enumerate(raw.removeprefix(BOM_UTF8).split(b"\n"), 1):
+        cell = text.strip()
+        if not cell:
+            continue
+        if not cell.isdigit() or len(cell) > MOST_DIGITS:
+            shown = cell[:40].decode(errors="replace")
+            raise ValueError(f"{path}, line {line}: {shown!r} is not a whole number of milliseconds below 10^12")
+        time = int(cell)
+        if times and time < times[-1]:
+            raise ValueError(f"{path}, line {line}: {time} comes before {times[-1]}")
+        times.append(time)
+    return times
+
+
+def _series_beside(table: CsvTable, column: str) -> dict[str, Path]:
+    """Name -> file of the series that a column names; ValueError for a name that is not beside the table."""
+    files = {}
+    for row, name in enumerate(table.labels(column) if column in table.column else []):
+        if name and name not in files:
+            file = table.path.with_name(name) if name == Path(name).name else None
+            if file is None or not file.is_file():
+                raise table.error(row, column, f"{name!r}: there is no such file beside {table.path.name}")
+            files[name] = file
+    return files
+
+
+def _read_series(files: dict[str, Path]) -> dict[str, StepSeries]:
+    """Name -> the series of one link in a file: Mahimahi's format, or CSV with the columns of a rate series."""
+    found, nbytes = {}, 0
+    for name, path in files.items():
+        raw = read_bytes(path, LARGEST_NBYTES)
+        nbytes += len(raw)
+        if nbytes > MOST_SERIES_NBYTES:
+            raise ValueError(f"{path}: the series up to it have more than {MOST_SERIES_NBYTES:,} bytes together")
+        if _is_packet_series(raw):
+            found[name] = _packet_series(path, raw).bits_per_second[0]
+            continue
+        table = parse_table(path, raw)
+        for column in ("seconds", "bits_per_second"):
+            if column not in table.column:
+                raise ValueError(f"{path}, line 1: column {column} is missing")
+        series = _rate_series(table)
+        if len(series.client) > 1:
+            raise ValueError(f"{path}: has the series of {len(series.client)} clients; it must be of one link")
+        found[name] = series.bits_per_second[0]
+    return found
 
 
 @dataclass(frozen=True)
@@ -286,88 +472,8 @@ KINDS = (
     TraceKind("network users", ("down_kbps_mean", "down_kbps_std", "up_kbps_mean", "up_kbps_std"), _users),
     TraceKind("network cases", ("case", "kbps_mean", "kbps_std"), _cases),
     TraceKind("availability windows", ("device", "start_s", "end_s"), _windows),
-    TraceKind("recorded days", ("client", "seconds", "down_bits_per_second", "up_bits_per_second"), recorded_days),
+    TraceKind("recorded days", ("client", "seconds", "down_bits_per_second", "up_bits_per_second"), _recorded_days),
     TraceKind("machines", ("client", "flops_per_second", "down_bits_per_second", "up_bits_per_second"), _machines),
     TraceKind("bandwidth series", ("seconds", "factor"), _series),
-    TraceKind("rate series", ("seconds", "bits_per_second"), rate_series),
+    TraceKind("rate series", ("seconds", "bits_per_second"), _rate_series),
 )
-
-
-ClientTrace = Capacities | Users | Cases | Machines | RecordedDays
-"""The traces of clients' speeds and links; other traces have availability and rates over time."""
-
-
-def row_count(trace: ClientTrace, case: int) -> int:
-    """The rows of a trace over clients, of the population ``case`` of `Cases`; ValueError if there is no such one."""
-    if isinstance(trace, Capacities):
-        return trace.compute_seconds.size
-    if isinstance(trace, Cases):
-        if case not in trace.cases:
-            raise ValueError(f"there is no case {case} in the trace: choose from {', '.join(map(str, trace.cases))}")
-        return trace.cases[case][0].size
-    return trace.down.size if isinstance(trace, Users | Machines) else len(trace.client)
-
-
-def assigned(rows: int, clients: int, shuffle: np.random.Generator | None) -> NDArray[np.intp]:
-    """(clients,) Each client's row, each row once before any comes twice; by default in the order of the file."""
-    order = np.arange(rows) if shuffle is None else shuffle.permutation(rows)
-    return order[np.arange(clients) % rows]
-
-
-class TraceColumns:
-    """The columns of a trace over clients; each method returns ``otherwise`` where the trace has no such column."""
-
-    def __init__(self, trace: ClientTrace | None, case: int, clients: int, shuffle: np.random.Generator | None) -> None:
-        """``case`` is the number of a population of `Cases`; ValueError if the trace does not have it.
-
-        Clients have rows in the order that ``shuffle`` draws, by default in that of the file.
-        """
-        self._speed: Doubles | None = None
-        self._flops: Doubles | None = None
-        self._rates: list[Doubles | None] = [None, None]
-        self._rtt: Doubles | None = None
-        self._cv: list[Doubles] | None = None
-        self._rows = assigned(1 if trace is None else row_count(trace, case), clients, shuffle)
-        if isinstance(trace, Capacities):
-            self._speed = float(np.median(trace.compute_seconds)) / trace.compute_seconds
-            self._rates = [trace.bits_per_second] * 2
-        elif isinstance(trace, Users):
-            self._rates, self._cv = [trace.down, trace.up], [trace.down_cv, trace.up_cv]
-        elif isinstance(trace, Cases):
-            mean, cv = trace.cases[case]
-            self._rates, self._cv = [mean, None], [cv, cv]
-        elif isinstance(trace, Machines):
-            self._flops, self._rates, self._rtt = trace.flops_per_second, [trace.down, trace.up], trace.rtt_seconds
-        elif isinstance(trace, RecordedDays):
-            self._flops = None if trace.flops_per_second is None else nominal(trace.flops_per_second)
-            self._rates = [nominal(trace.down), nominal(trace.up)]
-
-    @property
-    def figures(self) -> frozenset[str]:
-        """The figures that the trace has of its own; relative speeds (`Capacities`) are none."""
-        by_name = {"flops_per_second": self._flops, "down": self._rates[0], "up": self._rates[1], "rtt": self._rtt}
-        return frozenset(name for name, column in by_name.items() if column is not None)
-
-    def speed(self, otherwise: Doubles) -> Doubles:
-        """FLOP/s: the trace's, or ``otherwise`` times the client's speed relative to the trace's median row."""
-        if self._flops is not None:
-            return self._flops[self._rows]
-        return otherwise if self._speed is None else otherwise * self._speed[self._rows]
-
-    def rate(self, direction: int, otherwise: Doubles) -> Doubles:
-        """bit/s on the wire: traces have measured throughput, so headers are added."""
-        column = self._rates[direction]
-        return otherwise if column is None else WIRE_FACTOR * column[self._rows]
-
-    def rtt(self, otherwise: Doubles) -> Doubles:
-        """Round-trip times in seconds."""
-        return otherwise if self._rtt is None else self._rtt[self._rows]
-
-    def cv(self) -> Doubles | None:
-        """(clients, 2) standard deviation over mean of the rates down and up; None: not in the trace."""
-        return None if self._cv is None else np.stack(self._cv, axis=1)[self._rows]
-
-
-def nominal(series: Sequence[StepSeries]) -> Doubles:
-    """(series,) The figure that the factors of a recording refer to: its mean; 1 for a link that never works."""
-    return np.array([each.mean() or 1.0 for each in series], np.float64)

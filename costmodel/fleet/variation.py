@@ -83,11 +83,6 @@ def noise_factors(noise: Noise, normal: Doubles) -> Doubles:
     return np.exp(noise * normal - noise**2 / 2) if noise else np.ones(normal.shape)
 
 
-def uniforms(streams: Streams, epoch: int, clients: int) -> Doubles:
-    """(clients, 3) in 0 .. 1, for the power mode, the rate down and the rate up of an epoch of several rounds."""
-    return streams("modes", epoch, 0).random((clients, 3))
-
-
 Choice = Mapping[str, float] | Sequence[str]
 """Fractions by name (any positive numbers, relative to their sum), or one name per client."""
 Profile = TypeVar("Profile")

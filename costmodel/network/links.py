@@ -21,7 +21,7 @@ class Links:
     """Likewise for the clients of each site; none: clients reach the server's link directly"""
     site_up: tuple[float, ...] = ()
     airtime: str | None = None
-    """One of `costmodel.network.air_shares.FAIR`: how the clients of a site share its air in both directions, with
+    """One of `costmodel.network.airtime.FAIR`: how the clients of a site share its air in both directions, with
     ``site_down`` and ``site_up`` of inf; None: sites have links of these rates"""
     aggregate_bytes_per_second: float = math.inf
     """How fast the server adds updates up"""

@@ -57,12 +57,6 @@ class _Batch:
     access_link: NDArray[np.intp]
     rtt: Doubles
 
-    def check(self, access_links: int) -> None:
-        assert self.bits.shape == self.start.shape == (self.start.size,), (self.bits.shape, self.start.shape)
-        assert (self.bits >= 0).all(), self.bits
-        assert (np.isfinite(self.cap) & (self.cap >= 0)).all(), self.cap
-        assert ((self.access_link >= 0) & (self.access_link < max(access_links, 1))).all(), self.access_link
-
     def only(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> _Batch:
         return _Batch(*(column[which] for column in vars(self).values()))
 
@@ -92,9 +86,24 @@ def transfer_batch(
     assert cap is not None or varying, "neither cap nor varying"
     if paths:
         rtt = [path.rtt if path.starts_slowly else 0.0 for path in paths]
-    flows = _batch(start, bits, 0.0 if cap is None or varying else cap, until, access_link, rtt)
-    flows.check(len(access_capacity))
-    times = _before(flows, paths)
+    first = np.asarray(start, np.float64)
+    flows = _Batch(
+        first,
+        np.asarray(bits, np.float64),
+        np.broadcast_to(np.asarray(0.0 if cap is None or varying else cap, np.float64), first.shape),
+        np.broadcast_to(np.asarray(until, np.float64), first.shape),
+        np.broadcast_to(np.asarray(0 if access_link is None else access_link, np.intp), first.shape),
+        np.broadcast_to(np.asarray(rtt, np.float64), first.shape),
+    )
+    assert flows.bits.shape == first.shape == (first.size,), (flows.bits.shape, first.shape)
+    assert (flows.bits >= 0).all(), flows.bits
+    assert (np.isfinite(flows.cap) & (flows.cap >= 0)).all(), flows.cap
+    links = max(len(access_capacity), 1)
+    assert ((flows.access_link >= 0) & (flows.access_link < links)).all(), flows.access_link
+    # Flows of zero bits end when they start.
+    finish = np.where((flows.bits == 0) & (first <= flows.until), first, math.inf)
+    nothing = np.zeros((3, first.size))
+    times = TransferTimes(finish, nothing[0], nothing[1], nothing[2], _thresholds(paths, first.size))
     live = np.flatnonzero((flows.bits > 0) & (flows.start < flows.until))
     if not varying:
         live_paths = [paths[flow] for flow in live.tolist()] if paths else []
@@ -107,33 +116,6 @@ def transfer_batch(
     return times
 
 
-def _batch(
-    start: ArrayLike, bits: ArrayLike, cap: ArrayLike, until: ArrayLike, access_link: ArrayLike | None, rtt: ArrayLike
-) -> _Batch:
-    """The flows as arrays of one shape, that of ``start``."""
-    first = np.asarray(start, np.float64)
-    return _Batch(
-        first,
-        np.asarray(bits, np.float64),
-        np.broadcast_to(np.asarray(cap, np.float64), first.shape),
-        np.broadcast_to(np.asarray(until, np.float64), first.shape),
-        np.broadcast_to(np.asarray(0 if access_link is None else access_link, np.intp), first.shape),
-        np.broadcast_to(np.asarray(rtt, np.float64), first.shape),
-    )
-
-
-def _before(flows: _Batch, paths: Sequence[Path]) -> TransferTimes:
-    """The times before anything is sent: flows of zero bits have ended."""
-    count = flows.start.size
-    return TransferTimes(
-        np.where((flows.bits == 0) & (flows.start <= flows.until), flows.start, math.inf),
-        np.zeros(count),
-        np.zeros(count),
-        np.zeros(count),
-        _thresholds(paths, count),
-    )
-
-
 def _thresholds(paths: Sequence[Path], flows: int) -> Doubles:
     """(flows,) before the messages; ``paths`` may be none at all."""
     return np.array([path.threshold for path in paths], np.float64) if paths else np.full(flows, math.inf)
@@ -144,7 +126,13 @@ def _at_once(
 ) -> TransferTimes | None:
     """The times of flows with rates that never change; None where the general loop has to find them."""
     uncontended = _uncontended(flows, paths)
-    if _fits(flows, uncontended.finish, capacity, access_capacity):
+    shared = [(np.ones(flows.start.size, bool), capacity)]
+    shared += [(flows.access_link == index, rate) for index, rate in enumerate(access_capacity)]
+    if all(  # no link would ever be full if all flows ran at their caps
+        float(flows.cap[which].sum()) <= rate * SLACK
+        or _peak(flows.only(which), uncontended.finish[which]) <= rate * SLACK
+        for which, rate in shared
+    ):
         return uncontended
     if access_capacity or any(path.is_lossy for path in paths) or not (flows.cap > 0).all():
         return None
@@ -154,16 +142,6 @@ def _at_once(
     size = flows.start.size
     return TransferTimes(
         link.finish, link.sent, link.contention_seconds, np.zeros(size), threshold=_thresholds(paths, size)
-    )
-
-
-def _fits(flows: _Batch, finish: Doubles, capacity: float, access_capacity: Sequence[float]) -> bool:
-    """Whether no link would ever be full if all flows ran at their caps."""
-    links = [(np.ones(finish.size, bool), capacity)]
-    links += [(flows.access_link == index, rate) for index, rate in enumerate(access_capacity)]
-    return all(
-        float(flows.cap[which].sum()) <= rate * SLACK or _peak(flows.only(which), finish[which]) <= rate * SLACK
-        for which, rate in links
     )
 
 
@@ -258,7 +236,12 @@ class _EventLoop:
         heapify(queue)
         while (now := min(link.next_finish(), queue[0][0] if queue else math.inf)) < math.inf:
             for flow, served in link.finished(now):
-                self._part_sent(flow, now, served)
+                self._sending.remove(flow)
+                resume = self._under_way[flow].part_sent(served)
+                if resume is None:
+                    self._end(flow, now)
+                else:
+                    heappush(queue, (resume, _JOIN, flow))
             while queue and queue[0][0] == now:
                 _, kind, flow = heappop(queue)
                 if kind == _JOIN and (flow in self._under_way or self._start[flow] == now):
@@ -279,14 +262,6 @@ class _EventLoop:
         elif message.may_begin(now):
             self._sending.add(flow)
             self._link.join(now, flow, *message.next_part(now, cap), self._access_link[flow])
-
-    def _part_sent(self, flow: int, now: float, served: Served) -> None:
-        self._sending.remove(flow)
-        resume = self._under_way[flow].part_sent(served)
-        if resume is None:
-            self._end(flow, now)
-        else:
-            heappush(self._queue, (resume, _JOIN, flow))
 
     def _change(self, flow: int, now: float) -> None:
         cap, message = self._cap_now(flow, now, follow=True), self._under_way[flow]

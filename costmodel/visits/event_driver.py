@@ -1,23 +1,32 @@
 """Visits under way one by one, and the links that they share, driven by events of an `EventQueue`.
 
-The driver of `costmodel.visits.live_visit` and `costmodel.network.fair_link`; `costmodel.clock` has the queue. Nothing
-here knows of SimPy.
+The driver of `costmodel.visits.live_visit` and `costmodel.network.fair_link`. `costmodel.clock` has a queue in SimPy;
+the queue of `solve_by_events` is a heap: it solves batches whose downloads and uploads compete, those of access points
+that share air, so that they agree with visits one by one to the bit.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Protocol
 
+import numpy as np
+
+from costmodel.arrays import Doubles
+from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.airtime import AirLink
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.fair_link import FairLink, Served
 from costmodel.network.links import Links
+from costmodel.visits.accounting import Timeline
 from costmodel.visits.live_visit import LiveVisit
+from costmodel.visits.work import Work, Works
 
-Link = TypeVar("Link", bound=FairLink | AirLink)
 FLOW_ENDS, PASSES, BREAKS, CHANGES, DUE, FLOW_BEGINS, SETTLES = range(2, 9)
 """Kinds of event in their order at one instant; SimPy's own URGENT and NORMAL come before."""
 
@@ -62,7 +71,7 @@ class VisitDriver:
         self.order, self.visit = order, visit
         self._queue, self._live_visits, self._shared_links, self._on_end = queue, live_visits, shared_links, on_end
 
-    def start(self) -> None:
+    def start(self, _: Any = None) -> None:
         """Begin the first part."""
         self._schedule(self.visit.begin())
 
@@ -79,7 +88,7 @@ class VisitDriver:
         if time > cut:
             return
         if visit.flows:
-            queue.at(time, FLOW_BEGINS, order, self._join)
+            queue.at(time, FLOW_BEGINS, order, self.join)
         else:
             queue.at(time, PASSES, order, self.pass_on)
 
@@ -91,25 +100,17 @@ class VisitDriver:
         if self._live_visits.get(self.order) is self.visit:
             self._on_end(event)
 
-    @property
-    def _links(self) -> MessageLinks:
-        return self._shared_links[self.visit.direction]
-
-    def _join(self, _: Any) -> None:
+    def join(self, _: Any) -> None:
+        """Begin a part of the message."""
         if self._is_under_way():
-            self._links.add(self)
+            self._shared_links[self.visit.direction].add(self)
 
     def part_sent(self, served: Served) -> None:
         """A part of the message has been sent: the next follows, or, half a round trip later, all has arrived."""
         time, is_arrival = self.visit.part_sent(served)
         if time <= self.visit.cut:
-            kind, callback = (PASSES, self.pass_on) if is_arrival else (FLOW_BEGINS, self._join)
+            kind, callback = (PASSES, self.pass_on) if is_arrival else (FLOW_BEGINS, self.join)
             self._queue.at(time, kind, self.order, callback)
-
-    def try_again(self, time: float | None) -> None:
-        """Begin the next part of a stalled message at ``time``, if it is not to begin anyway."""
-        if time is not None:
-            self._queue.at(time, FLOW_BEGINS, self.order, self._join)
 
     def pass_on(self, _: Any) -> None:
         """End this part, and begin the next."""
@@ -119,21 +120,15 @@ class VisitDriver:
     def _break(self, part: int) -> None:
         if not self._is_under_way() or self.visit.part != part:
             return
-        served = self._links.leave(self.order)  # first: it may restart the message
+        served = self._shared_links[self.visit.direction].leave(self.order)  # first: it may restart the message
         self.visit.message.broken_off(self._queue.now, served)
         self._schedule((self.visit.broken(self._queue.now), math.inf))
 
 
-class SharedLinks(ABC, Generic[Link]):
-    """One direction of the shared links, event by event; or both, where access points share air.
+class SharedLinks:
+    """One direction of the shared links, event by event; or both, where access points share air."""
 
-    Subclasses say, for their kind of link,
-
-    - `_join`: how a part of a message becomes a flow,
-    - `_limit`: how the flow follows the rate of the client's own link.
-    """
-
-    def __init__(self, queue: EventQueue, link: Link) -> None:
+    def __init__(self, queue: EventQueue, link: FairLink | AirLink) -> None:
         self._queue = queue
         self._link = link
         self._settling = False
@@ -150,16 +145,12 @@ class SharedLinks(ABC, Generic[Link]):
             visit.message.stalls(now)
         elif visit.message.may_begin(now):
             self._drivers[driver.order] = driver
-            self._join(now, driver.order, visit, cap)
+            link, (bits, limit) = self._link, visit.message.next_part(now, cap)
+            if isinstance(link, AirLink):  # a slow link of a client takes more of the air
+                link.join(now, driver.order, bits, limit, visit.access_link, visit.direction, cap)
+            else:
+                link.join(now, driver.order, bits, limit, visit.access_link)
             self._settle()
-
-    @abstractmethod
-    def _join(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
-        """Let the next part of the message join the link; ``rate``: of the client's own link, bit/s."""
-
-    @abstractmethod
-    def _limit(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
-        """Limit the part under way to a new ``rate`` of the client's own link, bit/s."""
 
     def leave(self, order: int) -> Served | None:
         """Cut a flow; None if the visit has none at this moment."""
@@ -185,9 +176,15 @@ class SharedLinks(ABC, Generic[Link]):
                 if is_sending:
                     message.stalls(now, self.leave(driver.order))
             elif message.is_stalled:
-                driver.try_again(message.try_at(now))
+                time = message.try_at(now)
+                if time is not None:
+                    self._queue.at(time, FLOW_BEGINS, driver.order, driver.join)
             elif is_sending:
-                self._limit(now, driver.order, driver.visit, cap)
+                link, limit = self._link, message.cap(cap)
+                if isinstance(link, AirLink):
+                    link.change(now, driver.order, limit, cap)
+                else:
+                    link.change(now, driver.order, limit)
                 self._settle()
 
     def _settle(self) -> None:
@@ -213,34 +210,119 @@ class SharedLinks(ABC, Generic[Link]):
         self._settle()
 
 
-class FairLinks(SharedLinks[FairLink]):
-    """One direction of links whose flows have max-min fair rates."""
+class OpenLinks:
+    """One direction of links that are never full, for clients whose own rates never change.
 
-    def _join(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
-        bits, cap = visit.message.next_part(now, rate)
-        self._link.join(now, order, bits, cap, visit.access_link)
+    A message is sent as a whole when it begins, with one event for its end; the results are those of `SharedLinks` to
+    the bit: a flow that nothing holds back ends at ``start + bits / cap``, part by part. A message that is cut is sent
+    again, up to the cut.
+    """
 
-    def _limit(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
-        self._link.change(now, order, visit.message.cap(rate))
+    def __init__(self, queue: EventQueue) -> None:
+        self._queue = queue
+        self._begun: dict[int, tuple[float, VisitDriver]] = {}
+
+    def add(self, driver: VisitDriver) -> None:
+        """Begin a message."""
+        begin, visit = self._queue.now, driver.visit
+        rate, _ = visit.rate(begin)
+        self._begun[driver.order] = begin, driver
+        time, has_arrived = begin, False
+        while not has_arrived:
+            bits, cap = visit.message.next_part(time, rate)
+            time, has_arrived = visit.part_sent(Served(time + bits / cap, bits, 0.0, 0.0))
+
+        def arrive(event: Any) -> None:
+            # A visit that was cut has left, and its order may be another's by now.
+            if self._begun.get(driver.order, (0.0, None))[1] is driver:
+                del self._begun[driver.order]
+                driver.pass_on(event)
+
+        if time <= visit.cut:
+            self._queue.at(time, PASSES, driver.order, arrive)
+
+    def leave(self, order: int) -> Served | None:
+        """Cut a message; None if no part of it is being sent at this moment."""
+        time, driver = self._begun.pop(order, (0.0, None))
+        if driver is None:
+            return None
+        now, visit = self._queue.now, driver.visit
+        visit.restart_message()
+        rate, _ = visit.rate(time)
+        has_arrived = False
+        while time <= now and not has_arrived:
+            bits, cap = visit.message.next_part(time, rate)
+            end = time + bits / cap
+            if end > now:
+                return Served(now, min(cap * (now - time), bits), 0.0, 0.0)
+            time, has_arrived = visit.part_sent(Served(end, bits, 0.0, 0.0))
+        return None
 
 
-class AirLinks(SharedLinks[AirLink]):
-    """Both directions of access points that share air: a slow link of a client takes more of it."""
+def shared_links(queue: EventQueue, links: Links, varies: bool) -> dict[int, MessageLinks]:
+    """The shared links by direction; access points that share air are one for both.
 
-    def _join(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
-        bits, cap = visit.message.next_part(now, rate)
-        self._link.join(now, order, bits, cap, visit.access_link, visit.direction, rate)
-
-    def _limit(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
-        self._link.change(now, order, visit.message.cap(rate), rate)
-
-
-def shared_links(queue: EventQueue, links: Links) -> dict[int, MessageLinks]:
-    """The shared links by direction; access points that share air are one for both."""
+    ``varies``: whether the rates of clients' own links may change; otherwise links that are never full need no sharing.
+    """
     if links.airtime is not None:
         air = AirLink((links.down, links.up), len(links.site_down), links.airtime)
-        return dict.fromkeys((DOWN, UP), AirLinks(queue, air))
-    return {
-        direction: FairLinks(queue, FairLink(links.capacity(direction), links.access_capacity(direction)))
-        for direction in (DOWN, UP)
-    }
+        return dict.fromkeys((DOWN, UP), SharedLinks(queue, air))
+    by_direction: dict[int, MessageLinks] = {}
+    for direction in (DOWN, UP):
+        if links.is_open(direction) and not varies:
+            by_direction[direction] = OpenLinks(queue)
+        else:
+            link = FairLink(links.capacity(direction), links.access_capacity(direction))
+            by_direction[direction] = SharedLinks(queue, link)
+    return by_direction
+
+
+# --- a batch, event by event ------------------------------------------------------------------------------------------
+
+
+class EventHeap:
+    """The `EventQueue` of one batch: of several events at one time the lowest kind, then order, then the first."""
+
+    def __init__(self) -> None:
+        self.now = -math.inf
+        self._events: list[tuple[float, int, int, int, Callable[[Any], None], Any]] = []
+        self._serials = count()
+
+    def at(self, time: float, kind: int, order: int, call: Callable[[Any], None], value: Any = None) -> None:
+        """Call back with ``value`` at ``time``."""
+        assert time >= self.now, (time, self.now)
+        heappush(self._events, (time, kind, order, next(self._serials), call, value))
+
+    def run(self, until: float) -> None:
+        """Run all events before ``until``, and at ``until`` those of flows and parts that end."""
+        while self._events and self._events[0][:2] < (until, BREAKS):
+            self.now, _, _, _, call, value = heappop(self._events)
+            call(value)
+        self.now = until
+
+
+def solve_by_events(
+    starts: Doubles, works: Works, conditions: Conditions, links: Links, behaviour: ClientDynamics, until: float
+) -> Timeline:
+    """What `costmodel.visits.timeline.solve` returns."""
+    queue, live_visits = EventHeap(), dict[int, LiveVisit]()
+    shared = shared_links(queue, links, behaviour.varies)
+
+    def end(driver: VisitDriver) -> None:
+        del live_visits[driver.order]
+
+    visits = []
+    for order, start in enumerate(starts.tolist()):
+        nbytes = int(works.bytes_down[order]), int(works.bytes_up[order])
+        work = Work(*nbytes, float(works.flops[order]), int(works.steps[order]))
+        visits.append(LiveVisit(work, conditions.only(slice(order, order + 1)), links, behaviour, start))
+    for order, visit in enumerate(visits):
+        live_visits[order] = visit
+        driver = VisitDriver(order, visit, queue, live_visits, shared, end)
+        queue.at(visit.start, DUE, order, driver.start)
+    queue.run(until)
+    for order, visit in live_visits.items():
+        visit.message.broken_off(until, shared[visit.direction].leave(order))
+    timelines = [visit.timeline(until) for visit in visits]
+    names = [field.name for field in dataclasses.fields(Timeline)]
+    return Timeline(**{name: np.concatenate([getattr(each, name) for each in timelines]) for name in names})

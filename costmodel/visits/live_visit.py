@@ -1,11 +1,12 @@
 """One visit under way, part by part: download, computing, upload. Events in, the next time out; never SimPy.
 
-The arithmetic is that of `costmodel.visits.timeline`, as a batch of one visit, so both agree to the bit.
+The arithmetic is that of `costmodel.visits.timeline`, so both agree to the bit.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from costmodel.network.fair_link import Served
 from costmodel.network.links import Links
 from costmodel.network.senders import Path, Sender, sender
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
-from costmodel.visits.messages import battery_cut, flows, is_closed
+from costmodel.visits.messages import MessageConditions, battery_cut, flows, is_closed, message_conditions
 from costmodel.visits.work import Work, Works
 
 DOWNLOAD, COMPUTE, UPLOAD, FINISHED = range(4)
@@ -33,7 +34,7 @@ class LiveVisit:
         self._links, self._behaviour = links, behaviour
         self._used = float(conditions.last_message[0])
         if links.transport.reconnect < math.inf:
-            conditions = conditions.disconnected(is_closed(_one(start), conditions.last_message, links))
+            conditions = conditions.disconnected(np.array([is_closed(start, self._used, links.transport)]))
         self.work, self.conditions = work, conditions
         self.start, self.part = start, DOWNLOAD
         self.client, self.access_link = int(conditions.clients[0]), int(conditions.access_link[0])
@@ -50,6 +51,7 @@ class LiveVisit:
         self._is_renewed = False
         thresholds = conditions.threshold[0].tolist()
         self._messages = [Sender(0.0, Path(threshold=threshold)) for threshold in thresholds]
+        self._ends_of_work = partial(behaviour.end, self.client)
         self._nominal = (float(conditions.down[0]), float(conditions.up[0]))
 
     @property
@@ -96,7 +98,11 @@ class LiveVisit:
                 self._charge = self._charge - float(radio_joules(DOWN, transfer, self.conditions)[0])
             if self.work.bytes_down:
                 self._used = now
-            return self._compute(now)
+            self.part, self._begins[COMPUTE] = COMPUTE, now
+            watts = float(self.conditions.train_watts[0])
+            self._cuts[COMPUTE] = battery_cut(self._lost, now, self._charge, watts, self._ends_of_work)
+            end, self._computed = self._behaviour.computing_of(self.client, now, self._seconds)
+            return end, self._cuts[COMPUTE]
         if self.part == COMPUTE:
             self._charge = self._charge - float(self.conditions.train_watts[0]) * self._computed
             self.part = UPLOAD
@@ -120,32 +126,26 @@ class LiveVisit:
         return (served.finish + self._rtt / 2, True) if resume is None else (resume, False)
 
     def _message(self, now: float) -> tuple[float, float]:
-        part, direction = self.part, self.direction
+        part, direction, conditions, transport = self.part, self.direction, self.conditions, self._links.transport
         nbytes = self.work.bytes_up if direction == UP else self.work.bytes_down
-        begin, used, lost, charge, length = _each(now, self._used, self._lost, self._charge, nbytes)
-        message = flows(direction, begin, used, length, lost, charge, self.conditions, self._links, self._behaviour)
-        self._begins[part], self._cuts[part] = now, float(message.cut[0])
-        self._bits[direction], self._promotions[direction] = float(message.bits[0]), float(message.promotion[0])
+        figures = MessageConditions(*[float(column[0]) for column in message_conditions(direction, conditions)])
+        since = self._behaviour.since_of(self.client, now)
+        more = figures, transport, since, self._ends_of_work
+        message = flows(direction, now, self._used, float(nbytes), self._lost, self._charge, *more)
+        self._begins[part], self._cuts[part] = now, message.cut
+        self._bits[direction], self._promotions[direction] = message.bits, message.promotion
         if nbytes == 0:
-            return self.go_on(now) if now <= self._cuts[part] else (math.inf, self._cuts[part])
-        self._sends = self._bits[direction], message.paths(direction)[0]
+            return self.go_on(now) if now <= message.cut else (math.inf, message.cut)
+        loss, seed = float(conditions.loss[0]), int(conditions.loss_seed[0, direction])
+        self._sends = message.bits, Path(self._rtt, bool(message.slowly), loss, message.threshold, seed)
         self.restart_message()
-        closes = self._links.transport.reconnect < math.inf
-        self._is_renewed = closes and direction == UP and bool(is_closed(begin, used, self._links)[0])
-        return float(message.begin[0]), self._cuts[part]
+        closes = transport.reconnect < math.inf and direction == UP
+        self._is_renewed = closes and bool(is_closed(now, self._used, transport))
+        return message.begin, message.cut
 
     def restart_message(self) -> None:
         """Begin the message under way again, as if nothing of it had been sent."""
         self._messages[self.direction] = sender(*self._sends)
-
-    def _compute(self, now: float) -> tuple[float, float]:
-        self.part = COMPUTE
-        self._begins[COMPUTE] = now
-        begin, lost, charge = _each(now, self._lost, self._charge)
-        watts = self.conditions.train_watts
-        self._cuts[COMPUTE] = float(battery_cut(lost, begin, charge, watts, self.conditions, self._behaviour)[0])
-        end, self._computed = self._behaviour.computing_of(self.client, now, self._seconds)
-        return end, self._cuts[COMPUTE]
 
     def timeline(self, until: float = math.inf) -> Timeline:
         """The timeline of this visit; of one under way, until ``until``, when its flow was cut."""

@@ -1,113 +1,140 @@
 """What decides when messages of visits begin to flow and when they are cut: connections, radios and batteries.
 
-The same formulas serve a batch of visits (`costmodel.visits.timeline`) and a single one (`costmodel.visits.live_visit`,
-as a batch of one), so both agree to the bit.
+The same formulas serve the arrays of a batch of visits (`costmodel.visits.timeline`) and the numbers of a single one
+(`costmodel.visits.live_visit`), so both agree to the bit.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Generic, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodel.arrays import Doubles
+from costmodel.arrays import Doubles, Number, Truth, where
+from costmodel.config import Transport
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN
-from costmodel.network.links import Links
-from costmodel.network.senders import Path
 from costmodel.network.tcp import is_idle, wire_bits
 
 
-@dataclass(frozen=True)
-class Flows:
-    """Messages in one direction; arrays of shape (flows,), times in absolute seconds."""
+class MessageConditions(NamedTuple, Generic[Number]):
+    """The columns of `Conditions` that a message in one direction depends on; numbers for a single visit."""
 
-    conditions: Conditions
-    begin: Doubles
+    rtt: Number
+    noise: Number
+    last_down: Number
+    last_used: Number
+    threshold: Number
+    awake_seconds: Number
+    promotion_seconds: Number
+    promotion_watts: Number
+    watts: Number
+    joules_per_bit: Number
+
+
+def message_conditions(direction: int, conditions: Conditions) -> MessageConditions[Doubles]:
+    """The conditions of the messages of these visits; (visits,) each."""
+    watts, joules_per_bit = conditions.radio(direction)
+    return MessageConditions(
+        conditions.rtt,
+        conditions.noise[:, direction],
+        conditions.last_down,
+        conditions.last_used(direction),
+        conditions.threshold[:, direction],
+        conditions.awake_seconds,
+        conditions.promotion_seconds,
+        conditions.promotion_watts,
+        watts,
+        joules_per_bit,
+    )
+
+
+class Flows(NamedTuple, Generic[Number]):
+    """Messages in one direction, (flows,) each, or the numbers of one; times in absolute seconds."""
+
+    begin: Number
     """The time at which bits begin to flow: after the radio's promotion and the handshake"""
-    bits: Doubles
-    cut: Doubles
-    slowly: NDArray[np.bool_]
+    bits: Number
+    cut: Number
+    slowly: Truth
     """Whether the message starts slowly"""
-    threshold: Doubles
-    promotion: Doubles
+    threshold: Number
+    promotion: Number
     """Seconds that the radio takes to connect"""
-
-    def paths(self, direction: int) -> list[Path]:
-        """The path of each message."""
-        conditions = self.conditions
-        columns = (conditions.rtt, self.slowly, conditions.loss, self.threshold, conditions.loss_seed[:, direction])
-        return [Path(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def flows(
     direction: int,
-    begin: Doubles,
-    used: Doubles,
-    nbytes: Doubles,
-    cut: Doubles,
-    charge: Doubles,
-    conditions: Conditions,
-    links: Links,
-    behaviour: ClientDynamics,
-) -> Flows:
-    """One message of each visit, from ``begin`` until ``cut`` or until its battery is empty; (visits,) each.
+    begin: Number,
+    used: Number,
+    nbytes: Number,
+    cut: Number,
+    charge: Number,
+    conditions: MessageConditions[Number],
+    transport: Transport,
+    since: Number,
+    ends: Callable[[Number, Number], Number],
+) -> Flows[Number]:
+    """One message of each visit, from ``begin`` until ``cut`` or until its battery is empty.
 
-    ``used``: absolute seconds at which its client's last message ended; ``charge``: joules left.
+    ``used``: absolute seconds at which its client's last message ended; ``charge``: joules left; ``since``, ``ends``:
+    of `costmodel.fleet.dynamics.ClientDynamics`, ``ends`` from (begin, seconds) of work.
     """
-    rtt, transport = conditions.rtt, links.transport
-    bits = wire_bits(nbytes) * conditions.noise[:, direction]
-    closed = is_closed(begin, used, links) if transport.reconnect < math.inf else np.False_
-    is_new = (conditions.last_down <= behaviour.since(conditions, begin)) | closed
+    bits = wire_bits(nbytes) * conditions.noise
+    closed: Truth = transport.reconnect < math.inf and is_closed(begin, used, transport)
+    is_new = (conditions.last_down <= since) | closed
     connects = is_new if direction == DOWN else closed
-    handshake = np.where(connects, transport.connect_round_trips * rtt, 0.0)
-    slowly = (is_new | is_idle(begin, conditions.last_used(direction), rtt)) & transport.slow_start
+    handshake: Number = where(connects, transport.connect_round_trips * conditions.rtt, 0.0)
+    slowly = (is_new | is_idle(begin, conditions.last_used, conditions.rtt)) & transport.slow_start
     promotion = conditions.promotion_seconds  # zeros, if it is not counted
     if transport.promotion:
-        promotion = np.where(_disuse(begin, used) > conditions.awake_seconds, conditions.promotion_seconds, 0.0)
+        promotion = where(_disuse(begin, used) > conditions.awake_seconds, promotion, 0.0)
     # A message that never begins leaves the connection as it is.
-    is_reset = is_new & (nbytes > 0) & np.isfinite(begin)
-    threshold = np.where(is_reset, math.inf, conditions.threshold[:, direction])
-    watts, joules_per_bit = conditions.radio(direction)
-    cut = battery_cut(cut, begin, charge - joules_per_bit * bits, watts, conditions, behaviour, promotion)
-    return Flows(conditions, begin + (promotion + handshake), bits, cut, slowly, threshold, promotion)
+    is_reset = is_new & (nbytes > 0) & (begin < math.inf)
+    threshold: Number = where(is_reset, math.inf, conditions.threshold)
+    reserve = charge - conditions.joules_per_bit * bits
+    cut = battery_cut(cut, begin, reserve, conditions.watts, ends, promotion, conditions.promotion_watts)
+    return Flows(begin + (promotion + handshake), bits, cut, slowly, threshold, promotion)
 
 
-def is_closed(begin: Doubles, used: Doubles, links: Links) -> NDArray[np.bool_]:
+def is_closed(begin: Number, used: Number, transport: Transport) -> Truth:
     """Whether each connection has been closed by ``begin`` since its last message ended at ``used``; -inf: none."""
-    return (used > -math.inf) & (_disuse(begin, used) > links.transport.reconnect)
+    return (used > -math.inf) & (_disuse(begin, used) > transport.reconnect)
 
 
-def _disuse(begin: Doubles, used: Doubles) -> Doubles:
+def _disuse(begin: Number, used: Number) -> Number:
     """Seconds without a message before ``begin``; 0 for a message that never begins."""
-    return np.subtract(begin, used, out=np.zeros_like(begin), where=begin < math.inf)
+    begins = begin < math.inf
+    seconds: Number = where(begins, begin, 0.0) - where(begins, used, 0.0)
+    return seconds
 
 
 def battery_cut(
-    cut: Doubles,
-    begin: Doubles,
-    charge: Doubles,
-    watts: Doubles,
-    conditions: Conditions,
-    behaviour: ClientDynamics,
-    promotion: Doubles | float = 0.0,
-) -> Doubles:
-    """``cut``, or the time at which the battery is empty, if that is earlier; (visits,) each.
+    cut: Number,
+    begin: Number,
+    charge: Number,
+    watts: Number,
+    ends: Callable[[Number, Number], Number],
+    promotion: Number | float = 0.0,
+    promotion_watts: Number | float = 0.0,
+) -> Number:
+    """``cut``, or the time at which the battery is empty, if that is earlier; ``ends`` as in `flows`.
 
     The device draws ``watts`` from ``begin`` on, after the radio's promotion. ``charge``: joules left; inf on mains.
     """
-    if not np.isfinite(charge).any():
+    if not np.any(charge < math.inf) if isinstance(charge, np.ndarray) else charge == math.inf:
         return cut
-    first = conditions.promotion_watts * promotion
+    first = promotion_watts * promotion
     later = promotion + _lasts(charge - first, watts)
-    seconds = np.where(charge < first, _lasts(charge, conditions.promotion_watts), later)
-    return np.minimum(cut, behaviour.after(conditions, begin, seconds))
+    empty = ends(begin, where(charge < first, _lasts(charge, promotion_watts), later))
+    earlier: Number = where(empty < cut, empty, cut)
+    return earlier
 
 
-def _lasts(charge: Doubles, watts: Doubles) -> Doubles:
+def _lasts(charge: Number, watts: Number | float) -> Number:
     """Seconds for which a charge, in joules, lasts."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(watts > 0, np.maximum(charge, 0.0) / watts, np.where(charge < 0, 0.0, math.inf))
+    left = where(charge > 0, charge, 0.0)
+    seconds: Number = where(watts > 0, left / where(watts > 0, watts, 1.0), where(charge < 0, 0.0, math.inf))
+    return seconds

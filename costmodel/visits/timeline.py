@@ -1,7 +1,7 @@
 """The timelines and costs of a batch of visits: each a download, then computing, then an upload.
 
 The visits of a batch are solved together in numpy, link by link: downloads, computing and uploads wait for each other
-only within a visit. Where access points share air, downloads compete with uploads, and `costmodel.visits.event_batch`
+only within a visit. Where access points share air, downloads compete with uploads, and `costmodel.visits.event_driver`
 solves the batch. `costmodel.clock` simulates the same visits one by one and agrees to the bit. Nothing here reads the
 host's clock.
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,11 +31,12 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
+from costmodel.network.senders import Path
 from costmodel.network.transfers import TransferTimes, transfer_batch
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
-from costmodel.visits.event_batch import solve_by_events
+from costmodel.visits.event_driver import solve_by_events
 from costmodel.visits.leftovers import Leftovers, Solution
-from costmodel.visits.messages import Flows, battery_cut, flows, is_closed
+from costmodel.visits.messages import Flows, battery_cut, flows, is_closed, message_conditions
 from costmodel.visits.work import Works
 
 __all__ = ["Timeline", "solve", "solve_beside"]
@@ -73,12 +75,12 @@ def solve_beside(
     lost = behaviour.losses(conditions, start)
     used = conditions.last_message if links.transport.depends_on_disuse else conditions.last_down
     if links.transport.reconnect < math.inf:
-        conditions = conditions.disconnected(is_closed(start, used, links))
+        conditions = conditions.disconnected(np.asarray(is_closed(start, used, links.transport)))
     cut, charge, more = np.minimum(lost, until), conditions.charge, (conditions, links, behaviour, beside)
     down = _transfer(DOWN, start, used, works.bytes_down.astype(np.float64), cut, charge, *more)
     seconds = conditions.compute_seconds(works.flops, works.steps)
     charge = charge - radio_joules(DOWN, down, conditions)
-    flat = battery_cut(cut, down.end, charge, conditions.train_watts, conditions, behaviour)
+    flat = battery_cut(cut, down.end, charge, conditions.train_watts, partial(behaviour.after, conditions))
     compute_end, computed = behaviour.computing(conditions, down.end, seconds)
     computing = ComputePhase(down.end, flat, _by(flat, compute_end), seconds, computed)
     charge = charge - conditions.train_watts * computed
@@ -86,7 +88,7 @@ def solve_beside(
         used = np.where(works.bytes_down > 0, down.end, used)
     up = _transfer(UP, computing.end, used, works.bytes_up.astype(np.float64), cut, charge, *more)
     if links.transport.reconnect < math.inf:
-        renewed = is_closed(up.begin, used, links) & (works.bytes_up > 0)
+        renewed = is_closed(up.begin, used, links.transport) & (works.bytes_up > 0)
         down = replace(down, threshold=np.where(renewed, math.inf, down.threshold))
     timeline = account_visits(start, down, computing, up, works, conditions, behaviour, until)
     return Solution(timeline, (down, up), *((None, None) if beside is None else beside.ended()))
@@ -105,8 +107,10 @@ def _transfer(
     beside: _Beside | None,
 ) -> Transfer:
     """One message of each visit, with the arguments of `costmodel.visits.messages.flows`."""
-    begun = flows(direction, begin, used, nbytes, cut, charge, conditions, links, behaviour)
-    times = (beside.sent if beside else _sent)(direction, begun, links, behaviour)
+    since, ends = behaviour.since(conditions, begin), partial(behaviour.after, conditions)
+    more = message_conditions(direction, conditions), links.transport, since, ends
+    begun = flows(direction, begin, used, nbytes, cut, charge, *more)
+    times = (beside.sent if beside else _sent)(direction, begun, conditions, links, behaviour)
     end = np.where(nbytes > 0, times.finish + conditions.rtt / 2, begin)
     return Transfer(
         begin,
@@ -121,10 +125,15 @@ def _transfer(
     )
 
 
-def _sent(direction: int, begun: Flows, links: Links, behaviour: ClientDynamics) -> TransferTimes:
-    conditions, sites = begun.conditions, links.access_capacity(direction)
+def _sent(
+    direction: int, begun: Flows[Doubles], conditions: Conditions, links: Links, behaviour: ClientDynamics
+) -> TransferTimes:
+    sites, paths = links.access_capacity(direction), []
     # Without losses and outages no message needs a path.
-    needs_paths = (conditions.loss > 0).any() or behaviour.has_outages
+    if (conditions.loss > 0).any() or behaviour.variation.has_outages:
+        seeds = conditions.loss_seed[:, direction]
+        columns = (conditions.rtt, np.asarray(begun.slowly), conditions.loss, begun.threshold, seeds)
+        paths = [Path(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     return transfer_batch(
         begun.begin,
         begun.bits,
@@ -132,7 +141,7 @@ def _sent(direction: int, begun: Flows, links: Links, behaviour: ClientDynamics)
         links.capacity(direction),
         begun.cut,
         rtt=np.where(begun.slowly, conditions.rtt, 0.0),
-        paths=begun.paths(direction) if needs_paths else [],
+        paths=paths,
         access_link=conditions.access_link if sites else None,
         access_capacity=sites,
         varying=behaviour.varying(conditions, direction),
@@ -149,23 +158,25 @@ class _Beside:
         self._cut = np.minimum(np.minimum(lost, until), leftovers.told)
         self._times = TransferTimes(*(np.full(len(leftovers), value) for value in (math.inf, 0.0, 0.0, 0.0, math.inf)))
 
-    def sent(self, direction: int, begun: Flows, links: Links, behaviour: ClientDynamics) -> TransferTimes:
+    def sent(
+        self, direction: int, begun: Flows[Doubles], conditions: Conditions, links: Links, behaviour: ClientDynamics
+    ) -> TransferTimes:
         """The times of ``begun``; those of the leftovers are kept."""
         which = self._leftovers.direction == direction
         ours = self._leftovers.only(which)
         watts, joules_per_bit = ours.conditions.radio(direction)
+        ends = partial(behaviour.after, ours.conditions)
         charge = ours.conditions.charge - joules_per_bit * ours.left
-        self._cut[which] = battery_cut(self._cut[which], ours.begin, charge, watts, ours.conditions, behaviour)
+        self._cut[which] = battery_cut(self._cut[which], ours.begin, charge, watts, ends)
         everyone = Flows(
-            begun.conditions.followed_by(ours.conditions),
             np.concatenate((begun.begin, ours.begin)),
             np.concatenate((begun.bits, ours.left)),
             np.concatenate((begun.cut, self._cut[which])),
-            np.concatenate((begun.slowly, np.zeros(len(ours), bool))),
+            np.concatenate((np.asarray(begun.slowly), np.zeros(len(ours), bool))),
             np.concatenate((begun.threshold, np.full(len(ours), math.inf))),
             np.concatenate((begun.promotion, np.zeros(len(ours)))),
         )
-        times = _sent(direction, everyone, links, behaviour)
+        times = _sent(direction, everyone, conditions.followed_by(ours.conditions), links, behaviour)
         for name, column in vars(times).items():
             getattr(self._times, name)[which] = column[begun.bits.size :]
         return TransferTimes(*(column[: begun.bits.size] for column in vars(times).values()))

@@ -7,8 +7,8 @@ times.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -53,25 +53,20 @@ def warn_cache_unusable(error: CacheError) -> None:
 
 
 def _once(final: Path, work: Callable[[], None]) -> None:
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(final.with_name(f".{final.name}.lock")):
-            if not final.exists():
-                work()
-    except OSError as error:
-        raise CacheError(f"cannot write to the cache {final}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock file, and remove it afterwards; the kernel releases it if its process is killed."""
+    """Work under a lock file, which is removed afterwards; the kernel releases it if its process is killed."""
+    path = final.with_name(f".{final.name}.lock")
     lock = FileLock(path, fallback_to_soft=False)
     try:
-        lock.acquire()
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except OSError as error:
+            raise OSError(error.errno, f"{path.name}: {error.strerror}") from None
+        try:
+            if not final.exists():
+                work()
+        finally:
+            path.unlink(missing_ok=True)  # a process that waits for it sees that it has no name, and makes a new one
+            lock.release()
     except OSError as error:
-        raise OSError(error.errno, f"{path.name}: {error.strerror}") from None
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)  # a process that waits for this file sees that it has no name, and makes a new one
-        lock.release()
+        raise CacheError(f"cannot write to the cache {final}: {error.strerror or error}") from error

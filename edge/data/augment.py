@@ -26,7 +26,6 @@ from edge.data import resized_crops
 from edge.data.registry import DataError, DataSet, ExampleKind, Split
 from edge.protocol.spelling import nearest
 
-_Numbers = NDArray[np.float32]
 FAR = 1e6
 """A row or column far outside any image, in which float32 still counts single pixels."""
 
@@ -163,61 +162,64 @@ def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None)
     """
     if profile.kind == "tokens":
         return x.to(torch.int64)
+    if profile.kind == "features" and profile.mean is None:
+        return x
+    first, second = _statistics(profile, x.device)
     if profile.kind == "features":
-        return _standardised(x, profile)
+        return (x - first) / second
     assert x.dtype == torch.uint8, x.dtype
-    x = _augmented(x, profile, draw(profile, len(x), rng)) if rng is not None and profile.varies else x
-    x = _centre(x, profile.side)
+    side = profile.side
+    if rng is not None and profile.varies:
+        draws = draw(profile, len(x), rng)
+        if draws.views is not None:
+            x = resized_crops.resized(x, draws.views, (side, side) if side else (x.shape[2], x.shape[3]), draws.flips)
+        else:
+            x = move(x, draws, profile.crop_pad, profile.background)
+        if draws.jitters is not None:
+            x = resized_crops.jittered(x, draws.jitters, profile.pixel_max)
+    if side and x.shape[2] != side:  # the centre of larger images
+        top, left = ((length - side) // 2 for length in x.shape[2:])
+        x = x[:, :, top : top + side, left : left + side]
     if profile.pad:
         x = F.pad(x, (profile.pad,) * 4, value=profile.background)
-    gain, bias = _scaling(profile, x.device)
-    return x.to(torch.float32).mul_(gain).add_(bias)
+    return x.to(torch.float32).mul_(first).add_(second)
 
 
-def _augmented(x: Tensor, profile: Profile, draws: AugmentationDraws) -> Tensor:
-    """uint8 as stored, or float32 of the model's size after a resized crop; pixels in 0..pixel_max."""
-    if draws.views is not None:
-        size = (profile.side, profile.side) if profile.side else (x.shape[2], x.shape[3])
-        x = resized_crops.resized(x, draws.views, size, draws.flips)
+@cache
+def _statistics(profile: Profile, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(features,) mean and standard deviation; of images, (channels, 1, 1) gain and bias.
+
+    With these, (pixel / pixel_max - mean) / std = pixel * gain + bias.
+    """
+    if profile.kind == "features":
+        both = torch.tensor([profile.mean, profile.std], dtype=torch.float32, device=device)
     else:
-        x = move(x, draws, profile.crop_pad, profile.background)
-    return x if draws.jitters is None else resized_crops.jittered(x, draws.jitters, profile.pixel_max)
-
-
-def _centre(x: Tensor, side: int) -> Tensor:
-    """The centre square of larger images."""
-    if not side or x.shape[2] == side:
-        return x
-    top, left = ((length - side) // 2 for length in x.shape[2:])
-    return x[:, :, top : top + side, left : left + side]
-
-
-def _standardised(x: Tensor, profile: Profile) -> Tensor:
-    if profile.mean is None:
-        return x
-    mean, std = _statistics(profile, x.device)
-    return (x - mean) / std
+        mean, std = np.array(profile.mean or (0.0,)), np.array(profile.std or (1.0,))
+        pair = np.stack([1.0 / (profile.pixel_max * std), -mean / std])
+        both = torch.tensor(pair, dtype=torch.float32, device=device).view(2, -1, 1, 1)
+    return both[0], both[1]
 
 
 def move(x: Tensor, draws: AugmentationDraws, crop_pad: int, background: int) -> Tensor:
     """Rotate, then crop, then flip each image of (batch, channels, height, width) by its own draw."""
     batch, channels, height, width = x.shape
     framed = F.pad(x, (1, 1, 1, 1), value=background).view(batch, channels, -1)
-    rows, columns = _sources(draws, crop_pad, height, width, x.device)
+    rows, columns = _sources(draws, crop_pad, (height, width), x.device)
     rows, columns = rows.clamp_(-1, height), columns.clamp_(-1, width)
     source = columns.add(rows, alpha=width + 2).add_(width + 3).long()  # (batch, height, width), in the framed image
     return framed.gather(2, source.view(batch, 1, -1).expand(-1, channels, -1)).view(x.shape)
 
 
 def _sources(
-    draws: AugmentationDraws, crop_pad: int, height: int, width: int, device: torch.device
+    draws: AugmentationDraws, crop_pad: int, shape: tuple[int, int], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Row and column of the source of each output pixel, whole numbers that broadcast to (batch, height, width).
+    """Row and column of the source of each output pixel, whole numbers that broadcast to (batch, *shape).
 
+    Of a rotation about the centre, the nearest pixel; what a crop takes from outside the rotated image stays outside.
     Numbers per row and per column are few, and are computed on the host.
     """
     # From an output pixel back to its source: the steps are inverted last to first.
-    rows, columns = np.arange(height, dtype=np.float32)[None], np.arange(width, dtype=np.float32)[None]
+    rows, columns = (np.arange(side, dtype=np.float32)[None] for side in shape)
     if draws.flips is not None:
         columns = np.where(draws.flips[:, None], columns[:, ::-1], columns)  # (batch, width)
     if draws.corners is not None:
@@ -225,18 +227,8 @@ def _sources(
         rows, columns = rows + corners[:, :1], columns + corners[:, 1:]
     if draws.degrees is None:
         return to_device(rows[:, :, None], device), to_device(columns[:, None, :], device)
-    return _unrotate(rows, columns, draws.degrees, (height, width), device)
-
-
-def _unrotate(
-    rows: _Numbers, columns: _Numbers, degrees: NDArray[np.float64], shape: tuple[int, int], device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """The source pixel, to the nearest, of (rows, columns) in an image of ``shape`` rotated about its centre.
-
-    Pixels that a crop takes from outside the rotated image stay outside.
-    """
     # Sine and cosine on the host, so that they do not depend on the device's approximation.
-    angles = np.radians(degrees)[:, None]
+    angles = np.radians(draws.degrees)[:, None]
     sines, cosines = np.sin(angles).astype(np.float32), np.cos(angles).astype(np.float32)
     middle_row, middle_column = ((side - 1) / 2 for side in shape)
     down, right = rows - np.float32(middle_row), columns - np.float32(middle_column)
@@ -257,19 +249,3 @@ def to_device(numbers: NDArray[Any], device: torch.device) -> Tensor:
     """
     host = torch.from_numpy(numbers)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
-
-
-@cache
-def _scaling(profile: Profile, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(channels, 1, 1) gain and bias with (pixel / pixel_max - mean) / std = pixel * gain + bias."""
-    mean, std = np.array(profile.mean or (0.0,)), np.array(profile.std or (1.0,))
-    gain, bias = 1.0 / (profile.pixel_max * std), -mean / std
-    both = torch.tensor(np.stack([gain, bias]), dtype=torch.float32, device=device).view(2, -1, 1, 1)
-    return both[0], both[1]
-
-
-@cache
-def _statistics(profile: Profile, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(features,) mean and standard deviation."""
-    both = torch.tensor([profile.mean, profile.std], dtype=torch.float32, device=device)
-    return both[0], both[1]

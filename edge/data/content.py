@@ -8,7 +8,6 @@ So a machine without a set's files can train on what another has decoded (`edge.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.data.atomic_cache import build_once, text_once
+from edge.data.atomic_cache import build_once
 from edge.data.registry import DataError
 from edge.protocol.files import opened, write_folder
 
@@ -47,55 +46,12 @@ def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def folder_of_content(name: str, sha256: str, cache: Path, decoded_here: Path) -> Path | None:
-    """The folder of decoded examples of the set ``name`` with this content, if the cache has one.
-
-    ``decoded_here``: where sets are that this machine has decoded itself.
-    """
-    if not sha256:
-        return None
-    received = received_folder(cache, "data", sha256)
-    if (received / META).is_file():
-        return received
-    decoded = sorted(decoded_here.glob(f"{glob.escape(name)}-*"))
-    return next((folder for folder in decoded if recorded_sha256(folder) == sha256), None)
-
-
 def recorded_sha256(folder: Path) -> str | None:
     """The hash that a decoded set says it has; None for a damaged one."""
     try:
         return str(json.loads((folder / META).read_text())["sha256"])
     except (OSError, ValueError, KeyError, TypeError):  # damaged; whoever has its sources will say so
         return None
-
-
-def file_hashes(folder: Path, record: Path) -> dict[str, str]:
-    """Name -> SHA-256 of the files of a decoded set; OSError.
-
-    ``record``: a file for those of the arrays, since to hash a large set takes seconds.
-    """
-    names = [f"{name}.npy" for name in json.loads((folder / META).read_text())["arrays"]]
-    stamps = {name: _stamp(folder / name) for name in names}
-
-    def hashed() -> str:
-        return json.dumps({name: [stamp, _sha256(folder / name)] for name, stamp in stamps.items()})
-
-    try:
-        recorded = json.loads(text_once(record, hashed))
-        hashes = {name: str(digest) for name, (stamp, digest) in recorded.items() if stamp == stamps.get(name)}
-    except (ValueError, TypeError, AttributeError):  # damaged, by a loss of power for instance
-        hashes = {}
-    return {name: hashes.get(name) or _sha256(folder / name) for name in names} | {META: _sha256(folder / META)}
-
-
-def _stamp(file: Path) -> str:
-    stat = file.stat()
-    return f"{stat.st_size}|{stat.st_mtime_ns}"
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def check_content(folder: Path, sha256: str) -> None:

@@ -17,10 +17,8 @@ import hashlib
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.atomic_cache import build_once, text_once
-from edge.data.content import (
-    META,
-    array_file,
-    content_sha256,
-    file_hashes,
-    folder_of_content,
-    received_folder,
-    recorded_sha256,
-)
-from edge.data.locate import OURS, DatasetFiles, counted, described, locate, missing, reading, search_paths
+from edge.data.content import META, array_file, content_sha256, received_folder, recorded_sha256
+from edge.data.locate import OURS, DatasetFiles, locate, missing, reading, search_paths
 from edge.data.registry import DATASETS, Data, DataError, DataSet, Decoded, Split, dataset
 from edge.protocol.config import DataConfig
 
@@ -53,20 +43,22 @@ def open_data(config: DataConfig, cache: Path, sha256: str = "") -> Data:
     """
     row = dataset(config.name)
     searched = search_paths(config.root, cache)
-    dataset_files = locate(row, searched)
-    if dataset_files is None:
-        folder = _folder_of_content(row, sha256, cache)
-        if folder is not None and row.content:
-            return _map(row, folder, lambda form: row.source)
-        if folder is not None:
-            return _map(_counted_labels(row, folder), folder, lambda form: f"decoded before{form and f' ({form})'}")
+    files = locate(row, searched)
+    folder = _folder_of_content(row, sha256, cache) if files is None else None
+    if folder is not None:
+        return _map(_with_classes(row, folder), folder, row.source if row.content else "decoded before")
+    if files is None:
         refusal = why_no_download(row, config)
         if refusal is not None:
             raise missing(row, searched, refusal)
-        dataset_files = _downloaded(row, cache)
-    row = counted(row, dataset_files)
-    folder = _decoded_folder(row, dataset_files, cache / "data" / VERSION)
-    return _map(row, folder, partial(described, row, dataset_files))
+        from edge.data import torchvision_files
+
+        torchvision_files.download(row, cache)
+        searched = search_paths(None, cache)
+        files = locate(row, searched)
+        if files is None:
+            raise missing(row, searched, f"{cache / row.name} exists but is not complete; remove it and try again")
+    return _map(files.row, _decoded_folder(files, cache / "data" / VERSION), files.title, f" in {files.folder}")
 
 
 def found_row(config: DataConfig, cache: Path, sha256: str = "") -> DataSet:
@@ -74,9 +66,11 @@ def found_row(config: DataConfig, cache: Path, sha256: str = "") -> DataSet:
     row = dataset(config.name)
     if row.class_folders is None:
         return row
-    dataset_files = locate(row, search_paths(config.root, cache))
-    folder = _folder_of_content(row, sha256, cache) if dataset_files is None else None
-    return counted(row, dataset_files) if folder is None else _counted_labels(row, folder)
+    files = locate(row, search_paths(config.root, cache))
+    if files is not None:
+        return files.row
+    folder = _folder_of_content(row, sha256, cache)
+    return row if folder is None else _with_classes(row, folder)
 
 
 def is_there(config: DataConfig, cache: Path, sha256: str) -> bool:
@@ -94,8 +88,8 @@ def replaced(cache: Path) -> list[tuple[Path, str]]:
     """
     base, found = cache / "data" / VERSION, []
     for row in DATASETS.values():
-        dataset_files = locate(row, search_paths(None, cache))
-        index = None if dataset_files is None else base / "index" / _stamp(row, dataset_files)
+        files = locate(row, search_paths(None, cache))
+        index = None if files is None else base / "index" / _stamp(files)
         if index is None or not index.is_file():
             continue
         now = index.read_text(errors="replace")
@@ -108,7 +102,15 @@ def replaced(cache: Path) -> list[tuple[Path, str]]:
 
 
 def _folder_of_content(row: DataSet, sha256: str, cache: Path) -> Path | None:
-    return folder_of_content(row.name, row.content or sha256, cache, cache / "data" / VERSION)
+    """The folder of decoded examples of a set with this content, if the cache has one."""
+    sha256 = row.content or sha256
+    if not sha256:
+        return None
+    received = received_folder(cache, "data", sha256)
+    if (received / META).is_file():
+        return received
+    decoded = sorted((cache / "data" / VERSION).glob(f"{glob.escape(row.name)}-*"))
+    return next((folder for folder in decoded if recorded_sha256(folder) == sha256), None)
 
 
 def arrays_sha256(train: Split, test: Split) -> str:
@@ -121,7 +123,7 @@ def store_arrays(row: DataSet, train: Split, test: Split, cache: Path) -> None:
     build_once(received_folder(cache, "data", row.content), lambda folder: _write(Decoded(train, test, ""), folder))
 
 
-def _counted_labels(row: DataSet, folder: Path) -> DataSet:
+def _with_classes(row: DataSet, folder: Path) -> DataSet:
     """The row with as many classes as there are, where that depends on the files; each class has training examples."""
     if row.class_folders is None:
         return row
@@ -133,8 +135,23 @@ def decoded_files(config: DataConfig, cache: Path, sha256: str) -> dict[str, tup
     folder = _folder_of_content(dataset(config.name), sha256, cache)
     if folder is None:
         raise DataError(f"data set {config.name}: the cache {cache} has it no more")
+
+    def hashed(name: str) -> str:
+        with (folder / name).open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+
     try:
-        hashes = file_hashes(folder, cache / "data" / VERSION / "hashes" / folder.name)
+        names = [f"{name}.npy" for name in json.loads((folder / META).read_text())["arrays"]]
+        stats = {name: (folder / name).stat() for name in names}
+        stamps = {name: f"{stat.st_size}|{stat.st_mtime_ns}" for name, stat in stats.items()}
+        # To hash a large set takes seconds, so the hashes of arrays are kept.
+        record = cache / "data" / VERSION / "hashes" / folder.name
+        text = text_once(record, lambda: json.dumps({name: [stamps[name], hashed(name)] for name in names}))
+        try:
+            kept = {name: str(sha) for name, (stamp, sha) in json.loads(text).items() if stamp == stamps.get(name)}
+        except (ValueError, TypeError, AttributeError):  # damaged, by a loss of power for instance
+            kept = {}
+        hashes = {name: kept.get(name) or hashed(name) for name in names} | {META: hashed(META)}
     except OSError as error:
         raise DataError(f"{folder}: cannot be read: {error}") from error
     return {name: (folder / name, digest) for name, digest in hashes.items()}
@@ -151,25 +168,13 @@ def why_no_download(row: DataSet, config: DataConfig) -> str | None:
     return None if config.download else "data.download is false"
 
 
-def _downloaded(row: DataSet, cache: Path) -> DatasetFiles:
-    from edge.data import torchvision_files
-
-    torchvision_files.download(row, cache)
-    searched = search_paths(None, cache)
-    dataset_files = locate(row, searched)
-    if dataset_files is None:
-        raise missing(row, searched, f"{cache / row.name} exists but is not complete; remove it and try again")
-    return dataset_files
-
-
-def _decoded_folder(row: DataSet, dataset_files: DatasetFiles, base: Path) -> Path:
-    index = base / "index" / _stamp(row, dataset_files)
+def _decoded_folder(files: DatasetFiles, base: Path) -> Path:
+    """The folder of a set's decoded examples, which are decoded if need be."""
+    index = base / "index" / _stamp(files)
     key = index.read_text(errors="replace") if index.is_file() else None
-    if key and key.startswith(f"{row.name}-") and (base / key).is_dir():
+    if key and key.startswith(f"{files.row.name}-") and (base / key).is_dir():
         return base / key
-    folder = build_once(
-        base / _key(row, dataset_files), lambda folder: _write(_read(row, dataset_files, folder), folder)
-    )
+    folder = build_once(base / _key(files), lambda folder: _write(_read(files, folder), folder))
     if key not in (None, folder.name):  # damaged, by a loss of power for instance
         with suppress(OSError):
             index.unlink()
@@ -177,13 +182,13 @@ def _decoded_folder(row: DataSet, dataset_files: DatasetFiles, base: Path) -> Pa
     return folder
 
 
-def _stamp(row: DataSet, dataset_files: DatasetFiles) -> str:
+def _stamp(files: DatasetFiles) -> str:
     """A hash that changes whenever a source file is replaced, without reading the files.
 
     Of class folders, whenever an image comes, goes or gets another name.
     """
-    digest = hashlib.sha256(_decoding(row).encode())
-    for file in dataset_files.files:
+    digest = hashlib.sha256(_decoding(files.row).encode())
+    for file in files.files:
         try:
             stat = file.stat()
         except OSError as error:
@@ -192,49 +197,38 @@ def _stamp(row: DataSet, dataset_files: DatasetFiles) -> str:
     return digest.hexdigest()[:32]
 
 
-def _key(row: DataSet, dataset_files: DatasetFiles) -> str:
-    digest = hashlib.sha256(f"{dataset_files.kind}|{_decoding(row)}".encode())
-    for file in _sources(row, dataset_files):
+def _key(files: DatasetFiles) -> str:
+    """The name of a set's decoded examples: a hash of the files' names and bytes, and of what decodes them."""
+    digest = hashlib.sha256(f"{files.kind}|{_decoding(files.row)}".encode())
+    sources, is_folders = list(files.files), files.kind == "folders"
+    if is_folders:
+        from edge.data import class_folders
+
+        sources = [file for folder in class_folders.list_images(files.row, files.files) for file in folder]
+    for file in sources:
         try:
             with file.open("rb") as handle:
-                name = file.name if dataset_files.kind != "folders" else str(file.relative_to(dataset_files.folder))
+                name = str(file.relative_to(files.folder)) if is_folders else file.name
                 digest.update(f"{name}|{hashlib.file_digest(handle, 'sha256').hexdigest()};".encode())
         except OSError as error:
             raise DataError(f"{file}: cannot be read: {error}") from error
-    return f"{row.name}-{digest.hexdigest()[:KEY_LETTERS]}"
-
-
-def _sources(row: DataSet, dataset_files: DatasetFiles) -> Iterable[Path]:
-    """All files with examples."""
-    if dataset_files.kind != "folders":
-        return dataset_files.files
-    from edge.data import class_folders
-
-    return (file for folder in class_folders.listed(row, dataset_files) for file in folder)
+    return f"{files.row.name}-{digest.hexdigest()[:KEY_LETTERS]}"
 
 
 def _decoding(row: DataSet) -> str:
-    """What decoded examples depend on beside the files: the row, and the source of a user's own reader."""
+    """All that decoded examples depend on beside the files: the row, and the source of a user's own reader."""
     if row.reader is None or row.reader.startswith(OURS):
-        return row.decoding
-    return f"{row.decoding}|{inspect.getsource(importlib.import_module(row.reader))}"
+        return repr(row)
+    return f"{row!r}|{inspect.getsource(importlib.import_module(row.reader))}"
 
 
-def _read(row: DataSet, dataset_files: DatasetFiles, folder: Path) -> Decoded:
-    """``folder``: where large examples are written at once, in the place of their arrays (`_array`)."""
-    # Each reader imports a heavy library, which a filled cache does not need.
-    if dataset_files.kind == "official":
-        from edge.data import torchvision_files
-
-        return torchvision_files.read(row, dataset_files.folder)
-    if dataset_files.kind == "folders":
-        from edge.data import class_folders
-
-        return class_folders.read(row, dataset_files, lambda name: array_file(folder, name))
-    reader = "edge.data.parquet_images" if dataset_files.kind == "parquet" else row.reader
-    assert reader is not None, dataset_files
+def _read(files: DatasetFiles, folder: Path) -> Decoded:
+    """The examples; ``folder``: where those of class folders are written at once, in the place of their arrays."""
+    row, reader = files.row, files.reader
     with reading(row, reader):
-        decoded: Decoded = importlib.import_module(reader).read(row, dataset_files.files)
+        # Each reader imports a heavy library, which a filled cache does not need.
+        module, more = importlib.import_module(reader), (folder,) if files.kind == "folders" else ()
+        decoded: Decoded = module.read(row, files.files, *more)
         if row.kind != "image" or not reader.startswith(OURS):
             for name, split in (("training", decoded.train), ("test", decoded.test)):
                 check_examples(row, f"{reader}: {name} examples of {row.name}", split)
@@ -262,13 +256,14 @@ def check_examples(row: DataSet, what: str, split: Split) -> None:
 
 
 def _arrays(decoded: Decoded) -> dict[str, NDArray[Any]]:
-    """Name -> array, in the order in which they are hashed."""
+    """Name -> array, in the order in which they are hashed; natural ids as 0, 1, 2 ..., the same in both splits."""
     arrays: dict[str, NDArray[Any]] = {}
-    ids = _numbered(decoded)
-    for name, split in (("train", decoded.train), ("test", decoded.test)):
+    splits = {"train": decoded.train, "test": decoded.test}
+    ids = [split.ids for split in splits.values() if split.ids is not None]
+    for name, split in splits.items():
         arrays[f"{name}_x"], arrays[f"{name}_y"] = split.x, split.y
-        if ids is not None:
-            arrays[f"{name}_ids"] = ids[name]
+        if split.ids is not None and len(ids) == 2:
+            arrays[f"{name}_ids"] = np.searchsorted(np.unique(np.concatenate(ids)), split.ids).astype(np.int64)
     return arrays
 
 
@@ -281,23 +276,14 @@ def _write(decoded: Decoded, folder: Path) -> None:
     (folder / META).write_text(json.dumps(meta))
 
 
-def _numbered(decoded: Decoded) -> dict[str, NDArray[np.int64]] | None:
-    """Natural ids as 0, 1, 2 ... in sorted order, the same in both splits."""
-    if decoded.train.ids is None or decoded.test.ids is None:
-        return None
-    names = np.unique(np.concatenate([decoded.train.ids, decoded.test.ids]))
-    splits = {"train": decoded.train.ids, "test": decoded.test.ids}
-    return {split: np.searchsorted(names, ids).astype(np.int64) for split, ids in splits.items()}
-
-
-def _map(row: DataSet, folder: Path, describe: Callable[[str], str]) -> Data:
-    """``describe``: the encoding of the examples -> the description of their source."""
+def _map(row: DataSet, folder: Path, title: str, place: str = "") -> Data:
+    """The arrays of a folder. The description of their source is ``title``, their encoding and ``place``."""
     try:
         meta = json.loads((folder / META).read_text())
         # Plain arrays over the mapped file: indexing np.memmap itself costs more per batch.
         arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["arrays"]}
         train, test = (Split(arrays[f"{s}_x"], arrays[f"{s}_y"], arrays.get(f"{s}_ids")) for s in ("train", "test"))
         form = "; ".join(part for part in (meta["form"], row.lacking(len(train.y), len(test.y))) if part)
-        return Data(row, train, test, meta["sha256"], describe(form))
+        return Data(row, train, test, meta["sha256"], f"{title}{form and f' ({form})'}{place}")
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise DataError(f"{folder}: the decoded set is damaged ({error}); remove this folder and run again") from error

@@ -6,29 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from edge.data.partition import Indices
+from edge.data.partition import Indices, check_parts
 from edge.data.registry import PartitionError
 
 MOST_NBYTES = 16_000_000
 """Limit of a file; one with a million examples and a hundred thousand clients is smaller."""
-
-
-def read_indices(file: Path, clients: int, count: int) -> list[Indices]:
-    """The sorted indices of each of ``clients`` clients, in ``0 .. count - 1`` and without duplicates.
-
-    PartitionError naming the file, and the client with an error. Examples without a client are left out.
-    """
-    client_indices = [_indices(file, client, indices, count) for client, indices in enumerate(_lists(file, clients))]
-    client_of = np.full(count, -1, dtype=np.int64)
-    for client, indices in enumerate(client_indices):
-        taken = indices[client_of[indices] >= 0]
-        if taken.size:
-            other = client_of[taken[0]]
-            raise PartitionError(f"{file}: client {client} and client {other} both hold example {taken[0]}")
-        client_of[indices] = client
-    return client_indices
 
 
 def content(file: Path) -> bytes:
@@ -43,10 +25,22 @@ def content(file: Path) -> bytes:
     return raw
 
 
-def _lists(file: Path, clients: int) -> list[Any]:
-    """The values of client 0, 1, ... in order, unchecked."""
+def read_indices(file: Path, clients: int, count: int) -> list[Indices]:
+    """The sorted indices of each of ``clients`` clients, in ``0 .. count - 1`` and without duplicates.
+
+    PartitionError naming the file, and the client with an error. Examples without a client are left out.
+    """
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        lists: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in lists:
+                raise PartitionError(f"{file}: client {key} appears twice")
+            lists[key] = value
+        return lists
+
     try:
-        lists = json.loads(content(file), object_pairs_hook=lambda pairs: _unique(file, pairs))
+        lists = json.loads(content(file), object_pairs_hook=distinct)
     except PartitionError:
         raise
     except (ValueError, RecursionError) as error:
@@ -60,27 +54,7 @@ def _lists(file: Path, clients: int) -> list[Any]:
     for client in expected:
         if client not in lists:
             raise PartitionError(f"{file}: client {client} is missing (data.clients = {clients})")
-    return [lists[client] for client in expected]
-
-
-def _unique(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    lists: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in lists:
-            raise PartitionError(f"{file}: client {key} appears twice")
-        lists[key] = value
-    return lists
-
-
-def _indices(file: Path, client: int, indices: Any, count: int) -> Indices:
-    # type() and not isinstance(): true is no index.
-    if not isinstance(indices, list) or any(type(index) is not int for index in indices):
-        raise PartitionError(f"{file}: client {client} must hold a list of whole numbers")
-    for index in indices:
-        if not 0 <= index < count:
-            raise PartitionError(f"{file}: client {client} holds example {index}, the data has 0..{count - 1}")
-    ordered = np.sort(np.array(indices, dtype=np.int64))
-    twice = ordered[1:][ordered[1:] == ordered[:-1]]
-    if twice.size:
-        raise PartitionError(f"{file}: client {client} holds example {twice[0]} twice")
-    return ordered
+        # type() and not isinstance(): true is no index.
+        if not isinstance(lists[client], list) or any(type(index) is not int for index in lists[client]):
+            raise PartitionError(f"{file}: client {client} must hold a list of whole numbers")
+    return check_parts(str(file), [lists[client] for client in expected], count)

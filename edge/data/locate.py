@@ -39,34 +39,34 @@ class SearchPath:
 
 @dataclass(frozen=True)
 class DatasetFiles:
-    """The files of a set, and the kind of their reader."""
+    """The files of a set, and the module that reads them."""
 
+    row: DataSet
+    """The set, with as many classes as there are class folders"""
     kind: Literal["official", "archive", "folders", "parquet", "reader"]
     files: tuple[Path, ...]
-    """Of class folders, these: those of training, then those of the test"""
+    """Of class folders, these: those of training, one for each class, then those of the test"""
     folder: Path
-    """The root for torchvision's class, or the folder of the files."""
-    train_folders: int = 0
-    """Class folders of training; one for each class"""
+    """The folder in which they are, as the set's layout has them"""
+    title: str
+    """The files in words, without their folder"""
+    reader: str
+    """The module with their ``read``"""
 
 
 def search_paths(root: str | None, cache: Path | None) -> list[SearchPath]:
     """The folders to search, in order; DataError for ``~`` without a home folder."""
-    if root is not None:
-        return [_expanded("data.root", root)]
+    named = {"data.root": root} if root is not None else {f"${ENVIRONMENT}": os.environ.get(ENVIRONMENT) or None}
     paths = []
-    if os.environ.get(ENVIRONMENT):
-        paths.append(_expanded(f"${ENVIRONMENT}", os.environ[ENVIRONMENT]))
-    if cache is not None:
+    for label, folder in named.items():
+        if folder is not None:
+            try:
+                paths.append(SearchPath(label, expanded(folder)))
+            except RuntimeError as error:
+                raise DataError(f"{label} = {folder!r}: {error}") from None
+    if root is None and cache is not None:
         paths.append(SearchPath("the user cache", cache))
     return paths
-
-
-def _expanded(label: str, folder: str) -> SearchPath:
-    try:
-        return SearchPath(label, expanded(folder))
-    except RuntimeError as error:
-        raise DataError(f"{label} = {folder!r}: {error}") from None
 
 
 def check_root(row: DataSet, root: str | None) -> None:
@@ -102,25 +102,55 @@ def locate(row: DataSet, searched: Sequence[SearchPath]) -> DatasetFiles | None:
     if row.reader is not None and row.archive is None:
         with reading(row, row.reader):
             files = importlib.import_module(row.reader).files(folders)
-        return DatasetFiles("reader", files, files[0].parent) if files else None
-    for folder in folders:
-        # The authors' files first, whose images are as published.
-        dataset_files = (
-            _official(row, folder)
-            or _archive(row, folder)
-            or _class_folders(row, folder)
-            or _parquet(row, folder / row.name)
-        )
-        if dataset_files is not None:
-            return dataset_files
-    return None
+        return DatasetFiles(row, "reader", files, files[0].parent, row.source, row.reader) if files else None
+    return next((form for folder in folders for form in _forms(row, folder)), None)
 
 
-def counted(row: DataSet, dataset_files: DatasetFiles | None) -> DataSet:
-    """The row with as many classes as there are class folders; as it is without these."""
-    if dataset_files is None or dataset_files.kind != "folders":
-        return row
-    return replace(row, classes=dataset_files.train_folders)
+def _forms(row: DataSet, root: Path) -> Iterator[DatasetFiles]:
+    """All forms of a set in a folder: the authors' files first, whose images are as published."""
+    titles = {"official": f"torchvision's {row.torchvision} files", "archive": str(row.archive)}
+    readers = {"official": "edge.data.torchvision_files", "archive": str(row.reader)}
+    names: dict[Literal["official", "archive"], tuple[str, ...]] = {
+        "official": row.files,
+        "archive": () if row.archive is None else (row.archive,),
+    }
+    for kind in names:
+        for folder in (root, root / row.name):
+            files = tuple(folder / name for name in names[kind])
+            if files and all(map(is_file, files)):
+                yield DatasetFiles(row, kind, files, folder, titles[kind], readers[kind])
+    for folder in (root / row.name, root) if row.class_folders is not None else ():
+        classes, files = _class_folders(row, folder)
+        if files:
+            counted = replace(row, classes=classes)
+            yield DatasetFiles(counted, "folders", files, folder, f"{classes} class folders", "edge.data.class_folders")
+    folder = root / row.name
+    for name in ("test", "val"):
+        files = (folder / "train.parquet", folder / f"{name}.parquet")
+        if all(map(is_file, files)):
+            yield DatasetFiles(row, "parquet", files, folder, "Parquet", "edge.data.parquet_images")
+
+
+def _class_folders(row: DataSet, folder: Path) -> tuple[int, tuple[Path, ...]]:
+    """Number of classes, and their folders of training and of the test; none without a test.
+
+    At most as many classes as the row has; those of a larger set are drawn.
+    """
+    assert row.class_folders is not None
+    try:
+        with os.scandir(folder / "train") as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:  # it is not there, or cannot be read
+        return 0, ()
+    if len(names) > row.classes:
+        # As in class-incremental learning on ImageNet: the first of the classes, by name, in a shuffled order.
+        drawn = np.random.RandomState(row.class_folders.seed).permutation(len(names))[: row.classes]
+        names = [names[place] for place in sorted(drawn.tolist())]
+    for test in ("val", "test"):
+        tested = [folder / test / name for name in names if (folder / test / name).is_dir()]
+        if tested:
+            return len(names), (*(folder / "train" / name for name in names), *tested)
+    return 0, ()
 
 
 def find_data(name: str, root: str | None = None, cache: Path | None = None) -> str | None:
@@ -128,20 +158,8 @@ def find_data(name: str, root: str | None = None, cache: Path | None = None) -> 
     row = dataset(name)
     if row.content and cache is not None and received_folder(cache, "data", row.content).is_dir():
         return row.source
-    dataset_files = locate(row, search_paths(root, cache))
-    return None if dataset_files is None else described(row, dataset_files)
-
-
-def described(row: DataSet, dataset_files: DatasetFiles, form: str = "") -> str:
-    """A set's files in words; ``form``: the encoding of its examples, as its reader reports it."""
-    kinds = {
-        "official": f"torchvision's {row.torchvision} files",
-        "archive": str(row.archive),
-        "folders": f"{dataset_files.train_folders} class folders",
-        "parquet": "Parquet",
-        "reader": row.source,
-    }
-    return f"{kinds[dataset_files.kind]}{form and f' ({form})'} in {dataset_files.folder}"
+    files = locate(row, search_paths(root, cache))
+    return None if files is None else f"{files.title} in {files.folder}"
 
 
 def missing(row: DataSet, searched: Sequence[SearchPath], why_no_download: str) -> DataError:
@@ -173,53 +191,3 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
-
-
-def _official(row: DataSet, root: Path) -> DatasetFiles | None:
-    for folder in (root, root / row.name):
-        files = tuple(folder / file for file in row.files)
-        if files and all(is_file(file) for file in files):
-            return DatasetFiles("official", files, folder)
-    return None
-
-
-def _archive(row: DataSet, root: Path) -> DatasetFiles | None:
-    for folder in (root, root / row.name):
-        if row.archive is not None and is_file(folder / row.archive):
-            return DatasetFiles("archive", (folder / row.archive,), folder)
-    return None
-
-
-def _class_folders(row: DataSet, root: Path) -> DatasetFiles | None:
-    """At most as many classes as the row has; those of a larger set are drawn."""
-    if row.class_folders is None:
-        return None
-    for folder in (root / row.name, root):
-        names = _subfolders(folder / "train")
-        if len(names) > row.classes:
-            # As in class-incremental learning on ImageNet: the first of the classes, by name, in a shuffled order.
-            drawn = np.random.RandomState(row.class_folders.seed).permutation(len(names))[: row.classes]
-            names = [names[place] for place in sorted(drawn.tolist())]
-        for test in ("val", "test"):
-            tested = [name for name in names if (folder / test / name).is_dir()]
-            if tested:
-                files = [*(folder / "train" / name for name in names), *(folder / test / name for name in tested)]
-                return DatasetFiles("folders", tuple(files), folder, len(names))
-    return None
-
-
-def _subfolders(folder: Path) -> list[str]:
-    """Names in order; none for a folder that is not there or cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    except OSError:
-        return []
-
-
-def _parquet(row: DataSet, folder: Path) -> DatasetFiles | None:
-    train = folder / "train.parquet"
-    for test in (folder / "test.parquet", folder / "val.parquet"):
-        if is_file(train) and is_file(test):
-            return DatasetFiles("parquet", (train, test), folder)
-    return None

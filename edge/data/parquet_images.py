@@ -7,9 +7,7 @@ does not fit the set's row is an error with the file and the row's number, count
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from PIL import Image
 
+from edge.data.images import MOST_NBYTES, pixels
 from edge.data.registry import DataError, DataSet, Decoded, Split
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
 BATCH_ROWS = 2000
-MOST_NBYTES = 10_000_000
-"""Limit of an encoded image, or of another file in an archive"""
 MOST_ID_NBYTES = 1000
 FREE_NBYTES, MOST_TIMES = 16_000_000, 20
 """A column may unpack to so many bytes, or to so many times its bytes in the file: images hardly compress again"""
 FREE_PIXELS, MOST_PIXELS_PER_BYTE = 256_000_000, 100
 """Images may decode to so many pixels, or to so many per byte of the file: those of known sets have 1 to 4"""
-FORMATS = ("PNG", "JPEG", "BMP", "GIF")
-GREY_MODES = ("L", "1", "P")
-COLOUR_MODES = ("RGB", "L", "1", "P", "CMYK", "YCbCr")
-"""Modes that 8 bits per channel can represent without loss: no transparency, no 16 bits, no colours made grey."""
 
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
@@ -69,12 +61,11 @@ def _tables(row: DataSet, file: Path, id_column: str | None) -> Iterator[pa.Tabl
     try:
         with pq.ParquetFile(file) as parquet:
             metadata, schema = parquet.metadata, parquet.schema_arrow
-        names = set(schema.names)
-        columns = [_image_bytes(file, schema), _column(file, names, LABEL_COLUMNS)]
-        if id_column is not None:
-            columns.append(_id_column(file, schema, id_column))
-        chunks = [chunk for chunk in _chunks(metadata) if chunk.path_in_schema in columns]
-        _refuse_bomb(row, file, metadata, chunks)
+        columns = _columns(file, schema, id_column)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
+        chunks = [chunk for chunk in chunks if chunk.path_in_schema in columns]
+        _refuse_bomb(row, file, metadata.num_rows, chunks)
         # Values stored as differences from the row before cannot be read as a dictionary, but row by row.
         by_row = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
         shared = [] if by_row else [column for column in columns if column not in LABEL_COLUMNS]
@@ -90,13 +81,7 @@ def _tables(row: DataSet, file: Path, id_column: str | None) -> Iterator[pa.Tabl
         raise DataError(f"{where}: not a readable Parquet file: {error}") from error
 
 
-def _chunks(metadata: pq.FileMetaData) -> Iterator[Any]:
-    """The columns of all row groups."""
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        yield from map(group.column, range(group.num_columns))
-
-
-def _refuse_bomb(row: DataSet, file: Path, metadata: pq.FileMetaData, chunks: Sequence[Any]) -> None:
+def _refuse_bomb(row: DataSet, file: Path, rows: int, chunks: Sequence[Any]) -> None:
     """DataError for data far larger than its file, by the file's metadata, before anything is unpacked."""
     file_nbytes = file.stat().st_size
     for chunk in chunks:
@@ -106,30 +91,37 @@ def _refuse_bomb(row: DataSet, file: Path, metadata: pq.FileMetaData, chunks: Se
                 f"{file}: column {chunk.path_in_schema} would unpack from {packed:,} to {unpacked:,} bytes; "
                 f"the most is {MOST_TIMES} times as many"
             )
-    rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
     if rows * math.prod(row.stored) > max(FREE_PIXELS, MOST_PIXELS_PER_BYTE * file_nbytes):
         raise DataError(f"{file}: {rows:,} images cannot be in a file of {file_nbytes:,} bytes")
 
 
-def _column(file: Path, names: set[str], candidates: Sequence[str]) -> str:
+def _columns(file: Path, schema: pa.Schema, id_column: str | None) -> list[str]:
+    """The paths of the columns that are read; other fields of the image's struct, such as file names, are not."""
+    types = pa.types
+    image = _column(file, schema.names, IMAGE_COLUMNS)
+    kind = schema.field(image).type
+    field = kind.field("bytes").type if types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else None
+    if field is None or not (types.is_binary(field) or types.is_large_binary(field)):
+        raise DataError(f"{file}: column {image} must be a struct with binary `bytes`, not {kind}")
+    columns = [f"{image}.bytes", _column(file, schema.names, LABEL_COLUMNS)]
+    if id_column is not None:
+        columns.append(_column(file, schema.names, (id_column,)))
+        kind = schema.field(id_column).type
+        if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+            raise DataError(f"{file}: the column of clients' ids must hold integers or text, not {kind}")
+    return columns
+
+
+def _column(file: Path, names: Sequence[str], candidates: Sequence[str]) -> str:
     for name in candidates:
         if name in names:
             return name
     raise DataError(f"{file}: no column {' or '.join(candidates)}; it has {', '.join(sorted(names))}")
 
 
-def _image_bytes(file: Path, schema: pa.Schema) -> str:
-    """The path of the encoded images in the file; other fields of the struct, such as file names, are not read."""
-    name = _column(file, set(schema.names), IMAGE_COLUMNS)
-    kind = schema.field(name).type
-    if not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and _is_bytes(kind.field("bytes").type)):
-        raise DataError(f"{file}: column {name} must be a struct with binary `bytes`, not {kind}")
-    return f"{name}.bytes"
-
-
 def _encoded(file: Path, table: pa.Table, start: int) -> Iterator[tuple[str, bytes | None]]:
     """(file and row, encoded image) one by one; DataError, before the first, for an image that is too long."""
-    column = pc.struct_field(table.column(_column(file, set(table.column_names), IMAGE_COLUMNS)), "bytes")
+    column = pc.struct_field(table.column(_column(file, table.column_names, IMAGE_COLUMNS)), "bytes")
     _refuse_long(file, column, start, "the image", MOST_NBYTES)
     for place, image in enumerate(column, start):
         yield f"{file}, row {place}", image.as_py()
@@ -149,47 +141,8 @@ def _refuse_long(file: Path, column: pa.ChunkedArray, start: int, name: str, mos
         start += len(chunk)
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]:
-    """An encoded image as (channels, height, width); DataError naming ``where`` if it does not fit ``row``."""
-    if not encoded:
-        raise DataError(f"{where}: the image is empty")
-    channels, height, width = row.stored
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # such sizes are errors below
-            image = Image.open(BytesIO(encoded), formats=FORMATS)  # reads no more than the size and the mode
-        with image:
-            unfit = _unsupported(row, image)
-            array = None if unfit else np.asarray(image.convert("L" if channels == 1 else "RGB"))
-    except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
-        raise DataError(f"{where}: not a readable image: {_plain(error)}") from error
-    if array is None:
-        raise DataError(f"{where}: the image is {unfit}")
-    return array.reshape(height, width, channels).transpose(2, 0, 1)
-
-
-def _unsupported(row: DataSet, image: Image.Image) -> str:
-    """The property of an image, not decoded yet, that the set does not support; '' if there is none."""
-    channels, height, width = row.stored
-    if image.size != (width, height):
-        return f"{image.size[0]}x{image.size[1]}, {row.name} has {width}x{height}"
-    modes = GREY_MODES if channels == 1 else COLOUR_MODES
-    if image.mode not in modes:
-        return f"of mode {image.mode}, {row.name} takes {', '.join(modes)}"
-    return ""
-
-
-def _plain(error: Exception) -> str:
-    """An error's text without the memory address that Pillow adds to it."""
-    return str(error).partition(" <_io.")[0] or type(error).__name__
-
-
 def _labels(row: DataSet, file: Path, table: pa.Table, start: int) -> NDArray[np.int64]:
-    name = _column(file, set(table.column_names), LABEL_COLUMNS)
+    name = _column(file, table.column_names, LABEL_COLUMNS)
     column = table.column(name)
     if not pa.types.is_integer(column.type):
         raise DataError(f"{file}: column {name} must hold integers, not {column.type}")
@@ -202,22 +155,11 @@ def _labels(row: DataSet, file: Path, table: pa.Table, start: int) -> NDArray[np
     return labels.astype(np.int64)
 
 
-def _id_column(file: Path, schema: pa.Schema, name: str) -> str:
-    kind = schema.field(_column(file, set(schema.names), (name,))).type
-    if not (pa.types.is_integer(kind) or _is_text(kind)):
-        raise DataError(f"{file}: the column of clients' ids must hold integers or text, not {kind}")
-    return name
-
-
 def _ids(file: Path, column: pa.ChunkedArray, start: int) -> NDArray[Any]:
     _refuse_null(file, column, "the client's id", start)
     if not pa.types.is_integer(column.type):
         _refuse_long(file, column, start, "the client's id", MOST_ID_NBYTES)
     return np.array(column.to_pylist())
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _refuse_null(file: Path, column: pa.ChunkedArray, name: str, start: int) -> None:

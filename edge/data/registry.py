@@ -7,7 +7,7 @@ torchvision, need nothing else; any other set names a reader module (see `DataSe
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -43,12 +43,12 @@ class ClassFolders:
 
 @dataclass(frozen=True)
 class DataSet:
-    """One row: the properties of a set, without its examples."""
+    """One row: the properties of a set, without its examples. Its text is a part of the key of decoded examples."""
 
     name: str
     title: str
     classes: int
-    """With ``class_folders``, the most: `edge.data.locate.counted` says how many there are"""
+    """With ``class_folders``, the most: `edge.data.locate.locate` says how many there are"""
     shape: tuple[int, ...]
     """An example as the model's input: (channels, height, width), (features,) or (length,)."""
     stored: tuple[int, ...]
@@ -70,18 +70,17 @@ class DataSet:
     reader: str | None = None
     """A module with ``read(row, files) -> Decoded`` and ``files(places) -> tuple of paths, empty if absent``; sets with
     an ``archive`` do not need the latter."""
-    # Not in repr, a part of the key of decoded sets: `decoding` adds the first two, the others do not change examples.
-    kind: ExampleKind = field(default="image", repr=False)
+    kind: ExampleKind = "image"
     """image: uint8 pixels; features: float32; tokens: int32 or int64 in 0 .. vocabulary - 1, 0 for padding."""
-    vocabulary: int | None = field(default=None, repr=False)
+    vocabulary: int | None = None
     """Number of different tokens, with the padding."""
-    archive: str | None = field(default=None, repr=False)
+    archive: str | None = None
     """The name of the authors' one file, which ``reader`` reads; Parquet files are accepted too."""
-    counts: tuple[int, int] | None = field(default=None, repr=False)
+    counts: tuple[int, int] | None = None
     """Training and test examples of the whole set, where smaller copies are common."""
-    class_folders: ClassFolders | None = field(default=None, repr=False)
+    class_folders: ClassFolders | None = None
     """Given if the set is a folder of class folders; its reader is `edge.data.class_folders`."""
-    content: str = field(default="", repr=False)
+    content: str = ""
     """The hash of its decoded examples (`Data.sha256`), if they are arrays that were given in Python."""
 
     def __post_init__(self) -> None:
@@ -109,24 +108,12 @@ class DataSet:
         """The number that a model's first layer depends on: channels, features, or the size of the vocabulary."""
         return self.shape[0] if self.vocabulary is None else self.vocabulary
 
-    @property
-    def decoding(self) -> str:
-        """All of the row that decoded examples depend on, as text."""
-        if self.class_folders is not None:
-            return f"{self!r}|{self.class_folders!r}"
-        return repr(self) if self.kind == "image" else f"{self!r}|{self.kind}|{self.vocabulary}"
-
     def lacking(self, train: int, test: int) -> str:
         """The note for a copy with fewer examples, '' if it is whole."""
         if self.counts is None or self.counts == (train, test):
             return ""
         whole_train, whole_test = self.counts
         return f"a subset: {train:,} of {whole_train:,} training and {test:,} of {whole_test:,} test examples"
-
-    @property
-    def natural_ids(self) -> bool:
-        """Whether the set has the natural client of each example."""
-        return self.id_column is not None
 
 
 @dataclass(frozen=True)
@@ -163,11 +150,6 @@ class Data:
     source: str
     """The description of its files, for the report."""
 
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return self.row.classes
-
 
 _CIFAR10_FILES = tuple(
     f"cifar-10-batches-py/{name}" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
@@ -186,7 +168,7 @@ _ROWS = (
         profile="digits",
         source="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, 1998; comes with scikit-learn",
         pixel_max=16,
-        reader="edge.data.digits",
+        reader="edge.data.scikit_learn",
     ),
     DataSet(
         "mnist",
@@ -264,7 +246,7 @@ _ROWS = (
         stored=(30,),
         profile="standardise",
         source="Wolberg, Mangasarian and Street, Breast Cancer Wisconsin (Diagnostic), 1995; comes with scikit-learn",
-        reader="edge.data.breast_cancer",
+        reader="edge.data.scikit_learn",
         kind="features",
     ),
     DataSet(

@@ -69,15 +69,11 @@ def boxes(views: Views, height: int, width: int) -> NDArray[np.int64]:
     spare = (height, width) - sizes + 1
     corners = np.minimum(np.floor(views.places * spare), spare - 1)
     found = np.concatenate([corners, sizes], axis=1)
-    found[~fits.any(axis=1)] = _centre_box(height, width)
+    # The largest box in the centre whose aspect ratio is allowed.
+    centre_height, centre_width = min(height, round(width / ASPECTS[0])), min(width, round(height * ASPECTS[1]))
+    centre = (height - centre_height) // 2, (width - centre_width) // 2, centre_height, centre_width
+    found[~fits.any(axis=1)] = centre
     return found.astype(np.int64)
-
-
-def _centre_box(height: int, width: int) -> tuple[int, int, int, int]:
-    """The largest box in the centre whose aspect ratio is allowed."""
-    lowest, highest = ASPECTS
-    box_height, box_width = min(height, round(width / lowest)), min(width, round(height * highest))
-    return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
 
 
 def resized(x: Tensor, views: Views, size: tuple[int, int], flips: NDArray[np.bool_] | None = None) -> Tensor:
@@ -107,24 +103,24 @@ def _sources(start: NDArray[np.int64], length: NDArray[np.int64], side: int, who
 
 
 def jittered(x: Tensor, jitters: Jitters, pixel_max: float) -> Tensor:
-    """Colour images (batch, 3, height, width) of pixels in 0..pixel_max as float32, each with its own jitter."""
+    """Colour images (batch, 3, height, width) of pixels in 0..pixel_max as float32, each with its own jitter.
+
+    factor·x + (1 − factor)·y, y being black, the mean brightness, or each pixel's brightness.
+    """
     x = x.float()
+    weights = torch.tensor(GREY, device=x.device).view(1, 3, 1, 1)
     for step in range(3):
         for operation in range(3):
             chosen = np.flatnonzero(jitters.orders[:, step] == operation)
-            if len(chosen):
-                places = torch.from_numpy(chosen).to(x.device)
-                factors = torch.from_numpy(jitters.factors[chosen, operation].astype(np.float32)).to(x.device)
-                x[places] = _adjusted(x[places], operation, factors.view(-1, 1, 1, 1)).clamp_(0, pixel_max)
+            if not len(chosen):
+                continue
+            places = torch.from_numpy(chosen).to(x.device)
+            factors = torch.from_numpy(jitters.factors[chosen, operation].astype(np.float32)).to(x.device)
+            factors, images = factors.view(-1, 1, 1, 1), x[places]
+            adjusted = images * factors
+            if operation != BRIGHTNESS:
+                grey = (images * weights).sum(1, keepdim=True)  # (batch, 1, height, width)
+                grey = grey.mean((2, 3), keepdim=True) if operation == CONTRAST else grey
+                adjusted = adjusted + grey * (1 - factors)
+            x[places] = adjusted.clamp_(0, pixel_max)
     return x
-
-
-def _adjusted(x: Tensor, operation: int, factors: Tensor) -> Tensor:
-    """factor·x + (1 − factor)·y, y being black, the mean brightness, or each pixel's brightness."""
-    if operation == BRIGHTNESS:
-        return x * factors
-    weights = torch.tensor(GREY, device=x.device).view(1, 3, 1, 1)
-    grey = (x * weights).sum(1, keepdim=True)  # (batch, 1, height, width)
-    if operation == CONTRAST:
-        grey = grey.mean((2, 3), keepdim=True)
-    return x * factors + grey * (1 - factors)

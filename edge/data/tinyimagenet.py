@@ -14,13 +14,12 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
 
-from edge.data.parquet_images import MOST_NBYTES, pixels
+from edge.data.images import MOST_NBYTES, pixels
 from edge.data.registry import DataError, DataSet, Decoded, Split
 
 ROOT = "tiny-imagenet-200"
 TRAINING = re.compile(rf"{ROOT}/train/(\w+)/images/[^/]+\.JPEG")
-
-ANNOTATIONS = "val/val_annotations.txt"
+ANNOTATIONS = f"{ROOT}/val/val_annotations.txt"
 
 Member = tuple[str, str]
 """(name in the archive, WordNet id of its class)"""
@@ -31,20 +30,23 @@ def read(row: DataSet, files: Sequence[Path]) -> Decoded:
     (file,) = files
     try:
         with ZipFile(file) as archive:
-            classes = {wnid: number for number, wnid in enumerate(sorted(_text(archive, "wnids.txt").split()))}
+            wnids = sorted(_bytes(archive, f"{ROOT}/wnids.txt").decode().split())
+            classes = {wnid: number for number, wnid in enumerate(wnids)}
             if len(classes) != row.classes:
                 raise DataError(f"{file}: wnids.txt names {len(classes)} classes, {row.name} has {row.classes}")
             matches = map(TRAINING.fullmatch, archive.namelist())
             train = _split(row, file, archive, classes, [(match[0], match[1]) for match in matches if match])
-            return Decoded(train, _split(row, file, archive, classes, _validation(file, archive)), "JPEG images")
+            validation = []
+            for number, line in enumerate(_bytes(archive, ANNOTATIONS).decode().splitlines(), start=1):
+                name, wnid, *_box = (*line.split("\t"), "", "")
+                if not name or not wnid:
+                    raise DataError(f"{file}, {ANNOTATIONS}, line {number}: must name an image and its class")
+                validation.append((f"{ROOT}/val/images/{name}", wnid))
+            return Decoded(train, _split(row, file, archive, classes, validation), "JPEG images")
     except DataError:
         raise
     except Exception as error:  # damaged archives raise every kind of error
         raise DataError(f"{file}: not {row.title}'s archive, or damaged: {error}") from error
-
-
-def _text(archive: ZipFile, name: str) -> str:
-    return _bytes(archive, f"{ROOT}/{name}").decode()
 
 
 def _bytes(archive: ZipFile, name: str) -> bytes:
@@ -56,16 +58,6 @@ def _bytes(archive: ZipFile, name: str) -> bytes:
         raise DataError(f"{archive.filename}, {name}: is {member.file_size:,} bytes long; the most is {MOST_NBYTES:,}")
     with archive.open(member) as file:
         return file.read(MOST_NBYTES + 1)  # at most the header's length, which the checksum covers
-
-
-def _validation(file: Path, archive: ZipFile) -> list[Member]:
-    members = []
-    for number, line in enumerate(_text(archive, ANNOTATIONS).splitlines(), start=1):
-        name, wnid, *_box = (*line.split("\t"), "", "")
-        if not name or not wnid:
-            raise DataError(f"{file}, {ROOT}/{ANNOTATIONS}, line {number}: must name an image and its class")
-        members.append((f"{ROOT}/val/images/{name}", wnid))
-    return members
 
 
 def _split(row: DataSet, file: Path, archive: ZipFile, classes: Mapping[str, int], members: Sequence[Member]) -> Split:

@@ -10,6 +10,7 @@ import hashlib
 import math
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +21,31 @@ from edge.data.atomic_cache import build_once
 from edge.data.registry import DataError, DataSet, Decoded, Split
 
 
-def read(row: DataSet, root: Path) -> Decoded:
-    """Both splits from ``root``; DataError if torchvision refuses the files or they do not fit ``row``."""
-    for file in (root / name for name in row.files):
-        _refuse_damaged(row, file)
+def read(row: DataSet, files: Sequence[Path]) -> Decoded:
+    """Both splits; DataError if torchvision refuses the files or they do not fit ``row``."""
+    root = files[0].parents[row.files[0].count("/")]
+    kind = getattr(torchvision.datasets, str(row.torchvision))
+    md5_of = dict([*getattr(kind, "train_list", ()), *getattr(kind, "test_list", ())])
+    for file in files:
+        _refuse_damaged(row, file, md5_of.get(file.name))
     try:
-        train, test = (_open(row, root, train=train, download=False) for train in (True, False))
+        train, test = (kind(str(root), train=train, download=False) for train in (True, False))
     except Exception as error:  # damaged files raise every kind of error in torchvision's readers
         raise DataError(f"{root}: torchvision cannot read {row.name}: {str(error) or type(error).__name__}") from error
     return Decoded(_split(row, root, train, "train"), _split(row, root, test, "test"), "")
 
 
-def _refuse_damaged(row: DataSet, file: Path) -> None:
+def _refuse_damaged(row: DataSet, file: Path, md5: str | None) -> None:
     """DataError naming a damaged file, which torchvision's errors would not name."""
-    kind = getattr(torchvision.datasets, str(row.torchvision))
-    md5_of = dict([*getattr(kind, "train_list", ()), *getattr(kind, "test_list", ())])
     try:
         raw = file.read_bytes()
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
-    if file.name in md5_of and hashlib.md5(raw, usedforsecurity=False).hexdigest() != md5_of[file.name]:
+    if md5 is not None and hashlib.md5(raw, usedforsecurity=False).hexdigest() != md5:
         raise DataError(f"{file}: damaged: its {len(raw)} bytes have not the MD5 of {row.name}'s file")
-    if file.name.endswith("-ubyte"):
-        _refuse_damaged_idx(file, raw)
-
-
-def _refuse_damaged_idx(file: Path, raw: bytes) -> None:
-    """DataError unless the file is in LeCun's idx format: type 0x08 (unsigned bytes), the dimensions, the bytes."""
+    if not file.name.endswith("-ubyte"):
+        return
+    # LeCun's idx format: type 0x08 (unsigned bytes), the number of dimensions, the dimensions, the bytes.
     dimensions = raw[3] if raw[:3] == b"\0\0\x08" and len(raw) > 3 else 0
     begin = 4 + 4 * dimensions
     if not 1 <= dimensions <= 3 or len(raw) < begin:
@@ -66,16 +65,11 @@ def download(row: DataSet, cache: Path) -> None:
         try:
             # torchvision may print; standard output is for the command's result.
             with contextlib.redirect_stdout(sys.stderr):
-                _open(row, folder, train=True, download=True)
+                getattr(torchvision.datasets, str(row.torchvision))(str(folder), train=True, download=True)
         except Exception as error:  # errors of network, disk and checksums
             raise DataError(f"torchvision could not download {row.name}: {error}") from error
 
     build_once(cache / row.name, fill)
-
-
-def _open(row: DataSet, root: Path, *, train: bool, download: bool) -> Any:
-    assert row.torchvision is not None, row.name
-    return getattr(torchvision.datasets, row.torchvision)(str(root), train=train, download=download)
 
 
 def _split(row: DataSet, root: Path, opened: Any, part: str) -> Split:

@@ -10,15 +10,20 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from edge.models.registry import INPUTS, ModelRow
+from edge.data.registry import DataSet
+from edge.models.registry import INPUTS, ModelRow, model
+from edge.protocol.config import ModelConfig
 from edge.protocol.plugins import error_place, error_text, load
+from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
 
+EXAMPLES = 2  # batch statistics need more than one
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 """Largest difference of outputs that counts as the order of sums."""
 
@@ -86,10 +91,15 @@ def own_blocks(row: ModelRow, classes: int, inputs: int) -> list[str]:
 
 def stages_of(row: ModelRow, module: nn.Module) -> list[tuple[str, list[nn.Module]]]:
     """The children of each block. ValueError unless each parameter is in exactly one block, and each block has any."""
-    stages = [
-        (name, [_child(row, module, child) for child in children])
-        for name, children in zip(row.blocks, row.children, strict=True)
-    ]
+    stages: list[tuple[str, list[nn.Module]]] = []
+    for block, names_of_children in zip(row.blocks, row.children, strict=True):
+        stages.append((block, []))
+        for name in names_of_children:
+            try:
+                stages[-1][1].append(module.get_submodule(name))
+            except AttributeError:
+                others = [other for other, _ in module.named_children()]
+                raise _error(row, f"has no child {name!r}; {nearest(name, others)}") from None
     names = {id(value): name for name, value in module.named_parameters()}
     home: dict[int, str] = {}
     for block, children in stages:
@@ -106,12 +116,16 @@ def stages_of(row: ModelRow, module: nn.Module) -> list[tuple[str, list[nn.Modul
     return stages
 
 
-def _child(row: ModelRow, module: nn.Module, name: str) -> nn.Module:
-    try:
-        return module.get_submodule(name)
-    except AttributeError:
-        children = [child for child, _ in module.named_children()]
-        raise _error(row, f"has no child {name!r}; {nearest(name, children)}") from None
+def check_module(config: ModelConfig, dataset: DataSet) -> None:
+    """ValueError if the model is a user's module whose forward is not the chain of its blocks (`check_chain`)."""
+    row = model(config.name)
+    if row.children:
+        rng, shape = keyed_generator(0, "describe"), (EXAMPLES, *dataset.shape)
+        vocabulary = dataset.vocabulary
+        drawn = rng.standard_normal(shape, np.float32) if vocabulary is None else rng.integers(0, vocabulary, shape)
+        width = row.width if config.width is None else config.width
+        module = make_module(row, dataset.classes, dataset.inputs, width)
+        check_chain(row, module, torch.from_numpy(drawn), dataset.classes)
 
 
 def check_chain(row: ModelRow, module: nn.Module, x: Tensor, classes: int) -> None:
@@ -137,7 +151,8 @@ def check_chain(row: ModelRow, module: nn.Module, x: Tensor, classes: int) -> No
             what = tuple(whole.shape) if isinstance(whole, Tensor) else type(whole).__name__
             raise _error(row, f"gives {what} for {len(x)} examples, not {(len(x), classes)}")
         chained = _output(chain, x)
-        if not _alike(whole, chained):
+        is_like = isinstance(chained, Tensor) and (chained.shape, chained.dtype) == (whole.shape, whole.dtype)
+        if not is_like or not torch.allclose(whole, chained, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True):
             why = f" ({chained})" if isinstance(chained, Exception) else ""
             raise _error(
                 row,
@@ -154,11 +169,6 @@ def _output(module: nn.Module, x: Tensor) -> Any:
             return module(x)
         except Exception as error:  # a user's forward may raise anything
             return error
-
-
-def _alike(one: Tensor, other: Any) -> bool:
-    is_like = isinstance(other, Tensor) and other.shape == one.shape and other.dtype == one.dtype
-    return is_like and torch.allclose(one, other, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
 
 
 def _error(row: ModelRow, why: str) -> ValueError:

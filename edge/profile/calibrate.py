@@ -37,9 +37,8 @@ from edge.training.batches import Loader, LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.client_update import ClientUpdate
-from edge.training.count_operations import operations_of
-from edge.training.describe import flops_per_example, seeded
-from edge.training.job_model import MEMORY_FORMATS
+from edge.training.counts import count_blocks
+from edge.training.job_model import MEMORY_FORMATS, seeded
 from edge.training.sgd import Sgd
 
 BATCHES = (16, 32)
@@ -75,10 +74,9 @@ class TimedNetwork:
         self.net = BlockModel(seeded(0, make), torch.device(CPU), MEMORY_FORMATS[memory_format])
         self.net.train_mode(True)
         self.loader = random_images(images, memory_format)
-        by_block = flops_per_example(make, images.shape)
-        flops = step_flops(by_block)
-        operations = operations_of(make, images.shape, images.kind, flops)
-        self._measurement = partial(Measurement, **about, flops=flops, operations=operations)
+        counts = count_blocks(make, images.shape, images.kind)
+        flops = step_flops(counts.flops)
+        self._measurement = partial(Measurement, **about, flops=flops, operations=counts.operations)
         self._quartiles: list[float] = []
 
     def measure(self, batch: int, steps: range) -> None:
@@ -117,22 +115,6 @@ def measure(row: ModelRow, width: int | None, batches: Sequence[int], steps: ran
         timed = shipped(row, width)
         timed.measure(batch, steps)
         yield timed.measurement(batch)
-
-
-def measure_all(passes: int = PASSES, steps: range = STEPS) -> list[Measurement]:
-    """All reference networks and the checked models at all batch sizes."""
-    return in_passes([*(partial(reference, one) for one in REFERENCES), *map(_model, CHECKED)], passes, steps)
-
-
-def measure_little() -> list[Measurement]:
-    """One small reference network and one model, in one pass of few steps, for a quick trial."""
-    small = next(one for one in REFERENCES if one.sides == (8, 4))
-    return in_passes([partial(reference, small), _model(("digits-cnn", 16))], 1, FEW_STEPS)
-
-
-def _model(which: tuple[str, int | None]) -> Callable[[], TimedNetwork]:
-    name, width = which
-    return partial(shipped, MODELS[name], width)
 
 
 def in_passes(makers: Sequence[Callable[[], TimedNetwork]], passes: int, steps: range) -> list[Measurement]:
@@ -174,12 +156,11 @@ def random_images(images: DataSet, memory_format: str) -> Loader:
 def result(measurements: Sequence[Measurement]) -> dict[str, Any]:
     """The printed object: the fit of the reference networks, and each measurement."""
     fitted = fit([measured for measured in measurements if measured.fitted])
-    return {**asdict(fitted), "torch": torch.__version__, "measurements": [_plain(one) for one in measurements]}
-
-
-def _plain(measured: Measurement) -> dict[str, Any]:
-    counts = {kind: pair for kind, pair in zip(KINDS, measured.operations.tolist(), strict=True) if any(pair)}
-    return asdict(measured) | {"operations": counts}
+    rows = []
+    for measured in measurements:
+        counts = zip(KINDS, measured.operations.tolist(), strict=True)
+        rows.append(asdict(measured) | {"operations": {kind: pair for kind, pair in counts if any(pair)}})
+    return {**asdict(fitted), "torch": torch.__version__, "measurements": rows}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -189,7 +170,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--passes", type=int, default=PASSES, help="repetitions, of which the least time counts")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    print(json.dumps(result(measure_little() if options.quick else measure_all(options.passes))))
+    makers: list[Callable[[], TimedNetwork]]
+    if options.quick:
+        small = next(one for one in REFERENCES if one.sides == (8, 4))
+        makers = [partial(reference, small), partial(shipped, MODELS["digits-cnn"], 16)]
+        measurements = in_passes(makers, 1, FEW_STEPS)
+    else:
+        makers = [partial(reference, one) for one in REFERENCES]
+        makers += [partial(shipped, MODELS[name], width) for name, width in CHECKED]
+        measurements = in_passes(makers, options.passes, STEPS)
+    print(json.dumps(result(measurements)))
 
 
 if __name__ == "__main__":

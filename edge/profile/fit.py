@@ -77,12 +77,9 @@ def fit(measurements: Sequence[Measurement]) -> Fit:
     costs = np.zeros(len(scale))
     costs[present] = np.maximum(found.x, 0.0) / scale[present]  # the solver may leave a bound by its last bit
     rates = {kind: float(1 / cost) for kind, cost in zip(KINDS, costs[1:], strict=True) if cost > 0}
-    return Fit(float(costs[0]), rates, _families(measurements))
-
-
-def _families(measurements: Sequence[Measurement]) -> dict[str, float]:
     logs: dict[str, list[float]] = {}
     for measured in measurements:
         reached = measured.flops * measured.batch / measured.seconds
         logs.setdefault(measured.family, []).append(math.log(reached))
-    return {family: math.exp(math.fsum(values) / len(values)) for family, values in logs.items()}
+    families = {family: math.exp(math.fsum(values) / len(values)) for family, values in logs.items()}
+    return Fit(float(costs[0]), rates, families)

@@ -136,13 +136,11 @@ class Reference:
                 layers.append(nn.MaxPool2d(side // smaller))
             layers += [self.unit(outputs) for _ in range(self.depth)]
             side, channels = smaller, outputs
-        return [("all", nn.Sequential(*layers, *self._head(side, channels)))]
-
-    def _head(self, side: int, channels: int) -> list[nn.Module]:
-        if not self.hidden:
-            return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)]
-        hidden = nn.Linear(side**2 * channels, self.hidden)
-        return [nn.Flatten(), hidden, nn.ReLU(), nn.Linear(self.hidden, CLASSES)]
+        if self.hidden:
+            layers += [nn.Flatten(), nn.Linear(side**2 * channels, self.hidden), nn.ReLU()]
+        else:
+            layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        return [("all", nn.Sequential(*layers, nn.Linear(self.hidden or channels, CLASSES)))]
 
 
 CONV, DEPTHWISE = "conv", "depthwise"

@@ -10,7 +10,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -35,21 +34,19 @@ class StateError(OSError):
 def read(path: str | None) -> Payload:
     """The vectors of a client's state by slot; empty before its first visit (None). Raises `StateError`."""
     state: Payload = {}
-    if path is not None:
-        for name, numbers in _loaded(path).items():
-            slot, _, key = name.partition(SEPARATOR)
-            state.setdefault(slot, {})[key] = Vector(np.ascontiguousarray(numbers, dtype=np.float32))
-    return state
-
-
-def _loaded(path: str) -> dict[str, NDArray[np.generic]]:
+    if path is None:
+        return state
     try:
         with files.opened(Path(path)):
-            return dict(load_file(path))
+            named = load_file(path)
     except OSError as error:
         raise StateError(error.errno, error.strerror or str(error), path) from error
     except SafetensorError as error:
         raise StateError(errno.EIO, str(error), path) from error
+    for name, numbers in named.items():
+        slot, _, key = name.partition(SEPARATOR)
+        state.setdefault(slot, {})[key] = Vector(np.ascontiguousarray(numbers, dtype=np.float32))
+    return state
 
 
 def write(path: str, state: Payload) -> None:

@@ -108,7 +108,6 @@ from edge.protocol.messages import (
     PartialSum,
     Score,
     Tensors,
-    Totals,
     Train,
     Update,
     Updates,
@@ -228,18 +227,15 @@ class Encoded:
 def encode(message: Message, run_id: str, checksum: bool = False) -> Encoded:
     """The canonical encoding; ``checksum`` fills the CRC-32 of each frame, as `ClientState` always does."""
     if isinstance(message, Updates):
-        return _encode_updates(message, run_id)
-    frames = _frames(message)
-    raw = tuple(frame.array.reshape(-1).data.cast("B") for frame in frames)
-    entries = pack_all(frames, map(zlib.crc32, raw) if checksum or isinstance(message, ClientState) else repeat(0))
-    return Encoded(encode_header(message, run_id, entries), raw)
-
-
-def _encode_updates(message: Updates, run_id: str) -> Encoded:
-    """One frame per upload, with all its vectors; the entries are those of one upload."""
-    uploads = [[vector.data for _, _, vector in vectors(payload)] for payload in message.payloads]
-    raw = tuple(_joined(upload).data.cast("B") for upload in uploads if upload)
-    entries = pack_all(_up(message.payloads[0]) if message.payloads else [], repeat(0))
+        # One frame per upload, with all its vectors; the entries are those of one upload.
+        uploads = [[vector.data for _, _, vector in vectors(payload)] for payload in message.payloads]
+        raw = tuple(_joined(upload).data.cast("B") for upload in uploads if upload)
+        entries = pack_all(_up(message.payloads[0]) if message.payloads else [], repeat(0))
+    else:
+        frames = _frames(message)
+        raw = tuple(frame.array.reshape(-1).data.cast("B") for frame in frames)
+        has_checksums = checksum or isinstance(message, ClientState)
+        entries = pack_all(frames, map(zlib.crc32, raw) if has_checksums else repeat(0))
     return Encoded(encode_header(message, run_id, entries), raw)
 
 
@@ -273,16 +269,22 @@ def encode_header(message: Message, run_id: str, entries: TensorSpecs) -> bytes:
 
 def train_nbytes(run_id: str, choice_names: Iterable[str], shapes: Shapes) -> int:
     """Bytes charged for a `Train` that carries these vectors."""
-    return _nbytes(Train, run_id, tuple(choice_names), _sizes(shapes))
+    return _nbytes(
+        Train,
+        run_id,
+        tuple(choice_names),
+        tuple((slot, key, size) for slot, named in shapes.items() for key, size in named.items()),
+    )
 
 
 def update_nbytes(run_id: str, number_names: Iterable[str], shapes: Shapes) -> int:
     """Bytes charged for an `Update` that carries these vectors."""
-    return _nbytes(Update, run_id, tuple(number_names), _sizes(shapes))
-
-
-def _sizes(shapes: Shapes) -> Sizes:
-    return tuple([(slot, key, size) for slot, named in shapes.items() for key, size in named.items()])
+    return _nbytes(
+        Update,
+        run_id,
+        tuple(number_names),
+        tuple((slot, key, size) for slot, named in shapes.items() for key, size in named.items()),
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -357,7 +359,7 @@ def decode(
         return Updates(**values, payloads=_uploads(entries, frames, len(values["sequences"])))
     if held is not None and kind in (Train, Visits, Evaluate):
         expect(len(frames) == 0, f"{name}: frames beside held blocks", len(frames))
-        return _compose(kind, values, entries, [_find(entry, held) for entry in entries])
+        return _compose(kind, values, entries, [_held(entry, held) for entry in entries])
     if len(frames) != len(entries):
         raise WireError(f"{name}: {len(entries)} frames announced, {len(frames)} received")
     arrays = [read(entry, frame, kind is ClientState) for entry, frame in zip(entries, frames, strict=True)]
@@ -377,17 +379,14 @@ def _values(kind: type[Message], fields: Raw) -> dict[str, Any]:
         except ValueError as error:
             raise WireError(f"Welcome: job: {error}"[:MAX_COMPLAINT]) from error
     if kind is Described:
-        _check_layout(values["layout"])
+        layout: Layout = values["layout"]
+        for block in layout.blocks:
+            totals = sum(part.params for part in block.parts), sum(part.buffers for part in block.parts)
+            expect(totals == (block.params, block.buffers), f"Described: layout: {block.name}: layers", totals)
+        keys = [part.key for block in layout.blocks for part in block.parts]
+        expect(len(set(layout.names)) == len(layout), "Described: layout: a block twice", list(layout.names))
+        expect(len(set(keys)) == len(keys), "Described: layout: a layer twice", keys)
     return values
-
-
-def _check_layout(layout: Layout) -> None:
-    for block in layout.blocks:
-        totals = sum(part.params for part in block.parts), sum(part.buffers for part in block.parts)
-        expect(totals == (block.params, block.buffers), f"Described: layout: {block.name}: layers", totals)
-    keys = [part.key for block in layout.blocks for part in block.parts]
-    expect(len(set(layout.names)) == len(layout), "Described: layout: a block twice", list(layout.names))
-    expect(len(set(keys)) == len(keys), "Described: layout: a layer twice", keys)
 
 
 def _uploads(entries: Sequence[TensorSpec], frames: Sequence[Buffer], count: int) -> list[Payload]:
@@ -413,16 +412,18 @@ def _uploads(entries: Sequence[TensorSpec], frames: Sequence[Buffer], count: int
 def _compose(
     kind: type[Message], values: dict[str, Any], entries: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]
 ) -> Message:
-    if kind is PartialSum:
-        return PartialSum(**values, totals=_totals(entries, arrays))
-    payload: Payload = {}
-    described: dict[str, NDArray[Any]] = {}
+    """The message of its fields, and of the arrays of its frames."""
+    by_slot: dict[str, dict[str, NDArray[Any]]] = {}
     for entry, array in zip(entries, arrays, strict=True):
-        if kind is Described and entry.slot == DESCRIPTION:
-            described[entry.key] = array
-            continue
-        vector = Vector(array, entry.version if entry.version != UNNAMED else None)
-        payload.setdefault(entry.slot, {})[entry.key] = vector
+        by_slot.setdefault(entry.slot, {})[entry.key] = array
+    if kind is PartialSum:
+        return PartialSum(**values, totals=by_slot)
+    described = by_slot.pop(DESCRIPTION, {}) if kind is Described else {}
+    versions = {(entry.slot, entry.key): entry.version for entry in entries if entry.version != UNNAMED}
+    payload = {
+        slot: {key: Vector(array, versions.get((slot, key))) for key, array in named.items()}
+        for slot, named in by_slot.items()
+    }
     if kind is Described:
         return Described(_description(values, described), payload)
     if kind is Tensors:
@@ -432,13 +433,6 @@ def _compose(
     elif entries:
         raise WireError(f"{kind.__name__} carries no frames, but {len(entries)} came")
     return kind(**values)
-
-
-def _totals(entries: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]) -> Totals:
-    totals: Totals = {}
-    for entry, array in zip(entries, arrays, strict=True):
-        totals.setdefault(entry.slot, {})[entry.key] = array
-    return totals
 
 
 def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> ModelProfile:
@@ -469,7 +463,7 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Mod
     return ModelProfile(**(values | arrays))
 
 
-def _find(entry: TensorSpec, held: Mapping[bytes, Vector]) -> NDArray[Any]:
+def _held(entry: TensorSpec, held: Mapping[bytes, Vector]) -> NDArray[Any]:
     slot, key, version, dtype, shape, _, _ = entry
     vector = held.get(version)
     if vector is None:

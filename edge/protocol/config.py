@@ -261,7 +261,7 @@ class Job(Section):
     """The classes of the options of the objective and of its corrections, ``module:Class``."""
     options_values: dict[str, Any] = field(default_factory=dict)
     is_measured: bool = False
-    """Whether a visit uploads the local model whole, and nothing else (`edge.training.measured_visit`)."""
+    """Whether a visit uploads the local model whole, and nothing else (`edge.training.trainer.MeasuredVisit`)."""
     up: tuple[str, ...] = ()
     """Keys of slot ``model`` that a client sends."""
     kept_blocks: tuple[str, ...] = ()

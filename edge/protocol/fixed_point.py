@@ -30,31 +30,22 @@ DIVERGED = "training diverged?"
 """In the reason of every refusal of numbers that a training with too large steps gives; studies look for it."""
 
 
-class FixedPointSum:
-    """The sum of one vector over some clients. ``total``: (numbers,) int64, in units of 2^-46."""
+def add_weighted(total: NDArray[np.int64], vector: Floats, weight: float) -> None:
+    """Add a vector times ``weight`` to a sum, in units of 2^-46; its numbers must not be `not_summable`."""
+    scaled = np.empty(min(CHUNK, vector.size))
+    rounded = np.empty(scaled.size, dtype=np.int64)
+    factor = weight * 2.0**FRACTION_BITS  # a power of 2: nothing is rounded here
+    for start in range(0, vector.size, CHUNK):
+        part, sums = vector[start : start + CHUNK], total[start : start + CHUNK]
+        product, whole = scaled[: part.size], rounded[: part.size]
+        np.rint(np.multiply(part, factor, out=product, dtype=np.float64), out=product)
+        np.copyto(whole, product, casting="unsafe")
+        sums += whole
 
-    def __init__(self, total: NDArray[np.int64]) -> None:
-        self.total = total
 
-    def add(self, vector: Floats, weight: float) -> None:
-        """Add a vector times ``weight``; its numbers must not be `not_summable`."""
-        scaled = np.empty(min(CHUNK, vector.size))
-        rounded = np.empty(scaled.size, dtype=np.int64)
-        factor = weight * 2.0**FRACTION_BITS  # a power of 2: nothing is rounded here
-        for start in range(0, vector.size, CHUNK):
-            part, total = vector[start : start + CHUNK], self.total[start : start + CHUNK]
-            product, whole = scaled[: part.size], rounded[: part.size]
-            np.rint(np.multiply(part, factor, out=product, dtype=np.float64), out=product)
-            np.copyto(whole, product, casting="unsafe")
-            total += whole
-
-    def merge(self, total: NDArray[np.int64]) -> None:
-        """Add another sum of the same vector."""
-        self.total += total
-
-    def vector(self) -> Floats:
-        """The sum as float32: a mean, if the weights add up to 1."""
-        return (self.total * 2.0**-FRACTION_BITS).astype(np.float32)
+def sum_vector(total: NDArray[np.int64]) -> Floats:
+    """A sum as float32: a mean, if the weights add up to 1."""
+    return (total * 2.0**-FRACTION_BITS).astype(np.float32)
 
 
 class FixedPointSums:
@@ -64,7 +55,7 @@ class FixedPointSums:
         self.round = round
         self.clients = 0
         """Number of updates in it."""
-        self._sums: dict[str, dict[str, FixedPointSum]] = {}
+        self._totals: Totals = {}
 
     def put(self, update: Update, weight: float) -> Update:
         """Add an update, and return it without its vectors.
@@ -77,7 +68,7 @@ class FixedPointSums:
             return update
         self._expect(f"client {update.client}, round {update.round + 1}", shapes(update.payload))
         for slot, key, vector in vectors(update.payload):
-            self._sums[slot][key].add(vector.data, weight)
+            add_weighted(self._totals[slot][key], vector.data, weight)
         self.clients += 1
         return replace(update, payload={})
 
@@ -88,23 +79,20 @@ class FixedPointSums:
         self._expect(f"sums of round {sums.round + 1}", sizes(sums.totals))
         for slot, named in sums.totals.items():
             for key, total in named.items():
-                self._sums[slot][key].merge(total)
+                self._totals[slot][key] += total
         self.clients += sums.clients
 
     def message(self) -> PartialSum:
         """The partial sum as a message, with the arrays themselves."""
-        totals = {slot: {key: block.total for key, block in named.items()} for slot, named in self._sums.items()}
-        return PartialSum(self.round, self.clients, totals)
+        return PartialSum(self.round, self.clients, self._totals)
 
     def _expect(self, name: str, wanted: Shapes) -> None:
-        if not self._sums:
-            self._sums = {
-                slot: {key: FixedPointSum(np.zeros(size, dtype=np.int64)) for key, size in named.items()}
-                for slot, named in wanted.items()
-                if named
-            }
-        ours = sizes(self.message().totals)
         theirs = {slot: dict(named) for slot, named in wanted.items() if named}
+        if not self._totals:
+            self._totals = {
+                slot: {key: np.zeros(size, np.int64) for key, size in named.items()} for slot, named in theirs.items()
+            }
+        ours = sizes(self._totals)
         if theirs != ours:
             raise ValueError(f"{name}: shapes {theirs} instead of {ours}")
 

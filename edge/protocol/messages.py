@@ -61,7 +61,7 @@ BEFORE, VALIDATION = "before", "validation"
 and on the client's validation examples (``validation/accuracy``)."""
 BEFORE_ACCURACY, VALIDATION_ACCURACY = f"{BEFORE}{SUBVALUE}{ACCURACY}", f"{VALIDATION}{SUBVALUE}{ACCURACY}"
 LOCAL_MODEL = "local model"
-"""The slot of a whole local model that is measured (`edge.training.measured_visit`)."""
+"""The slot of a whole local model that is measured (`edge.training.trainer.MeasuredVisit`)."""
 
 MAX_SECONDS = 1e8
 """Three years over one task."""

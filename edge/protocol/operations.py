@@ -2,7 +2,7 @@
 
 FLOPs alone do not tell a step's time: narrow layers reach a fraction of the FLOP/s of wide ones, normalisation and
 element-wise work have hardly any FLOPs, and each layer has an overhead. A model's profile counts its operations by
-these kinds, and a calibrated device says how many of each it does per second (`costmodel.fleet.model_speed`). Never
+these kinds, and a calibrated device says how many of each it does per second (`costmodel.fleet.model_demand`). Never
 torch.
 """
 

@@ -36,18 +36,13 @@ def scratch(parent: Path | None = None) -> Iterator[Path]:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the folders of processes that were killed."""
+    """Remove the folders that `scratch` made for this user in processes that were killed."""
     with contextlib.suppress(OSError):
         for folder in list(parent.glob(f"{PREFIX}*{SUFFIX}")):
             with contextlib.suppress(OSError):
-                if _may_be_abandoned(folder):
+                status = folder.lstat()
+                is_own = status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == stat.S_IRWXU
+                is_old = time.time() - status.st_mtime > YOUNG_SECONDS
+                if is_own and is_old and is_temporary(folder, PREFIX, SUFFIX):
                     with folder_lock(folder):
                         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _may_be_abandoned(folder: Path) -> bool:
-    """Whether a folder was made by `scratch` for this user, and is not new."""
-    status = folder.lstat()
-    is_own = status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == stat.S_IRWXU
-    is_old = time.time() - status.st_mtime > YOUNG_SECONDS
-    return is_own and is_old and is_temporary(folder, PREFIX, SUFFIX)

@@ -86,31 +86,30 @@ class TensorSpec(NamedTuple):
 
 @lru_cache(maxsize=256)
 def parse_tensor_specs(packed: bytes, name: str) -> tuple[TensorSpec, ...]:
-    """The entries of a message of this type. Cached: all updates of a round have the same."""
-    specs = tuple([_parse(entry, name) for entry in unpackb(_ENTRIES, packed, f"{name}: entries")])
+    """The entries of a message of this type. Cached: all updates of a round have the same.
+
+    WireError for sizes that do not belong together, and for an array that messages of this type do not have.
+    """
+    specs = []
+    for slot, key, version, dtype, shape, nbytes, checksum in unpackb(_ENTRIES, packed, f"{name}: entries"):
+        what = f"{name}: entry {slot}/{key}"
+        dimensions = tuple([unpack_int(n) for n in shape])
+        expect(all(0 <= n <= MAX_DIMENSION for n in dimensions), f"{what}: shape", dimensions)
+        announced, wanted = unpack_int(nbytes), math.prod(dimensions) * np.dtype(dtype).itemsize
+        if announced != wanted:
+            raise WireError(f"{what}: {announced} bytes announced, but shape {dimensions} of {dtype} has {wanted}")
+        crc = unpack_int(checksum)
+        expect(0 <= crc < 1 << 32, f"{what}: checksum", crc)
+        if name != "Described" or slot != DESCRIPTION:
+            due = INT64 if name == "PartialSum" else FLOAT32
+            expect(dtype == due.str and len(shape) == 1, f"{what}: type and shape", (dtype, dimensions))
+        expect((name in HAVE_VERSIONS) == (version != UNNAMED), f"{what}: version", version)
+        if name == "Tensors":
+            expect((slot, key) == ("", version.hex()), f"{what}: version", version.hex())
+        specs.append(TensorSpec(slot, key, version, np.dtype(dtype), dimensions, wanted, crc))
     places = {(spec.slot, spec.key) for spec in specs}
     expect(len(places) == len(specs), f"{name}: slot and key sent twice: vectors", len(specs))
-    return specs
-
-
-def _parse(entry: _Entry, name: str) -> TensorSpec:
-    """WireError for sizes that do not belong together, and for an array that messages of this type do not have."""
-    slot, key, version, dtype, shape, nbytes, checksum = entry
-    what = f"{name}: entry {slot}/{key}"
-    dimensions = tuple([unpack_int(n) for n in shape])
-    expect(all(0 <= n <= MAX_DIMENSION for n in dimensions), f"{what}: shape", dimensions)
-    announced, wanted = unpack_int(nbytes), math.prod(dimensions) * np.dtype(dtype).itemsize
-    if announced != wanted:
-        raise WireError(f"{what}: {announced} bytes announced, but shape {dimensions} of {dtype} has {wanted}")
-    crc = unpack_int(checksum)
-    expect(0 <= crc < 1 << 32, f"{what}: checksum", crc)
-    if name != "Described" or slot != DESCRIPTION:
-        due = INT64 if name == "PartialSum" else FLOAT32
-        expect(dtype == due.str and len(shape) == 1, f"{what}: type and shape", (dtype, dimensions))
-    expect((name in HAVE_VERSIONS) == (version != UNNAMED), f"{what}: version", version)
-    if name == "Tensors":
-        expect((slot, key) == ("", version.hex()), f"{what}: version", version.hex())
-    return TensorSpec(slot, key, version, np.dtype(dtype), dimensions, wanted, crc)
+    return tuple(specs)
 
 
 def read(entry: TensorSpec, frame: Buffer, has_checksum: bool = False) -> NDArray[Any]:

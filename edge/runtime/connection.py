@@ -184,8 +184,13 @@ class CoordinatorConnection:
             parts = self._socket.recv_multipart(zmq.Flag(0) if wait else zmq.NOBLOCK, copy=False)
             envelope = None
             try:
-                envelope, *rest = self._envelope([part.buffer for part in parts])
-                message = self._message(envelope, rest)
+                if len(parts) < 2:
+                    raise messages.WireError(f"{len(parts)} parts where at least 2 were due")
+                addressed = codec.Envelope.parse(parts[0].buffer)
+                if addressed.worker != self._identity:
+                    raise messages.WireError(f"the envelope names {addressed.worker}")
+                envelope = addressed
+                message = self._message(envelope, [part.buffer for part in parts[1:]])
                 new = vectors_of(message)
             except messages.WireError as error:
                 self.refuse(envelope.sequence if envelope else 0, str(error))
@@ -241,14 +246,6 @@ class CoordinatorConnection:
             log(f"refused: {reason} ({self._refused} refused so far)")
         self.send(messages.Error("WireError", reason), sequence)
 
-    def _envelope(self, parts: Sequence[memoryview]) -> tuple[codec.Envelope, *tuple[memoryview, ...]]:
-        if len(parts) < 2:
-            raise messages.WireError(f"{len(parts)} parts where at least 2 were due")
-        envelope = codec.Envelope.parse(parts[0])
-        if envelope.worker != self._identity:
-            raise messages.WireError(f"the envelope names {envelope.worker}")
-        return envelope, *parts[1:]
-
     def _message(self, envelope: codec.Envelope, rest: Sequence[memoryview]) -> messages.Message:
         message = codec.decode(rest[0], rest[1:], self._run_id, self._cached, COMES_DOWN)
         if isinstance(message, messages.MappedTensors) and not self._reuses_vectors:
@@ -261,24 +258,25 @@ class CoordinatorConnection:
 
 
 def vectors_of(message: messages.Message) -> Sequence[Vector] | None:
-    """The vectors that a message brings to the cache; None for any other message. WireError for a wrong file."""
+    """The vectors that a message brings to the cache; None for any other message. WireError for a wrong file.
+
+    Those of files in memory are mapped, read-only.
+    """
     if isinstance(message, messages.Tensors):
         return message.vectors
     if not isinstance(message, messages.MappedTensors):
         return None
     try:
-        return list(_mapped(message))
+        vectors = []
+        for name, size in message.sizes.items():
+            # Files that are gone are left out, since nobody needs them.
+            with suppress(FileNotFoundError), files.opened(Path(message.folder, name)) as file:
+                flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+                content = mmap.mmap(file.fileno(), size * ITEM_NBYTES, flags, mmap.PROT_READ)
+                vectors.append(Vector(np.frombuffer(content, np.float32), bytes.fromhex(name)))
+        return vectors
     except (OSError, ValueError) as error:  # the mapping of a file that is too short is a ValueError
         raise messages.WireError(f"MappedTensors: {message.folder}: {error}") from error
-
-
-def _mapped(message: messages.MappedTensors) -> Iterator[Vector]:
-    """Vectors of files in memory, read-only; those that are gone are left out, since nobody needs them."""
-    for name, size in message.sizes.items():
-        with suppress(FileNotFoundError), files.opened(Path(message.folder, name)) as file:
-            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-            content = mmap.mmap(file.fileno(), size * ITEM_NBYTES, flags, mmap.PROT_READ)
-            yield Vector(np.frombuffer(content, np.float32), bytes.fromhex(name))
 
 
 def _watch(monitor: zmq.Socket[bytes], lost: Callable[[str], None]) -> None:

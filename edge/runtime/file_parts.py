@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -85,7 +85,8 @@ class PartReceiver:
         progress = _Progress(what, sum(file.nbytes for file in lacking), sum(file.there for file in lacking), self._say)
         if lacking:
             progress.check_disk(lacking[0].path.parent)
-        requests, sent = _requests(lacking), deque[tuple[_IncomingFile, int]]()
+        requests = ((file, at) for file in lacking for at in range(file.there, file.nbytes, PART_NBYTES))
+        sent = deque[tuple[_IncomingFile, int]]()
         while True:
             for file, offset in islice(requests, MOST_REQUESTS - len(sent)):
                 self._source.send(FetchFile(file.sha256, offset))
@@ -96,7 +97,7 @@ class PartReceiver:
             part = self._part(file.sha256, offset, min(PART_NBYTES, file.nbytes - offset))
             file.append(part)
             progress.add(len(part))
-        progress.end()
+        self._say(f"{what}: received, {_amount(progress.nbytes)}")
 
     def _part(self, sha256: str, offset: int, nbytes: int) -> bytes:
         self._check()
@@ -112,13 +113,6 @@ class PartReceiver:
                 raise RunEndedError
             if not isinstance(message, Ping):  # each part is followed by another
                 self._source.refuse(envelope.sequence, f"a {type(message).__name__} where a part of a file was due")
-
-
-def _requests(files: Sequence[_IncomingFile]) -> Iterator[tuple[_IncomingFile, int]]:
-    """(file, offset) of all parts that are lacking."""
-    for file in files:
-        for offset in range(file.there, file.nbytes, PART_NBYTES):
-            yield file, offset
 
 
 class _IncomingFile:
@@ -173,14 +167,14 @@ class _Progress:
     """Lines of the log about one transfer."""
 
     def __init__(self, what: str, nbytes: int, there: int, say: Callable[[str], None]) -> None:
-        self._what, self._nbytes, self._there, self._say = what, nbytes, there, say
+        self._what, self.nbytes, self._there, self._say = what, nbytes, there, say
         self._said_at = time.monotonic()
         if there < nbytes:
             say(f"{what}: {_amount(nbytes)} from the run" + (f", {_amount(there)} of it are here" if there else ""))
 
     def check_disk(self, folder: Path) -> None:
         """TransferError if the disk is too small."""
-        free, needed = shutil.disk_usage(folder).free, self._nbytes - self._there
+        free, needed = shutil.disk_usage(folder).free, self.nbytes - self._there
         if needed > free:
             raise TransferError(f"{self._what}: {_amount(needed)} to receive, and {folder} has {_amount(free)} free")
 
@@ -189,11 +183,7 @@ class _Progress:
         self._there += nbytes
         if time.monotonic() >= self._said_at + PROGRESS_SECONDS:
             self._said_at = time.monotonic()
-            self._say(f"{self._what}: {_amount(self._there)} of {_amount(self._nbytes)}")
-
-    def end(self) -> None:
-        """All is there."""
-        self._say(f"{self._what}: received, {_amount(self._nbytes)}")
+            self._say(f"{self._what}: {_amount(self._there)} of {_amount(self.nbytes)}")
 
 
 def _amount(nbytes: int) -> str:

@@ -20,7 +20,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -53,97 +53,84 @@ def fetch_files(
     TransferError: for a file that came wrong, cannot be written, is refused, or differs from this machine's own.
     RunEndedError: the run has ended, or has dismissed this worker.
     """
-    fetcher = _Fetcher(PartReceiver(source, say, check), job, say, check)
-    fetcher.fetch_sources(takes_sources)
-    fetcher.fetch_data()
-    return replace(fetcher.job_with_partition(), shipped=())
-
-
-@dataclass(frozen=True)
-class _Fetcher:
-    receiver: PartReceiver
-    job: Job
-    say: Callable[[str], None]
-    check: Callable[[], None]
-
-    def fetch_sources(self, is_allowed: bool) -> None:
-        """Have the user's modules on the import path."""
-        files = self._files("source")
-        folder = received_folder(self._cache, "source", _hash_of(files))
-        _forget_sources(folder)
-        lacking = _lacking(files, folder, is_exact=bool(self.job.fingerprint))
-        if not lacking:
-            return
-        if not is_allowed:
+    cache, receiver = Path(job.cache), PartReceiver(source, say, check)
+    sources, data, partition = (
+        [file for file in job.shipped if file.kind == kind] for kind in ("source", "data", "partition")
+    )
+    folder = received_folder(cache, "source", _hash_of(sources))
+    _forget_sources(folder)
+    lacking = _lacking(sources, folder, is_exact=bool(job.fingerprint))
+    if lacking:
+        if not takes_sources:
             raise TransferError(
                 f"--no-sources: the run needs {lacking[0].name}, which this machine lacks; install it here, or join "
                 "without --no-sources"
             )
-        self._fetch(folder, files, "the run's modules")
+        _fetch(receiver, folder, sources, "the run's modules", say, check)
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
         importlib.invalidate_caches()
+    sha256 = job.data_sha256
+    if data and not is_there(job.data, cache, sha256):
+        _fetch(receiver, received_folder(cache, "data", sha256), data, f"data set {job.data.name}", say, check, sha256)
+    if partition:
+        folder = received_folder(cache, "partition", _hash_of(partition))
+        _fetch(receiver, folder, partition, "partition", say, check)
+        own = replace(job.data.partition, file=str(folder / partition[0].name))
+        job = replace(job, data=replace(job.data, partition=own))
+    elif job.data.partition.file is not None:  # no path of the run's is opened here
+        raise TransferError("the run names the file of its partition, and does not send it")
+    return replace(job, shipped=())
 
-    def fetch_data(self) -> None:
-        """Have the decoded data set in the cache, unless `edge.data.decoded_cache.open_data` finds it anyway."""
-        files, sha256 = self._files("data"), self.job.data_sha256
-        if not files or is_there(self.job.data, self._cache, sha256):
-            return
-        self._fetch(received_folder(self._cache, "data", sha256), files, f"data set {self.job.data.name}", sha256)
 
-    def job_with_partition(self) -> Job:
-        """The job with the place of the partition's file here."""
-        files = self._files("partition")
-        if not files and self.job.data.partition.file is not None:  # no path of the run's is opened here
-            raise TransferError("the run names the file of its partition, and does not send it")
-        if not files:
-            return self.job
-        folder = received_folder(self._cache, "partition", _hash_of(files))
-        self._fetch(folder, files, "partition")
-        partition = replace(self.job.data.partition, file=str(folder / files[0].name))
-        return replace(self.job, data=replace(self.job.data, partition=partition))
+def _fetch(
+    receiver: PartReceiver,
+    folder: Path,
+    files: Sequence[ShippedFile],
+    what: str,
+    say: Callable[[str], None],
+    check: Callable[[], None],
+    content: str = "",
+) -> None:
+    """Have these files in a folder. ``content``: hash of the decoded data that they are."""
+    partial = folder.with_name(f".{folder.name}{PARTIAL}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_name(f".{folder.name}.lock"), what, say, check):
+            is_whole = (folder / META).is_file() if content else all(_is_same(folder, file) for file in files)
+            if is_whole:
+                return
+            if folder.exists():  # somebody has changed it
+                shutil.rmtree(folder)
+            receiver.fill(partial, files, what)
+            if content:
+                try:
+                    check_content(partial, content)
+                except DataError as error:
+                    shutil.rmtree(partial)
+                    raise TransferError(f"{what}: what the run has sent was removed: {error}") from None
+            partial.rename(folder)
+    except OSError as error:
+        raise TransferError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
 
-    @property
-    def _cache(self) -> Path:
-        return Path(self.job.cache)
 
-    def _files(self, kind: str) -> list[ShippedFile]:
-        return [file for file in self.job.shipped if file.kind == kind]
-
-    def _fetch(self, folder: Path, files: Sequence[ShippedFile], what: str, content: str = "") -> None:
-        """Have these files in a folder. ``content``: hash of the decoded data that they are."""
-        partial = folder.with_name(f".{folder.name}{PARTIAL}")
+@contextmanager
+def _locked(file: Path, what: str, say: Callable[[str], None], check: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock file, and remove it afterwards; the kernel releases it if its process is killed."""
+    lock, has_said = FileLock(file, fallback_to_soft=False), False
+    while not lock.is_locked:
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with self._locked(folder.with_name(f".{folder.name}.lock"), what):
-                if (folder / META).is_file() if content else _is_whole(folder, files):
-                    return
-                if folder.exists():  # somebody has changed it
-                    shutil.rmtree(folder)
-                self.receiver.fill(partial, files, what)
-                if content:
-                    _check_content(partial, content, what)
-                partial.rename(folder)
-        except OSError as error:
-            raise TransferError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
-
-    @contextmanager
-    def _locked(self, file: Path, what: str) -> Iterator[None]:
-        """Hold a lock file, and remove it afterwards; the kernel releases it if its process is killed."""
-        lock, has_said = FileLock(file, fallback_to_soft=False), False
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=CHECK_SECONDS)
-            except Timeout:
-                if not has_said:
-                    self.say(f"{what}: another worker of this machine receives it")
-                has_said = True
-                self.check()
-        try:
-            yield
-        finally:
-            file.unlink(missing_ok=True)
-            lock.release()
+            lock.acquire(timeout=CHECK_SECONDS)
+        except Timeout:
+            if not has_said:
+                say(f"{what}: another worker of this machine receives it")
+            has_said = True
+            check()
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        lock.release()
 
 
 def _hash_of(files: Sequence[ShippedFile]) -> str:
@@ -151,24 +138,12 @@ def _hash_of(files: Sequence[ShippedFile]) -> str:
     return hashlib.sha256(json.dumps([[file.name, file.sha256] for file in files]).encode()).hexdigest()
 
 
-def _is_whole(folder: Path, files: Sequence[ShippedFile]) -> bool:
-    return all(_sha256(folder / file.name) == file.sha256 for file in files)
-
-
-def _sha256(file: Path) -> str | None:
-    """The hash of a file; None for one that is not there or cannot be read."""
+def _is_same(folder: Path, file: ShippedFile) -> bool:
+    """Whether the folder has the file, readable and with the run's content."""
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return hashlib.sha256((folder / file.name).read_bytes()).hexdigest() == file.sha256
     except OSError:
-        return None
-
-
-def _check_content(folder: Path, sha256: str, what: str) -> None:
-    try:
-        check_content(folder, sha256)
-    except DataError as error:
-        shutil.rmtree(folder)
-        raise TransferError(f"{what}: what the run has sent was removed: {error}") from None
+        return False
 
 
 def _lacking(files: Sequence[ShippedFile], folder: Path, is_exact: bool) -> list[ShippedFile]:
@@ -181,7 +156,7 @@ def _lacking(files: Sequence[ShippedFile], folder: Path, is_exact: bool) -> list
     here = {file: next((entry for entry in entries if (entry / file.name).is_file()), None) for file in files}
     found = {_top(file) for file, entry in here.items() if entry is not None}
     for file, entry in here.items():
-        if entry is not None and is_exact and _sha256(entry / file.name) != file.sha256:
+        if entry is not None and is_exact and not _is_same(entry, file):
             raise TransferError(
                 f"{entry / file.name}: differs from the run's module of this name; remove it from the import path of "
                 "this worker, or install the run's version"

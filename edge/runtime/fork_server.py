@@ -34,7 +34,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from edge.runtime import worker
 from edge.runtime.log import log_error
@@ -59,29 +59,34 @@ class ForkServer:
         """Handle requests until stdin ends and no worker is alive."""
         pending, is_open = b"", True
         while is_open or self._living:
-            readable, _, _ = select.select([self._wakeup, *([_STDIN] if is_open else [])], [], [], self._timeout())
+            timeout = max(0.0, min(self._ending.values()) - time.monotonic()) if self._ending else None
+            readable, _, _ = select.select([self._wakeup, *([_STDIN] if is_open else [])], [], [], timeout)
             if self._wakeup in readable:
                 os.read(self._wakeup, 4096)
             if _STDIN in readable:
                 received = os.read(_STDIN, 1 << 16)
                 *lines, pending = (pending + received).split(b"\n")
-                for line in lines:
-                    self._handle(json.loads(line))
+                for request in map(json.loads, lines):
+                    if "end" in request:
+                        self._end(request["end"])
+                    elif "folder" in request:
+                        self._folders.append(Path(request["folder"]))
+                    else:
+                        self._spawn(request["spawn"], request["argv"], Path(request["log"]))
                 if not received:
                     is_open = False
                     self._end(list(self._living))
-            self._kill_overdue()
-            self._reap()
+            for name, deadline in self._ending.items():
+                if deadline <= time.monotonic():
+                    os.kill(self._living[name], signal.SIGKILL)
+            for name, pid in list(self._living.items()):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    del self._living[name]
+                    self._ending.pop(name, None)
+                    _answer({"exited": name, "status": os.waitstatus_to_exitcode(status)})
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _handle(self, request: dict[str, Any]) -> None:
-        if "end" in request:
-            self._end(request["end"])
-        elif "folder" in request:
-            self._folders.append(Path(request["folder"]))
-        else:
-            self._spawn(request["spawn"], request["argv"], Path(request["log"]))
 
     def _spawn(self, name: str, argv: list[str], log: Path) -> None:
         try:
@@ -107,22 +112,6 @@ class ForkServer:
                 os.kill(self._living[name], signal.SIGTERM)
                 self._ending[name] = time.monotonic() + GRACE_SECONDS
 
-    def _kill_overdue(self) -> None:
-        for name, deadline in self._ending.items():
-            if deadline <= time.monotonic():
-                os.kill(self._living[name], signal.SIGKILL)
-
-    def _timeout(self) -> float | None:
-        return max(0.0, min(self._ending.values()) - time.monotonic()) if self._ending else None
-
-    def _reap(self) -> None:
-        for name, pid in list(self._living.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                del self._living[name]
-                self._ending.pop(name, None)
-                _answer({"exited": name, "status": os.waitstatus_to_exitcode(status)})
-
 
 def _answer(answer: dict[str, object]) -> None:
     # stdin ends as well when the coordinator does, and workers are ended then
@@ -134,7 +123,12 @@ def _run_worker(argv: list[str], output: int, parent: int) -> NoReturn:
     """Run a worker in the forked process, to its end; ``output``: descriptor of its log."""
     status = 1
     try:
-        _die_with(parent)
+        # The kernel is to send SIGKILL when the parent dies.
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
+        if os.getppid() != parent:  # it is dead already
+            raise SystemExit("the fork server is gone")
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -149,15 +143,6 @@ def _run_worker(argv: list[str], output: int, parent: int) -> NoReturn:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         os._exit(status)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel send SIGKILL when the parent dies; exit if it is dead already."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != parent:
-        raise SystemExit("the fork server is gone")
 
 
 def main(modules: list[str]) -> None:

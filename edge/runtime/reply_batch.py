@@ -86,22 +86,17 @@ class ReplyBatch:
             ((sequence, seconds, update),) = waiting
             self._connection.send(update, sequence, seconds)
         elif waiting:
-            self._connection.send(batch_of(waiting))
-
-
-def batch_of(replies: list[tuple[int, float, messages.Update]]) -> messages.Updates:
-    """(sequence, seconds, update) of several updates as one message; all report the same numbers and shapes."""
-    updates = [update for _, _, update in replies]
-    payloads = [update.payload for update in updates] if updates[0].payload else []
-    return messages.Updates(
-        [sequence for sequence, _, _ in replies],
-        [update.client for update in updates],
-        [update.round for update in updates],
-        [seconds for _, seconds, _ in replies],
-        {name: [update.numbers[name] for update in updates] for name in updates[0].numbers},
-        {name: [update.logged[name] for update in updates] for name in updates[0].logged},
-        payloads,
-    )
+            updates = [update for _, _, update in waiting]  # all report the same numbers and shapes
+            batch = messages.Updates(
+                [sequence for sequence, _, _ in waiting],
+                [update.client for update in updates],
+                [update.round for update in updates],
+                [seconds for _, seconds, _ in waiting],
+                {name: [update.numbers[name] for update in updates] for name in updates[0].numbers},
+                {name: [update.logged[name] for update in updates] for name in updates[0].logged},
+                [update.payload for update in updates] if updates[0].payload else [],
+            )
+            self._connection.send(batch)
 
 
 def _match(first: messages.Update, other: messages.Update) -> bool:

@@ -48,7 +48,17 @@ class TaskRunner:
     def perform(self, task: messages.Message, envelope: codec.Envelope) -> messages.Message:
         """The reply to one task; an exception becomes an `Error`."""
         try:
-            return self._perform(task, envelope)
+            if self._gpu is not None:
+                self._gpu.update_limit(envelope.retired_slots)
+            if isinstance(task, messages.Train):
+                update = self._executor.train(task, envelope.state_in, envelope.state_out)
+                return self._added(update, envelope.weight) if envelope.weight > 0.0 else update
+            if isinstance(task, messages.FetchPartial):
+                return self._collected(task.round)
+            if isinstance(task, messages.Evaluate):
+                return self._executor.evaluate(task, envelope.state_in)
+            assert isinstance(task, messages.Describe), task  # the connection accepts no other
+            return messages.Described(*self._executor.describe(task.data))
         except Exception as error:
             log_error()
             return error_of(error)
@@ -57,19 +67,6 @@ class TaskRunner:
         """The memory that the first visit took, once; otherwise ''."""
         is_visit = isinstance(task, messages.Train) and not isinstance(reply, messages.Error)
         return self._gpu.measure() if self._gpu is not None and is_visit else ""
-
-    def _perform(self, task: messages.Message, envelope: codec.Envelope) -> messages.Message:
-        if self._gpu is not None:
-            self._gpu.update_limit(envelope.retired_slots)
-        if isinstance(task, messages.Train):
-            update = self._executor.train(task, envelope.state_in, envelope.state_out)
-            return self._added(update, envelope.weight) if envelope.weight > 0.0 else update
-        if isinstance(task, messages.FetchPartial):
-            return self._collected(task.round)
-        if isinstance(task, messages.Evaluate):
-            return self._executor.evaluate(task, envelope.state_in)
-        assert isinstance(task, messages.Describe), task  # the connection accepts no other
-        return messages.Described(*self._executor.describe(task.data))
 
     def _added(self, update: messages.Update, weight: float) -> messages.Update:
         if update.round != self._sums.round:

@@ -20,7 +20,6 @@ from typing import NoReturn
 import zmq
 
 from edge.protocol import codec, messages
-from edge.protocol.config import Job
 from edge.protocol.portable import NATIVE, trains_portably
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.inbox import TaskInbox
@@ -93,13 +92,14 @@ def main(argv: Sequence[str]) -> int:
     endpoint, identity, executor, heartbeat_ms = argv
     connection = CoordinatorConnection(endpoint, identity, int(heartbeat_ms), _lost)
     job = connection.welcome()
-    return 0 if serve(connection, lambda: _logged_runner(job, executor)) else 1
 
+    def open_runner() -> TaskRunner:
+        is_native = job.train.instructions == NATIVE
+        assert is_native or trains_portably(os.environ), "the fork server began with other switches"
+        try:
+            return TaskRunner(*load_executor(job, executor))
+        except Exception:
+            log_error()
+            raise
 
-def _logged_runner(job: Job, executor: str) -> TaskRunner:
-    assert job.train.instructions == NATIVE or trains_portably(os.environ), "the fork server began with other switches"
-    try:
-        return TaskRunner(*load_executor(job, executor))
-    except Exception:
-        log_error()
-        raise
+    return 0 if serve(connection, open_runner) else 1

@@ -83,23 +83,24 @@ class BlockModel:
             for part, (parameters, buffers) in zip(shape.parts, _parts(module, self.by_layer).values(), strict=True):
                 self.slices[part.key] = slice(start, start + part.params)
                 self._homes[part.key] = self.flat[self.slices[part.key]]
-                self._flatten_parameters(part.key, parameters)
+                homes, grads = (
+                    _pieces(flat[self.slices[part.key]], parameters, self.memory_format)
+                    for flat in (self.flat, self.grad)
+                )
+                place = 0
+                for parameter, home, grad in zip(parameters, homes, grads, strict=True):
+                    parameter.data, parameter.grad = home.copy_(parameter.data), grad
+                    if not home.is_contiguous():
+                        taken = slice(place, place + home.numel())
+                        self._permuted.setdefault(part.key, []).append((taken, home))
+                    place += home.numel()
                 start += part.params
                 if part.buffers:
-                    home = self.buffers[buffers_start : buffers_start + part.buffers]
-                    self._homes[part.key + BUFFERS] = home
-                    for buffer, piece in zip(buffers, _pieces(home, buffers), strict=True):
+                    vector = self.buffers[buffers_start : buffers_start + part.buffers]
+                    self._homes[part.key + BUFFERS] = vector
+                    for buffer, piece in zip(buffers, _pieces(vector, buffers), strict=True):
                         buffer.data = piece.copy_(buffer.data)
                     buffers_start += part.buffers
-
-    def _flatten_parameters(self, name: str, parameters: Sequence[Tensor]) -> None:
-        block, start = self.slices[name], 0
-        homes, grads = (_pieces(flat[block], parameters, self.memory_format) for flat in (self.flat, self.grad))
-        for parameter, home, grad in zip(parameters, homes, grads, strict=True):
-            parameter.data, parameter.grad = home.copy_(parameter.data), grad
-            if not home.is_contiguous():
-                self._permuted.setdefault(name, []).append((slice(start, start + home.numel()), home))
-            start += home.numel()
 
     def __len__(self) -> int:
         return len(self.modules)
@@ -199,7 +200,8 @@ class BlockModel:
 
     def uses_batch_stats(self, index: int) -> bool:
         """Whether a block's output for one example depends on the others of its batch (batch statistics)."""
-        return any(norm.training or not norm.track_running_stats for norm in _batch_norms(self.modules[index]))
+        norms = (layer for layer in self.modules[index].modules() if isinstance(layer, _BatchNorm))
+        return any(norm.training or not norm.track_running_stats for norm in norms)
 
     def _settle_statistics(self) -> None:
         """Let the blocks of a frozen copy normalise with the statistics that they have.
@@ -291,12 +293,10 @@ class BlockModel:
         return frozen
 
 
-def _batch_norms(module: nn.Module) -> list[Any]:
-    return [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
-
-
 def _with_running(module: nn.Module) -> list[Any]:
-    return [norm for norm in _batch_norms(module) if norm.running_mean is not None]
+    """The layers of batch normalisation that have running statistics."""
+    norms = (layer for layer in module.modules() if isinstance(layer, _BatchNorm))
+    return [norm for norm in norms if norm.running_mean is not None]
 
 
 def _shape(name: str, module: nn.Module, by_layer: bool) -> BlockShape:

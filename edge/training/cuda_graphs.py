@@ -105,14 +105,11 @@ class StepFactory:
         if self._graphs is None:
             return Sgd(self._net, self._config, visit.lr, correct, unclipped, shifts)
         step = Sgd(self._net, self._config, self._lr.fill_(visit.lr), correct, unclipped, shifts)
-        if not all(_is_capturable(type(client_side)) for client_side in (objective, *corrections)):
+        # A base class cannot guarantee it for subclasses.
+        if not all(vars(type(client_side)).get("capturable", False) for client_side in (objective, *corrections)):
             return step
         choice = (tuple(sorted(visit.choice.items())), self._net.statistics_in_use)
         return GraphStep(step, objective.losses, choice, self._captured, self._graphs)
-
-
-def _is_capturable(client_side: type) -> bool:
-    return bool(vars(client_side).get("capturable", False))  # a base class cannot guarantee it for subclasses
 
 
 class GraphStep:

@@ -46,14 +46,19 @@ def cut_head(blocks: list[Block]) -> CutHead:
     *trunk, (name, last) = blocks
     layers = _flat(last)
     first = next((place for place, layer in enumerate(layers) if isinstance(layer, nn.Linear)), None)
-    if not trunk or first is None or not all(map(_is_plain, layers[:first])):
+    if (
+        not trunk
+        or first is None
+        or any(True for layer in layers[:first] for _ in (*layer.parameters(), *layer.buffers()))
+    ):
         raise ValueError(
             f"the last block, {name}, must begin with a linear layer: take such a model, with model.blocks = 'stages'"
         )
     before, module = trunk[-1]
     kept = _flat(module)
     end = len(kept)
-    while end > 1 and _ends_maps(kept[end - 1]):
+    # What makes features of maps: flattening, and pooling to one size.
+    while end > 1 and isinstance(kept[end - 1], nn.Flatten | nn.AdaptiveAvgPool2d | nn.Dropout | PoolToSide):
         end -= 1
     if end < len(kept):
         trunk[-1] = (before, kept[0] if end == 1 else nn.Sequential(*kept[:end]))
@@ -65,12 +70,3 @@ def _flat(module: nn.Module) -> list[nn.Module]:
     if not isinstance(module, nn.Sequential):
         return [module]
     return [layer for child in module for layer in _flat(child)]
-
-
-def _is_plain(module: nn.Module) -> bool:
-    return not any(True for _ in module.parameters()) and not any(True for _ in module.buffers())
-
-
-def _ends_maps(layer: nn.Module) -> bool:
-    """Whether the layer belongs to what makes features of maps: flattening, and pooling to one size."""
-    return isinstance(layer, nn.Flatten | nn.AdaptiveAvgPool2d | nn.Dropout | PoolToSide)

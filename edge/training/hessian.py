@@ -41,19 +41,18 @@ class HessianOfLoss:
         """The Hessian times a vector. One batch is differentiated at a time, so memory is that of a batch."""
         total, examples = [torch.zeros_like(each) for each in self.parameters], 0
         for loss, count in self._losses():
-            total = _sum(total, self._of_batch(loss, vector))
             examples += count
+            first = torch.autograd.grad(loss, self.parameters, create_graph=True, allow_unused=True)
+            varying = [
+                (gradient, along)
+                for gradient, along in zip(first, vector, strict=True)
+                if gradient is not None and gradient.requires_grad
+            ]
+            if varying:
+                gradients, along = zip(*varying, strict=True)
+                second = torch.autograd.grad(gradients, self.parameters, grad_outputs=along, allow_unused=True)
+                total = [each if term is None else each + term for each, term in zip(total, second, strict=True)]
         return [each / max(examples, 1) for each in total]
-
-    def _of_batch(self, loss: Tensor, vector: Tensors) -> Sequence[Tensor]:
-        zeros = [torch.zeros_like(each) for each in self.parameters]
-        first = torch.autograd.grad(loss, self.parameters, create_graph=True, allow_unused=True)
-        varying = [(gradient, along) for gradient, along in zip(first, vector, strict=True) if _varies(gradient)]
-        if not varying:
-            return zeros
-        gradients, along = zip(*varying, strict=True)
-        second = torch.autograd.grad(gradients, self.parameters, grad_outputs=along, allow_unused=True)
-        return [zero if term is None else term for zero, term in zip(zeros, second, strict=True)]
 
     def top_eigenvalue(self, rng: np.random.Generator, iterations: int = 100, tolerance: float = 1e-3) -> float:
         """The eigenvalue of largest magnitude, by power iteration from a random start.
@@ -71,28 +70,25 @@ class HessianOfLoss:
         """
         found: list[tuple[float, Tensors]] = []
         for _ in range(count):
-            found.append(self._iterated(rng, [vector for _, vector in found], iterations, tolerance))
+            before = [vector for _, vector in found]
+            vector, estimate = _normalised(_at_right_angles(self._draw(rng.standard_normal), before)), 0.0
+            for number in range(iterations):
+                product = _at_right_angles(self.product(vector), before)
+                previous, estimate = estimate, _dot(vector, product)
+                is_settled = number > 0 and _settled(previous, estimate, tolerance)
+                if is_settled or not any(bool(each.any()) for each in product):
+                    break
+                vector = _normalised(product)
+            found.append((estimate, vector))
         return found
-
-    def _iterated(
-        self, rng: np.random.Generator, before: Sequence[Tensors], iterations: int, tolerance: float
-    ) -> tuple[float, Tensors]:
-        vector, estimate = _normalised(_at_right_angles(self._drawn(rng.standard_normal), before)), 0.0
-        for number in range(iterations):
-            product = _at_right_angles(self.product(vector), before)
-            previous, estimate = estimate, _dot(vector, product)
-            if (number and _settled(previous, estimate, tolerance)) or not any(bool(each.any()) for each in product):
-                break
-            vector = _normalised(product)
-        return estimate, vector
 
     def diagonals(self, rng: np.random.Generator, probes: int = 100) -> Iterator[Tensors]:
         """Estimates of the diagonal, one per Rademacher probe v: v * Hv, whose expectation it is."""
         for _ in range(probes):
-            probe = self._drawn(lambda count: 2.0 * rng.integers(0, 2, count) - 1.0)
+            probe = self._draw(lambda count: 2.0 * rng.integers(0, 2, count) - 1.0)
             yield [along * term for along, term in zip(probe, self.product(probe), strict=True)]
 
-    def _drawn(self, draw: Draw) -> Tensors:
+    def _draw(self, draw: Draw) -> Tensors:
         return [
             torch.from_numpy(np.asarray(draw(each.numel()))).to(each.device, each.dtype).view(each.shape)
             for each in self.parameters
@@ -123,7 +119,7 @@ def estimate_trace(
     sums, mean, made = [torch.zeros_like(each) for each in hessian.parameters], 0.0, 0
     traces: list[float] = []
     for estimate in hessian.diagonals(rng, probes):
-        sums = _sum(sums, estimate)
+        sums = [total + each for total, each in zip(sums, estimate, strict=True)]
         traces.append(sum(_totals(estimate)))
         made += 1
         before, mean = mean, sum(_totals(sums)) / made
@@ -147,14 +143,6 @@ def cross_entropy_hessian(net: BlockModel, batches: Batches) -> HessianOfLoss:
 def parameters_of(net: BlockModel) -> Tensors:
     """All tensors of parameters, block after block, in torch's order."""
     return [parameter for module in net.modules for parameter in module.parameters()]
-
-
-def _varies(gradient: Tensor | None) -> bool:
-    return gradient is not None and gradient.requires_grad
-
-
-def _sum(one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensors:
-    return [a + b for a, b in zip(one, other, strict=True)]
 
 
 def _dot(one: Tensors, other: Tensors) -> float:

@@ -1,28 +1,46 @@
 """The model of a job, as its method changes it: its blocks, and its profile before round 0. Never an example.
 
-Nothing is measured here: FLOPs and activations are counted on tensors without memory, and cached.
+Nothing is measured here: the counts of `edge.training.counts` are kept in files of the cache.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import inspect
 import json
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edge.data.atomic_cache import text_once
 from edge.data.registry import DataSet
 from edge.models.registry import model
 from edge.protocol.config import Job, ModelConfig, ModelProfile
+from edge.protocol.operations import KINDS
 from edge.protocol.options.base import Options
-from edge.protocol.payload import PASS_TYPES, Layout, Payload
+from edge.protocol.payload import PASS_TYPES, Layout, Payload, initial_slot
+from edge.protocol.rng import keyed_generator
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
-from edge.training.describe import Flops, cached_counts, cached_path, initial, seeded
-from edge.training.slimmable import is_slimmable, output_shapes, resized, subnetwork_flops
+from edge.training.counts import (
+    Flops,
+    ModelCounts,
+    count_blocks,
+    empty_examples,
+    modules_without_memory,
+    output_shapes,
+    subnetwork_flops,
+)
+from edge.training.slimmable import Slimmable, resized
 
 MOST_PARAMETERS = 300_000_000
 """Largest model: 1.2 GB, of which a worker holds several copies."""
@@ -48,8 +66,7 @@ class JobModel:
 
     def made(self, device: torch.device) -> BlockModel:
         """The model, initialised from the job's seed; ValueError for one that is too large for any worker."""
-        with torch.device("meta"):  # takes no memory
-            parameters = sum(tensor.numel() for _, module in self.blocks() for tensor in module.parameters())
+        parameters = sum(p.numel() for module in modules_without_memory(self.blocks) for p in module.parameters())
         if parameters > MOST_PARAMETERS:
             raise ValueError(
                 f"model.name = {self.row.name!r}: of width {self.job.model.width} it has {parameters:,} parameters; "
@@ -60,8 +77,17 @@ class JobModel:
         return net
 
     def initial(self, net: BlockModel, draw: int) -> Payload:
-        """All initial models of one independent draw, 0, 1, ..; ``net`` is the first of draw 0."""
-        return initial(net, self.job.seed, self.blocks, self.job.initial_models, draw)
+        """All initial models of one independent draw, 0, 1, .. (`initial_slot`).
+
+        The first of draw 0 is ``net`` as it is now.
+        """
+        payload = {}
+        for index in range(self.job.initial_models):
+            number = draw * self.job.initial_models + index
+            make = seeded(self.job.seed, self.blocks, number)
+            drawn = BlockModel(make, net.device, net.memory_format, net.by_layer) if number else net
+            payload[initial_slot(index)] = drawn.dump(net.layout.sizes)
+        return payload
 
     # --- counts -------------------------------------------------------------------------------------------------------
 
@@ -95,25 +121,22 @@ class JobModel:
         Those of a model with slimmable layers are its sub-networks'; else those of a model of that width.
         """
         variants = self.job.variants
-        if variants and self._is_slimmable():
-            return dict(zip(variants, self._subnetwork_flops(), strict=True))
-        return {variant: self._flops_at(*variant) for variant in variants}
-
-    def _is_slimmable(self) -> bool:
-        with torch.device("meta"):
-            return is_slimmable(module for _, module in self.blocks())
-
-    def _subnetwork_flops(self) -> Flops:
-        variants, flexible = self.job.variants, self.row.flexible
+        if not variants:
+            return {}
+        layers = (layer for module in modules_without_memory(self.blocks) for layer in module.modules())
+        if not any(isinstance(layer, Slimmable) for layer in layers):
+            return {variant: self._flops_at(*variant) for variant in variants}
+        flexible = self.row.flexible
         path = cached_path(self.job.model, self.dataset, self.cache, self._wrapper, [variants, flexible])
 
         def counted() -> str:
             return json.dumps(subnetwork_flops(self.blocks, self.dataset, flexible, variants).tolist())
 
         try:
-            return np.array(json.loads(text_once(path, counted)))
+            each = np.array(json.loads(text_once(path, counted)))
         except ValueError as error:
             raise ValueError(f"model.name = {self.row.name!r}: {error}") from None
+        return dict(zip(variants, each, strict=True))
 
     def _flops_at(self, factor: float, share: float) -> Flops:
         """``share``: of the images' height. ValueError for a variant that the model or the data set does not have."""
@@ -134,3 +157,115 @@ class JobModel:
         config = replace(self.job.model, width=width)
         images = replace(self.dataset, shape=(channels, height, across))
         return cached_counts(config, lambda: self.blocks(config), images, self.cache, self._wrapper).flops
+
+
+def seeded(seed: int, make: Callable[[], list[Block]], index: int = 0) -> Callable[[], list[Block]]:
+    """``make`` with torch's random state set from (seed, init), and restored afterwards.
+
+    ``index``: of further, independent initialisations, 1, 2, .. Torch's default initialisation draws from the global
+    state; this is the only place that sets it.
+    """
+    key = (index,) if index else ()
+
+    def build() -> list[Block]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(keyed_generator(seed, "init", *key).integers(2**62)))
+            return make()
+
+    return build
+
+
+def check_single_examples(
+    make: Callable[[], list[Block]], dataset: DataSet, job: Job, samples: NDArray[np.int64]
+) -> None:
+    """ValueError if a client trains on batches of one example, of which the model cannot have batch statistics.
+
+    ``samples``: (clients,), the training examples of each.
+    """
+    train = job.train
+    epoch = replace(train, local_epochs=1, local_steps=None)
+
+    def has_single(held: int) -> bool:
+        plans = [train.plan(held), *([epoch.plan(held)] if job.adapt_epochs else [])]
+        has_short = held % train.batch == 1 and not train.drop_last
+        is_reached = any(0 < plan.epoch_steps <= plan.steps for plan in plans)
+        return (has_short and is_reached) or (train.batch == 1 and held > 0)
+
+    client, held = next(((client, held) for client, held in enumerate(samples.tolist()) if has_single(held)), (0, 0))
+    if not held:
+        return
+    try:
+        x = empty_examples(dataset.shape, dataset.kind, examples=1)
+        for module in modules_without_memory(make):
+            x = module(x)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(
+            f"train.batch = {train.batch}: client {client} has {held} examples, one of them in a batch of its own, and "
+            "batch statistics need two numbers per channel; choose another batch, train.drop_last = true, or "
+            "model.norm = group"
+        ) from None
+
+
+# --- counts in files --------------------------------------------------------------------------------------------------
+
+
+def cached_counts(
+    config: ModelConfig,
+    make: Callable[[], list[Block]],
+    dataset: DataSet,
+    cache: Path,
+    wrapper: tuple[str, Options] | None = None,
+) -> ModelCounts:
+    """The counts of a model, which are kept in `cached_path`."""
+    path = cached_path(config, dataset, cache, wrapper)
+
+    def counted() -> str:
+        counts = count_blocks(make, dataset.shape, dataset.kind, is_wrapped=wrapper is not None)
+        return json.dumps([count.tolist() for count in counts])
+
+    flops, activations, operations, blocks, units, pooled = map(np.array, json.loads(text_once(path, counted)))
+    unit_blocks, unit_flops = blocks.astype(np.int64), units.astype(np.float64).reshape(-1, PASS_TYPES)
+    return ModelCounts(flops, activations, operations, unit_blocks, unit_flops, pooled)
+
+
+def cached_path(
+    config: ModelConfig,
+    dataset: DataSet,
+    cache: Path,
+    wrapper: tuple[str, Options] | None = None,
+    more: Sequence[Any] = (),
+) -> Path:
+    """The file of counts of a model on a data set.
+
+    Its name is the model's configuration, the source of its module and of those of its package that it imports from,
+    the examples' shape, the classes, torch's version and the kinds of operations; beyond shipped models of images, what
+    else the counts depend on; with a ``wrapper`` (``module:function``, options) of the model's blocks also its name,
+    options and sources; and ``more`` facts.
+    """
+    row = model(config.name)
+    built_by = importlib.import_module(row.stages.partition(":")[0])
+    facts = [
+        asdict(config),
+        _sources(built_by, built_by.__package__),
+        dataset.shape,
+        dataset.classes,
+        torch.__version__,
+        KINDS,
+    ]
+    if row.children or dataset.kind != "image":
+        facts += [dataset.kind, dataset.vocabulary, row.width, row.blocks, row.children]
+    if wrapper is not None:
+        function, options = wrapper
+        module = importlib.import_module(function.partition(":")[0])
+        facts += [function, options.model_dump(), _sources(module, module.__name__.partition(".")[0])]
+    name = hashlib.sha256(json.dumps([*facts, *more]).encode()).hexdigest()[:32]
+    return cache / "flops" / "v7" / f"{name}.json"
+
+
+def _sources(module: ModuleType, package: str | None) -> list[str]:
+    """The source of a module, and of those below a package that it imports functions or classes from."""
+    imported = {str(getattr(value, "__module__", "")) for value in vars(module).values()}
+    beside = {name for name in imported if package and name.startswith(f"{package}.")}
+    return [inspect.getsource(sys.modules[name]) for name in sorted(beside | {module.__name__})]

@@ -91,7 +91,9 @@ class Sgd:
             self.zero()
         for correct in self.corrections:
             correct(net)
-        parts = [slice(None)] if only is None else [_part(net, part) for part in only]
+        parts = [slice(None)]
+        if only is not None:
+            parts = [part if isinstance(part, slice) else net.slices[part] for part in only]
         if self.config.clip > 0:
             clip([net.grad[part] for part in parts], self.config.clip)
         for correct in self.unclipped:
@@ -112,10 +114,6 @@ class Sgd:
             flat.addcmul_(step, self.lr, value=-1)
         else:
             flat.add_(step, alpha=-self.lr)
-
-
-def _part(net: BlockModel, part: str | slice) -> slice:
-    return part if isinstance(part, slice) else net.slices[part]
 
 
 def autocast(precision: str | None, device: torch.device) -> AbstractContextManager[object]:

@@ -7,7 +7,7 @@ is a file per visit, named by the coordinator.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,26 +15,26 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from edge.data.augment import fitted, profile_for
 from edge.data.decoded_cache import found_row, open_data
 from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split
+from edge.models.user_module import check_module
 from edge.protocol import client_state
-from edge.protocol.config import EvalSplit, Job, ModelProfile, TrainConfig
+from edge.protocol.config import EvalSplit, Job, ModelProfile
 from edge.protocol.logged import joined
-from edge.protocol.messages import BEFORE, GLOBAL, Evaluate, Score, Train, Update
+from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, Payload
 from edge.protocol.plugins import error_text
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
-from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCorrection, VisitContext
+from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCorrection, Step, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
-from edge.training.describe import check_module, check_single_examples
-from edge.training.job_model import JobModel
-from edge.training.measured_visit import MeasuredVisit
+from edge.training.job_model import JobModel, check_single_examples
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.metrics.metric import ModelInputs
 from edge.training.sgd import Sgd
@@ -70,11 +70,6 @@ class LocalTrainer:
     def client_indices(self) -> ClientIndices:
         """Indices of each client's examples."""
         return cached_partition(self.job.data, self.data, Path(self.job.cache))
-
-    @property
-    def validation_indices(self) -> Sequence[Indices]:
-        """Indices into the training set of the examples that each client holds out; empty arrays where it has none."""
-        return self.client_indices.validation
 
     @cached_property
     def train_set(self) -> Loader:
@@ -123,9 +118,26 @@ class LocalTrainer:
         description, draws = self.model.profile(net.layout), partial(self.model.initial, net)
         if not data:
             return description, draws(0)
-        description = self._with_data(description)
+        clients = self.client_indices
+        description = replace(
+            description,
+            data_sha256=self.data.sha256,
+            data_source=self.data.source,
+            test_count=len(self.data.test.y),
+            samples=np.array([*map(len, clients.train)], np.int64),
+            histogram=np.stack([self._class_counts(indices) for indices in clients.train]),
+            test_samples=np.array([*map(len, clients.test)], np.int64),
+            validation_samples=np.array([*map(len, clients.validation)], np.int64),
+        )
         check_single_examples(self.model.blocks, self.dataset, self.job, description.samples)
-        return description, self._objective().choose_initial(net, draws, self._local_examples)
+
+        def local_examples() -> Iterator[Batches]:
+            """The training examples of each client that has any."""
+            for indices in clients.train:
+                if len(indices):
+                    yield partial(self.train_set.in_order, indices, self.job.eval_batch)
+
+        return description, self._objective().choose_initial(net, draws, local_examples)
 
     def _check_client_side(self, name: str, kind: type) -> None:
         """ValueError that names the key, for a client side that no visit could use."""
@@ -140,26 +152,8 @@ class LocalTrainer:
         own: ClientUpdate = load_dotted(self.job.objective)(self.job.options)
         return MeasuredVisit(own) if self.job.is_measured else own
 
-    def _local_examples(self) -> Iterator[Batches]:
-        """The training examples of each client that has any."""
-        for indices in self.client_indices.train:
-            if len(indices):
-                yield partial(self.train_set.in_order, indices, self.job.eval_batch)
-
-    def _with_data(self, description: ModelProfile) -> ModelProfile:
-        return replace(
-            description,
-            data_sha256=self.data.sha256,
-            data_source=self.data.source,
-            test_count=len(self.data.test.y),
-            samples=_sizes(self.client_indices.train),
-            histogram=np.stack([self._counts(indices) for indices in self.client_indices.train]),
-            test_samples=_sizes(self.client_indices.test),
-            validation_samples=_sizes(self.validation_indices),
-        )
-
-    def _counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.bincount(self.data.train.y[indices], minlength=self.data.classes).astype(np.int64)
+    def _class_counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.bincount(self.data.train.y[indices], minlength=self.data.row.classes).astype(np.int64)
 
     def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
         """One visit: begin, train, end. The client's state is read from ``state_in`` and written to ``state_out``.
@@ -186,15 +180,13 @@ class LocalTrainer:
         if state_out is not None:
             client_state.write(state_out, keep)
         plan = visit.plan
-        numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": self._flops()}
+        flops = float((net.executed * self._flops_per_example).sum()) + net.further_flops
+        numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": flops}
         logged = joined(part.take_logged() for part in (objective, *corrections))
         return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged)
 
     def _client_state(self, state_in: str | None) -> Payload:
         return self.unvisited if state_in is None else client_state.read(state_in)
-
-    def _flops(self) -> float:
-        return float((self.net.executed * self._flops_per_example).sum()) + self.net.further_flops
 
     @cached_property
     def _flops_per_example(self) -> NDArray[np.float64]:
@@ -217,11 +209,11 @@ class LocalTrainer:
             device=self.device,
             pathways=job.train.pathways or "each",
             train=job.train,
-            class_counts=self._counts(indices),
+            class_counts=self._class_counts(indices),
             variants=self.model.variant_flops,
             flexible=self.model.row.flexible,
             unit_flops=np.array(job.unit_flops, np.float64).reshape(-1, PASS_TYPES),
-            validation=lambda: self.train_set.in_order(self.validation_indices[task.client], job.eval_batch),
+            validation=lambda: self.train_set.in_order(self.client_indices.validation[task.client], job.eval_batch),
             phase=lambda purpose, epochs: self._batches(task).phase(purpose, epochs),
         )
 
@@ -231,11 +223,8 @@ class LocalTrainer:
         if isinstance(task, Train):
             return LocalBatches(self.train_set, indices, self.job.train, key)
         # Draws of its own, so that no adaptation is like the training of a visit.
-        return LocalBatches(self.train_set, indices, self._adaptation, key, ("adapt", "adapt: augment"))
-
-    @property
-    def _adaptation(self) -> TrainConfig:
-        return replace(self.job.train, local_epochs=self.job.adapt_epochs, local_steps=None)
+        train = replace(self.job.train, local_epochs=self.job.adapt_epochs, local_steps=None)
+        return LocalBatches(self.train_set, indices, train, key, ("adapt", "adapt: augment"))
 
     def evaluate(self, task: Evaluate, state_in: str | None) -> Score:
         """Score the global model on the test set, or a client's own model on its own examples.
@@ -252,7 +241,14 @@ class LocalTrainer:
         else:
             before = self._load_client_model(task, state_in)
         values = self.metrics.on_examples(net, self._chosen(task))
-        values |= before | self._on_validation(task) | self._on_model(task)
+        values |= before
+        if task.start == 0:  # what is measured once per model is measured in its first task
+            split = self.job.eval_select
+            if split is not None and task.client != GLOBAL:
+                # The split that selects the best round.
+                loader, indices = self._evaluated(task.client, split)
+                values |= self.metrics.of_group(split, net, loader.in_order(indices, self.job.eval_batch))
+            values |= self._on_model(task)
         takes_vectors = self.job.collects_vectors and task.start == 0
         return Score(task.start, task.client, values, self.metrics.vectors() if takes_vectors else {})
 
@@ -281,63 +277,88 @@ class LocalTrainer:
             self.net.train_mode(False)
             before = self.metrics.of_group(BEFORE, self.net, self._chosen(task))
         if self.job.adapt_epochs:
-            self._adapt(objective, task, visit.lr)
+            batches = self._batches(task)
+            self._allow_tf32(batches.config.precision == "tf32")
+            self.net.train_only()
+            self.net.train_mode(True)
+            objective.adapt(self.net, batches, Sgd(self.net, batches.config, visit.lr))
             self._allow_tf32(False)
         self.net.train_mode(False)
         return before
 
-    def _adapt(self, objective: ClientUpdate, task: Evaluate, lr: float) -> None:
-        train = self._adaptation
-        self._allow_tf32(train.precision == "tf32")
-        self.net.train_only()
-        self.net.train_mode(True)
-        objective.adapt(self.net, self._batches(task), Sgd(self.net, train, lr))
-
-    def _on_validation(self, task: Evaluate) -> Values:
-        """Values of a client's model on the split that selects the best round, in its first task alone."""
-        split = self.job.eval_select
-        if split is None or task.client == GLOBAL or task.start > 0:
-            return {}
-        loader, indices = self._evaluated(task.client, split)
-        return self.metrics.of_group(split, self.net, loader.in_order(indices, self.job.eval_batch))
-
     def _on_model(self, task: Evaluate) -> Values:
-        """Metrics of the whole model, in its first task alone."""
-        if task.start > 0:
-            return {}
+        """Metrics of the whole model."""
 
         def batches(split: EvalSplit | None, inputs: ModelInputs) -> Batches:
             client = GLOBAL if inputs.of_all else task.client
             loader, indices = self._evaluated(client, split or task.split)
-            chosen = self._subset(indices, inputs.most, client)
-            return lambda: loader.in_order(chosen, inputs.batch or self.job.eval_batch)
+            if inputs.most is not None and len(indices) > inputs.most:
+                # The same in every round, in their order.
+                order = keyed_generator(self.job.seed, "metric examples", 0, client).permutation(len(indices))
+                indices = indices[np.sort(order[: inputs.most])]
+            return lambda: loader.in_order(indices, inputs.batch or self.job.eval_batch)
 
         def rng(purpose: str, is_shared: bool) -> np.random.Generator:
             return keyed_generator(self.job.seed, purpose, task.round, GLOBAL if is_shared else task.client)
 
         return self.metrics.on_model(self.net, batches, rng)
 
-    def _subset(self, indices: Indices, most: int | None, client: int) -> Indices:
-        """At most so many of a client's examples, the same in every round, in their order."""
-        if most is None or len(indices) <= most:
-            return indices
-        drawn = keyed_generator(self.job.seed, "metric examples", 0, client).permutation(len(indices))[:most]
-        return indices[np.sort(drawn)]
-
     def _evaluated(self, client: int, split: EvalSplit) -> tuple[Loader, Indices]:
         """Loader and indices of a client's examples, or of all examples in use."""
         if client == GLOBAL:
-            return (self.test_set, self.evaluated_indices) if split == "test" else (self.train_set, self._all_train)
+            if split == "test":
+                return self.test_set, self.evaluated_indices
+            return self.train_set, np.sort(np.concatenate(self.client_indices.train))
         if split == "test":
             return self.test_set, self.client_indices.test[client]
-        own = self.validation_indices if split == "validation" else self.client_indices.train
+        own = self.client_indices.validation if split == "validation" else self.client_indices.train
         return self.train_set, own[client]
 
-    @property
-    def _all_train(self) -> Indices:
-        """Indices of all examples that clients train on, in ascending order."""
-        return np.sort(np.concatenate(self.client_indices.train))
+
+class NodeTrainer(LocalTrainer):
+    """The trainer of workers on another machine than the run's, where a user's own module may be missing.
+
+    It cannot be made without the modules of its method, so that the machine leaves before it works.
+    """
+
+    def __init__(self, job: Job) -> None:
+        """ImportError for a module that is missing."""
+        super().__init__(job)
+        for name in (job.objective, *job.corrections, *job.options_types):
+            load_dotted(name)
 
 
-def _sizes(clients: Sequence[Indices]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.array([len(indices) for indices in clients], dtype=np.int64)
+class MeasuredVisit(ClientUpdate):
+    """The method's client side up to the end of training, whose local model is measured afterwards.
+
+    It trains exactly as the method's own, whatever that uploads; it uploads the whole model, and nothing of it enters a
+    run.
+    """
+
+    def __init__(self, own: ClientUpdate) -> None:
+        super().__init__(own.options)
+        self.own = own
+
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
+        """As the method's."""
+        self.own.begin(net, down, state, visit)
+
+    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
+        """As the method's."""
+        return self.own.loss(net, x, y)
+
+    def correct(self, net: BlockModel) -> None:
+        """As the method's."""
+        self.own.correct(net)
+
+    def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
+        """As the method's."""
+        self.own.train(net, batches, step)
+
+    def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
+        """The local model whole; no client state, no numbers."""
+        return {LOCAL_MODEL: net.views(net.layout.sizes)}, {}, {}
+
+    def prepare_score(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
+        """Load the local model of a visit before."""
+        net.load(down[LOCAL_MODEL])

@@ -12,7 +12,7 @@ import numpy as np
 from edge.protocol.files import write_text
 from scenarios.api.values import place
 from scenarios.config.errors import ReportError
-from scenarios.report import figure_files
+from scenarios.report import figure_files, theme
 from scenarios.run.plugin_sources import not_imported
 
 GivenAxes = TypeVar("GivenAxes")
@@ -71,10 +71,9 @@ class RunFigures:
         first) are drawn there, in the style of these axes, and ``ax`` is returned. ReportError, with the names that
         there are, for a figure that these runs have no data for.
         """
-        import matplotlib
         from matplotlib.axes import Axes
 
-        from scenarios.report import figures, plot_style
+        from scenarios.report import figures, html_figures, plot_style
 
         if not isinstance(figure, str):
             raise ReportError(f"figure = {figure!r}: must be the name of a figure, such as 'curves'")
@@ -88,6 +87,6 @@ class RunFigures:
                 raise ReportError(f"ax = {ax!r}: must be axes of matplotlib, or a list of them")
             figures.draw_panels(axes, groups, target, figure, panel)
             return ax
-        with matplotlib.rc_context(plot_style.STYLE):
-            svg = plot_style.svg(figures.one(plot_style.ShownRuns(groups, target), figure), figure)
-        return DrawnFigure(figure, plot_style.standalone(svg), tuple(folders))
+        shown = plot_style.ShownRuns(groups, target)
+        html = html_figures.inline(figure, lambda: figures.one(shown, figure))
+        return DrawnFigure(figure, theme.standalone(html), tuple(folders))

@@ -105,7 +105,7 @@ def options(kind: type[BaseModel]) -> list[Row]:
 def _dataset(row: DataSet, name: str) -> Row:
     keys = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
     found = find_data(name, None, cache_folder())
-    return {key: getattr(row, key) for key in keys} | {"natural_clients": row.natural_ids, "found": found}
+    return {key: getattr(row, key) for key in keys} | {"natural_clients": row.id_column is not None, "found": found}
 
 
 def _row(kind: str, row: Any, name: str) -> Row:

@@ -100,7 +100,7 @@ def check(
     """
     from scenarios.api.caller import Caller
     from scenarios.config.load import load
-    from scenarios.report import check_output
+    from scenarios.report import terminal
     from scenarios.studies.forecast.check import run_check
 
     loaded = load(scenario, _with_seed(overrides, seed))
@@ -114,7 +114,7 @@ def check(
 
         found = found.with_pace(*duration.measure_here(loaded))
     result = found.plain()
-    emit(result, as_json, lambda: check_output.print_check(result, keys=keys))
+    emit(result, as_json, lambda: terminal.print_check(result, keys=keys))
     if found.refusals:
         for text in found.refusals[:-1]:
             exit_with_error(f"{loaded.name}: {text}", USAGE)

@@ -235,15 +235,15 @@ def reproduce(
     """
     from scenarios.config.errors import ScenarioError
     from scenarios.experiment.grid import grid_of
-    from scenarios.papers import registry, tables
+    from scenarios.papers import tables
     from scenarios.papers.spec import PAPER
 
     if listed:
-        rows = registry.catalogue(name)
+        rows = tables.catalogue(name)
         emit(rows, output.as_json, lambda: tables.show_catalogue(rows))
         return
     if name is None:
-        raise ScenarioError(f"name a published figure: {', '.join(registry.FIGURES)}; --list describes them")
+        raise ScenarioError(f"name a published figure: {', '.join(tables.FIGURES)}; --list describes them")
     experiment = request.plan(name, grid_of(name, words or []), progress_printer(output.silent))
     if estimate:
         result = estimate_of(experiment.run_set, request, output)

@@ -39,7 +39,7 @@ from scenarios.run.host import default_workers, logging_to
 
 FINISHED, FAILED, STOPPED = 0, 3, 4
 HEARTBEAT_SECONDS = 5.0
-TRAINER = "edge.training.node_trainer:NodeTrainer"
+TRAINER = "edge.training.trainer:NodeTrainer"
 AUTO = "auto"
 REJOIN_SECONDS = 0.5
 """From a lost connection to the next."""
@@ -203,7 +203,12 @@ class NodeAgent:
             self._workers, session.is_lost = workers, True
             session.why = f"its GPUs have memory for {workers} workers, not for one per core"
             return
-        launcher, telemetry = self._launcher_for(local), list[str]()
+        if self._launcher is None or self._path != sys.path:  # it lives on, unless another run brings other modules
+            self._launchers.close()
+            launcher, self._path = WorkerLauncher(), list(sys.path)
+            launcher.use(local.train.instructions)  # the first pool would have it started twice
+            self._launcher = self._launchers.enter_context(launcher)
+        telemetry = list[str]()
 
         def on_event(event: HostEvent) -> None:
             if event.kind == "worker_memory":
@@ -214,7 +219,7 @@ class NodeAgent:
         with (
             scratch() as folder,
             logging_to(folder / "agent.log"),
-            Pool(local, self._workers, launcher, folder, on_event, is_over, TRAINER, HEARTBEAT_SECONDS) as pool,
+            Pool(local, self._workers, self._launcher, folder, on_event, is_over, TRAINER, HEARTBEAT_SECONDS) as pool,
             self._goodbye(connection, session),  # its tasks are done elsewhere while its workers end
         ):
             check_data(job, pool)
@@ -248,15 +253,6 @@ class NodeAgent:
             return is_lost()
 
         return check
-
-    def _launcher_for(self, job: Job) -> WorkerLauncher:
-        """The fork server, which lives on across connections, unless another run brings other modules."""
-        if self._launcher is None or self._path != sys.path:
-            self._launchers.close()
-            launcher, self._path = WorkerLauncher(), list(sys.path)
-            launcher.use(job.train.instructions)  # the first pool would have it started twice
-            self._launcher = self._launchers.enter_context(launcher)
-        return self._launcher
 
 
 def unknown_host(endpoint: str) -> str:

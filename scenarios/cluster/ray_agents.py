@@ -69,7 +69,9 @@ class NodeAgents:
         """Take in nodes that have come, forget those that are gone, and look after the agents. RayError."""
         alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         for placed in [placed for node, placed in self._placed.items() if node not in alive]:
-            self._forget(placed)
+            del self._placed[placed.node]
+            self._channel.send({"gone": placed.node, "name": placed.name})
+            self._give_back(placed)
         for node in alive.values():
             has_gpus = self._kind == "cpu" or node["Resources"].get("GPU", 0) > 0
             if node["NodeID"] not in self._placed and node["Resources"].get("CPU", 0) >= 1 and has_gpus:
@@ -122,11 +124,6 @@ class NodeAgents:
             node["NodeID"], name, resources, order, group, keeper, keeper.look.remote(), time.monotonic()
         )
 
-    def _forget(self, placed: PlacedAgent) -> None:
-        del self._placed[placed.node]
-        self._channel.send({"gone": placed.node, "name": placed.name})
-        self._give_back(placed)
-
     def _give_back(self, placed: PlacedAgent) -> None:
         ray.kill(placed.keeper)
         remove_placement_group(placed.group)
@@ -134,7 +131,12 @@ class NodeAgents:
     def _look_after(self, placed: PlacedAgent) -> None:
         ready, _ = ray.wait([placed.looking], timeout=0)
         if not ready:
-            self._note_pending(placed)
+            waits = not placed.started_at and time.monotonic() - placed.placed_at >= PENDING_SECONDS
+            if waits and not placed.is_noted:
+                placed.is_noted = True
+                needs = " and ".join(f"{count:g} {kind}" for kind, count in placed.resources.items())
+                note = f"node {placed.name}: waiting for {needs}, which the cluster has not given yet"
+                self._channel.send({"note": note})
             return
         try:
             look: AgentLook = ray.get(placed.looking)
@@ -149,13 +151,6 @@ class NodeAgents:
         else:
             self._on_look(placed, look)
         placed.looking = placed.keeper.look.remote()
-
-    def _note_pending(self, placed: PlacedAgent) -> None:
-        if placed.started_at or placed.is_noted or time.monotonic() - placed.placed_at < PENDING_SECONDS:
-            return
-        placed.is_noted = True
-        needs = " and ".join(f"{count:g} {kind}" for kind, count in placed.resources.items())
-        self._channel.send({"note": f"node {placed.name}: waiting for {needs}, which the cluster has not given yet"})
 
     def _on_look(self, placed: PlacedAgent, look: AgentLook) -> None:
         now = time.monotonic()

@@ -76,7 +76,7 @@ def _serve(channel: Channel) -> None:
     try:
         while True:
             with suppress(queue.Empty):
-                request = requests.get(timeout=0.05 if runs.is_busy else TURN_SECONDS)
+                request = requests.get(timeout=0.05 if runs.runs else TURN_SECONDS)
                 if request is None:
                     return
                 if "serve" in request:

@@ -108,7 +108,15 @@ class RayConnection:
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         self._process = ChildProcess(DRIVER, self._address, env=environment, errors=self._errors)
         try:
-            first = self._first_message()
+            timer = threading.Timer(CONNECT_SECONDS, self._process.kill)
+            timer.start()
+            first = self._process.channel.receive()
+            timer.cancel()
+            if first is None:
+                self._errors.seek(0)
+                last = last_word(self._errors.read().decode(errors="replace"))
+                why = f"no answer: {last}" if last else f"no answer within {CONNECT_SECONDS:g} s"
+                first = {"unreachable": why}
             if "cluster" not in first:
                 raise ScenarioError(Argument("on", self._given), f": {first['unreachable']}")
         except BaseException:
@@ -120,17 +128,6 @@ class RayConnection:
         self.size = ClusterSize(cluster["nodes"], cluster["cpus"], cluster["gpus"], cluster["most_cpus"])
         self._process.channel.listen(self._on_driver_message)
         return self
-
-    def _first_message(self) -> Message:
-        timer = threading.Timer(CONNECT_SECONDS, self._process.kill)
-        timer.start()
-        message = self._process.channel.receive()
-        timer.cancel()
-        if message is not None:
-            return message
-        self._errors.seek(0)
-        last = last_word(self._errors.read().decode(errors="replace"))
-        return {"unreachable": f"no answer: {last}" if last else f"no answer within {CONNECT_SECONDS:g} s"}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

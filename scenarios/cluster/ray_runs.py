@@ -44,13 +44,9 @@ class ClusterRuns:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._runs: dict[int, PlacedRun] = {}
+        self.runs: dict[int, PlacedRun] = {}
         self._token = f".seen-{secrets.token_hex(8)}"
         self._folders: set[Path] = set()
-
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._runs)
 
     def handle(self, request: Mapping[str, Any]) -> None:
         """Begin, stop or drop the run of a slot."""
@@ -60,16 +56,16 @@ class ClusterRuns:
             if folder not in self._folders:
                 write_text(folder / self._token, "")
                 self._folders.add(folder)
-            self._runs[slot] = PlacedRun(slot, request["run"], *self._placed(request["run"]))
-        elif slot in self._runs and "stop" in request:
-            self._runs[slot].is_stopped = True
-            self._runs[slot].keeper.stop.remote(request["stop"])
-        elif slot in self._runs:
+            self.runs[slot] = PlacedRun(slot, request["run"], *self._placed(request["run"]))
+        elif slot in self.runs and "stop" in request:
+            self.runs[slot].is_stopped = True
+            self.runs[slot].keeper.stop.remote(request["stop"])
+        elif slot in self.runs:
             self._end(slot)
 
     def turn(self) -> None:
         """Pass on the messages of the runs."""
-        waiting = {placed.news: placed for placed in self._runs.values()}
+        waiting = {placed.news: placed for placed in self.runs.values()}
         if waiting:
             ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
             for reference in ready:
@@ -77,12 +73,12 @@ class ClusterRuns:
 
     def end(self) -> None:
         """End all runs at once; what they have committed stays where it is."""
-        ends = [placed.keeper.end.remote() for placed in self._runs.values()]
+        ends = [placed.keeper.end.remote() for placed in self.runs.values()]
         if ends:
             ray.wait(ends, num_returns=len(ends), timeout=END_SECONDS)
-        for placed in self._runs.values():
+        for placed in self.runs.values():
             ray.kill(placed.keeper)
-        self._runs.clear()
+        self.runs.clear()
         for folder in self._folders:
             (folder / self._token).unlink(missing_ok=True)
 
@@ -128,4 +124,4 @@ class ClusterRuns:
 
     def _end(self, slot: int) -> None:
         # Ray ends an actor that nobody refers to any more, once it has done what it was told.
-        self._runs.pop(slot).keeper.end.remote()
+        self.runs.pop(slot).keeper.end.remote()

@@ -82,8 +82,12 @@ class TaskForwarder:
         for group in (self._single, self._round.group):
             if group is not None and group.error is not None:
                 raise group.error
-        if self._round.is_wanted:
-            self._try_collect()
+        if self._round.is_wanted and self._round.group is not None:
+            sums = self._round.group.try_collect()
+            if sums is not None:  # the machine's workers have sent theirs
+                self._send_sum(structs.replace(sums, round=self._round.number))
+                self._round.is_wanted = False
+                self._end_round()
         if self._pool.size < self._workers:  # some have retired: there was too little memory for so many
             self._workers = self._pool.size
             self._connection.send(messages.Capacity(self._workers))
@@ -102,7 +106,10 @@ class TaskForwarder:
                 self._submit(tasks)
                 tasks = []
             if isinstance(message, messages.FetchPartial):
-                self._request_sum(message.round)
+                if message.round == self._round.number:
+                    self._round.is_wanted = True
+                else:
+                    self._send_sum(messages.PartialSum(message.round, 0, {}))
             elif not isinstance(message, messages.Shutdown):  # which the connection keeps
                 tasks += self._tasks(envelope, message, pending)
         self._submit(tasks)
@@ -116,10 +123,14 @@ class TaskForwarder:
         tasks: list[ForwardedTask] = []
         for number, of_task, task_message in self._inbox.new_tasks(envelope, message):
             assert isinstance(task_message, Task), task_message
-            mismatch = why_mismatched(task_message, of_task, pending)
-            if mismatch:
-                self._connection.refuse(number, mismatch)
-            elif (task := self._task(of_task, task_message, pending)) is not None:
+            if pending is not None:
+                state_of, state = pending
+                client = None if isinstance(task_message, messages.Describe) else task_message.client
+                if of_task.state_in is None or (state_of, state.client) != (of_task.sequence, client):
+                    why = f"the state of client {state.client} came ahead of another task"
+                    self._connection.refuse(number, why)
+                    continue
+            if (task := self._task(of_task, task_message, pending)) is not None:
                 self._inbox.tasks[number] = task
                 tasks.append(task)
         return tasks
@@ -139,8 +150,17 @@ class TaskForwarder:
                 return None
         if envelope.state_out is not None and isinstance(message, Train):
             state_out = self._states.new()
+        if not isinstance(message, messages.Describe):
+            # with the vectors of the cache, by which the pool tells that tasks need the same
+            if message.payload is not self._last_payload[0]:
+                payload: Payload = {
+                    slot: {key: self._connection.cached(vector) for key, vector in named.items()}
+                    for slot, named in message.payload.items()
+                }
+                self._last_payload = message.payload, payload
+            message = structs.replace(message, payload=self._last_payload[1])
         return ForwardedTask(
-            self._with_cached_vectors(message),
+            message,
             state_in,
             state_out,
             flops=1.0 if isinstance(message, Train) else 0.0,  # equal, so that short ones are prefetched
@@ -149,18 +169,6 @@ class TaskForwarder:
             sequence=envelope.sequence,
             state_name=envelope.state_out or "",
         )
-
-    def _with_cached_vectors(self, message: Task) -> Task:
-        """The same task with the vectors of the cache, by which the pool tells that tasks need the same."""
-        if isinstance(message, messages.Describe):
-            return message
-        if message.payload is not self._last_payload[0]:
-            payload: Payload = {
-                slot: {key: self._connection.cached(vector) for key, vector in named.items()}
-                for slot, named in message.payload.items()
-            }
-            self._last_payload = message.payload, payload
-        return structs.replace(message, payload=self._last_payload[1])
 
     def _submit(self, tasks: Sequence[ForwardedTask]) -> None:
         single = [task for task in tasks if not task.weight]
@@ -216,22 +224,6 @@ class TaskForwarder:
 
     # --- partial sums ---------------------------------------------------------------------------------------------
 
-    def _request_sum(self, number: int) -> None:
-        if number == self._round.number:
-            self._round.is_wanted = True
-        else:
-            self._send_sum(messages.PartialSum(number, 0, {}))
-
-    def _try_collect(self) -> None:
-        """Send the sum of this machine once its workers have sent theirs."""
-        group = self._round.group
-        assert group is not None, self._round.number
-        sums = group.try_collect()
-        if sums is not None:
-            self._send_sum(structs.replace(sums, round=self._round.number))
-            self._round.is_wanted = False
-            self._end_round()
-
     def _send_sum(self, sums: messages.PartialSum) -> None:
         self._replies.send()  # it has the updates of these replies in it
         self._connection.send(sums)
@@ -245,17 +237,6 @@ class TaskForwarder:
             ended.group.cancel()
         for task in ended.added:
             self._states.release(task.state_in, task.state_out)
-
-
-def why_mismatched(task: Task, envelope: Envelope, pending: tuple[int, ClientState] | None) -> str:
-    """Why a task and the (sequence, client state) right ahead of it do not belong together; '' if they do."""
-    if pending is None:
-        return ""
-    sequence, state = pending
-    is_asked = not isinstance(task, messages.Describe) and envelope.state_in is not None
-    if is_asked and (sequence, state.client) == (envelope.sequence, getattr(task, "client", None)):
-        return ""
-    return f"the state of client {state.client} came ahead of another task"
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from scenarios.experiment.grid import METHOD, Grid, over_methods, variant_name
 from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import bands, terminal
 from scenarios.report.columns import PERCENT
-from scenarios.report.csv_files import csv_text
-from scenarios.report.tables import Cell, Number, Table, TableColumn
+from scenarios.report.tables import Cell, Number, Table, TableColumn, csv_text
 from scenarios.run.progress import at_budget, spread
 
 KIND = "budget"

@@ -17,8 +17,8 @@ from edge.protocol.files import write_text
 from edge.protocol.home import shared
 from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, folder_of, warning_lines
-from scenarios.report import html, terminal
-from scenarios.report.groups import RunGroup
+from scenarios.report import html, terminal, theme
+from scenarios.report.run_reader import RunGroup
 from scenarios.report.tables import Table
 from scenarios.run.host import Host
 from scenarios.run.progress import Trail
@@ -104,12 +104,10 @@ class Experiment:
 
     def write_page(self, result: Result, folder: Path) -> Path:
         """Write the report and return it."""
-        from scenarios.report import plot_style  # matplotlib takes half a second
-
         page = self.page(result)
         for name, svg, _ in page.figures if page.figure_folder else ():
             (folder / page.figure_folder).mkdir(exist_ok=True)
-            write_text(folder / page.figure_folder / f"{name}.svg", plot_style.standalone(svg))
+            write_text(folder / page.figure_folder / f"{name}.svg", theme.standalone(svg))
         answer = html.ExperimentAnswer(page.lead, page.facts, page.figures, page.tables, warning_lines(result))
         target = self.targets[0] if self.targets else None
         return html.write_experiment(folder / self.page_file, page.title, answer, page.groups, target, page.drawn)

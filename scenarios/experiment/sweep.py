@@ -25,10 +25,10 @@ from scenarios.experiment import statistics, sweep_tables
 from scenarios.experiment.experiment import Experiment, ExperimentPage, Result
 from scenarios.experiment.grid import METHOD, SEED, Axis, Grid, cell_name, folder_name, label, last_part
 from scenarios.experiment.run_set import RunSet
-from scenarios.report import groups, readings, result_tables, tables, terminal
+from scenarios.report import readings, result_tables, run_reader, tables, terminal
 from scenarios.report.columns import PERCENT, POINTS
-from scenarios.report.csv_files import csv_text
 from scenarios.report.html import MOST_DRAWN
+from scenarios.report.tables import csv_text
 from scenarios.run.run_folder import resolved_keys
 
 KIND = "sweep"
@@ -94,7 +94,7 @@ class Sweep(Experiment):
             return ExperimentPage(title, LEAD, facts, [], sweep_tables.tables(result))
         folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
         labels = dict(zip(sweep_tables.labels(rows), rows, strict=True))
-        by_row = groups.of_rows({label: [folders[name] for name in row["runs"]] for label, row in labels.items()})
+        by_row = run_reader.of_rows({label: [folders[name] for name in row["runs"]] for label, row in labels.items()})
         best = sorted(labels, key=lambda label: labels[label]["accuracy"]["mean"] or 0.0, reverse=True)
         means = {label: row["accuracy"] for label, row in labels.items()}
         baseline = next((row["name"] for row in rows if row["name"] == self.baseline), rows[0]["name"])
@@ -109,10 +109,10 @@ class Sweep(Experiment):
         )
 
     def _figures(
-        self, result: Result, labels: Mapping[str, Result], baseline: str, by_row: Sequence[groups.RunGroup]
+        self, result: Result, labels: Mapping[str, Result], baseline: str, by_row: Sequence[run_reader.RunGroup]
     ) -> Iterator[tuple[str, str, str]]:
         """Dots of all rows; over a grid of two axes also a map."""
-        from scenarios.report.figures import inline  # matplotlib takes half a second
+        from scenarios.report.html_figures import inline  # matplotlib takes half a second
         from scenarios.report.plot_style import ShownRuns
         from scenarios.report.result_figures import DotPanel, GridMap, dots, grid_maps
 

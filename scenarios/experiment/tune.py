@@ -22,8 +22,7 @@ from scenarios.experiment.grid import EXAMPLE, METHOD, Axis, Grid, over_methods,
 from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import terminal
 from scenarios.report.columns import PERCENT
-from scenarios.report.csv_files import csv_text
-from scenarios.report.tables import Number, Table, TableColumn
+from scenarios.report.tables import Number, Table, TableColumn, csv_text
 from scenarios.run.progress import spread
 
 KIND = "tune"

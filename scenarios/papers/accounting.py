@@ -22,7 +22,7 @@ from edge.data.registry import dataset
 from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD
-from edge.training.count_model import CountedModel, PassCosts, count_model
+from edge.training.counts import CountedModel, count_model
 
 TRAIN = TrainConfig(batch=64)
 STEPS, VISITS = 200, 100
@@ -83,22 +83,22 @@ def forward_macs(method: Method, options: Options, counted: CountedModel) -> flo
     Other models are counted whole, even where their classifiers never run. What a method computes beside convolutions,
     linear layers and pools (matrices, norms) is left out.
     """
-    with_nothing = _flops(method, options, counted, lambda costs: np.zeros_like(costs.flops))
+    with_nothing = _flops(method, options, counted, np.zeros_like)
     return (_flops(method, options, counted, _forward) - with_nothing) / FLOPS_PER_MAC
 
 
 def training_macs(method: Method, options: Options, counted: CountedModel) -> float:
     """MACs of all that a training step computes by the method's plan, per example."""
-    return _flops(method, options, counted, lambda costs: costs.flops) / FLOPS_PER_MAC
+    return _flops(method, options, counted, lambda costs: costs) / FLOPS_PER_MAC
 
 
-def _forward(costs: PassCosts) -> Costs:
-    flops = np.zeros_like(costs.flops)
-    flops[:, FORWARD] = costs.flops[:, FORWARD] + FLOPS_PER_MAC * costs.pooled
+def _forward(costs: Costs) -> Costs:
+    flops = np.zeros_like(costs)
+    flops[:, FORWARD] = costs[:, FORWARD]
     return flops
 
 
-def _flops(method: Method, options: Options, counted: CountedModel, read: Callable[[PassCosts], Costs]) -> float:
+def _flops(method: Method, options: Options, counted: CountedModel, read: Callable[[Costs], Costs]) -> float:
     """FLOPs per example of the plan, with blocks and variants priced by ``read``; the mean over visits."""
     visits: list[float] = []
     for client in range(VISITS):
@@ -115,9 +115,12 @@ def _flops(method: Method, options: Options, counted: CountedModel, read: Callab
 
 
 def _context(
-    method: Method, options: Options, counted: CountedModel, read: Callable[[PassCosts], Costs], client: int
+    method: Method, options: Options, counted: CountedModel, read: Callable[[Costs], Costs], client: int
 ) -> ComputeContext:
     spec = method.objective
+    flops = read(counted.counts.flops)
+    if read is _forward:
+        flops[:, FORWARD] += FLOPS_PER_MAC * counted.counts.pooled
     return ComputeContext(
         counted.layout,
         options,
@@ -125,9 +128,9 @@ def _context(
         TRAIN,
         TRAIN.plan(STEPS * TRAIN.batch),
         samples=STEPS * TRAIN.batch,
-        flops=read(counted.costs),
+        flops=flops,
         client=client,
         variants={variant: read(costs) for variant, costs in counted.variants.items()},
         outputs=counted.outputs,
-        unit_flops=read(counted.units),
+        unit_flops=read(counted.counts.unit_flops),
     )

@@ -10,13 +10,11 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scenarios.experiment.experiment import ExperimentRow
-from scenarios.papers.amounts import HESSIANS, TABLE_AMOUNTS
-from scenarios.papers.moving_average import Smoothing, smoothed
+from scenarios.papers.published import HESSIANS, TABLE_AMOUNTS
 from scenarios.papers.spec import (
     ACCURACY_AT,
     BEST_MEASURES,
@@ -27,6 +25,8 @@ from scenarios.papers.spec import (
     PaperPanel,
     PaperRow,
     PaperSetting,
+    Smoothing,
+    smoothed,
 )
 from scenarios.run.progress import AMOUNTS, Trail, at_budget, spread, to_target
 from scenarios.run.run_folder import RunFolder
@@ -64,31 +64,29 @@ class CellSelection:
         """The panel's budget or target at this scale."""
         return self.setting(panel).limit(panel)
 
+    def folders(self, runs: Sequence[Mapping[str, Any]], group: str, row: str) -> list[list[Path]]:
+        """The run folders of a row in one setting, (variants, seeds)."""
+        return [
+            [Path(run["run_dir"]) for run in runs if run["name"] == run_name(group, variant, run["seed"])]
+            for variant in self.figure.rows[row].variants(self.scale)
+        ]
+
     def trails(self, runs: Sequence[Mapping[str, Any]], group: str, row: str, measure: str = "") -> list[list[Trail]]:
         """The progress curves of a row's runs in one setting, (variants, seeds), as a measure reads them."""
-        folders = [self.folders(runs, group, variant) for variant in self.figure.rows[row].variants(self.scale)]
-        read = partial(until_best, measure=measure) if measure in BEST_MEASURES else self._trail
-        return [[read(folder) for folder in of_seeds] for of_seeds in folders]
+        return [[self._trail(folder, measure) for folder in of_seeds] for of_seeds in self.folders(runs, group, row)]
 
-    def folders(self, runs: Sequence[Mapping[str, Any]], group: str, variant: ExperimentRow) -> list[Path]:
-        """The run folders of one variant in one setting, in the order of the seeds."""
-        return [Path(run["run_dir"]) for run in runs if run["name"] == run_name(group, variant, run["seed"])]
-
-    def _trail(self, folder: Path) -> Trail:
-        points = RunFolder(folder).trail
-        return points if self.smoothing is None else smoothed(points, self.smoothing)
-
-
-def until_best(folder: Path, measure: str) -> Trail:
-    """The progress curve of a run until its best round, whose accuracy there is the measure's."""
-    run = RunFolder(folder)
-    run.check()
-    best = run.best_round
-    if best is None:
-        return ()
-    accuracy = best.validation_accuracy if measure == VALIDATION else best.accuracy
-    *before, last = run.trail[: best.round + 1]
-    return (*before, replace(last, accuracy=accuracy))
+    def _trail(self, folder: Path, measure: str) -> Trail:
+        """The progress curve of a run; for a measure of its best round until that, with the measure's accuracy."""
+        run = RunFolder(folder)
+        if measure not in BEST_MEASURES:
+            return run.trail if self.smoothing is None else smoothed(run.trail, self.smoothing)
+        run.check()
+        best = run.best_round
+        if best is None:
+            return ()
+        accuracy = best.validation_accuracy if measure == VALIDATION else best.accuracy
+        *before, last = run.trail[: best.round + 1]
+        return (*before, replace(last, accuracy=accuracy))
 
 
 def run_name(group: str, variant: ExperimentRow, seed: int) -> str:
@@ -104,7 +102,7 @@ def reading(plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[Ma
         facts = {"limit": panel.limit, "scaled": False, "marks": [], "changed": ""}
         return {"panel": panel.name, **described(panel, name, counted), **facts, **_values([panel.counts(counted)])}
     row, limit, group = plan.figure.rows[name], plan.limit(panel), plan.groups[panel.setting]
-    folders = [folder for variant in row.variants(plan.scale) for folder in plan.folders(runs, group, variant)]
+    folders = [folder for of_seeds in plan.folders(runs, group, name) for folder in of_seeds]
     data = list(dict.fromkeys(word for folder in folders for word in differences(folder)))
     words = [*changed(plan.setting(panel), panel), *data, *([note] if (note := row.words(plan.scale)) else [])]
     if panel.measure in HESSIANS and (options := plan.figure.hessians.get(plan.scale)) and options.changed:

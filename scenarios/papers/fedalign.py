@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
-from scenarios.papers.amounts import (
+from scenarios.papers.published import (
     EIGENVALUE,
     FORWARD_MACS,
     HESSIANS,
@@ -20,8 +20,9 @@ from scenarios.papers.amounts import (
     TRACE,
     TRAINING_MACS,
     VIRTUAL_SECONDS,
+    panels,
+    printed,
 )
-from scenarios.papers.published import panels, printed
 from scenarios.papers.spec import (
     PAPER,
     SCALES,
@@ -91,38 +92,35 @@ WORDS: Mapping[str, Mapping[str, TablePart]] = {
 }
 
 
-def _dirichlet(alpha: str) -> TablePart:
-    return TablePart(("data.partition.kind=dirichlet-unbalanced", f"data.partition.alpha={alpha}"))
-
-
-def _clients(text: str, scale: str) -> TablePart:
-    """``C=64x0.25``: 16 of 64 clients a round; half of both at scale tiny."""
-    count, _, fraction = text.removeprefix("C=").partition("x")
-    clients = int(count) // (2 if scale == TINY else 1)
-    participants = round(clients * float(fraction or 1))
-    changed = f"{participants} of {clients} clients a round" if scale == TINY else ""
-    return TablePart((f"data.clients={clients}", f"rounds.participants={participants}"), changed)
-
-
-def _epochs(text: str, scale: str) -> TablePart:
-    epochs = int(text.removeprefix("E="))
-    if scale == PAPER:
-        return TablePart((f"train.local_epochs={epochs}",))
-    if scale == SMALL:
-        return TablePart((f"train.local_steps={epochs}",), f"{epochs} local steps in place of {epochs} epochs")
-    few = epochs // 10
-    return TablePart((f"train.local_epochs={few}", "train.batch=16"), f"{few} local epochs in place of {epochs}")
-
-
 def _setting(title: str, rounds: int, scale: str) -> PaperSetting:
     """The scenario for a title such as ``CIFAR-100, Dir(0.5) C=16 E=20`` at one scale."""
     dataset, _, words = title.partition(", ")
-    partition, clients, epochs = words.split()
-    shared = WORDS[partition][scale] if partition in WORDS else _dirichlet(partition[len("Dir(") : -1])
+    partition, of_round, of_visit = words.split()
+    alpha = partition[len("Dir(") : -1]
+    unbalanced = TablePart(("data.partition.kind=dirichlet-unbalanced", f"data.partition.alpha={alpha}"))
+    shared = WORDS[partition][scale] if partition in WORDS else unbalanced
+    count, _, fraction = of_round.removeprefix("C=").partition("x")  # C=64x0.25: 16 of 64 clients a round
+    clients = int(count) // (2 if scale == TINY else 1)
+    participants = round(clients * float(fraction or 1))
+    epochs = int(of_visit.removeprefix("E="))
+    visit = {
+        PAPER: TablePart((f"train.local_epochs={epochs}",)),
+        SMALL: TablePart((f"train.local_steps={epochs}",), f"{epochs} local steps in place of {epochs} epochs"),
+        TINY: TablePart(
+            (f"train.local_epochs={epochs // 10}", "train.batch=16"),
+            f"{epochs // 10} local epochs in place of {epochs}",
+        ),
+    }
     few = SHORTER[scale]
     parts = [
         TablePart(inferred=CODE),
-        *(WORDS[dataset][scale], shared, _clients(clients, scale), _epochs(epochs, scale)),
+        WORDS[dataset][scale],
+        shared,
+        TablePart(
+            (f"data.clients={clients}", f"rounds.participants={participants}"),
+            f"{participants} of {clients} clients a round" if scale == TINY else "",
+        ),
+        visit[scale],
         TablePart(
             (f"rounds.max={few[rounds]}", *(("eval.subset=2000",) if scale == SMALL else ())),
             "" if scale == PAPER else f"{few[rounds]} rounds in place of {rounds}",
@@ -294,40 +292,35 @@ def _table(number: int, title: str, rows: Mapping[str, PaperRow], *notes: str) -
     return _figure(f"Table {number}", title, rows, found, *notes)
 
 
-def _table_5() -> PaperFigure:
-    table = _table(5, "local compute, stored parameters and time", TEN, *COUNTS)
-    beside = {FORWARD_MACS: TRAINING_MACS, STORED_WEIGHTS: STORED_PARAMETERS}
-    ordered: list[PaperPanel] = []
-    for panel in table.panels:
-        ordered.append(panel)
-        if panel.measure in beside:
-            ordered.append(_unprinted(panel, beside[panel.measure]))
-    ordered.append(_unprinted(ordered[-1], VIRTUAL_SECONDS))
-    return replace(table, settings=_settings(*ordered), panels=tuple(ordered))
-
-
-def _figure_1() -> PaperFigure:
-    first = next(panels(printed("fedalign", "1"), ROUNDS))
-    figure = _figure(
-        "Fig. 1",
-        "the loss around each global model",
-        SIX,
-        tuple(_unprinted(first, measure) for measure in (EIGENVALUE, TRACE)),
-        "As the paper, the figure draws the loss along the first two eigenvectors of the Hessian, of length 1, up to "
-        "0.5 from the model. The paper does not say its distances. The largest eigenvalue is the curvature along the "
-        "first, the trace the sum over all.",
-        SECOND_ORDER[1],
-    )
-    return replace(figure, hessians=DRAWN, metrics=("hessian", "loss-surface"))
-
-
+TABLE_5 = _table(5, "local compute, stored parameters and time", TEN, *COUNTS)
+BESIDE = {FORWARD_MACS: TRAINING_MACS, STORED_WEIGHTS: STORED_PARAMETERS}
+"""Measure of Table 5 -> the column of ours that stands beside it"""
+COLUMNS_5 = [
+    column
+    for panel in TABLE_5.panels
+    for column in (panel, *([_unprinted(panel, BESIDE[panel.measure])] if panel.measure in BESIDE else []))
+]
+COLUMNS_5.append(_unprinted(COLUMNS_5[-1], VIRTUAL_SECONDS))
+CURVATURES = tuple(
+    _unprinted(next(panels(printed("fedalign", "1"), ROUNDS)), measure) for measure in (EIGENVALUE, TRACE)
+)
+FIGURE_1 = _figure(
+    "Fig. 1",
+    "the loss around each global model",
+    SIX,
+    CURVATURES,
+    "As the paper, the figure draws the loss along the first two eigenvectors of the Hessian, of length 1, up to 0.5 "
+    "from the model. The paper does not say its distances. The largest eigenvalue is the curvature along the first, "
+    "the trace the sum over all.",
+    SECOND_ORDER[1],
+)
 FIGURES = {
     "fedalign:1": _table(1, "accuracy and second-order metrics", SIX, *SECOND_ORDER),
     "fedalign:2": _table(2, "skews of the data", SIX),
     "fedalign:3": _table(3, "numbers of local epochs", SIX),
     "fedalign:4": _table(4, "numbers of clients", SIX),
-    "fedalign:5": _table_5(),
+    "fedalign:5": replace(TABLE_5, settings=_settings(*COLUMNS_5), panels=tuple(COLUMNS_5)),
     "fedalign:6": _table(6, "FedAlign over the settings of Tables 2 to 4", {"FedAlign": ADDED["FedAlign"]}),
     "fedalign:7": _table(7, "CIFAR-10 and ImageNet-200", EIGHT, COUNTS[0], *IMAGENET_PRINTS),
-    "fedalign:fig1": _figure_1(),
+    "fedalign:fig1": replace(FIGURE_1, hessians=DRAWN, metrics=("hessian", "loss-surface")),
 }

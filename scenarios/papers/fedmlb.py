@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from scenarios.papers.moving_average import Smoothing
 from scenarios.papers.published import panels, printed
 from scenarios.papers.spec import (
     ACCURACY_AT,
@@ -22,6 +21,7 @@ from scenarios.papers.spec import (
     PaperPanel,
     PaperRow,
     PaperSetting,
+    Smoothing,
     TablePart,
     setting_of,
 )
@@ -106,36 +106,24 @@ PIECES: Mapping[str, Mapping[str, TablePart]] = {
 }
 
 
-def _words(dataset: str, setting: str) -> list[str]:
-    partition, count, _, _, *rest = setting.split()
-    steps = next((word for word in rest if word.startswith("K=")), "K=50")
-    model = next((word for word in rest if not word.startswith("K=")), "ResNet-18")
-    clients = f"{count} clients"
-    return [dataset, partition, clients, f"{clients} of {dataset}", steps, model]
-
-
 def _setting(mine: Sequence[PaperPanel], scale: str) -> PaperSetting:
     """The scenario for the setting of these panels at one scale."""
     dataset, _, setting = mine[0].title.partition(", ")
-    pieces = [PIECES.get(word, {}).get(scale, TablePart()) for word in _words(dataset, setting)]
+    partition, count, _, _, *rest = setting.split()
+    steps = next((word for word in rest if word.startswith("K=")), "K=50")
+    model = next((word for word in rest if not word.startswith("K=")), "ResNet-18")
+    words = (dataset, partition, f"{count} clients", f"{count} clients of {dataset}", steps, model)
+    pieces = [PIECES.get(word, {}).get(scale, TablePart()) for word in words]
     limits: dict[str, PaperLimit] = {}
     if scale != PAPER:
         rounds = ROUNDS[scale, dataset]
         pieces.append(TablePart((f"rounds.max={rounds}",), f"{rounds} rounds in place of {PAPER_ROUNDS}"))
-        limits = _limits(mine, rounds, TARGETS[scale, dataset])
+        to = sorted((panel for panel in mine if panel.measure not in ACCURACY_AT), key=lambda panel: panel.limit)
+        limits = {panel.name: PaperLimit(panel.limit * rounds / PAPER_ROUNDS, "") for panel in mine if panel not in to}
+        for panel, target in zip(to, TARGETS[scale, dataset], strict=False):
+            limits[panel.name] = PaperLimit(target, "a target chosen for so few rounds")
     # Where the data set is another, that of the file is too, so that settings that are made alike share their runs.
     return setting_of(FILES[CIFAR if scale == TINY else dataset], pieces, limits)
-
-
-def _limits(mine: Sequence[PaperPanel], rounds: int, targets: Sequence[float]) -> dict[str, PaperLimit]:
-    at = {
-        panel.name: PaperLimit(panel.limit * rounds / PAPER_ROUNDS, "")
-        for panel in mine
-        if panel.measure in ACCURACY_AT
-    }
-    to = sorted((panel for panel in mine if panel.name not in at), key=lambda panel: panel.limit)
-    why = "a target chosen for so few rounds"
-    return at | {panel.name: PaperLimit(target, why) for panel, target in zip(to, targets, strict=False)}
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -181,14 +169,17 @@ def _paths(number: int) -> PaperRow:
     return PaperRow("fedmlb", (DIVIDED, f"method_options.pathways={chosen}"), note=note if number < 5 else "")
 
 
-def _subsets(number: int) -> PaperRow:
-    subsets = tuple((f"method_options.pathways={list(chosen)}",) for chosen in combinations(range(1, 6), number))
-    return PaperRow("fedmlb", (DIVIDED,), subsets, note=DIVIDED_NOTE if number < 5 else "")
-
-
 MARKED = {f"row {row}": _paths(6 - row) for row in range(1, 6)}
 LOST = {f"row {row}": PaperRow("", note="setting unknown: the table's marks are lost") for row in range(6, 10)}
-COUNTED = {f"{number} pathway{'s' if number > 1 else ''}": _subsets(number) for number in range(1, 6)}
+COUNTED = {
+    f"{number} pathway{'s' if number > 1 else ''}": PaperRow(
+        "fedmlb",
+        (DIVIDED,),
+        tuple((f"method_options.pathways={list(chosen)}",) for chosen in combinations(range(1, 6), number)),
+        note=DIVIDED_NOTE if number < 5 else "",
+    )
+    for number in range(1, 6)
+}
 WEIGHTED = {
     f"lambda1={first} lambda2={second}": PaperRow(
         "fedmlb", (f"method_options.lambda1={first}", f"method_options.lambda2={second}")

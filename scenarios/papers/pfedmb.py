@@ -105,24 +105,19 @@ def _setting(title: str, scale: str) -> PaperSetting:
     return setting_of(SCENARIO, parts, limits)
 
 
-def _settings(*found: PaperPanel) -> dict[str, dict[str, PaperSetting]]:
-    return {panel.setting: {scale: _setting(panel.title, scale) for scale in SCALES} for panel in found}
-
-
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 NOT_PRINTED = "its hyperparameters, tuned on validation examples, are not printed"
 
 
-def _faster(lr: float) -> TablePart:
-    return TablePart(
+FASTER = {
+    scale: TablePart(
         (f"train.lr={lr:g}", "method_options.branch_init=variance_preserving"),
         f"rate {lr:g} in place of 0.05, and branches multiplied by √B at first, as the mean of independent ones has "
         "1/√B of a layer's deviation and needs more rounds",
     )
-
-
-FASTER = {SMALL: _faster(0.1), TINY: _faster(0.3)}
+    for scale, lr in {SMALL: 0.1, TINY: 0.3}.items()
+}
 """Scale -> settings with which pFedMB learns, and its branch weights part, within a few rounds."""
 
 
@@ -173,12 +168,8 @@ TUNED = tuple(
 )
 
 
-def _drawn(name: str, title: str, setting: str, measure: str, limit: float) -> PaperPanel:
-    return PaperPanel(name, title, setting, measure, limit, {}, column="drawn")
-
-
-FIGURE_4 = _drawn("pairs@rounds", PAIRS.title, "pairs", "accuracy at rounds", MOST_ROUNDS)
-FIGURE_5 = _drawn("branches", TABLE_II[1].title, TABLE_II[1].setting, BEST, MOST_ROUNDS)
+FIGURE_4 = PaperPanel("pairs@rounds", PAIRS.title, "pairs", "accuracy at rounds", MOST_ROUNDS, {}, column="drawn")
+FIGURE_5 = PaperPanel("branches", TABLE_II[1].title, TABLE_II[1].setting, BEST, MOST_ROUNDS, {}, column="drawn")
 
 
 def _figure(
@@ -188,7 +179,7 @@ def _figure(
         f"pFedMB, {name}: {title}",
         SOURCE,
         rows,
-        _settings(*found),
+        {panel.setting: {scale: _setting(panel.title, scale) for scale in SCALES} for panel in found},
         found,
         (*notes, *IN_ROWS),
         is_table=True,

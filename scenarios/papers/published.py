@@ -1,30 +1,91 @@
-"""Values that papers print in tables, from one CSV file per paper, as panels.
+"""Values that papers print in tables, from one CSV file per paper, as panels; and columns that are no accuracies.
 
 A row of a file: table, dataset, setting, row, metric, value, deviation. Metrics are ``acc@500R``, in percent after so
 many rounds; ``best@500R``, in percent in the best validation round of at most so many; ``rounds@47%``, rounds to a
 target; and `PRINTED_AMOUNTS`, in their units. ``1000+`` is a lower bound: 1000 rounds did not reach the target.
+
+Some amounts are counted for a method on the paper's model, at every scale, and need no run (`PaperPanel.counts`).
+Others are read in the folder of a run; those of Hessians from what ``fedbr measure`` has left there.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
-from scenarios.papers.amounts import (
-    EIGENVALUE,
-    FORWARD_MACS,
-    HESSIAN_DIRECTION,
-    HESSIAN_NORM,
-    STORED_WEIGHTS,
-    TABLE_AMOUNTS,
-    TRACE,
-    WALL_SECONDS,
-)
+from coordinator.records.store import read
 from scenarios.papers.spec import BEST, PaperPanel
+from scenarios.run.folder_files import MEASURED
+from scenarios.run.run_folder import RunFolder
+
+FORWARD_MACS, TRAINING_MACS = "forward MACs per example", "MACs of a training step per example"
+STORED_WEIGHTS, STORED_PARAMETERS = "stored weights", "stored parameters"
+WALL_SECONDS, VIRTUAL_SECONDS = "wall-clock seconds per round", "virtual seconds per round"
+EIGENVALUE, TRACE = "top Hessian eigenvalue", "Hessian trace"
+HESSIAN_NORM, HESSIAN_DIRECTION = "difference of clients' Hessian norms", "cosine of clients' Hessians"
+HESSIANS = (EIGENVALUE, TRACE, HESSIAN_NORM, HESSIAN_DIRECTION)
+
+
+def wall_seconds(folder: Path) -> float | None:
+    """Measured seconds per round of a run, of all its rounds, with their evaluations."""
+    rows = read(folder / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
+    points = RunFolder(folder).trail
+    return float(json.loads(rows[0]["value"])["wall_seconds"]) / points[-1].rounds if rows and points else None
+
+
+def virtual_seconds(folder: Path) -> float | None:
+    """Seconds per round of a run on the virtual clock."""
+    points = RunFolder(folder).trail
+    return points[-1].virtual_seconds / points[-1].rounds if points else None
+
+
+def hessian(name: str, folder: Path) -> float | None:
+    """A value of the last measurement of a run's Hessians: of its global model, or over its clients.
+
+    None if it has not been measured.
+    """
+    file = folder / MEASURED
+    if not file.is_file():
+        return None
+    found = json.loads(file.read_text(encoding="utf-8"))
+    value = {**found["models"].get("global", {}), **found["over_clients"]}.get(f"hessian/{name}")
+    return None if value is None else float(value)
+
+
+@dataclass(frozen=True)
+class TableAmount:
+    """A column of a table that is no accuracy."""
+
+    column: str
+    """Heading, with its unit"""
+    read: Callable[[Path], float | None] | None = None
+    """Run folder -> the amount; None for one that is counted"""
+    unit: float = 1.0
+    """The amount is shown in multiples of it"""
+
+
+TABLE_AMOUNTS: Mapping[str, TableAmount] = {
+    FORWARD_MACS: TableAmount("MFLOPs forward", unit=1e6),
+    TRAINING_MACS: TableAmount("MFLOPs of all passes", unit=1e6),
+    STORED_WEIGHTS: TableAmount("Param (M)", unit=1e6),
+    STORED_PARAMETERS: TableAmount("all parameters (M)", unit=1e6),
+    WALL_SECONDS: TableAmount("time (s)", wall_seconds),
+    VIRTUAL_SECONDS: TableAmount("virtual time (s)", virtual_seconds),
+    EIGENVALUE: TableAmount("lambda_max", partial(hessian, "eigenvalue")),
+    TRACE: TableAmount("H_T", partial(hessian, "trace")),
+    HESSIAN_NORM: TableAmount("H_N", partial(hessian, "H_N")),
+    HESSIAN_DIRECTION: TableAmount("H_D", partial(hessian, "H_D")),
+}
+"""Measure -> how it is read and shown; papers call one multiply-accumulate a FLOP"""
+
+
+# --- printed values ---------------------------------------------------------------------------------------------------
 
 FILES = Path(__file__).parent
 MEASURES = {"acc": "accuracy at rounds", "best": BEST, "rounds": "rounds to accuracy"}
@@ -64,27 +125,19 @@ class Printed:
 def printed(paper: str, table: str) -> list[Printed]:
     """The values of one table, in the order of the file."""
     with (FILES / f"{paper}.csv").open(encoding="utf-8", newline="") as file:
-        return [_value(row) for row in csv.DictReader(file) if row["table"] == table]
-
-
-def _value(row: dict[str, str]) -> Printed:
-    unit = _unit(row["metric"])
-    return Printed(
-        row["dataset"],
-        row["setting"],
-        row["row"],
-        row["metric"],
-        float(Decimal(row["value"].removesuffix("+")) / unit),
-        row["value"].endswith("+"),
-        float(Decimal(row["deviation"]) / unit) if row["deviation"] else None,
-    )
-
-
-def _unit(metric: str) -> Decimal:
-    """What values of the file are divided by; in decimal, so that 32.03 % is 0.3203."""
-    if metric in PRINTED_AMOUNTS:
-        return 1 / Decimal(PRINTED_AMOUNTS[metric][1])
-    return Decimal(1 if metric.startswith("rounds@") else 100)
+        rows = [row for row in csv.DictReader(file) if row["table"] == table]
+    found = []
+    for row in rows:
+        metric, deviation = row["metric"], row["deviation"]
+        # What values of the file are divided by; in decimal, so that 32.03 % is 0.3203.
+        unit = Decimal(1 if metric.startswith("rounds@") else 100)
+        if metric in PRINTED_AMOUNTS:
+            unit = 1 / Decimal(PRINTED_AMOUNTS[metric][1])
+        value = float(Decimal(row["value"].removesuffix("+")) / unit)
+        own = float(Decimal(deviation) / unit) if deviation else None
+        is_bound = row["value"].endswith("+")
+        found.append(Printed(row["dataset"], row["setting"], row["row"], metric, value, is_bound, own))
+    return found
 
 
 def panels(values: list[Printed], rounds: float = 0.0) -> Iterator[PaperPanel]:

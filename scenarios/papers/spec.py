@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from scenarios.experiment.experiment import ExperimentRow
 from scenarios.experiment.grid import row_of_words
-from scenarios.papers.moving_average import Smoothing
+from scenarios.run.progress import Trail
 
 PAPER, SMALL, TINY = "paper", "small", "tiny"
 SCALES = (TINY, SMALL, PAPER)
@@ -27,6 +27,60 @@ ACCURACY_AT = {
 }
 TO_ACCURACY = {"time to accuracy": "time", "bytes to accuracy": "bytes", "rounds to accuracy": "rounds"}
 """Both: measure -> its kind of amount, a key of `progress.AMOUNTS`."""
+
+
+def scale_text(scale: str) -> str:
+    """``tiny (scaled)``."""
+    return scale if scale == PAPER else f"{scale} (scaled)"
+
+
+# --- moving averages of accuracy, from which FedMLB's tables are read -------------------------------------------------
+# e_r = momentum e_{r-1} + (1 - momentum) a_r. The paper does not print how it begins. "corrected" begins with e_0 = 0
+# and divides by 1 - momentum^r, so that e_1 = a_1 and no round weighs more than the next; "first" begins with
+# e_1 = a_1, which then weighs more than all others for a while. After 100 rounds they differ by less than 3e-5 of their
+# value.
+
+CORRECTED, FIRST = "corrected", "first"
+STARTS = (CORRECTED, FIRST)
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """How accuracies are averaged over rounds."""
+
+    momentum: float = 0.9
+    """The weight of the previous average, in [0, 1); 0 is no average."""
+    start: str = CORRECTED
+    """One of `STARTS`."""
+
+    @property
+    def text(self) -> str:
+        how = "bias-corrected" if self.start == CORRECTED else "beginning with the first accuracy"
+        return f"moving average of momentum {self.momentum:g}, {how}"
+
+
+def ema(values: Sequence[float], how: Smoothing) -> list[float]:
+    """The average after each value."""
+    averages: list[float] = []
+    average = values[0] if values and how.start == FIRST else 0.0
+    for count, value in enumerate(values, start=1):
+        average = how.momentum * average + (1 - how.momentum) * value
+        averages.append(average if how.start == FIRST else average / (1 - how.momentum**count))
+    return averages
+
+
+def smoothed(points: Trail, how: Smoothing) -> Trail:
+    """The curve with averages in place of accuracies; rounds without an evaluation are skipped."""
+    averages = iter(ema([point.accuracy for point in points if point.accuracy is not None], how))
+    shown, best = [], 0.0
+    for point in points:
+        accuracy = None if point.accuracy is None else next(averages)
+        best = max(best, accuracy or 0.0)
+        shown.append(replace(point, accuracy=accuracy, best=best))
+    return tuple(shown)
+
+
+# --- figures and tables -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -99,16 +153,13 @@ class PaperSetting:
 
     def limit(self, panel: PaperPanel) -> float:
         """The panel's budget or target here."""
-        limit = self._limit_of(panel)
-        return panel.limit if limit is None else limit.amount
+        own = self.limits.get(panel.name, self.limits.get(panel.measure))
+        return panel.limit if own is None else own.amount
 
     def why(self, panel: PaperPanel) -> str:
         """The reason for the panel's limit; empty if it is the paper's."""
-        limit = self._limit_of(panel)
-        return "" if limit is None else limit.why
-
-    def _limit_of(self, panel: PaperPanel) -> PaperLimit | None:
-        return self.limits.get(panel.name, self.limits.get(panel.measure))
+        own = self.limits.get(panel.name, self.limits.get(panel.measure))
+        return "" if own is None else own.why
 
 
 def setting_of(scenario: str, parts: Sequence[TablePart], limits: Mapping[str, PaperLimit]) -> PaperSetting:
@@ -128,7 +179,7 @@ class PaperPanel:
     setting: str
     """A key of `PaperFigure.settings`."""
     measure: str
-    """One of `ACCURACY_AT`, `TO_ACCURACY` and `scenarios.papers.amounts.TABLE_AMOUNTS`."""
+    """One of `ACCURACY_AT`, `TO_ACCURACY` and `scenarios.papers.published.TABLE_AMOUNTS`."""
     limit: float
     """The budget, in bytes, virtual seconds or rounds; or the target accuracy; of an amount, the rounds of its runs."""
     published: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Published values beside ours: the tables, files and report of a reproduction, and the catalogue of figures.
+"""The published figures and tables by name, what each of their cells needs and prints, and ours beside it.
 
 Each of our values comes with the differences from the paper's setting. Nothing is run here.
 """
@@ -6,18 +6,16 @@ Each of our values comes with the differences from the paper's setting. Nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from coordinator.workers.launcher import WorkerLauncher
 from costmodel.units import format_bytes, format_seconds
-from scenarios.experiment.experiment import Experiment, ExperimentPage, Result, Stopped
+from edge.protocol.spelling import nearest
+from scenarios.config.errors import ScenarioError
 from scenarios.experiment.run_set import missing_note
-from scenarios.papers import surfaces
-from scenarios.papers.amounts import TABLE_AMOUNTS
-from scenarios.papers.cells import MARKS, CellSelection, changed, reading
-from scenarios.papers.registry import FIGURES
+from scenarios.papers import fedalign, fedbr, fedmlb, pfedmb
+from scenarios.papers.cells import MARKS, CellSelection, changed, described
+from scenarios.papers.published import TABLE_AMOUNTS
 from scenarios.papers.spec import (
     ACCURACY_AT,
     BEST_MEASURES,
@@ -28,14 +26,17 @@ from scenarios.papers.spec import (
     PaperFigure,
     PaperPanel,
     PaperSetting,
+    TablePart,
 )
-from scenarios.report import bands as curves
 from scenarios.report import columns, terminal
-from scenarios.report.csv_files import csv_text
-from scenarios.report.run_reader import open_runs
 from scenarios.report.tables import Number, Table, TableColumn, of_texts
-from scenarios.run.host import Host
 
+FIGURES: dict[str, PaperFigure] = {
+    **fedbr.FIGURES,
+    **fedmlb.FIGURES,
+    **pfedmb.FIGURES,
+    **fedalign.FIGURES,
+}
 UNKNOWN = "setting unknown"
 CUT = "*"
 Cell = Mapping[str, Any]
@@ -45,7 +46,6 @@ NOT_PRINTED, LOST = "not printed", "value lost"
 """What a paper shows in a drawing alone, or never had; and what its text at hand has lost."""
 NOT_MEASURED = "not measured"
 """An amount that no run folder has"""
-BYTES, TIME, ROUNDS = "bytes", "time", "rounds"
 SHOW: dict[str, Callable[[float], str]] = {"time": format_seconds, "bytes": format_bytes, "rounds": "{:g}".format}
 QUANTITIES = {"time": columns.SECONDS, "bytes": columns.BYTES, "rounds": columns.COUNT}
 PRINTED: dict[str, Callable[[float], str]] = {
@@ -56,16 +56,45 @@ PRINTED: dict[str, Callable[[float], str]] = {
 """As papers write them, so that no digit is lost."""
 
 
+def named(name: str) -> PaperFigure:
+    """A figure of the registry; ScenarioError with the nearest for an unknown one."""
+    if name not in FIGURES:
+        raise ScenarioError(f"no published figure {name!r}: {nearest(name, FIGURES)}")
+    return FIGURES[name]
+
+
+def catalogue(name: str | None = None) -> list[dict[str, Any]]:
+    """Every cell of one figure, or of all: its setting at each scale and its printed value."""
+    wanted = FIGURES if name is None else {name: named(name)}
+    return [
+        {
+            "name": key,
+            "panel": panel.name,
+            "title": panel.title,
+            **described(panel, label, row),
+            "scales": {
+                scale: {
+                    "scenario": setting.scenario,
+                    "overrides": [*setting.of_method(row.method), *part.overrides],
+                    "limit": setting.limit(panel),
+                    "changed": "; ".join([*changed(setting, panel), *([part.changed] if part.changed else [])]),
+                }
+                for scale, setting in figure.settings[panel.setting].items()
+                for part in [row.scaled.get(scale, TablePart())]
+            },
+        }
+        for key, figure in wanted.items()
+        for panel in figure.panels
+        for label, row in figure.rows.items()
+    ]
+
+
 def tables(plan: CellSelection, result: Mapping[str, Any]) -> list[Table]:
     """The tables of a result: one per setting, as in the paper, or one per panel of a figure."""
-    cells = _by_place(result["cells"])
+    cells = {(cell["panel"], cell["row"]): cell for cell in result["cells"]}
     if plan.figure.is_table:
         return [_setting_table(plan, panels, cells, missing_note(result)) for panels in by_setting(plan.panels)]
     return [_panel_table(plan, panel, cells, missing_note(result)) for panel in plan.panels]
-
-
-def _by_place(cells: Sequence[Cell]) -> Places:
-    return {(cell["panel"], cell["row"]): cell for cell in cells}
 
 
 def _setting_table(plan: CellSelection, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]) -> Table:
@@ -125,7 +154,7 @@ def _number(cell: Cell, key: str) -> Number:
 
 def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[Table]:
     """The printed values of a figure, and its settings at each scale; ``rows`` are those of `catalogue`."""
-    cells, shown = _by_place(rows), []
+    cells, shown = {(cell["panel"], cell["row"]): cell for cell in rows}, []
     for panels in by_setting(figure.panels) if figure.is_table else [[panel] for panel in figure.panels]:
         first, settings = panels[0], figure.settings[panels[0].setting]
         scales = [_scale(scale, setting, panels) for scale, setting in settings.items()]
@@ -175,13 +204,13 @@ def limit_text(measure: str, limit: float) -> str:
     if measure in BEST_MEASURES:
         return "validation" if measure == VALIDATION else "best round"
     kind = ACCURACY_AT[measure]
-    return f"{limit:g}R" if kind == ROUNDS else SHOW[kind](limit)
+    return f"{limit:g}R" if kind == "rounds" else SHOW[kind](limit)
 
 
 def _printed(cell: Cell) -> str:
     """As the paper writes it: percent without a sign, rounds with a ``+`` for a lower bound."""
     if cell["published"] is None:
-        return _missing(cell)
+        return LOST if cell["published_is_lost"] else NOT_PRINTED
     if cell["measure"] in TABLE_AMOUNTS:
         return f"{cell['published'] / TABLE_AMOUNTS[cell['measure']].unit:g}"
     if cell["measure"] not in ACCURACY_AT:
@@ -232,148 +261,11 @@ def _differences(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{', '.join(row for row, text in notes.items() if text == note)}: {note}"
 
 
-@dataclass(frozen=True)
-class Reproduction(Experiment):
-    """Published values beside ours."""
-
-    cells: CellSelection | None = None
-    tell: Callable[[str], None] = lambda text: None
-    """Shows lines of progress beside that of the runs"""
-
-    @property
-    def selection(self) -> CellSelection:
-        """The cells to reproduce."""
-        assert self.cells is not None
-        return self.cells
-
-    def complete(self, done: Result, host: Host, launcher: WorkerLauncher, stopped: Stopped) -> None:
-        """Measure what the figure shows of finished runs."""
-        from scenarios.papers.measured_runs import measure_runs
-
-        measure_runs(self.selection, done, host, launcher, stopped, self.tell)
-
-    def result(self, done: Result) -> dict[str, Any]:
-        """``cells``: published and ours, with what both spent."""
-        plan = self.selection
-        smoothing = {} if plan.smoothing is None else {"accuracy": plan.smoothing.text}
-        return {
-            "name": plan.name,
-            "title": plan.figure.title,
-            "source": plan.figure.source,
-            "scale": plan.scale,
-            "seeds": list(self.seeds),
-            **smoothing,
-            "cells": [reading(plan, panel, row, done["runs"]) for panel in plan.panels for row in plan.rows],
-            "notes": list(plan.figure.notes),
-            **done,
-        }
-
-    def page(self, result: Result) -> ExperimentPage:
-        """The curves of each setting, and the paper's tables beside ours."""
-        plan = self.selection
-        facts = {"figure": plan.name, "scale": scale_text(plan.scale), "seeds": ", ".join(map(str, result["seeds"]))}
-        return ExperimentPage(
-            plan.figure.title,
-            " ".join([f"{plan.figure.source}.", *plan.figure.notes]),
-            facts | ({"accuracy": result["accuracy"]} if "accuracy" in result else {}),
-            _figures(plan, result["runs"]),
-            tables(plan, result),
-        )
-
-    def show(self, result: Result, page: Path) -> None:
-        """Print the tables: published values beside ours."""
-        plan = self.selection
-        print(f"{plan.figure.title}\n{plan.figure.source}\nscale: {scale_text(plan.scale)}")
-        if plan.smoothing is not None:
-            print(f"accuracy: {plan.smoothing.text}")
-        for table in tables(plan, result):
-            terminal.print_table(table, columns=5 if plan.figure.is_table else 8)
-        for note in plan.figure.notes:
-            print(f"note: {note}")
-        terminal.print_location(page)
-
-    def files(self, result: Result, folder: Path) -> dict[str, str]:
-        """``table.csv``, a row per cell."""
-        keys = [key for key in result["cells"][0] if key not in ("ours", "nominal", "complete")]
-        rows = (_csv_row(each, keys) for each in result["cells"])
-        return {"table.csv": csv_text([*keys, "mean", "deviation", "nominal_mean"], rows)}
-
-
-def _csv_row(cell: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
-    ours, nominal = cell["ours"], cell["nominal"] or {}
-    texts = (" ".join(cell[key]) if isinstance(cell[key], list) else cell[key] for key in keys)
-    return [*texts, ours["mean"], ours["deviation"], nominal.get("mean")]
-
-
-def _figures(plan: CellSelection, runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    figures = []
-    kinds = (ROUNDS,) if plan.figure.is_table else (BYTES, TIME)
-    shown = "test accuracy when last evaluated" if plan.smoothing is None else plan.smoothing.text
-    for group in dict.fromkeys(plan.groups.values()):
-        trails = {
-            row: [points for of_seeds in plan.trails(runs, group, row) for points in of_seeds] for row in plan.rows
-        }
-        methods = {row: plan.figure.rows[row].method for row in plan.rows}
-        bands = [
-            curves.band(methods[row], kind, each, label=row) for kind in kinds for row, each in trails.items() if each
-        ]
-        budgets = {
-            kind: sorted(
-                {
-                    plan.limit(panel)
-                    for panel in plan.panels
-                    if panel.measure not in BEST_MEASURES and ACCURACY_AT.get(panel.measure) == kind
-                }
-            )
-            for kind in kinds
-        }
-        if bands:
-            lines = "rounds that the table reads" if plan.figure.is_table else "budgets that were reached"
-            caption = (
-                f"{group}, {scale_text(plan.scale)}: {shown}, mean and sample deviation over runs. "
-                f"Dashed lines are {lines}."
-            )
-            figures.append((f"bands-{group}", curves.draw(bands, budgets, f"bands-{group}"), caption))
-        if plan.figure.draws_methods:
-            figures += _chosen(plan, runs, group)
-        if surfaces.METRIC in plan.figure.metrics:
-            first = {row: folders[0] for row in plan.rows if (folders := _folders(plan, runs, group, row))}
-            if (drawn := surfaces.draw(first, f"surface-{group}")) is not None:
-                caption = f"{group}, {scale_text(plan.scale)}: {surfaces.CAPTION}"
-                figures.append((f"surface-{group}", drawn, caption))
-    return figures
-
-
-def _folders(plan: CellSelection, runs: Sequence[Mapping[str, Any]], group: str, row: str) -> list[Path]:
-    variants = plan.figure.rows[row].variants(plan.scale)
-    return [path for variant in variants for path in plan.folders(runs, group, variant)]
-
-
-def _chosen(plan: CellSelection, runs: Sequence[Mapping[str, Any]], group: str) -> Iterator[tuple[str, str, str]]:
-    """The figures of what the methods chose: (name, SVG, caption) of each row's first run in one setting."""
-    from scenarios.report import figures, method_figures
-
-    for number, row in enumerate(plan.rows):
-        opened = open_runs(_folders(plan, runs, group, row)[:1])
-        captions = method_figures.figures_of(opened)
-        for table, drawn in figures.of_methods(opened, f"{group}-{number}-").items():
-            yield table, drawn, f"{row}: {captions[table.rpartition('-')[2]].text}"
-
-
-def scale_text(scale: str) -> str:
-    """``tiny (scaled)``."""
-    return scale if scale == PAPER else f"{scale} (scaled)"
-
-
 def _published(cell: Mapping[str, Any]) -> str:
     if cell["published"] is None:
-        return _missing(cell)
+        return LOST if cell["published_is_lost"] else NOT_PRINTED
     measure, value = cell["measure"], cell["published"]
     return f"{100 * value:.1f} %" if measure in ACCURACY_AT else PRINTED[TO_ACCURACY[measure]](value)
-
-
-def _missing(cell: Mapping[str, Any]) -> str:
-    return LOST if cell["published_is_lost"] else NOT_PRINTED
 
 
 def show_catalogue(rows: Sequence[Cell]) -> None:

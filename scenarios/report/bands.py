@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import format_bytes, format_seconds
-from scenarios.report import csv_files, method_style
+from scenarios.report import theme
 from scenarios.report.readings import AMOUNTS
+from scenarios.report.tables import csv_text
 from scenarios.run.progress import Trail
 
 Doubles = NDArray[np.float64]
@@ -27,6 +28,8 @@ SHOWN = {"bytes": format_bytes, "time": format_seconds}
 class Band:
     """The accuracy of one method, or of one row of a study, against bytes or virtual time."""
 
+    name: str
+    """In the legend; bands of one method that differ in it have different dashes"""
     method: str
     """By which it has its colour"""
     kind: str
@@ -36,13 +39,6 @@ class Band:
     """(points,), in [0, 1]; NaN before every seed has been evaluated"""
     deviation: Doubles
     """(points,), sample deviation over seeds; 0 with one seed"""
-    label: str = ""
-    """Its name in the legend, unless that is the method's"""
-
-    @property
-    def name(self) -> str:
-        """The text of the legend; bands of one method that differ in it have different dashes."""
-        return self.label or self.method
 
 
 def band(method: str, kind: str, trails: Sequence[Trail], limit: float | None = None, label: str = "") -> Band:
@@ -50,15 +46,14 @@ def band(method: str, kind: str, trails: Sequence[Trail], limit: float | None = 
     totals = [np.array([BY_KIND[kind].at(point) for point in points], np.float64) for points in trails]
     end = min(float(amounts[-1]) if amounts.size else 0.0 for amounts in totals)
     grid = np.linspace(0, end if limit is None else min(end, limit), STEPS + 1)
-    values = np.stack([_stepped(points, amounts, grid) for points, amounts in zip(trails, totals, strict=True)])
+    steps = []
+    for points, amounts in zip(trails, totals, strict=True):
+        known = [index for index, point in enumerate(points) if point.accuracy is not None]
+        accuracies = np.array([np.nan, *(points[index].accuracy for index in known)], np.float64)
+        steps.append(accuracies[np.searchsorted(amounts[known], grid, side="right")])
+    values = np.stack(steps)
     deviation = values.std(axis=0, ddof=1) if len(trails) > 1 else np.where(np.isnan(values[0]), np.nan, 0.0)
-    return Band(method, kind, grid, values.mean(axis=0), deviation, label)
-
-
-def _stepped(points: Trail, amounts: Doubles, grid: Doubles) -> Doubles:
-    known = [index for index, point in enumerate(points) if point.accuracy is not None]
-    values = np.array([np.nan, *(points[index].accuracy for index in known)], np.float64)
-    return values[np.searchsorted(amounts[known], grid, side="right")]
+    return Band(label or method, method, kind, grid, values.mean(axis=0), deviation)
 
 
 def csv(bands: Sequence[Band]) -> str:
@@ -73,24 +68,21 @@ def csv(bands: Sequence[Band]) -> str:
         for curve in bands
         for amount, mean, deviation in zip(curve.amounts, curve.mean, curve.deviation, strict=True)
     )
-    return csv_files.csv_text(["method", "kind", "amount", "mean", "deviation"], rows)
+    return csv_text(["method", "kind", "amount", "mean", "deviation"], rows)
 
 
 def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: str = "bands") -> str:
     """The bands as one inline SVG, a panel per kind, with a dashed line at each budget that a run came to."""
-    import matplotlib
-
-    from scenarios.report import plot_style
     from scenarios.report.curves import AccuracyLine, Curve, accuracy_panels
+    from scenarios.report.html_figures import inline
+    from scenarios.report.plot_style import ShownRuns
 
-    styles = method_style.styles(dict.fromkeys((each.name, each.method) for each in bands))
+    styles = theme.line_styles(dict.fromkeys((each.name, each.method) for each in bands))
     curves: dict[str, dict[str, Curve]] = {}
     for each in bands:
-        curve = Curve(each.amounts, each.mean, each.deviation)
-        curves.setdefault(each.name, {})[BY_KIND[each.kind].key] = curve
+        curves.setdefault(each.name, {})[BY_KIND[each.kind].key] = Curve(each.amounts, each.mean, each.deviation)
     amounts = [BY_KIND[kind] for kind in dict.fromkeys(each.kind for each in bands)]
     stepped = [amount.key for amount in amounts]
     lines = [AccuracyLine(label, styles[label], own, stepped) for label, own in curves.items()]
     limits = {BY_KIND[kind].key: found for kind, found in budgets.items()}
-    with matplotlib.rc_context(plot_style.STYLE):
-        return plot_style.svg(accuracy_panels(plot_style.ShownRuns([]), lines, amounts, budgets=limits), name)
+    return inline(name, lambda: accuracy_panels(ShownRuns([]), lines, amounts, budgets=limits))

@@ -14,9 +14,9 @@ from costmodel import units
 from scenarios.report import drawn_times, plot_style, readings, theme
 from scenarios.report.columns import BYTES, SECONDS, Column
 from scenarios.report.drawn_times import Interval
-from scenarios.report.groups import RunGroup
-from scenarios.report.plot_style import INK, MUTED, ShownRuns
-from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic
+from scenarios.report.plot_style import ShownRuns
+from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic, RunGroup
+from scenarios.report.theme import INK, MUTED
 from scenarios.run import progress, visits
 
 BLAMED = {OWN_LINK: theme.DOWN, SERVER_LINK: theme.SHARED, COMPUTE: theme.COMPUTING, WAITING: theme.NOBODY}
@@ -52,8 +52,10 @@ def to_target(shown: ShownRuns) -> Figure | None:
     for place, (group, count) in enumerate(zip(groups, reached, strict=True)):
         colour = shown.styles[group.label]["color"]
         if count < len(group.runs):
+            best = [accuracy for run in group.runs if (accuracy := run.best()) is not None]
+            text = "not reached" + (f", best {100 * max(best):.1f} %" if best else "")
+            text = f"reached by {count} of {len(group.runs)} seeds" if count else text
             for axes in panels:
-                text = _not_reached(group, count)
                 axes.text(0.015, place, text, transform=axes.get_yaxis_transform(), va="center", color=MUTED)
             continue
         _bar(panels[0], place, 0.56, colour, means["virtual_seconds"][place], times)
@@ -75,15 +77,8 @@ def _bar(axes: Axes, place: float, height: float, colour: str, found: Mapping[st
     axes.barh(place, mean, height, color=colour)
     if half:
         axes.hlines(place, max(mean - half, 0.0), mean + half, color=INK, linewidth=1.6)
-    plot_style.note(axes, mean + half, place, column.text(found["mean"], found["half_width"]))
-
-
-def _not_reached(group: RunGroup, reached: int) -> str:
-    if reached:
-        return f"reached by {reached} of {len(group.runs)} seeds"
-    best = [run.best() for run in group.runs]
-    known = [accuracy for accuracy in best if accuracy is not None]
-    return "not reached" + (f", best {100 * max(known):.1f} %" if known else "")
+    text, at = column.text(found["mean"], found["half_width"]), (mean + half, place)
+    axes.annotate(text, at, xytext=(6, 0), textcoords="offset points", va="center", color=INK)
 
 
 def bottlenecks(shown: ShownRuns) -> Figure | None:
@@ -190,10 +185,6 @@ def _mean_traffic(group: RunGroup) -> list[BlockTraffic]:
     return [BlockTraffic(name, *means) for name, means in sums.items()]
 
 
-Bar = tuple[Interval | None, float | None]
-"""(interval, time as recorded) of one run"""
-
-
 def uncertainty(shown: ShownRuns) -> Figure | None:
     """Virtual time to the target, and of the whole run: a line from the 5 % to the 95 % quantile of the draws.
 
@@ -207,26 +198,22 @@ def uncertainty(shown: ShownRuns) -> Figure | None:
         (times.to_target, None if point is None else point.virtual_seconds)
         for (_, times), point in zip(found, reached, strict=True)
     ]
-    panels: list[tuple[str, list[Bar]]] = [
+    panels: list[tuple[str, list[tuple[Interval | None, float | None]]]] = [  # (interval, time as recorded) of each run
         ("Virtual time to the target", to_target),
         ("Virtual time of the run", [(times.to_end, run.rounds[-1].end_s) for run, times in found]),
     ]
     known = [(title, bars) for title, bars in panels if any(around for around, _ in bars)]
     figure, grid = plot_style.rows_of_bars(shown, [run.label for run, _ in found], len(known), 44)
     for axes, (title, bars) in zip(grid, known, strict=True):
-        _draw_times(axes, bars, [shown.styles[run.label]["color"] for run, _ in found])
-        axes.set_title(title)
+        scale, unit = plot_style.unit([np.array([around.high for around, _ in bars if around])], units.SECONDS)
+        for place, ((around, recorded), (run, _)) in enumerate(zip(bars, found, strict=True)):
+            if around is None:
+                axes.text(0.015, place, "not reached", transform=axes.get_yaxis_transform(), va="center", color=INK)
+                continue
+            colour = shown.styles[run.label]["color"]
+            axes.plot([around.low / scale, around.high / scale], [place, place], color=colour, linewidth=5)
+            axes.vlines(around.median / scale, place - 0.2, place + 0.2, color=INK, linewidth=1.6)
+            if recorded is not None:
+                axes.plot(recorded / scale, place, "o", color=INK, ms=5)
+        axes.set(title=title, xlabel=f"virtual time ({unit})", xlim=(0, None))
     return figure
-
-
-def _draw_times(axes: Axes, bars: Sequence[Bar], colours: Sequence[str]) -> None:
-    scale, unit = plot_style.unit([np.array([around.high for around, _ in bars if around])], units.SECONDS)
-    for place, ((around, recorded), colour) in enumerate(zip(bars, colours, strict=True)):
-        if around is None:
-            axes.text(0.015, place, "not reached", transform=axes.get_yaxis_transform(), va="center", color=INK)
-            continue
-        axes.plot([around.low / scale, around.high / scale], [place, place], color=colour, linewidth=5)
-        axes.vlines(around.median / scale, place - 0.2, place + 0.2, color=INK, linewidth=1.6)
-        if recorded is not None:
-            axes.plot(recorded / scale, place, "o", color=INK, ms=5)
-    axes.set(xlabel=f"virtual time ({unit})", xlim=(0, None))

@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from coordinator.records.round_record import logged_means
 from costmodel.units import BYTES
 from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURACY
 from scenarios.report import plot_style
-from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.run_reader import RecordedRun
-from scenarios.report.theme import EMPTY, PAPER
+from scenarios.report.run_reader import RecordedRun, RunGroup
+from scenarios.report.theme import EMPTY, INK, MUTED, PAPER
 from scenarios.run import client_values
 from scenarios.run.progress import with_interval
 
@@ -88,7 +86,7 @@ def adaptation(shown: ShownRuns) -> Figure | None:
         clients.axhline(100 * best.worst_decile, color=colour, linestyle=(0, (1, 1.5)), linewidth=1.4)
     plot_style.over_rounds(curve, title="After, before (dashed), validation (dotted)", ylabel="mean over clients (%)")
     clients.set(title="Clients at the best round", xlabel="before adaptation (%)", ylabel="after adaptation (%)")
-    clients.plot([lowest, 100], [lowest, 100], color=plot_style.MUTED, linewidth=1.0, zorder=0)
+    clients.plot([lowest, 100], [lowest, 100], color=MUTED, linewidth=1.0, zorder=0)
     plot_style.legend(figure, curve)
     return figure
 
@@ -136,7 +134,7 @@ def classes(shown: ShownRuns) -> Figure | None:
         )
         axes.bar(places, means, 0.92 * width, color=shown.styles[group.label]["color"], label=group.label)
         if halves.any():
-            axes.vlines(places, np.clip(means - halves, 0, 100), np.clip(means + halves, 0, 100), color=plot_style.INK)
+            axes.vlines(places, np.clip(means - halves, 0, 100), np.clip(means + halves, 0, 100), color=INK)
     axes.set(xlabel="class", ylabel="accuracy (%)", ylim=(0, 102))
     labels = sorted({label for _, accuracies in found for label in accuracies})
     if len(labels) <= MOST_NAMED:  # a class without a bar has 0 %
@@ -219,38 +217,28 @@ def partition(shown: ShownRuns) -> Figure | None:
     grid = sizes.get_gridspec()
     assert grid is not None
     grid.set_height_ratios([SIZES_PIXELS, cells])
-    _draw_sizes(sizes, run, counts.shape[1])
-    _draw_classes(classes, counts)
-    plot_style.legend(figure, sizes)
-    return figure
-
-
-def _draw_sizes(axes: Axes, run: RecordedRun, clients: int) -> None:
-    """Stacked bars, without splits in which nobody has examples."""
-    floor = np.zeros(clients)
+    floor = np.zeros(counts.shape[1])
     for split, (colour, name) in COLOURS.items():
-        heights = np.array(run.examples(split)[:clients], float)
-        if heights.any():
-            axes.bar(np.arange(clients), heights, BAR_WIDTH, floor, color=colour, label=name)
+        heights = np.array(run.examples(split)[: floor.size], float)
+        if heights.any():  # splits in which nobody has examples are left out
+            sizes.bar(np.arange(floor.size), heights, BAR_WIDTH, floor, color=colour, label=name)
             floor = floor + heights
-    axes.set(ylabel="examples")
-    axes.grid(False, axis="x")
-    axes.yaxis.set_major_locator(plot_style.whole())
-
-
-def _draw_classes(axes: Axes, counts: NDArray[np.float64]) -> None:
-    """A cell per class and client, blank where the client has no training example of the class."""
-    held = np.ma.masked_equal(counts, 0)
-    image = axes.imshow(held, cmap="YlGnBu", aspect="auto", interpolation="none", vmin=0)
-    axes.set_facecolor(EMPTY)
-    axes.grid(False)
-    for axis, number in ((axes.yaxis, counts.shape[0]), (axes.xaxis, counts.shape[1])):
+    sizes.set(ylabel="examples")
+    sizes.grid(False, axis="x")
+    sizes.yaxis.set_major_locator(plot_style.whole())
+    held = np.ma.masked_equal(counts, 0)  # blank where the client has no training example of the class
+    image = classes.imshow(held, cmap="YlGnBu", aspect="auto", interpolation="none", vmin=0)
+    classes.set_facecolor(EMPTY)
+    classes.grid(False)
+    for axis, number in ((classes.yaxis, counts.shape[0]), (classes.xaxis, counts.shape[1])):
         axis.set_major_locator(plot_style.whole())
         if max(counts.shape) <= MOST_SEPARATED:
             axis.set_ticks(np.arange(number + 1) - 0.5, minor=True)
-    axes.grid(which="minor", color=PAPER, linewidth=1.5)
-    axes.tick_params(which="minor", length=0)
-    axes.set(xlabel="client", ylabel="class")
-    bar = axes.figure.colorbar(image, ax=axes, pad=0.01, aspect=18)
+    classes.grid(which="minor", color=PAPER, linewidth=1.5)
+    classes.tick_params(which="minor", length=0)
+    classes.set(xlabel="client", ylabel="class")
+    bar = figure.colorbar(image, ax=classes, pad=0.01, aspect=18)
     bar.outline.set_visible(False)
-    bar.set_label("training examples", color=plot_style.MUTED)
+    bar.set_label("training examples", color=MUTED)
+    plot_style.legend(figure, sizes)
+    return figure

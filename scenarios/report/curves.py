@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 
 from costmodel.units import JOULES
 from scenarios.report import plot_style
-from scenarios.report.groups import RunGroup
 from scenarios.report.plot_style import Doubles, ShownRuns
 from scenarios.report.readings import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS, Amount
-from scenarios.report.run_reader import RecordedRun
+from scenarios.report.run_reader import RecordedRun, RunGroup
+from scenarios.report.theme import INK, MUTED
 from scenarios.run.progress import Trail, is_cut_step
 
 FEW_POINTS = 3
@@ -152,20 +152,20 @@ def accuracy_panels(
     ones, up to the furthest that any run came."""
     figure, panels = shown.panels(len(amounts), len(amounts), 380, sharey=True)
     for axes, amount in zip(panels, amounts, strict=True):
-        _against(axes, lines, amount)
+        scale = _against(axes, lines, amount)
         if target is not None:
-            axes.axhline(100 * target, color=plot_style.MUTED, linestyle=(0, (4, 3)), linewidth=1.2, label="target")
-        scale, _ = _unit(lines, amount)
+            axes.axhline(100 * target, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.2, label="target")
         furthest = max((float(x) for line in lines for x in line.curves[amount.key].x[-1:]), default=0.0)
         for limit in (limit for limit in (budgets or {}).get(amount.key, ()) if limit <= furthest):
-            axes.axvline(limit / scale, color=plot_style.MUTED, linestyle=(0, (4, 3)), linewidth=1)
+            axes.axvline(limit / scale, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
     panels[0].set_ylabel("test accuracy (%)")
     plot_style.legend(figure, panels[0])
     return figure
 
 
-def _against(axes: Axes, lines: Sequence[AccuracyLine], amount: Amount) -> None:
-    scale, unit = _unit(lines, amount)
+def _against(axes: Axes, lines: Sequence[AccuracyLine], amount: Amount) -> float:
+    """Draw accuracies against an amount; the unit of its axis, in SI."""
+    scale, unit = plot_style.unit((line.curves[amount.key].x for line in lines), amount.quantity.units)
     for line in lines:
         curve = line.curves[amount.key].scaled(scale, 0.01)
         plot(axes, curve, line.label, line.style, amount.key in line.stepped)
@@ -174,10 +174,7 @@ def _against(axes: Axes, lines: Sequence[AccuracyLine], amount: Amount) -> None:
     axes.set(title=amount.title, xlabel=f"{amount.axis} ({unit})" if unit else amount.axis, xlim=(0, None))
     if amount is ROUNDS:
         axes.xaxis.set_major_locator(plot_style.whole())
-
-
-def _unit(lines: Iterable[AccuracyLine], amount: Amount) -> tuple[float, str]:
-    return plot_style.unit((line.curves[amount.key].x for line in lines), amount.quantity.units)
+    return scale
 
 
 # --- losses and energy --------------------------------------------------------------------------------------------
@@ -247,7 +244,8 @@ def front(points: Iterable[Point]) -> list[Point]:
 def pareto(shown: ShownRuns) -> Figure | None:
     """Best accuracy against bytes, virtual time and joules: each group's curve and its end, and the front of all.
 
-    Of a single group the front is its own curve, so it is drawn for two or more.
+    Thin curves go on to each group's end, which has a mark and the deviation over seeds. Of a single group the front is
+    its own curve, so it is drawn for two or more.
     """
     scored = _scored(shown)
     if len(scored) < 2:
@@ -255,40 +253,29 @@ def pareto(shown: ShownRuns) -> Figure | None:
     have_energy = all(run.trail[-1].joules for group in scored for run in group.runs)
     amounts = (BYTES, VIRTUAL_SECONDS, *([ENERGY] if have_energy else []))
     figure, panels = shown.panels(len(amounts), len(amounts), 360, sharey=True)
+    thin: dict[str, Any] = {"drawstyle": "steps-post", "linewidth": 1.0, "markersize": 8, "markevery": [-1]}
+    dashed: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (4, 2))}
     for axes, amount in zip(panels, amounts, strict=True):
-        _pareto_panel(axes, scored, shown.styles, amount)
+        found = [(group, over_amounts([run.trail for run in group.runs], amount, "best")) for group in scored]
+        found = [(group, curve) for group, curve in found if curve.x.size]
+        ends: list[Point] = []  # what the runs of each group spent and their best accuracy, as means over seeds
+        for group, _ in found:
+            best = [each for run in group.runs if (each := run.best()) is not None]
+            ends.append((float(np.mean([amount.total(run.trail) for run in group.runs])), float(np.mean(best))))
+        scale, unit = plot_style.unit([np.array([spent for spent, _ in ends])], amount.quantity.units)
+        for index, ((group, curve), end) in enumerate(zip(found, ends, strict=True)):
+            style = {**shown.styles[group.label], "marker": MARKERS[index % len(MARKERS)], **thin}
+            x, y = np.array([*zip(curve.x, curve.mean, strict=True), end]).T
+            axes.plot(x / scale, 100 * y, label=group.label, **style)
+            if curve.deviation[-1]:
+                at, (low, high) = end[0] / scale, 100 * (end[1] + curve.deviation[-1] * np.array([-1, 1]))
+                axes.vlines(at, low, high, color=style["color"], linewidth=1.2)
+        passed = [(float(x), float(y)) for _, curve in found for x, y in zip(curve.x, curve.mean, strict=True)]
+        points = front([*passed, *ends])
+        if points:
+            x, y = np.array([*points, (max(spent for spent, _ in ends), points[-1][1])]).T
+            axes.plot(x / scale, 100 * y, drawstyle="steps-post", label="front", zorder=3, **dashed)
+        axes.set(title=amount.title, xlabel=f"{amount.axis} ({unit})", xlim=(0, None))
     panels[0].set_ylabel("best test accuracy so far (%)")
     plot_style.legend(figure, panels[0])
     return figure
-
-
-def _pareto_panel(
-    axes: Axes, groups: Sequence[RunGroup], styles: Mapping[str, Mapping[str, Any]], amount: Amount
-) -> None:
-    """Thin curves on to each group's end, which has a mark and the deviation over seeds, and the front of all."""
-    found = [(group, over_amounts([run.trail for run in group.runs], amount, "best")) for group in groups]
-    found = [(group, curve) for group, curve in found if curve.x.size]
-    ends = [_end(group, amount) for group, _ in found]
-    scale, unit = plot_style.unit([np.array([spent for spent, _ in ends])], amount.quantity.units)
-    thin: dict[str, Any] = {"drawstyle": "steps-post", "linewidth": 1.0, "markersize": 8, "markevery": [-1]}
-    for index, ((group, curve), end) in enumerate(zip(found, ends, strict=True)):
-        style = {**styles[group.label], "marker": MARKERS[index % len(MARKERS)], **thin}
-        x, y = np.array([*zip(curve.x, curve.mean, strict=True), end]).T
-        axes.plot(x / scale, 100 * y, label=group.label, **style)
-        if curve.deviation[-1]:
-            at, (low, high) = end[0] / scale, 100 * (end[1] + curve.deviation[-1] * np.array([-1, 1]))
-            axes.vlines(at, low, high, color=style["color"], linewidth=1.2)
-    passed = [(float(x), float(y)) for _, curve in found for x, y in zip(curve.x, curve.mean, strict=True)]
-    points = front([*passed, *ends])
-    if points:
-        x, y = np.array([*points, (max(spent for spent, _ in ends), points[-1][1])]).T
-        dashed: dict[str, Any] = {"color": plot_style.INK, "linewidth": 1.3, "linestyle": (0, (4, 2))}
-        axes.plot(x / scale, 100 * y, drawstyle="steps-post", label="front", zorder=3, **dashed)
-    axes.set(title=amount.title, xlabel=f"{amount.axis} ({unit})", xlim=(0, None))
-
-
-def _end(group: RunGroup, amount: Amount) -> Point:
-    """What the runs spent and their best accuracy, as means over seeds."""
-    spent = [amount.total(run.trail) for run in group.runs]
-    best = [run.best() for run in group.runs]
-    return float(np.mean(spent)), float(np.mean([each for each in best if each is not None]))

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge.protocol.files import write_bytes
 from scenarios.config.errors import Argument, ReportError
-from scenarios.report.groups import RunGroup, grouped
-from scenarios.report.run_reader import open_runs
+from scenarios.report.run_reader import RunGroup, grouped, open_runs
 from scenarios.run.plugin_sources import not_imported
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def write(
     import matplotlib
     from matplotlib.figure import Figure
 
-    from scenarios.report import figures, plot_style, reflow
+    from scenarios.report import figures, plot_style
 
     check_path(path)
     groups, target = groups_of(folders)
@@ -87,7 +86,7 @@ def write(
             if (inside := axes.get_legend()) is not None:
                 inside.remove()
                 plot_style.legend(figure, axes)
-        reflow.make_compact(figure, pixels, plot_style.PIXELS_PER_INCH)
+        plot_style.make_compact(figure, pixels)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, _content(figure, path.suffix, scale))
 

@@ -12,10 +12,17 @@ from matplotlib.ticker import FixedLocator
 
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ReportError
-from scenarios.report import bar_figures, client_figures, curves, method_figures, plot_style, round_figures
-from scenarios.report.groups import RunGroup
+from scenarios.report import (
+    bar_figures,
+    client_figures,
+    curves,
+    html_figures,
+    method_figures,
+    plot_style,
+    round_figures,
+)
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.run_reader import RecordedRun
+from scenarios.report.run_reader import RecordedRun, RunGroup
 
 Drawing = Callable[[ShownRuns], Figure | None]
 """None for runs without data for the figure"""
@@ -54,13 +61,13 @@ def drawings(shown: ShownRuns) -> dict[str, Drawing]:
 
 
 def draw(shown: ShownRuns, names: Collection[str] | None = None) -> dict[str, str]:
-    """Name -> HTML of `plot_style.svg`, for every figure that these runs have data for, or for those of ``names``."""
+    """Name -> HTML of `html_figures.svg`, for every figure that these runs have data for, or for those of ``names``."""
     found = {}
     with matplotlib.rc_context(plot_style.STYLE):
         for name, drawing in drawings(shown).items():
             figure = drawing(shown) if names is None or name in names else None
             if figure is not None:
-                found[name] = plot_style.svg(figure, name, log_x=name in LOG_AXES)
+                found[name] = html_figures.svg(figure, name, log_x=name in LOG_AXES)
     return found
 
 
@@ -92,12 +99,6 @@ def draw_panels(axes: Sequence[Axes], groups: Sequence[RunGroup], target: float 
             each.legend()
 
 
-def inline(name: str, drawing: Callable[[], Figure]) -> str:
-    """A figure that is none of the report's own, as HTML of `plot_style.svg`."""
-    with matplotlib.rc_context(plot_style.STYLE):
-        return plot_style.svg(drawing(), name)
-
-
 def of_methods(runs: Sequence[RecordedRun], prefix: str = "") -> dict[str, str]:
     """``prefix`` and the name of a method's table -> inline SVG, for the methods that have a figure and data for it."""
     shown = ShownRuns([RunGroup(run.label, [run]) for run in runs])
@@ -106,4 +107,4 @@ def of_methods(runs: Sequence[RecordedRun], prefix: str = "") -> dict[str, str]:
             prefix + table: method_figures.draw(table, of, shown)
             for table, of in method_figures.figures_of(shown.runs).items()
         }
-        return {name: plot_style.svg(figure, name) for name, figure in figures.items() if figure is not None}
+        return {name: html_figures.svg(figure, name) for name, figure in figures.items() if figure is not None}

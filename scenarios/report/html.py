@@ -19,12 +19,11 @@ from edge.protocol.files import write_text
 from edge.protocol.plugins import display_name
 from scenarios.config.errors import worded
 from scenarios.config.tables import leaves
-from scenarios.report import drawn_times, groups, labels, method_style
+from scenarios.report import drawn_times, labels, run_reader, theme
 from scenarios.report import result_tables as tables
 from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
 from scenarios.report.run_reader import RecordedRun, open_runs
-from scenarios.report.run_tables import csv_table, parquet_table
-from scenarios.report.tables import Table
+from scenarios.report.tables import Table, csv_text
 from scenarios.run import client_values, visits
 from scenarios.run.plugin_sources import not_imported
 from scenarios.run.progress import percent
@@ -126,7 +125,7 @@ class ExperimentAnswer:
     facts: Mapping[str, str] = field(default_factory=dict)
     """Of the setting, before those of the runs"""
     figures: Sequence[tuple[str, str, str]] = ()
-    """(name, HTML of `plot_style.svg`, caption)"""
+    """(name, HTML of `html_figures.svg`, caption)"""
     tables: Sequence[Table] = ()
     warnings: Sequence[str] = ()
 
@@ -135,7 +134,7 @@ def write_experiment(
     output: Path,
     title: str,
     answer: ExperimentAnswer,
-    by_group: Sequence[groups.RunGroup],
+    by_group: Sequence[run_reader.RunGroup],
     target: float | None = None,
     drawn: Collection[str] = (),
 ) -> Path:
@@ -154,7 +153,7 @@ def write_experiment(
         **sections,
         "answer": answer,
         "facts": [*answer.facts.items(), *(fact for fact in sections["facts"] if fact[0] not in named)],
-        "notices": [*groups.notices(by_group, with_unnamed=False), *note],
+        "notices": [*run_reader.notices(by_group, with_unnamed=False), *note],
         "all_runs": sections["runs"],
     }
     return _write(render("report.html.j2", FILTERS, title=title, **values), output, follow=False)
@@ -163,7 +162,7 @@ def write_experiment(
 def _page(title: str, runs: FoundRuns) -> str:
     opened, comparison = open_runs(runs.folders), runs.comparison or {}
     target = comparison.get("target_accuracy") or opened[0].scenario.get("stop", {}).get("target_accuracy")
-    values = _sections(groups.grouped(opened), target, comparison, runs.left_out)
+    values = _sections(run_reader.grouped(opened), target, comparison, runs.left_out)
     return render("report.html.j2", FILTERS, title=title, answer=None, **values)
 
 
@@ -175,13 +174,10 @@ def render(template: str, filters: Mapping[str, Callable[..., Any]] | None = Non
     templates = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    templates.filters |= {"breakable": _breakable, **(filters or {})}
+    # The text of a cell may be broken between a mean and its interval alone.
+    templates.filters["breakable"] = lambda text: text.replace(" ", NO_BREAK).replace(f"{NO_BREAK}±", " ±")
+    templates.filters |= filters or {}
     return templates.get_template(template).render(**values)
-
-
-def _breakable(text: str) -> str:
-    """The text of a cell, which may be broken between a mean and its interval alone."""
-    return text.replace(" ", NO_BREAK).replace(f"{NO_BREAK}±", " ±")
 
 
 def _write(page: str, output: Path, follow: bool) -> Path:
@@ -202,7 +198,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _sections(
-    by_group: Sequence[groups.RunGroup],
+    by_group: Sequence[run_reader.RunGroup],
     target: float | None,
     comparison: Mapping[str, Any],
     left_out: Sequence[str],
@@ -213,7 +209,7 @@ def _sections(
     Of groups with several seeds, figures and tables of single runs show the first. ``drawn``: labels of the groups in
     figures and tables of single runs; by default all.
     """
-    from scenarios.report import figures, method_figures, theme
+    from scenarios.report import figures, method_figures
     from scenarios.report.plot_style import ShownRuns
 
     figured = ShownRuns(by_group, target, drawn=drawn)
@@ -221,19 +217,19 @@ def _sections(
     shown = [group.first for group in by_group if drawn is None or group.label in drawn]
     nominal = any(run.shows_nominal for run in opened)
     on_clients = [run for run in shown if client_values.last(run.evaluations)]
-    has_seeds = groups.has_seeds(by_group)
+    has_seeds = run_reader.has_seeds(by_group)
     most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
     return {
         "runs": shown,
         "all_runs": opened,
         "portable": all(run.is_portable for run in opened),
-        "notices": groups.notices(by_group),
+        "notices": run_reader.notices(by_group),
         "left_out_folders": left_out,
         "target": target,
         "nominal": nominal,
         "facts": _facts(opened, target),
         "groups": tables.over_seeds(by_group, target) if has_seeds else None,
-        "differences": groups.differences(by_group) if len(by_group) > 1 else [],
+        "differences": run_reader.differences(by_group) if len(by_group) > 1 else [],
         "group_labels": [group.label for group in by_group],
         "results": tables.results(opened if has_seeds else shown, target, comparison, nominal),
         "clients": tables.over_clients(shown),
@@ -257,7 +253,12 @@ def _sections(
         "partitions": _distinct((run, run.environment.partition) for run in shown if run.histogram),
         "blocks": _distinct((run, run.environment.blocks) for run in shown),
         "calibrations": _distinct((run, run.environment.calibrations) for run in shown),
-        "environments": _distinct((run, _environment(run)) for run in opened),
+        "environments": _distinct(
+            (run, [(key, str(value)) for key, value in leaves(shown_here)])
+            for run in opened
+            for tables_of_run in [run.environment.tables()]
+            for shown_here in [{key: table for key, table in tables_of_run.items() if key not in ELSEWHERE}]
+        ),
         "events": [
             (
                 run.label,
@@ -269,7 +270,12 @@ def _sections(
         "figures": figures.draw(figured),
         "method_figures": method_figures.figures_of(figured.runs),
         "swatches": {
-            label: (theme.themed(style["color"]), method_style.dash_array(style["linestyle"]))
+            label: (
+                theme.themed(style["color"]),
+                "none"
+                if style["linestyle"] == "-"
+                else " ".join(f"{1.9 * length:g}" for length in style["linestyle"][1]),
+            )
             for label, style in figured.styles.items()
         },
         "drawn": _drawn(shown),
@@ -301,28 +307,22 @@ def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str,
         ("server optimizer", labels.SERVER),
         ("seed", "seed"),
     )
+
+    def several(values: Sequence[Any]) -> str:
+        return display_name(", ".join(map(str, values))) if len(values) <= MOST_FACTS else f"{len(values)} different"
+
     known = [dict(leaves(run.scenario)) for run in runs]
     values = [
         (name, list(dict.fromkeys(each[key] for each in known if each.get(key) is not None))) for name, key in wanted
     ]
-    facts = [(name, _several(found)) for name, found in values if found and found != [labels.PLAIN]]
+    facts = [(name, several(found)) for name, found in values if found and found != [labels.PLAIN]]
     if target is not None:
         facts.append(("target", f"{100 * target:g} %"))
     sources = dict.fromkeys(run.environment.data.source for run in runs)
     if any(sources):
-        facts.append(("data from", _several([source for source in sources if source])))
+        facts.append(("data from", several([source for source in sources if source])))
     started = runs[0].environment.started_utc
     return facts + ([("started" if len(runs) == 1 else "first started", started)] if started else [])
-
-
-def _several(values: Sequence[Any]) -> str:
-    """A few different values, or how many there are."""
-    return display_name(", ".join(map(str, values))) if len(values) <= MOST_FACTS else f"{len(values)} different"
-
-
-def _environment(run: RecordedRun) -> list[tuple[str, str]]:
-    shown = {key: value for key, value in run.environment.tables().items() if key not in ELSEWHERE}
-    return [(key, str(value)) for key, value in leaves(shown)]
 
 
 def _distinct(pairs: Iterable[tuple[RecordedRun, Any]]) -> list[tuple[str, Any]]:
@@ -339,15 +339,58 @@ def _distinct(pairs: Iterable[tuple[RecordedRun, Any]]) -> list[tuple[str, Any]]
     return [(", ".join(labels), thing) for labels, thing in groups]
 
 
-def _percent_or_dash(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else percent(value)
-
-
 FILTERS: dict[str, Callable[..., Any]] = {
     "bytes": partial(Column.of, BYTES),
     "flops": partial(Column.of, FLOPS),
-    "percent": _percent_or_dash,
+    "percent": lambda share: "–" if share is None or math.isnan(share) else percent(share),
     "seconds": partial(Column.of, SECONDS),
     "counted": visits.counted,
 }
 """Name in the template -> the text of a value, or of all amounts of a column their `Column`."""
+
+
+# --- tables of runs as files ------------------------------------------------------------------------------------------
+
+
+def csv_table(runs: Sequence[Path], path: Path) -> Path:
+    """Write the rounds of these run folders as CSV; a missing accuracy or loss is an empty cell.
+
+    Runs with evaluations, or numbers that methods have logged, have these written beside it: ``a-evaluations.csv``.
+    """
+    for file, rows in _run_tables(open_runs(runs), path).items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        head = list(rows[0]) if rows else ["run", "method", "seed", "round"]
+        # Not replaced as a whole, since it may be a pipe, whose reader may have seen enough.
+        with suppress(BrokenPipeError), file.open("w", encoding="utf-8", newline="") as stream:
+            stream.write(csv_text(head, (row.values() for row in rows)))
+    return path
+
+
+def parquet_table(runs: Sequence[Path], path: Path) -> Path:
+    """Write the tables of `csv_table` as Parquet."""
+    import pyarrow
+    import pyarrow.parquet
+
+    for file, rows in _run_tables(open_runs(runs), path).items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    return path
+
+
+def _run_tables(runs: Sequence[RecordedRun], path: Path) -> dict[Path, list[dict[str, Any]]]:
+    """File -> rows: one per run and round, with running totals of the bytes; and beside it those of other tables.
+
+    A table of which no run has a row has no file, nor is there a place beside a pipe.
+    """
+    found: dict[Path, list[dict[str, Any]]] = {path: []}
+    for run in runs:
+        head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}
+        for row, point in zip(run.rounds, run.trail, strict=True):
+            totals = {"bytes_so_far": point.nbytes, "nominal_bytes_so_far": point.nominal_nbytes}
+            found[path].append(head | row._asdict() | totals | {"group": run.group})
+        others: dict[str, Sequence[Any]] = {"evaluations": run.evaluations, "logged": run.logged}
+        for table, values in others.items() if not _is_special(path) else ():
+            beside = path.with_name(f"{path.stem}-{table}{path.suffix}")
+            for value in values:
+                found.setdefault(beside, []).append(head | value._asdict())
+    return found

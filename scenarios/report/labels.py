@@ -35,14 +35,27 @@ def identities(scenarios: Sequence[Settings]) -> list[Settings]:
         key for key in FOLLOWERS if all(each.get(key, each.get("seed")) == each.get("seed") for each in scenarios)
     )
     left_out = {"seed", *follow}
-    return [_with_mixes({key: value for key, value in each.items() if key not in left_out}) for each in scenarios]
+    found: list[Settings] = []
+    for each in scenarios:
+        own: dict[str, Any] = {}
+        mixes: dict[str, dict[str, Any]] = {mix: {} for mix in MIXES}
+        for key, value in each.items():
+            mix = next((mix for mix in MIXES if key.startswith(f"{mix}.")), None)
+            if mix is not None:
+                mixes[mix][key[len(mix) + 1 :]] = value
+            elif key not in left_out:
+                own[key] = value
+        found.append(own | {mix: shares for mix, shares in mixes.items() if shares})
+    return found
 
 
 def differing(groups: Sequence[Settings]) -> list[str]:
     """The keys whose values differ, or which only some have: method, server and policy first, then the fleet's."""
     known = dict.fromkeys(key for settings in groups for key in settings)
     found = [key for key in known if any(settings.get(key) != groups[0].get(key) for settings in groups)]
-    return sorted(found, key=_rank)
+    first = (METHOD, SERVER, POLICY)
+    rank = {key: first.index(key) if key in first else len(first) for key in found}
+    return sorted(found, key=lambda key: (rank[key], not key.startswith("fleet.")))  # the scenario's order otherwise
 
 
 def labels(groups: Sequence[Settings]) -> list[str]:
@@ -78,7 +91,13 @@ def unnamed(groups: Sequence[Settings]) -> list[str]:
 def _words(groups: Sequence[Settings]) -> tuple[list[list[str]], set[str]]:
     """(the words of each label, the keys beside method, server and policy that are in all of them)."""
     keys = differing(groups)
-    words, named = [_first_words(settings, POLICY in keys) for settings in groups], Counter[str]()
+    words: list[list[str]] = []
+    named = Counter[str]()
+    for settings in groups:
+        server, policy = settings.get(SERVER), settings.get(POLICY)
+        servers = [f"server={server}"] if server not in (None, PLAIN) else []
+        policies = [str(policy)] if POLICY in keys and policy is not None else []
+        words.append([str(settings.get(METHOD)), *servers, *policies])
     for key in (key for key in keys if key not in (METHOD, SERVER, POLICY)):
         alike: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
         for index, own in enumerate(words):
@@ -117,25 +136,3 @@ def value_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "+".join(map(value_text, value)) or "none"
     return display_name(str(value))
-
-
-def _first_words(settings: Settings, with_policy: bool) -> list[str]:
-    server, policy = settings.get(SERVER), settings.get(POLICY)
-    return [
-        str(settings.get(METHOD)),
-        *([f"server={server}"] if server not in (None, PLAIN) else []),
-        *([str(policy)] if with_policy and policy is not None else []),
-    ]
-
-
-def _with_mixes(settings: Settings) -> Settings:
-    """The settings with each of `MIXES` as one value, a mapping, behind the others."""
-    mixes = {mix: {k[len(mix) + 1 :]: v for k, v in settings.items() if k.startswith(f"{mix}.")} for mix in MIXES}
-    others = {key: value for key, value in settings.items() if not key.startswith(tuple(f"{m}." for m in MIXES))}
-    return others | {mix: shares for mix, shares in mixes.items() if shares}
-
-
-def _rank(key: str) -> tuple[int, bool]:
-    """Method, server and policy first, then the fleet; the order of the scenario otherwise (sorting is stable)."""
-    first = (METHOD, SERVER, POLICY)
-    return (first.index(key) if key in first else len(first), not key.startswith("fleet."))

@@ -22,7 +22,7 @@ from costmodel.units import format_bytes, format_seconds
 from edge.protocol.plugins import display_name
 from scenarios.config.load import Loaded
 from scenarios.config.schema import StopSection
-from scenarios.report.narrow import fitting, widths
+from scenarios.report.columns import fitting, widths
 from scenarios.run.observer import RunObserver
 from scenarios.run.progress import percent
 
@@ -143,18 +143,12 @@ class LiveTable(RunObserver):
         run.may_end_sooner = (stop, budget) != (StopSection(), RunLimits())
         run.column = loaded.method.objective.records.progress
         run.values = [] if run.column is None else run.column.values(loaded.blocks)
-        self._line(f"{loaded.name}: {run.name}, run folder {folder}{self._rest()}")
-
-    def _rest(self) -> str:
-        """``; run 3 of 18, the rest takes about 5 min``, at the pace of the runs that have ended, where there are
-        several."""
-        if len(self._runs) == 1:
-            return ""
         begun = sum(run.started is not None for run in self._runs)
         ended = [run.wall_seconds() for run in self._runs if run.ended is not None]
         seconds = sum(ended) / max(1, len(ended)) * (len(self._runs) - len(ended))
         pace = f", the rest takes about {format_seconds(round(seconds))} at this pace" if ended else ""
-        return f"; run {begun} of {len(self._runs)}{pace}"
+        rest = f"; run {begun} of {len(self._runs)}{pace}" if len(self._runs) > 1 else ""
+        self._line(f"{loaded.name}: {run.name}, run folder {folder}{rest}")
 
     def on_round(self, progress: RoundFinished) -> None:
         """Take note of a round that has been committed."""
@@ -233,13 +227,6 @@ def _is_cut(progress: RoundFinished) -> bool:
     return bool(progress.row.cut_by) or progress.row.round == progress.rounds
 
 
-def _number(progress: RoundFinished) -> str:
-    """The number of the round, from 1; ``end`` for an evaluation after the last round."""
-    if not _is_cut(progress):
-        return str(progress.rounds)
-    return f"{progress.row.round + 1} cut" if progress.row.busy_s else "end"
-
-
 def _overview(runs: Sequence[_RunProgress], current: int, width: int) -> Table:
     first = max(0, min(current - SHOWN_RUNS // 2, len(runs) - SHOWN_RUNS))
     last = min(len(runs), first + SHOWN_RUNS)
@@ -300,8 +287,11 @@ def _rounds(run: _RunProgress, width: int) -> Table:
 
 def _cells(run: _RunProgress, progress: RoundFinished, wall_seconds: float) -> list[str]:
     row = progress.row
+    number = str(progress.rounds)
+    if _is_cut(progress):
+        number = f"{row.round + 1} cut" if row.busy_s else "end"  # an evaluation after the last round is no round
     cells = [
-        _number(progress),
+        number,
         "-" if row.accuracy is None else percent(row.accuracy),
         format_seconds(row.end_s),
         format_bytes(progress.bytes_down),

@@ -9,17 +9,16 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from coordinator.methods.registry import resolve
 from coordinator.methods.spec import MethodFigure, MethodMap
-from scenarios.report import plot_style, reflow
-from scenarios.report.plot_style import INK, ShownRuns
+from scenarios.report import plot_style
+from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun
-from scenarios.report.theme import EMPTY
+from scenarios.report.theme import EMPTY, INK
 
 AVERAGED_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
@@ -31,21 +30,17 @@ def figures_of(runs: Sequence[RecordedRun]) -> dict[str, MethodFigure | MethodMa
     """
     figures: dict[str, MethodFigure | MethodMap] = {}
     for run in runs:
-        table, figure = _figure_of(run)
+        if (own := run.own_method) is not None:
+            table, figure = own.table, own.figure or own.map
+        else:
+            try:
+                records = resolve(run.method).objective.records
+            except ValueError:
+                continue
+            table, figure = None if records.table is None else records.table.name, records.figure
         if table is not None and figure is not None:
             figures.setdefault(table, figure)
     return figures
-
-
-def _figure_of(run: RecordedRun) -> tuple[str | None, MethodFigure | MethodMap | None]:
-    """(table, the figure of it) of a run's method."""
-    if (own := run.own_method) is not None:
-        return own.table, own.figure or own.map
-    try:
-        spec = resolve(run.method).objective
-    except ValueError:
-        return None, None
-    return None if spec.records.table is None else spec.records.table.name, spec.records.figure
 
 
 def draw(table: str, figure: MethodFigure | MethodMap, shown: ShownRuns) -> Figure | None:
@@ -68,11 +63,24 @@ def _draw_rounds(table: str, figure: MethodFigure, runs: Sequence[RecordedRun], 
         clients = {value: np.array([of.get(value, 0.0) for of in counts.values()]) for value in values}
         layers = [(f"{figure.symbol} = {value}", shades[value], clients[value]) for value in values]
         plot_style.stack(left, [round + 1 for round in counts], layers)
-        _mark(left, table, figure, run)
-        left.set(title=reflow.wide_title(f"{run.label}: {figure.counted_title}", 2), xlabel="round", ylabel="clients")
+        if figure.marked is not None:  # a triangle above the rounds in which it is not 0 for some client
+            column, label = figure.marked
+            marked = run.query(f'SELECT DISTINCT round FROM {table} WHERE "{column}" ORDER BY 1')
+            at = [row[0] + 1 for row in marked], [0.976] * len(marked)
+            left.plot(*at, "v", color=INK, ms=5, label=label, transform=left.get_xaxis_transform())
+        title = plot_style.wide_title(f"{run.label}: {figure.counted_title}", 2)
+        left.set(title=title, xlabel="round", ylabel="clients")
         left.yaxis.set_major_locator(plot_style.whole())
         left.legend(loc="upper left", bbox_to_anchor=(1, 1), handlelength=1, borderaxespad=0)
-        _average(right, table, figure, run)
+        averages = ", ".join(f'AVG("{column}")' for column in figure.averaged)
+        means = run.query(f"SELECT round, {averages} FROM {table} GROUP BY round ORDER BY round")
+        for index, label in enumerate(figure.averaged.values()):
+            colour = AVERAGED_COLOURS[index % len(AVERAGED_COLOURS)]
+            right.plot([row[0] + 1 for row in means], [row[index + 1] for row in means], color=colour, label=label)
+        title = plot_style.wide_title(f"{run.label}: {figure.averaged_title}", 2)
+        right.set(title=title, xlabel="round", ylabel="mean over clients (no unit)")
+        right.xaxis.set_major_locator(plot_style.whole())
+        right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     return drawn
 
 
@@ -83,30 +91,6 @@ def _counts(table: str, figure: MethodFigure, run: RecordedRun) -> Mapping[int, 
     for round, value, clients in run.query(query):
         counts[round][value] = float(clients)
     return counts
-
-
-def _mark(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> None:
-    """A triangle above the rounds in which the marked column is not 0 for some client."""
-    if figure.marked is not None:
-        column, label = figure.marked
-        marked = [row[0] for row in run.query(f'SELECT DISTINCT round FROM {table} WHERE "{column}" ORDER BY 1')]
-        rounds, above = [round + 1 for round in marked], [0.976] * len(marked)
-        axes.plot(rounds, above, "v", color=INK, ms=5, label=label, transform=axes.get_xaxis_transform())
-
-
-def _average(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> None:
-    columns = ", ".join(f'AVG("{column}")' for column in figure.averaged)
-    means = run.query(f"SELECT round, {columns} FROM {table} GROUP BY round ORDER BY round")
-    for index, label in enumerate(figure.averaged.values()):
-        colour = AVERAGED_COLOURS[index % len(AVERAGED_COLOURS)]
-        axes.plot([row[0] + 1 for row in means], [row[index + 1] for row in means], color=colour, label=label)
-    axes.set(
-        title=reflow.wide_title(f"{run.label}: {figure.averaged_title}", 2),
-        xlabel="round",
-        ylabel="mean over clients (no unit)",
-    )
-    axes.xaxis.set_major_locator(plot_style.whole())
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
 
 
 # --- maps -----------------------------------------------------------------------------------------------------------
@@ -129,6 +113,14 @@ def draw_maps(table: str, figure: MethodMap, runs: Sequence[RecordedRun], shown:
         return None
     clients = sorted({client for _, cells in found for of in cells.values() for client, _ in of})
     values = np.array([value for _, cells in found for of in cells.values() for value in of.values()])
+    kinds = list(range(int(values.max()) + 1)) if figure.is_kind else []
+    if figure.is_kind:
+        shades = ListedColormap(matplotlib.colormaps["tab20"].colors[: len(kinds)])  # type: ignore[attr-defined]
+        edges = [*(kind - 0.5 for kind in kinds), kinds[-1] + 0.5]
+        style: dict[str, Any] = {"cmap": shades.with_extremes(bad=EMPTY), "norm": BoundaryNorm(edges, len(kinds))}
+    else:
+        style = {"vmin": min(0.0, float(values.min())), "vmax": float(values.max()) or 1.0}
+        style["cmap"] = matplotlib.colormaps["YlGnBu"].with_extremes(bad=EMPTY)
     height = PANEL_PIXELS + CLIENT_PIXELS * len(clients)
     drawn, panels = shown.panels(figure.periods * len(found), figure.periods, height, sharey=True)
     for number, (run, cells) in enumerate(found):
@@ -136,8 +128,17 @@ def draw_maps(table: str, figure: MethodMap, runs: Sequence[RecordedRun], shown:
         own = panels[number * figure.periods : (number + 1) * figure.periods]
         own[0].set_ylabel("client")
         for axes, (period, of) in zip(own, cells.items(), strict=False):
-            axes.imshow(_grid(of, clients, columns), aspect="auto", interpolation="none", **_colours(figure, values))
-            _label(axes, figure, run, period, columns)
+            axes.imshow(_grid(of, clients, columns), aspect="auto", interpolation="none", **style)
+            first, last = period[0] + 1, period[1] + 1
+            rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+            title = run.label if figure.periods == 1 else f"{run.label}: {rounds}"
+            axes.set(title=plot_style.wide_title(title, figure.periods), xlabel=figure.across_title)
+            axes.grid(False)
+            if len(columns) <= MOST_NAMED:
+                names = [" ".join(map(str, column)) for column in columns]
+                axes.set_xticks(range(len(columns)), names, rotation=90 if max(map(len, names)) > 3 else 0)
+            else:
+                axes.xaxis.set_major_locator(plot_style.whole())
         for spare in own[len(cells) :]:  # of a run with fewer rounds than periods
             spare.remove()
     if len(clients) <= MOST_NAMED:
@@ -147,7 +148,7 @@ def draw_maps(table: str, figure: MethodMap, runs: Sequence[RecordedRun], shown:
     maps = [axes for axes in panels if axes.get_images()]
     bar = maps[0].figure.colorbar(maps[0].get_images()[0], ax=maps, label=figure.value_title, fraction=0.03, pad=0.01)
     if figure.is_kind:
-        bar.set_ticks(_kinds(values), labels=list(map(str, _kinds(values))))
+        bar.set_ticks(kinds, labels=list(map(str, kinds)))
     return drawn
 
 
@@ -178,32 +179,3 @@ def _grid(cells: dict[tuple[int, Column], float], clients: Sequence[int], column
         if client in rows:
             grid[rows[client], places[column]] = value
     return grid
-
-
-def _colours(figure: MethodMap, values: Doubles) -> dict[str, Any]:
-    if not figure.is_kind:
-        shades = matplotlib.colormaps["YlGnBu"].with_extremes(bad=EMPTY)
-        return {"cmap": shades, "vmin": min(0.0, float(values.min())), "vmax": float(values.max()) or 1.0}
-    kinds = _kinds(values)
-    named = ListedColormap(matplotlib.colormaps["tab20"].colors[: len(kinds)])  # type: ignore[attr-defined]
-    return {
-        "cmap": named.with_extremes(bad=EMPTY),
-        "norm": BoundaryNorm([*(kind - 0.5 for kind in kinds), kinds[-1] + 0.5], len(kinds)),
-    }
-
-
-def _kinds(values: Doubles) -> list[int]:
-    return list(range(int(values.max()) + 1))
-
-
-def _label(axes: Axes, figure: MethodMap, run: RecordedRun, period: tuple[int, int], columns: Sequence[Column]) -> None:
-    first, last = period[0] + 1, period[1] + 1
-    rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-    title = run.label if figure.periods == 1 else f"{run.label}: {rounds}"
-    axes.set(title=reflow.wide_title(title, figure.periods), xlabel=figure.across_title)
-    axes.grid(False)
-    if len(columns) <= MOST_NAMED:
-        names = [" ".join(map(str, column)) for column in columns]
-        axes.set_xticks(range(len(columns)), names, rotation=90 if max(map(len, names)) > 3 else 0)
-    else:
-        axes.xaxis.set_major_locator(plot_style.whole())

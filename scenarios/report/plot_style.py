@@ -1,43 +1,48 @@
-"""The style of all figures: panels as wide as the page, stacks, bars, legends, and the conversion to SVG.
+"""The style of all figures, and their layouts: panels as wide as the page, stacks, bars, legends.
 
-Every figure is drawn twice, as wide as the page's column and as wide as a phone: one unit of the SVG is one CSS pixel.
-Nothing here opens a window or writes a file.
+The layouts that are narrower than the page are for phones, with panels under each other, and for print.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import math
-import re
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.gridspec import GridSpec
+from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
 from scenarios.config.errors import ReportError
-from scenarios.report import chart_data, method_style, reflow, theme
-from scenarios.report.groups import RunGroup
-from scenarios.report.run_reader import RecordedRun
-from scenarios.report.theme import AXIS, GRID
+from scenarios.report import theme
+from scenarios.report.run_reader import RecordedRun, RunGroup
+from scenarios.report.theme import AXIS, GRID, INK, MUTED
 
 Doubles = NDArray[np.float64]
-MUTED, INK = theme.MUTED, theme.INK
 PIXELS_PER_INCH = 72
 WIDTH_PIXELS = 1160
-LEAST_SPAN = 8
-NO_TAG = "\\u003c"
-"""'<' in JSON within HTML"""
 LETTER_PIXELS, LEGEND_KEY_PIXELS = 7, 60
 """Mean width of a letter, and of a legend's line with its gaps"""
+NARROW_PIXELS = 372
+TITLE_LETTERS, WIDE_TITLE_LETTERS = 46, 140
+"""A title of more is broken into lines, in narrow figures and in all panels of a row together in wide ones"""
+LEAST_PANEL_PIXELS, PRINT_RATIO, PRINT_FRAME_PIXELS = 220, 0.62, 60
+"""Of a figure for print: width of a panel, height over width inside it, and height around it"""
+LEGEND_LETTERS = 20
+"""Labels of a legend with at most so many stand in two columns"""
+LEGEND_LINE_LETTERS = 46
+"""A label of a legend of more is broken into lines"""
+LEGEND_ROW_PIXELS, LEGEND_FRAME_PIXELS = 19, 24
+TICK_LETTERS, WIDE_TICK_LETTERS = 18, 44
+"""A label at a tick of the y axis of more is broken into lines, in narrow and in wide figures"""
+TICK_LINE_PIXELS, TICK_FRAME_PIXELS = 16, 70
+"""Height of such a line, and of what is above and below the axes of a panel"""
 # The key type is matplotlib's list of names, which only a literal at the call could satisfy.
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -73,102 +78,6 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def svg(figure: Figure, name: str, log_x: bool = False) -> str:
-    """A figure for HTML: equal bytes for equal numbers, and no external address. The figure is changed.
-
-    An SVG element for wide pages, one for narrow ones, and the numbers for hover values and files. ``log_x``: a further
-    one for wide pages has logarithmic x axes, which the page switches to, if amounts span a factor of `LEAST_SPAN`.
-    """
-    log_x = log_x and any(low and high >= LEAST_SPAN * low for low, high in map(_amounts, figure.axes))
-    shown = chart_data.panels(figure)
-    places = [panel.pop("place") for panel in shown]
-    drawn, frames = [], {}
-    for layout in ("wide linear", "wide log", "narrow")[:: 1 if log_x else 2]:
-        if layout == "wide log":
-            restore = _make_logarithmic(figure)
-        elif layout == "narrow":
-            reflow.make_narrow(figure, PIXELS_PER_INCH)
-        drawn.append(_element(figure, name, layout))
-        frames[layout] = chart_data.frames(figure, places)
-        if layout == "wide log":
-            restore()
-    numbers = json.dumps({"name": name, "panels": shown, "frames": frames}, separators=(",", ":"))
-    script = f'<script type="application/json">{theme.themed(numbers.replace("<", NO_TAG))}</script>'
-    return f'<div class="chart">{"".join(drawn)}{script}</div>'
-
-
-def _element(figure: Figure, name: str, layout: str) -> str:
-    """The figure as it is laid out now; ``layout`` is the element's class."""
-    file = io.BytesIO()
-    # The salt keeps the ids of clip paths and markers apart from those of other figures on the page.
-    with matplotlib.rc_context({"svg.hashsalt": f"{name} {layout}"}):
-        # Not savefig, which lays out and draws twice.
-        canvas: Any = FigureCanvasSVG(figure)
-        canvas.print_svg(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    text = file.getvalue().decode()
-    head = f'<svg role="img" class="{layout}" aria-labelledby="{name}-caption"'
-    text = text[text.index("<svg") :].replace("<svg", head, 1)
-    # HTML needs no namespaces, and ids such as "axes_1" would occur on the page once per figure.
-    return theme.themed(re.sub(r' (?:xmlns(?::\w+)?="[^"]*"|id="[A-Za-z0-9.]+_\d+")', "", text))
-
-
-def _make_logarithmic(figure: Figure) -> Callable[[], None]:
-    """Logarithmic x axes from their least amount above 0, but not over rounds; a function that undoes it."""
-    changed: list[Callable[[], None]] = []
-    for axes in figure.axes:
-        least, _ = _amounts(axes)
-        if least > 0:
-            changed.append(partial(_restore_x, axes, axes.get_xlim(), axes.xaxis.get_major_locator()))
-            axes.set_xlim(0.9 * least, axes.get_xlim()[1])
-            axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda amount, _: f"{amount:g}"))
-            axes.xaxis.set_minor_formatter(NullFormatter())
-
-    def restore() -> None:
-        for each in changed:
-            each()
-
-    return restore
-
-
-def _amounts(axes: Axes) -> tuple[float, float]:
-    """(least, most) amount above 0 that a panel shows along x; zeros without any, and over rounds."""
-    if axes.get_xlabel().startswith("round"):
-        return 0.0, 0.0
-    shown = [np.asarray(line.get_xdata(), float) for line in axes.get_lines() if chart_data.is_data(line, axes)]
-    shown += [np.asarray(marks.get_offsets(), float)[:, 0] for marks in axes.collections]
-    known = np.concatenate([np.zeros(0), *(amounts[amounts > 0] for amounts in shown)])
-    return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
-
-
-def _restore_x(axes: Axes, limits: tuple[float, float], locator: Locator) -> None:
-    axes.set_xscale("linear")
-    axes.xaxis.set_major_locator(locator)
-    axes.set_xlim(limits)
-
-
-def standalone(inline: str) -> str:
-    """The file of a figure that `svg` made: its first element with the namespaces that a file needs, in pixels."""
-    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    element = inline[inline.index("<svg") : inline.index("</svg>") + len("</svg>")]
-    head, end, rest = theme.plain(element).partition(">")
-    head = re.sub(r' class="[^"]*" aria-labelledby="[^"]*"', f" {spaces}", head)
-    return re.sub(r'(width|height)="([0-9.]+)pt"', r'\1="\2"', head) + end + rest
-
-
-def panels(
-    count: int, columns: int, height_pixels: float, sharex: bool = False, sharey: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """A figure as wide as the page with ``count`` panels, ``columns`` to a row, each row of the given height."""
-    rows = math.ceil(count / columns)
-    figure = Figure(figsize=(WIDTH_PIXELS / PIXELS_PER_INCH, rows * height_pixels / PIXELS_PER_INCH))
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flatten()
-    for spare in grid[count:]:
-        spare.remove()
-    return figure, list(grid[:count])
-
-
 @dataclass(frozen=True)
 class ShownRuns:
     """The groups of runs that figures are made of, with the styles of their lines, and the axes for them."""
@@ -199,19 +108,26 @@ class ShownRuns:
     @cached_property
     def styles(self) -> dict[str, dict[str, Any]]:
         """Label of a group or run -> style of its line."""
-        of_group = method_style.styles((group.label, group.first.method) for group in self.groups)
+        of_group = theme.line_styles((group.label, group.first.method) for group in self.groups)
         of_run = {run.label: of_group[group.label] for group in self.groups for run in (*group.runs, *group.repeats)}
         return of_run | of_group
 
     def panels(
         self, count: int, columns: int, height_pixels: float, sharex: bool = False, sharey: bool = False
     ) -> tuple[Figure, list[Axes]]:
-        """`panels`, with the caller's axes in place of some. ReportError if there are fewer panels than axes."""
-        figure, own = panels(count, columns, height_pixels, sharex, sharey)
+        """A figure as wide as the page with ``count`` panels, ``columns`` to a row, each row of the given height.
+
+        The caller's axes take the place of some. ReportError if there are fewer panels than axes.
+        """
+        rows = math.ceil(count / columns)
+        figure = Figure(figsize=(WIDTH_PIXELS / PIXELS_PER_INCH, rows * height_pixels / PIXELS_PER_INCH))
+        grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flatten()
+        for spare in grid[count:]:
+            spare.remove()
         last = self.first_panel + len(self.axes)
         if last > count:
             raise ReportError(f"there is no panel {last}: the figure has {count} panel{'s' if count > 1 else ''}")
-        return figure, [*own[: self.first_panel], *self.axes, *own[last:]]
+        return figure, [*grid[: self.first_panel], *self.axes, *grid[last:count]]
 
 
 def panel_each(
@@ -234,7 +150,7 @@ def panel_each(
     columns = min(most, len(found))
     figure, grid = shown.panels(len(found), columns, height_pixels, **shared)
     for axes, each in zip(grid, found, strict=True):
-        axes.set_title(reflow.wide_title(draw(axes, *each), columns))
+        axes.set_title(wide_title(draw(axes, *each), columns))
     for axes in grid[::columns]:
         axes.set_ylabel(ylabel)
         if is_from_zero:
@@ -248,8 +164,9 @@ def rows_of_bars(
     shown: ShownRuns, names: Sequence[str], count: int, row_pixels: float, frame_pixels: float = 90
 ) -> tuple[Figure, list[Axes]]:
     """``count`` panels, two beside each other, for horizontal bars: a row per name."""
-    labels = reflow.wide_ticks(names)
-    height = frame_pixels + reflow.row_pixels(labels, row_pixels) * len(labels)
+    labels = [textwrap.fill(name, WIDE_TICK_LETTERS) for name in names]
+    row = max(row_pixels, TICK_LINE_PIXELS * (1 + max(label.count("\n") for label in labels)))
+    height = frame_pixels + row * len(labels)
     figure, grid = shown.panels(count, min(2, count), height, sharey=True)
     grid[0].set_yticks(range(len(labels)), labels)
     grid[0].set_ylim(len(labels) - 0.5, -0.5)
@@ -295,11 +212,6 @@ def bars(axes: Axes) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def note(axes: Axes, x: float, y: float, text: str) -> None:
-    """Write a number at the end of a horizontal bar."""
-    axes.annotate(text, (x, y), xytext=(6, 0), textcoords="offset points", va="center", color=INK)
-
-
 def legend(figure: Figure, axes: Axes) -> None:
     """One legend for all panels, under them, since they share their colours."""
     handles, labels = axes.get_legend_handles_labels()
@@ -307,3 +219,92 @@ def legend(figure: Figure, axes: Axes) -> None:
         widest = LEGEND_KEY_PIXELS + LETTER_PIXELS * max(map(len, labels))
         columns = max(1, min(6, len(handles), WIDTH_PIXELS // widest))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+# --- narrower layouts -----------------------------------------------------------------------------------------------
+
+
+def make_narrow(figure: Figure) -> None:
+    """Lay a wide figure out anew, one panel to a row of the same height as before; the figure is changed."""
+    grids = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
+    height = figure.get_size_inches()[1] * PIXELS_PER_INCH
+    rows, columns = grids[0].get_gridspec().get_geometry()  # type: ignore[union-attr]
+    for axes in grids:
+        axes.set_title(textwrap.fill(axes.get_title(loc="left"), TITLE_LETTERS), loc="left")
+    if columns > 1:
+        _stack(figure, grids, 1)
+        height *= len(grids) / rows
+    # All panels are as high as the one with the highest labels needs to be.
+    height += len(grids) * max(_narrow_ticks(axes, height / (len(grids) if columns > 1 else rows)) for axes in grids)
+    height += _narrow_legends(figure)
+    figure.set_size_inches(NARROW_PIXELS / PIXELS_PER_INCH, height / PIXELS_PER_INCH)
+
+
+def make_compact(figure: Figure, pixels: float) -> None:
+    """Lay a wide figure out anew for a page of print, ``pixels`` wide; the figure is changed.
+
+    As many panels of `LEAST_PANEL_PIXELS` stand in a row as there is room for, and none is higher than it is wide.
+    """
+    grids = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
+    rows, columns = grids[0].get_gridspec().get_geometry()  # type: ignore[union-attr]
+    row_height = figure.get_size_inches()[1] * PIXELS_PER_INCH / rows
+    fitting = max(1, min(columns, int(pixels // LEAST_PANEL_PIXELS)))
+    if fitting < columns:
+        _stack(figure, grids, fitting)
+    panel = pixels / fitting
+    letters = max(12, int(TITLE_LETTERS * panel / NARROW_PIXELS))
+    for axes in grids:
+        axes.set_title(textwrap.fill(axes.get_title(loc="left").replace("\n", " "), letters), loc="left")
+    if any(isinstance(axes.yaxis.get_major_locator(), FixedLocator) for axes in grids):
+        row_height += max(_narrow_ticks(axes, row_height) for axes in grids)  # a row of text per bar
+    else:
+        row_height = min(row_height, PRINT_RATIO * panel + PRINT_FRAME_PIXELS)
+    height = row_height * -(-len(grids) // fitting) + _narrow_legends(figure)
+    figure.set_size_inches(pixels / PIXELS_PER_INCH, height / PIXELS_PER_INCH)
+
+
+def wide_title(title: str, columns: int) -> str:
+    """The title of a panel of a wide figure with so many to a row, a long one broken into lines."""
+    return textwrap.fill(title, WIDE_TITLE_LETTERS // columns)
+
+
+def _narrow_ticks(axes: Axes, height: float) -> float:
+    """Break long labels of the y axis into lines; the pixels that a panel of ``height`` must be higher for them."""
+    texts = [text.get_text() for text in axes.get_yticklabels()]
+    if not isinstance(axes.yaxis.get_major_locator(), FixedLocator) or max(map(len, texts), default=0) <= TICK_LETTERS:
+        return 0.0
+    broken = [textwrap.fill(text, TICK_LETTERS) for text in texts]
+    axes.set_yticklabels(broken)
+    lines = 1 + max(text.count("\n") for text in broken)
+    return max(0.0, (lines + 1) * TICK_LINE_PIXELS * len(broken) + TICK_FRAME_PIXELS - height)
+
+
+def _stack(figure: Figure, grids: list[Axes], columns: int) -> None:
+    """So many panels in a row, the first of which has the label that they share."""
+    labels = {axes: shared_label(axes) for axes in grids}
+    grid = GridSpec(-(-len(grids) // columns), columns, figure=figure)
+    for place, axes in enumerate(grids):
+        axes.set_subplotspec(grid[divmod(place, columns)])
+        axes.tick_params(labelleft=True, labelbottom=True)
+        axes.set_ylabel("" if place % columns else labels[axes])
+
+
+def shared_label(axes: Axes) -> str:
+    """The label of the y axis, which panels to the left may share with this one."""
+    siblings = axes.get_shared_y_axes().get_siblings(axes)
+    shared = (other.get_ylabel() for other in siblings if isinstance(other, Axes))
+    return axes.get_ylabel() or next(filter(None, shared), "")
+
+
+def _narrow_legends(figure: Figure) -> float:
+    """Legends under the panels in one or two columns; the pixels that they are higher than one row."""
+    higher = 0.0
+    for old in list(figure.legends):
+        handles = [handle for handle in old.legend_handles if handle is not None]
+        labels = [textwrap.fill(text.get_text(), LEGEND_LINE_LETTERS) for text in old.get_texts()]
+        columns = 2 if max(map(len, labels), default=0) <= LEGEND_LETTERS else 1
+        rows = -(-len(labels) // columns) if columns > 1 else sum(1 + label.count("\n") for label in labels)
+        old.remove()
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        higher += LEGEND_FRAME_PIXELS + LEGEND_ROW_PIXELS * rows
+    return higher

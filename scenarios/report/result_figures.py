@@ -12,10 +12,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scenarios.report import plot_style, reflow
+from scenarios.report import plot_style
 from scenarios.report.columns import MISSING, PERCENT, Column, Quantity
-from scenarios.report.plot_style import INK, MUTED, ShownRuns
-from scenarios.report.theme import EMPTY, ON_DARK_CELL, ON_PALE_CELL
+from scenarios.report.plot_style import ShownRuns
+from scenarios.report.theme import EMPTY, INK, MUTED, ON_DARK_CELL, ON_PALE_CELL
 
 ROW_PIXELS, FRAME_PIXELS = 26, 100
 CELL_PIXELS = 44
@@ -55,7 +55,7 @@ def dots(
         if panel.is_difference:
             axes.axvline(0, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
         unit = f" ({column.unit})" if column.unit else ""
-        axes.set(title=reflow.wide_title(panel.title, min(2, len(panels))), xlabel=f"{panel.label}{unit}")
+        axes.set(title=plot_style.wide_title(panel.title, min(2, len(panels))), xlabel=f"{panel.label}{unit}")
         if panel.quantity is PERCENT:  # an interval of few seeds may go beyond what a share can be
             low, high = axes.get_xlim()
             axes.set_xlim(max(0.0, low), min(100.0, high))
@@ -94,30 +94,26 @@ def grid_maps(shown: ShownRuns, maps: Sequence[GridMap]) -> Figure:
     columns = min(2, len(maps))
     figure, panels = shown.panels(len(maps), columns, FRAME_PIXELS + CELL_PIXELS * most)
     for axes, each in zip(panels, maps, strict=True):
-        _draw_map(axes, each, columns)
-    return figure
-
-
-def _draw_map(axes: Axes, each: GridMap, columns: int) -> None:
-    (x_key, xs), (y_key, ys) = each.across, each.down
-    cells = [[each.means.get((x, y)) for x in xs] for y in ys]
-    known = [found for row in cells for found in row if found is not None]
-    column = Column.of(each.quantity, (found["mean"] for found in known), (found["half_width"] for found in known))
-    means = np.array(
-        [[np.nan if found is None or found["mean"] is None else found["mean"] for found in row] for row in cells]
-    )
-    shades = matplotlib.colormaps["YlGnBu"].with_extremes(bad=EMPTY)
-    low, high = (float(np.nanmin(means)), float(np.nanmax(means))) if np.isfinite(means).any() else (0.0, 1.0)
-    axes.imshow(means, cmap=shades, aspect="auto", interpolation="none", vmin=low, vmax=high if high > low else low + 1)
-    for y, row in enumerate(cells):
-        for x, found in enumerate(row):
-            has_mean = found is not None and found["mean"] is not None
+        (x_key, xs), (y_key, ys) = each.across, each.down
+        cells = [[each.means.get((x, y)) for x in xs] for y in ys]
+        known = [found for row in cells for found in row if found is not None]
+        column = Column.of(each.quantity, (found["mean"] for found in known), (found["half_width"] for found in known))
+        means = np.array(
+            [[np.nan if found is None or found["mean"] is None else found["mean"] for found in row] for row in cells]
+        )
+        shades = matplotlib.colormaps["YlGnBu"].with_extremes(bad=EMPTY)
+        low, high = (float(np.nanmin(means)), float(np.nanmax(means))) if np.isfinite(means).any() else (0.0, 1.0)
+        top = high if high > low else low + 1
+        axes.imshow(means, cmap=shades, aspect="auto", interpolation="none", vmin=low, vmax=top)
+        for (y, x), mean in np.ndenumerate(means):
+            found, has_mean = cells[y][x], not np.isnan(mean)
             text = column.text(found["mean"], found["half_width"]) if found is not None else MISSING
-            is_dark = has_mean and high > low and (means[y, x] - low) / (high - low) > DARK_CELL
+            is_dark = has_mean and high > low and (mean - low) / (high - low) > DARK_CELL
             colour = ON_DARK_CELL if is_dark else ON_PALE_CELL if has_mean else MUTED
             axes.text(x, y, text.replace(" ± ", "\n± "), ha="center", va="center", color=colour, fontsize=10)
-    axes.set(title=reflow.wide_title(each.title, columns), xlabel=x_key, ylabel=y_key)
-    axes.set_xticks(range(len(xs)), xs)
-    axes.set_yticks(range(len(ys)), ys)
-    axes.tick_params(length=0)
-    axes.grid(False)
+        axes.set(title=plot_style.wide_title(each.title, columns), xlabel=x_key, ylabel=y_key)
+        axes.set_xticks(range(len(xs)), xs)
+        axes.set_yticks(range(len(ys)), ys)
+        axes.tick_params(length=0)
+        axes.grid(False)
+    return figure

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 from coordinator.records.schema import ENERGY, FAULTY, KINDS, NO_TRAINING
@@ -15,9 +16,8 @@ from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, readings
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
-from scenarios.report.groups import RunGroup
 from scenarios.report.readings import NOT_REACHED, Reading
-from scenarios.report.run_reader import RecordedRun
+from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
 from scenarios.run import client_values, visits
 from scenarios.run.progress import percent, to_target, with_interval
@@ -27,10 +27,7 @@ SHARE = Quantity({"%": Decimal("0.01")}, 1)
 MOST_FAULTY = 20
 """Number of clients with invalid updates that are named"""
 Runs = Sequence[RecordedRun]
-
-
-def _trail_of(run: RecordedRun) -> Any:
-    return run.trail
+_trail_of = attrgetter("trail")
 
 
 def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nominal: bool) -> Table:
@@ -165,14 +162,11 @@ def differences(
             rows.append([row, None, *([""] * 5)])
             continue
         needed = f"{each['seeds_needed']:,}" if each["seeds_needed"] is not None else f"> {most_seeds:,}"
-        tests = [_probability(each[key]) for key in ("p", "p_holm")]
+        probabilities = (each["p"], each["p_holm"])
+        tests = [MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}" for p in probabilities]
         shown = f"{each['higher']} / {each['lower']}", *tests, needed if each["p"] is not None else MISSING
         rows.append([row, Number.mean(each), len(each["seeds"]), *shown])
     return Table(f"differences of {heading}, paired over seeds", columns, rows)
-
-
-def _probability(value: float | None) -> str:
-    return MISSING if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 # --- visits, bytes and energy -------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,9 @@ from costmodel.units import SECONDS
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.schema import Scenario
 from scenarios.report import plot_style, theme
-from scenarios.report.plot_style import INK, MUTED, ShownRuns
+from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun
+from scenarios.report.theme import INK, MUTED
 from scenarios.run import builder, visits
 from scenarios.run.visits import Participation
 
@@ -203,18 +203,14 @@ def chosen_rounds(rows: Sequence[RoundRow]) -> dict[int, str]:
 def timeline(run: RecordedRun, round: int) -> RoundTimeline:
     """The visits that ended in a round, as the ledger numbers it."""
     row = next(row for row in run.rounds if row.round == round)
-    visits = [_row(visit, row, run.is_asynchronous) for visit in run.query(VISITS_OF_ROUND, [round])]
+    seconds, visits = row.end_s - row.start_s, []
+    for client, kind, *times in run.query(VISITS_OF_ROUND, [round]):
+        start, down_end, compute_end, up_end = (float(time) - row.start_s for time in times)
+        waited = max(0.0, seconds - up_end) if kind in COUNTED and not run.is_asynchronous else 0.0
+        visits.append(TimelineRow(int(client), kind in COUNTED, start, down_end, compute_end, up_end, waited))
     longest = sorted(visits, key=lambda visit: visit.start - visit.up_end)[:MOST_CLIENTS]
     kept = [visit for visit in visits if visit in longest]
-    return RoundTimeline(round + 1, row.end_s - row.start_s, kept, len(visits))
-
-
-def _row(visit: Sequence[float | str], row: RoundRow, nobody_waits: bool) -> TimelineRow:
-    client, kind, *times = visit
-    start, down_end, compute_end, up_end = (float(time) - row.start_s for time in times)
-    counted = kind in COUNTED
-    waited = 0.0 if nobody_waits or not counted else max(0.0, row.end_s - row.start_s - up_end)
-    return TimelineRow(int(client), counted, start, down_end, compute_end, up_end, waited)
+    return RoundTimeline(round + 1, seconds, kept, len(visits))
 
 
 def timelines(runs: Sequence[RecordedRun]) -> list[tuple[str, RoundTimeline]]:
@@ -235,7 +231,24 @@ def round_timeline(shown: ShownRuns) -> Figure | None:
     scale, unit = plot_style.unit([ends], SECONDS)
 
     def draw(axes: Axes, title: str, each: RoundTimeline) -> str:
-        _timeline_panel(axes, each, scale)
+        places = np.arange(len(each.rows))
+        times = np.array(
+            [(row.start, row.down_end, row.compute_end, row.up_end, row.up_end + row.waited) for row in each.rows]
+        )
+        begins, widths = times[:, :-1] / scale, np.diff(times, axis=1).clip(0.0) / scale  # (clients, phases)
+        for index, (name, colour) in enumerate((*PHASES, (WAITS, theme.NOBODY))):
+            bars = axes.barh(places, widths[:, index], BAR_HEIGHT, begins[:, index], color=colour, label=name)
+            for bar, row in zip(bars, each.rows, strict=True):
+                bar.set_alpha(None if row.counted else PALE)
+        for place, row in zip(places, each.rows, strict=True):
+            if not row.counted:
+                begin, length = row.start / scale, (row.up_end - row.start) / scale
+                axes.add_patch(Rectangle((begin, place - BAR_HEIGHT / 2), length, BAR_HEIGHT, **HATCHED))
+        axes.axvline(each.seconds / scale, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
+        axes.set_yticks(places, [str(row.client) for row in each.rows])
+        axes.set_ylim(len(each.rows) - 0.4, -0.6)
+        axes.set_xlim(min(0.0, *(row.start / scale for row in each.rows)), None)
+        plot_style.bars(axes)
         axes.set_xlabel(f"virtual time in the round ({unit})")
         cut = f", the longest {len(each.rows)} of {each.visits} visits" if each.visits > len(each.rows) else ""
         if each is found[0][1] and any(not row.counted for _, other in found for row in other.rows):
@@ -244,31 +257,6 @@ def round_timeline(shown: ShownRuns) -> Figure | None:
 
     height = 110 + LONG_ROUND_PIXELS * max((len(each.rows) for _, each in found), default=0)
     return plot_style.panel_each(shown, found, 3, height, draw, "client", with_legend=True)
-
-
-def _timeline_panel(axes: Axes, each: RoundTimeline, scale: float) -> None:
-    places = np.arange(len(each.rows))
-    for index, (name, colour) in enumerate((*PHASES, (WAITS, theme.NOBODY))):
-        spans = np.array([_spans(row)[index] for row in each.rows]) / scale  # (clients, 2)
-        begins, widths = spans.T
-        bars = axes.barh(places, widths, BAR_HEIGHT, begins, color=colour, label=name)
-        for bar, row in zip(bars, each.rows, strict=True):
-            bar.set_alpha(None if row.counted else PALE)
-    for place, row in zip(places, each.rows, strict=True):
-        if not row.counted:
-            begin, length = row.start / scale, (row.up_end - row.start) / scale
-            axes.add_patch(Rectangle((begin, place - BAR_HEIGHT / 2), length, BAR_HEIGHT, **HATCHED))
-    axes.axvline(each.seconds / scale, color=plot_style.INK, linewidth=1.2, linestyle=(0, (4, 2)))
-    axes.set_yticks(places, [str(row.client) for row in each.rows])
-    axes.set_ylim(len(each.rows) - 0.4, -0.6)
-    axes.set_xlim(min(0.0, *(row.start / scale for row in each.rows)), None)
-    plot_style.bars(axes)
-
-
-def _spans(row: TimelineRow) -> list[tuple[float, float]]:
-    """(begin, length) of each of `PHASES`, then of the wait for the round's end."""
-    times = (row.start, row.down_end, row.compute_end, row.up_end, row.up_end + row.waited)
-    return [(begin, max(0.0, end - begin)) for begin, end in pairwise(times)]
 
 
 # --- a recorded link ------------------------------------------------------------------------------------------------
@@ -321,26 +309,19 @@ def _draw_link(shown: ShownRuns, run: RecordedRun, fleet: Fleet, client: int) ->
     messages = run.query(VISITS_OF_CLIENT, [client])
     for direction, (axes, (edges, rates)) in enumerate(zip(panels, recorded, strict=True)):
         axes.stairs(rates / scale, edges / seconds, baseline=None, color=LINK_COLOURS[direction], label="recorded")
-        begin, arrival, got = _messages(messages, direction).T
-        axes.hlines(
-            got / scale, begin / seconds, arrival / seconds, color=plot_style.INK, lw=2.6, label="got by a message"
-        )
+        keys = (("start_s", "down_end_s", "bytes_down"), ("compute_end_s", "up_end_s", "bytes_up"))[direction]
+        arrived = [
+            (begin, end, 8 * nbytes / (end - begin))
+            for begin, end, nbytes in ([row[key] for key in keys] for row in messages)
+            if begin is not None and end is not None and begin < end < np.inf and nbytes
+        ]
+        begin, arrival, got = np.array(arrived, float).reshape(-1, 3).T
+        axes.hlines(got / scale, begin / seconds, arrival / seconds, color=INK, lw=2.6, label="got by a message")
         axes.set(title=f"Client {client}, {('down', 'up')[direction]}", xlabel=f"virtual time ({second_unit})")
         axes.set_ylim(0, 1.08 * axes.dataLim.y1)
     panels[0].set_ylabel(f"rate ({rate_unit})")
     plot_style.legend(figure, panels[0])
     return figure
-
-
-def _messages(visits: Sequence[Any], direction: int) -> Doubles:
-    """(messages, 3): begin and end in seconds, bit/s, of the messages of one direction that arrived."""
-    begin, end, nbytes = (("start_s", "down_end_s", "bytes_down"), ("compute_end_s", "up_end_s", "bytes_up"))[direction]
-    rows = [
-        (row[begin], row[end], 8 * row[nbytes] / (row[end] - row[begin]))
-        for row in visits
-        if row[begin] is not None and row[end] is not None and row[begin] < row[end] < np.inf and row[nbytes]
-    ]
-    return np.array(rows, float).reshape(-1, 3)
 
 
 def _rates(fleet: Fleet, client: int, direction: int, end: float) -> tuple[Doubles, Doubles] | None:
@@ -353,12 +334,8 @@ def _rates(fleet: Fleet, client: int, direction: int, end: float) -> tuple[Doubl
         factor, until = fleet.behaviour.variation.factor(client, direction, edges[-1])
         rates.append(nominal * factor)
         edges.append(min(until, end))
-    return _thinned(np.array(edges), np.array(rates)) if rates else None
-
-
-def _thinned(edges: Doubles, rates: Doubles) -> tuple[Doubles, Doubles]:
-    if rates.size <= MOST_STEPS:
-        return edges, rates
-    bits = np.concatenate(([0.0], np.cumsum(rates * np.diff(edges))))
+    if len(rates) <= MOST_STEPS:
+        return (np.array(edges), np.array(rates)) if rates else None
+    bits = np.concatenate(([0.0], np.cumsum(np.array(rates) * np.diff(edges))))
     fewer = np.linspace(edges[0], edges[-1], MOST_STEPS + 1)
     return fewer, np.diff(np.interp(fewer, edges, bits)) / np.diff(fewer)

@@ -6,15 +6,16 @@ A medium has one renderer: Markdown, LaTeX and CSV are here, the terminal is in 
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from scenarios.report.columns import MISSING, Column, Quantity
-from scenarios.report.csv_files import csv_text
 from scenarios.report.readings import Better, Reading
 
 LATEX = {
@@ -25,6 +26,11 @@ LATEX = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},  # which text fonts may lack
 }
+
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Characters that a terminal obeys; they are escaped."""
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""First characters of cells that a spreadsheet may run."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ class Table:
 
     @property
     def has_intervals(self) -> bool:
-        """Whether a cell is a mean with its interval."""
+        """Whether a cell is a mean with its interval; pages ask."""
         return any(isinstance(cell, Number) and cell.half_width is not None for row in self.rows for cell in row)
 
     @property
@@ -193,37 +199,34 @@ def of_readings(heading: str, shown: Sequence[Reading[Any]], runs: Mapping[str, 
 
 def markdown(tables: Iterable[Table]) -> str:
     """The tables as Markdown."""
-    return "\n".join(line for table in tables for line in _markdown(table))
 
-
-def _markdown(table: Table) -> Iterator[str]:
     def row(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
-    yield from (f"## {table.title[:1].upper()}{table.title[1:]}", "")
-    yield row(table.header)
-    yield row(["---", *("---" if column.is_left else "---:" for column in table.columns[1:])])
-    yield from (row(f"**{text}**" if best else text for text, best in cells) for cells in table.cells)
-    yield ""
-    for note in table.notes:
-        yield from (note, "")
+    lines: list[str] = []
+    for table in tables:
+        rule = ["---", *("---" if column.is_left else "---:" for column in table.columns[1:])]
+        lines += [f"## {table.title[:1].upper()}{table.title[1:]}", "", row(table.header), row(rule)]
+        lines += [row(f"**{text}**" if best else text for text, best in cells) for cells in table.cells]
+        lines += ["", *(line for note in table.notes for line in (note, ""))]
+    return "\n".join(lines)
 
 
 def latex(tables: Iterable[Table]) -> str:
     """The tables as LaTeX, for the package booktabs."""
-    return "\n".join(line for table in tables for line in _latex(table))
 
-
-def _latex(table: Table) -> Iterator[str]:
     def row(cells: Iterable[tuple[str, bool]]) -> str:
         texts = (rf"\textbf{{{escaped(text)}}}" if best else escaped(text) for text, best in cells)
         return f"{' & '.join(texts)} \\\\"
 
-    alignment = "".join("l" if column.is_left else "r" for column in table.columns[1:])
-    yield from (r"\begin{table}", r"\centering", rf"\caption{{{escaped('. '.join([table.title, *table.notes]))}}}")
-    yield from (rf"\begin{{tabular}}{{l{alignment}}}", r"\toprule")
-    yield from (row((heading, False) for heading in table.header), r"\midrule", *map(row, table.cells))
-    yield from (r"\bottomrule", r"\end{tabular}", r"\end{table}", "")
+    lines: list[str] = []
+    for table in tables:
+        alignment = "".join("l" if column.is_left else "r" for column in table.columns[1:])
+        caption = escaped(". ".join([table.title, *table.notes]))
+        lines += [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{l{alignment}}}"]
+        lines += [r"\toprule", row((heading, False) for heading in table.header), r"\midrule", *map(row, table.cells)]
+        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join(lines)
 
 
 def escaped(text: str) -> str:
@@ -248,11 +251,22 @@ def amounts(table: Table) -> tuple[list[str], list[list[Any]]]:
         spread = any(isinstance(cell, Number) for cell in own)
         head += [f"{name}_{part}" for part in ("mean", "deviation", "low", "high")] if spread else [name]
         for row, cell in zip(cells, own, strict=True):
-            row.extend(_four(as_number(cell)) if spread else [cell])
+            number = as_number(cell)
+            value, half = number.value, number.half_width
+            ends = [None, None] if value is None or half is None else [value - half, value + half]
+            row.extend([value, number.deviation, *ends] if spread else [cell])
     return head, cells
 
 
-def _four(number: Number) -> list[float | None]:
-    value, half = number.value, number.half_width
-    ends = [None, None] if value is None or half is None else [value - half, value + half]
-    return [value, number.deviation, *ends]
+def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A table as CSV; None is an empty cell. Texts that a spreadsheet would take for a formula are marked as text."""
+
+    def safe(cell: Any) -> Any:
+        if not isinstance(cell, str):
+            return cell
+        text = CONTROL.sub(lambda found: ascii(found[0])[1:-1], cell)
+        return f"'{text}" if text.startswith(FORMULAS) else text
+
+    file = io.StringIO()
+    csv.writer(file).writerows(map(safe, row) for row in (head, *rows))
+    return file.getvalue()

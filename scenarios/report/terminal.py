@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from costmodel.units import format_bytes, format_seconds
+from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.messages import VALIDATION
 from edge.protocol.plugins import display_name
 from scenarios.config.errors import ReportError
+from scenarios.config.quantities import scenario_text
 from scenarios.report import drawn_times, labels
-from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Column, Quantity, cells
+from scenarios.report.columns import (
+    BYTES,
+    COUNT,
+    FLOPS,
+    JOULES,
+    PERCENT,
+    SECONDS,
+    Column,
+    Quantity,
+    cells,
+    column_groups,
+    fitting,
+    widths,
+)
 from scenarios.report.drawn_times import DrawnTimes
-from scenarios.report.narrow import column_groups, fitting, widths
 from scenarios.report.tables import Table
 from scenarios.run import own_method, visits
 from scenarios.run.progress import percent, to_target
@@ -163,9 +176,12 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("accuracy, final", _cells(runs, "accuracy", PERCENT)),
         ("accuracy, best", _cells(runs, "best_accuracy", PERCENT)),
         ("rounds", _cells(runs, "rounds", COUNT)),
-        *client_rows(runs),
-        *best_round_rows(runs),
     ]
+    evaluations = [run.get("evaluation") or {} for run in runs]
+    for name, key in (("clients, mean", "clients_accuracy"), ("clients, worst decile", "worst_decile")):
+        if any(key in values for values in evaluations):
+            rows.append((name, cells(PERCENT, [values.get(key) for values in evaluations], missing="-")))
+    rows += best_round_rows(runs)
     if target is not None:
         rows += [
             (f"virtual time to {100 * target:g} %", _times(runs, drawn, "time_to_target_s", NOT_REACHED)),
@@ -184,6 +200,11 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
             common = comparison[key]
             accuracies = [common["accuracy"][run["method"]] for run in runs]
             rows.append((f"accuracy at {show(common[amount])}", cells(PERCENT, accuracies, missing="-")))
+    energy = []  # parts of it, the largest first; older summaries lack them
+    for run in runs:
+        joules = sorted((run.get("joules_by_part") or {}).items(), key=lambda part: -float(part[1]))
+        shares = ", ".join(f"{name} {100 * amount / run['joules']:.0f} %" for name, amount in joules if amount)
+        energy.append(shares or UNKNOWN)
     return [
         *rows,
         ("virtual time", _times(runs, drawn, "virtual_seconds", "-")),
@@ -192,7 +213,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("FLOPs, real", _cells(runs, "flops", FLOPS)),
         *([("FLOPs, nominal", _cells(runs, "nominal_flops", FLOPS))] if has_nominal else []),
         ("energy", _cells(runs, "joules", JOULES)),
-        ("energy went into", _listed(map(energy_shares, runs))),
+        ("energy went into", _listed(energy)),
         ("waste", _listed(waste(runs))),
         ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),
         (
@@ -202,14 +223,6 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("wall time", _cells(runs, "wall_seconds", SECONDS)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
-
-
-def client_rows(runs: Sequence[Summary]) -> Iterator[Row]:
-    """The accuracies of clients at the last evaluation, for runs that evaluate their clients."""
-    found = [run.get("evaluation") or {} for run in runs]
-    for name, key in (("clients, mean", "clients_accuracy"), ("clients, worst decile", "worst_decile")):
-        if any(key in values for values in found):
-            yield name, cells(PERCENT, [values.get(key) for values in found], missing="-")
 
 
 def best_round_rows(runs: Sequence[Summary]) -> Iterator[Row]:
@@ -274,12 +287,6 @@ def waste(runs: Sequence[Summary]) -> Iterator[str]:
         yield column.text(run["wasted_bytes"]) + share
 
 
-def energy_shares(run: Summary) -> str:
-    """``compute 61 %, idle 30 %, send 9 %``: parts of the energy, the largest first; older summaries lack them."""
-    joules = sorted((run.get("joules_by_part") or {}).items(), key=lambda part: -float(part[1]))
-    return ", ".join(f"{name} {100 * amount / run['joules']:.0f} %" for name, amount in joules if amount) or UNKNOWN
-
-
 def _cells(runs: Sequence[Summary], key: str, quantity: Quantity, missing: str = "-") -> list[str]:
     return cells(quantity, [run[key] for run in runs], missing=missing)
 
@@ -290,5 +297,137 @@ def _listed(cells: Iterable[str]) -> list[str]:
     return texts if len(texts) == 1 else [text.replace(", ", ",\n") for text in texts]
 
 
-def shown(value: Any, show: Callable[[Any], str], missing: str) -> str:
-    return missing if value is None else show(value)
+# --- fedbr check ------------------------------------------------------------------------------------------------------
+
+
+def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: bool = False) -> None:
+    """Print what the run costs, then its blocks, the cost of each alpha and the estimate in detail.
+
+    ``keys``: and all keys of the resolved scenario.
+    """
+    console, estimate = console_on(stream), result["estimate"]
+    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+    if "costs" in result:
+        rounds = f"{result['costs']['rounds']:,} round{'s' if result['costs']['rounds'] > 1 else ''}"
+        rows = cost_rows(result["costs"], estimate)
+        _print_columns(console, "costs, at most", ("", "a round", rounds), rows)
+        for note in cost_notes(result["costs"], estimate):
+            console.print(note, **plain)
+    data = estimate["data"]
+    console.print(f"warning: {data['warning']}" if data["warning"] else f"data: {data['found']}", **plain)
+    if data.get("get"):
+        console.print(f"to get it: {data['get']}", **plain)
+    for refused in estimate["refused_clients"]:
+        console.print(f"warning: {refused['clients']} clients cannot take part: {refused['why']}", **plain)
+    passes = ("flops_forward", "flops_weight_gradient", "flops_input_gradient")
+    flops = Column.of(FLOPS, (block[key] for block in result["blocks"] for key in passes))
+    blocks = (
+        [
+            block["name"],
+            *(f"{block[name]:,}" for name in ("params", "buffers", "nbytes")),
+            percent(block["share"]),
+            *(flops.text(block[key]).removesuffix("FLOP") for key in passes),
+        ]
+        for block in result["blocks"]
+    )
+    _print_columns(console, "blocks", BLOCK_COLUMNS, blocks)
+    console.print(BLOCK_NOTES, highlight=False, style="dim")
+    alphas = (
+        [
+            *(str(row["alpha"]), f"{row['payload_nbytes']:,}", f"{row['message_nbytes']:,}", percent(row["share"])),
+            *(percent(row["nominal_share"]), f"{row['flops_ratio']:.3f}"),
+            *(f"{row['ratio_3f']:.4f}", f"{row['eq2']:.4f}"),
+        ]
+        for row in result["alphas"]
+    )
+    _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, alphas)
+    console.print(ALPHA_NOTES, highlight=False, style="dim")
+    until = "a budget ends the run" if estimate["ended_by"] else "the run lasts all its rounds"
+    _print_columns(console, f"estimate, if {until}", (), estimate_rows(estimate))
+    if keys:
+        console.print(f"\n{scenario_text(result['scenario'])}", **plain)
+
+
+BLOCK_COLUMNS = ("block", "parameters", "buffers", "bytes", "share", "forward", "weight", "input")
+BLOCK_NOTES = "forward, weight, input: FLOPs per example of the pass and its two gradients"
+ALPHA_COLUMNS = ("alpha", "payload B", "message B", "share", "alpha/M", "FLOPs", "3F", "Eq. 2")
+ALPHA_NOTES = (
+    "payload: the numbers alone; message: with its header, as it is charged\n"
+    "FLOPs: executed, relative to a plain step; 3F: relative to three forward passes,\n"
+    "as papers count; Eq. 2: FedBR's nominal cost"
+)
+
+
+def _print_columns(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table below a title; columns that the terminal has no room for stand in another table below."""
+    cells = [list(row) for row in rows]
+    if not cells:
+        return
+    needed = widths([list(columns), *cells] if columns else cells)
+    for group in column_groups(needed, console.width - GAP, GAP):
+        header = [columns[index] for index in group] if columns else []
+        chosen = ([row[index] for index in group] for row in cells)
+        fits = sum(needed[index] + GAP for index in group) <= console.width
+        style: dict[str, Any] = {"title": f"\n{title}", "title_justify": "left", "title_style": "bold"}
+        console.print(aligned(header, chosen, fits=fits, **style))
+
+
+def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(name, of a round, of all rounds), if the run lasts all of them."""
+
+    def seconds(amount: float | None) -> str:
+        return UNKNOWN if amount is None else format_seconds(amount)
+
+    yield "virtual time", seconds(costs["virtual_seconds_per_round"]), seconds(estimate["virtual_seconds"])
+    yield "bytes", _span(costs["bytes_per_round"]), _span(estimate["bytes"])
+    if estimate["joules"] is not None:
+        yield "energy", format_joules(estimate["per_round"]["joules"][1]), format_joules(estimate["joules"])
+    yield "wall time here", seconds(costs["wall_seconds_per_round"]), seconds(costs["wall_seconds"])
+
+
+def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[str]:
+    """The budget that ends the run, the basis of times, and what a run takes of this machine."""
+    workers = f"{costs['workers']} worker{'s' if costs['workers'] > 1 else ''}"
+    if estimate["ended_by"]:
+        fewest, most = estimate["rounds"]
+        after = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        yield f"budget: budget.{estimate['ended_by']} ends the run after about {after} rounds"
+    if estimate["virtual_seconds"] is None:
+        yield f"virtual time: {UNKNOWN} {estimate['untimed'] or 'without the data set'}"
+    if costs["wall_seconds"] is None:
+        yield f"wall time: {UNKNOWN}, since no run of this kind is in --out; --measure finds it in a few rounds"
+    else:
+        basis = "measured just now" if costs["wall_from"] is None else f"as in {costs['wall_from']}"
+        yield f"wall time: {basis}, with {workers} on {costs['device']}"
+    yield f"disk: about {format_bytes(costs['disk_nbytes'])}"
+    coordinator, worker = (format_bytes(costs[f"{who}_nbytes"]) for who in ("coordinator", "worker"))
+    yield f"memory: about {coordinator} for the coordinator, and {worker} for each of {workers}"
+
+
+def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The estimate of the run, with units."""
+    yield "message down, one visit", _span(estimate["message_down_nbytes"])
+    yield "message up, one visit", format_bytes(estimate["message_up_nbytes"])
+    yield "bytes, real", _span(estimate["bytes"])
+    if "evaluation_visits" in estimate:
+        evaluation = estimate["evaluation_visits"]
+        visits = f"{evaluation['evaluations']:,} x {evaluation['clients']:,} visits"
+        yield "of these, evaluations", f"{format_bytes(evaluation['bytes'])}, {visits}"
+    yield "bytes, nominal", f"at most {format_bytes(estimate['nominal_bytes'])}"
+    for name, key, show in (
+        ("FLOPs", "flops", format_flops),
+        ("virtual time", "virtual_seconds", format_seconds),
+        ("energy", "joules", format_joules),
+    ):
+        value, unknown = estimate[key], f"{UNKNOWN} {estimate['untimed'] or 'without the data set'}"
+        about = "at most about" if key != "flops" or not estimate["flops_expected"] else "expected, about"
+        yield name, unknown if value is None else f"{about} {show(value)}"
+    kept = estimate["state_disk_nbytes"]
+    yield "disk for client state", format_bytes(kept) if kept else "none"
+    if estimate["vectors_disk_nbytes"]:
+        yield "disk for vectors per client", format_bytes(estimate["vectors_disk_nbytes"])
+
+
+def _span(pair: Sequence[float]) -> str:
+    low, high = (format_bytes(amount) for amount in pair)
+    return low if low == high else f"{low} to {high}"

@@ -1,14 +1,37 @@
-"""Colours of figures that follow the page: an SVG names variables of the page's style, with light colours beside them.
+"""Colours and dashes of figures. Those of a method are the same in every report: they follow from its name alone.
 
-The values in a dark page are in the template ``page.css.j2``. A file of one figure has the light ones.
+An SVG names variables of the page's style with light colours beside them; their values in a dark page are in the
+template ``page.css.j2``. A file of one figure has the light ones.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
-from scenarios.report.method_style import PALETTE
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a6a00", "#16181d")
+"""Okabe and Ito's colours, which readers with any kind of colour vision can tell apart
+(https://jfly.uni-koeln.de/color/, 2008)"""
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1.5, 1.2)),
+    (0, (6, 2, 1, 2)),
+    (0, (10, 3)),
+    (0, (6, 2, 1, 2, 1, 2)),
+    (0, (2, 2)),
+    (0, (10, 2, 3, 2)),
+)
+"""matplotlib's line styles: (offset, (line, gap, ...)) in widths of the line"""
+MARKERS = ("", "o", "s", "^")
+REGISTERED = (*OBJECTIVES, *CORRECTIONS)
+OF_RUNS = 3
+"""Places in `DASHES` between two runs of one method: beyond those that registered methods have"""
 MUTED, INK = "#6b7280", "#1f2430"
 AXIS, GRID, PAPER, EMPTY = "#c3c8d0", "#eceef2", "#ffffff", "#f3f4f6"
 """Axes and ticks; grid lines; background; cells of a map without a value"""
@@ -40,6 +63,46 @@ def themed(svg: str) -> str:
     return re.sub(rf"({known})\b", lambda found: f"var(--{VARIABLES[found[1]]},{found[1]})", svg)
 
 
-def plain(svg: str) -> str:
-    """The SVG with the light colours again, as files and printers need it."""
-    return re.sub(r"var\(--[\w-]+,\s*(#[0-9a-f]{6})\)", r"\1", svg)
+def standalone(html: str) -> str:
+    """The file of a figure that `html_figures.svg` made: its first element, in pixels.
+
+    It has the namespaces and the light colours that files and printers need.
+    """
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    element = html[html.index("<svg") : html.index("</svg>") + len("</svg>")]
+    head, end, rest = re.sub(r"var\(--[\w-]+,\s*(#[0-9a-f]{6})\)", r"\1", element).partition(">")
+    head = re.sub(r' class="[^"]*" aria-labelledby="[^"]*"', f" {spaces}", head)
+    return re.sub(r'(width|height)="([0-9.]+)pt"', r'\1="\2"', head) + end + rest
+
+
+def method_line(method: str, run: int = 0) -> dict[str, Any]:
+    """Style of a line for `Axes.plot`; ``run``: 0 for the first run of the method in a figure, 1 for the next.
+
+    Registered methods follow each other through all colours, then through them with the next dash pattern. A method
+    with corrections has the colour of its objective and a dash pattern of its correction. Of a method of the user's own
+    both follow from a hash of its name.
+    """
+    first, *corrections = method.removeprefix("fedavg+").split("+")
+    if first in REGISTERED:
+        dash, colour = divmod(REGISTERED.index(first), len(PALETTE))
+        for name in corrections:
+            further = list(CORRECTIONS).index(name) if name in CORRECTIONS else sum(name.encode())
+            dash += len(DASHES) // 2 + further
+    else:
+        colour, dash, *_ = hashlib.sha256(method.encode()).digest()
+    return {"color": PALETTE[colour % len(PALETTE)], "linestyle": DASHES[(dash + OF_RUNS * run) % len(DASHES)]}
+
+
+def line_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """Label -> style of its line, of (label, method): a method's colour and dashes, other dashes for its further lines.
+
+    Where a method has more lines than there are dashes, the further ones also have marks.
+    """
+    seen: Counter[str] = Counter()
+    found: dict[str, dict[str, Any]] = {}
+    for label, method in lines:
+        mark = MARKERS[seen[method] // len(DASHES) % len(MARKERS)]
+        marks = {"marker": mark, "markevery": 0.12, "markersize": 5} if mark else {}
+        found[label] = {**method_line(method, seen[method]), **marks}
+        seen[method] += 1
+    return found

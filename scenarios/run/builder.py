@@ -30,10 +30,10 @@ from costmodel.arrays import Streams
 from costmodel.clock import Clock
 from costmodel.config import SpeedConfig
 from costmodel.files import read_bytes
-from costmodel.fleet import memory
+from costmodel.fleet import model_demand
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
-from costmodel.fleet.model_speed import Operations
+from costmodel.fleet.model_demand import Operations
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
 from edge.protocol.config import CPU, Job, ModelProfile
@@ -289,11 +289,11 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
     batch = loaded.scenario.train.batch
-    needed = memory.training_nbytes(parameters, activations, batch)
+    needed = model_demand.training_nbytes(parameters, activations, batch)
     reasons = {
-        index: f"{device.name}: {memory.sum_text(parameters, activations, batch, device.memory_bytes)}"
+        index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes)}"
         for index, device in enumerate(drawn.devices)
-        if not memory.fits(needed, device.memory_bytes)
+        if not model_demand.fits(needed, device.memory_bytes)
     }
     if len(reasons) == len(drawn.devices):
         fits_none = "; ".join(reasons.values())
@@ -302,8 +302,8 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
 
 
 def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
-    """Bytes that a training visit takes by the count of `costmodel.fleet.memory`, with the largest choice."""
-    return memory.training_nbytes(*_training_memory(loaded, description), loaded.scenario.train.batch)
+    """Bytes that a training visit takes by the count of `costmodel.fleet.model_demand`, with the largest choice."""
+    return model_demand.training_nbytes(*_training_memory(loaded, description), loaded.scenario.train.batch)
 
 
 def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float]:

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import FederatedRun
-from costmodel.fleet.devices import own_devices
+from costmodel.fleet.devices import Device, own_rows
 from edge.protocol.config import ModelProfile
 from edge.protocol.home import abbreviated
 from edge.protocol.operations import KINDS
@@ -64,7 +64,7 @@ def environment(
     for name in sorted(inputs.devices.keys() & set(loaded.scenario.fleet.devices)):
         path = fleet_files.calibrated(name)
         # A file that the scenario names may have a device of the same name, which then is the fleet's.
-        is_calibrated = path is not None and own_devices(path).get(name) == inputs.devices[name]
+        is_calibrated = path is not None and own_rows(path, Device).get(name) == inputs.devices[name]
         if path is not None and is_calibrated and (lines := calibration_of(path)):
             calibrations[name] = lines
     concerns = {

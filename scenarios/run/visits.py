@@ -14,8 +14,7 @@ from typing import Any
 
 from coordinator.records.schema import BOTTLENECKS, DOWNLOAD_ONLY, ENERGY, FAULTY, KINDS, NO_TRAINING, TRAIN, TRAINED
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
-from costmodel.fleet.recordings import RecordedDays
-from costmodel.fleet.traces import Machines
+from costmodel.fleet.traces import Machines, RecordedDays
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
 

@@ -30,7 +30,7 @@ from coordinator.workers.launcher import environment, how_ended, quote
 from coordinator.workers.sockets import MAX_SOCKET_PATH_NBYTES
 from coordinator.workers.task import PoolError
 from costmodel.fleet.devices import Device, devices
-from costmodel.fleet.model_speed import Operations, speed
+from costmodel.fleet.model_demand import Operations, speed
 from costmodel.units import format_bytes
 from edge.data.locate import ENVIRONMENT, find_data
 from edge.data.registry import DATASETS

@@ -28,8 +28,7 @@ from costmodel.units import format_bytes
 from edge.protocol.files import is_locked
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.report import terminal
-from scenarios.report.columns import PERCENT, cells
-from scenarios.report.narrow import fitting, widths
+from scenarios.report.columns import PERCENT, cells, fitting, widths
 from scenarios.report.run_reader import stop_text
 from scenarios.run import folder_files, run_records
 from scenarios.run.run_folder import LEDGER, SCENARIO

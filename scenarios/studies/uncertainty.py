@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.fleet.devices import Device, Network, Row, basis
-from costmodel.fleet.fleet import Fleet
-from costmodel.fleet.row_factors import DEVICE_FIGURES, NETWORK_FIGURES, RowFactors, scaled
+from costmodel.fleet.fleet import DEVICE_FIGURES, NETWORK_FIGURES, Fleet, RowFactors, scaled
 from costmodel.fleet.variation import MEASURED
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest

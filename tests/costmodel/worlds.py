@@ -21,9 +21,8 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.speed import PURPOSE as LOAD
 from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad
-from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation
+from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation, WithOutages
 from costmodel.network.links import Links
-from costmodel.network.outages import WithOutages
 from costmodel.step_series import StepSeries
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work

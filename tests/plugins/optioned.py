@@ -38,5 +38,5 @@ SERVER = ServerOptimizerRow(*ABOUT, AmountOptions, "none", lambda options: Serve
 SELECTION = SelectionRow(*ABOUT, AmountOptions, lambda options: ClientSelector())
 POLICY = PolicyRow(*ABOUT, AmountOptions, lambda options: SynchronousPolicy())
 SCHEDULE = LrSchedule(*ABOUT, AmountOptions, lambda at, options: at.lr * options.amount)
-PARTITION = PartitionRow("optioned", "has an option", lambda y, ids, n, c, rng, options: partition.iid(len(y), n, rng))
+PARTITION = PartitionRow("optioned", "has an option", partition.iid)
 METRIC = MetricRow("optioned", "has an option", "edge.training.metrics.accuracy:Accuracy", options=AmountOptions)

@@ -21,7 +21,7 @@ import pytest
 import fedbr
 from scenarios.cli.main import run_command
 from scenarios.config.errors import ReportError
-from scenarios.report import html, run_tables
+from scenarios.report import html
 from scenarios.report.run_reader import open_runs
 from scenarios.run.environment import Environment
 from scenarios.run.run_records import (
@@ -212,7 +212,7 @@ def test_a_text_of_too_many_or_too_deep_lists_is_refused() -> None:
 
 def test_names_that_a_terminal_obeys_are_escaped_in_messages_and_tables(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "a\x1b[31mb", (0.5,), SCENARIO)
-    path = run_tables.csv_table([folder], tmp_path / "rounds.csv")
+    path = html.csv_table([folder], tmp_path / "rounds.csv")
     assert path.read_text().splitlines()[1].startswith("a\\x1b[31mb,fedavg,0,0,")
     (folder / "ledger.sqlite").unlink()
     with pytest.raises(ReportError) as error:

@@ -12,7 +12,7 @@ from coordinator.records.store import logged, read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.report import html, run_tables
+from scenarios.report import html
 from scenarios.report.run_reader import open_runs
 from scenarios.run import runner
 from scenarios.run.host import Host
@@ -96,7 +96,7 @@ def test_a_report_draws_what_was_logged_and_has_it_as_a_table(tmp_path: Path, tr
     assert '<section id="logged">' in page
     for name in ("clients/mu", "server/drift", "server/extension.blocks"):
         assert name in page
-    run_tables.csv_table([run], tmp_path / "runs.csv")
+    html.csv_table([run], tmp_path / "runs.csv")
     with (tmp_path / "runs-logged.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert len(table) == len(open_runs([run])[0].logged) == len(rows(run))

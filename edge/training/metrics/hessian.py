@@ -13,23 +13,30 @@ from edge.protocol.payload import Vector
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches
 from edge.training.hessian import Tensors, cross_entropy_hessian, estimate_trace
-from edge.training.metrics.hessian_options import HessianOptions
+from edge.training.metrics.hessian_options import EigenvectorOptions, HessianOptions
 from edge.training.metrics.metric import Metric, ModelInputs, Sums
 
 
-class LossHessian(Metric):
+class EigenvectorMetric(Metric):
+    """A metric on fixed examples, with draws that clients share, so that identical models have identical values."""
+
+    def __init__(self, options: EigenvectorOptions) -> None:
+        self._inputs = ModelInputs(options.data == "global", options.examples, options.batch, shares_draws=True)
+
+    @property
+    def inputs(self) -> ModelInputs:
+        """As the options say."""
+        return self._inputs
+
+
+class LossHessian(EigenvectorMetric):
     """Values ``hessian/eigenvalue``, ``hessian/trace`` with its standard error ``hessian/trace-error`` and the number
     of ``hessian/probes``, and ``hessian/0`` and so on of the tensors of parameters."""
 
     def __init__(self, options: HessianOptions) -> None:
+        super().__init__(options)
         self.options = options
         self._diagonal: Tensors = []
-
-    @property
-    def inputs(self) -> ModelInputs:
-        """Fixed examples; and draws that clients share, so that identical models have identical values."""
-        options = self.options
-        return ModelInputs(options.data == "global", options.examples, options.batch, shares_draws=True)
 
     def measure_model(self, net: BlockModel, batches: Batches, rng: np.random.Generator) -> Sums:
         """Each value once; none without examples."""

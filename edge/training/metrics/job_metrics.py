@@ -12,7 +12,7 @@ import torch
 from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, LOSS, MAX_VALUE_NAME, MAX_VALUES, SUBVALUE
 from edge.protocol.payload import Payload
-from edge.protocol.plugins import PluginOptions, error_text, load
+from edge.protocol.plugins import error_text, load
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batch, Batches
 from edge.training.metrics.metric import Metric, ModelInputs, Sums
@@ -29,7 +29,18 @@ class JobMetrics:
     """
 
     def __init__(self, names: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        made = [(row, _metric(row, row.chosen(options or {}))) for row in metric_rows(names)]
+        made = list[tuple[MetricRow, Metric]]()
+        for row in metric_rows(names):
+            chosen = row.chosen(options or {})
+            try:
+                factory = load(row.measure)
+            except ValueError as error:
+                raise ValueError(f"eval.metrics: {error}") from None
+            with _named(row):
+                metric = factory() if chosen is None else factory(chosen)
+            if not isinstance(metric, Metric):
+                raise ValueError(f"eval.metrics: {row.measure!r} is not a metric")
+            made.append((row, metric))
         self._of_batches = [(row, metric) for row, metric in made if row.per_example]
         self._of_groups = [(row, metric) for row, metric in made if row.name in (ACCURACY, LOSS)]
         self._of_models = [(row, metric) for row, metric in made if not row.per_example]
@@ -79,18 +90,6 @@ def _summed(metrics: Sequence[tuple[MetricRow, Metric]], net: BlockModel, batche
                 with _named(row):
                     _add(values, row, metric.measure(net, x, y, logits))
     return values
-
-
-def _metric(row: MetricRow, options: PluginOptions | None) -> Metric:
-    try:
-        made = load(row.measure)
-    except ValueError as error:
-        raise ValueError(f"eval.metrics: {error}") from None
-    with _named(row):
-        metric = made() if options is None else made(options)
-    if not isinstance(metric, Metric):
-        raise ValueError(f"eval.metrics: {row.measure!r} is not a metric")
-    return metric
 
 
 @contextmanager

@@ -15,21 +15,17 @@ from torch.nn import functional as F
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches
 from edge.training.hessian import cross_entropy_hessian, parameters_of
+from edge.training.metrics.hessian import EigenvectorMetric
 from edge.training.metrics.hessian_options import SurfaceOptions
-from edge.training.metrics.metric import Metric, ModelInputs, Sums
+from edge.training.metrics.metric import Sums
 
 
-class LossSurface(Metric):
+class LossSurface(EigenvectorMetric):
     """Values ``loss-surface/0`` and so on, one per point; ``loss-surface/first`` and ``second``, the eigenvalues."""
 
     def __init__(self, options: SurfaceOptions) -> None:
+        super().__init__(options)
         self.options = options
-
-    @property
-    def inputs(self) -> ModelInputs:
-        """Fixed examples; and draws that clients share, so that identical models have identical values."""
-        options = self.options
-        return ModelInputs(options.data == "global", options.examples, options.batch, shares_draws=True)
 
     def measure_model(self, net: BlockModel, batches: Batches, rng: np.random.Generator) -> Sums:
         """Each value once; none without examples."""
@@ -45,15 +41,10 @@ class LossSurface(Metric):
             for number, (y, x) in enumerate(product(steps, steps)):
                 for each, origin, one, other in zip(parameters, start, along, across, strict=True):
                     each.copy_(origin + x * one + y * other)
-                found[str(number)] = _loss(net, batches)
+                total, count = 0.0, 0
+                for examples, labels in batches():
+                    total += float(F.cross_entropy(net.run(examples).double(), labels, reduction="sum"))
+                    count += len(labels)
+                found[str(number)] = total, count
             net.flat.copy_(flat)
         return found
-
-
-def _loss(net: BlockModel, batches: Batches) -> tuple[float, int]:
-    """(sum over examples, their number)"""
-    total, count = 0.0, 0
-    for x, y in batches():
-        total += float(F.cross_entropy(net.run(x).double(), y, reduction="sum"))
-        count += len(y)
-    return total, count

@@ -6,34 +6,31 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
+from matplotlib.figure import Figure
 
-from scenarios.papers.trial.tables import by_skew
-from scenarios.report import method_style, plot_style
+from scenarios.report import plot_style, theme
 from scenarios.report.columns import PERCENT, POINTS
-from scenarios.report.figures import inline
-from scenarios.report.method_style import PALETTE
-from scenarios.report.plot_style import MUTED, ShownRuns
+from scenarios.report.html_figures import inline
+from scenarios.report.plot_style import ShownRuns
 from scenarios.report.result_figures import DotPanel, dots
-from scenarios.report.theme import ON_DARK_CELL, ON_PALE_CELL
+from scenarios.report.theme import MUTED, ON_DARK_CELL, ON_PALE_CELL, PALETTE
 
 Row = Mapping[str, Any]
 LEAST_RANGE = 0.5
 """Of log2 of the ratio to either side, so that small differences do not look large."""
 
 
-def accuracies(result: Row, name: str) -> str:
+def accuracies(skews: Mapping[str, Sequence[Row]], name: str) -> str:
     """Per skew: final accuracies with intervals, and their differences from FedAvg beside them."""
     panels = []
-    for skew, rows in by_skew(result).items():
+    for skew, rows in skews.items():
         own, differences = ({row["variant"]: row[key] for row in rows} for key in ("accuracy", "difference"))
         panels.append(DotPanel(f"{skew}: final accuracy", "test accuracy", PERCENT, own))
         panels.append(DotPanel("Difference from FedAvg of the same norm", "difference", POINTS, differences, True))
-    methods = {row["variant"]: row["method"].partition("+")[0] for row in result["variants"]}
-    colours = {variant: method_style.colour(method) for variant, method in methods.items()}
+    methods = {row["variant"]: row["method"].partition("+")[0] for rows in skews.values() for row in rows}
+    colours = {variant: theme.method_line(method)["color"] for variant, method in methods.items()}
     return inline(name, lambda: dots(ShownRuns([]), list(methods), panels, colours))
 
 
@@ -41,30 +38,32 @@ def equal_amounts(found: Mapping[str, Mapping[str, Row]], name: str) -> str:
     """Accuracies with intervals, a panel per kind of amount that all runs have spent."""
     panels = [DotPanel(f"Accuracy at {label}", "test accuracy", PERCENT, means) for label, means in found.items()]
     rows = list(dict.fromkeys(variant for means in found.values() for variant in means))
-    return inline(name, lambda: dots(ShownRuns([]), rows, panels, dict.fromkeys(rows, method_style.colour("fedbr"))))
+    return inline(
+        name, lambda: dots(ShownRuns([]), rows, panels, dict.fromkeys(rows, theme.method_line("fedbr")["color"]))
+    )
 
 
 def regret(found: Row, name: str) -> str:
     """Two panels over rounds: the regret in reward, and in accuracy."""
-    with matplotlib.rc_context(plot_style.STYLE):
-        figure, panels = plot_style.panels(2, 2, 330)
+
+    def draw() -> Figure:
+        figure, panels = ShownRuns([]).panels(2, 2, 330)
         titles = (("reward", "Regret of Eq. 5's reward, summed", 1), ("accuracy", "Accuracy behind", 100))
         for axes, (key, title, scale) in zip(panels, titles, strict=True):
-            _band(axes, found[key], scale)
+            own = found[key]
+            rounds, mean = [round + 1 for round in own["rounds"]], scale * np.array(own["mean"], float)
+            for values in scale * np.array(own["values"], float).reshape(len(rounds), -1).T:
+                axes.plot(rounds, values, color=PALETTE[0], linewidth=0.8, alpha=0.4)
+            if None not in own["half_width"]:
+                half = scale * np.array(own["half_width"], float)
+                axes.fill_between(rounds, mean - half, mean + half, color=PALETTE[0], alpha=0.15, linewidth=0)
+            axes.plot(rounds, mean, color=PALETTE[0])
             axes.axhline(0, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
             axes.set(title=title, xlabel="round", ylabel="percentage points" if scale == 100 else "reward")
             axes.xaxis.set_major_locator(plot_style.whole())
-        return plot_style.svg(figure, name)
+        return figure
 
-
-def _band(axes: Axes, found: Row, scale: float) -> None:
-    rounds, mean = [round + 1 for round in found["rounds"]], scale * np.array(found["mean"], float)
-    for values in scale * np.array(found["values"], float).reshape(len(rounds), -1).T:
-        axes.plot(rounds, values, color=PALETTE[0], linewidth=0.8, alpha=0.4)
-    if None not in found["half_width"]:
-        half = scale * np.array(found["half_width"], float)
-        axes.fill_between(rounds, mean - half, mean + half, color=PALETTE[0], alpha=0.15, linewidth=0)
-    axes.plot(rounds, mean, color=PALETTE[0])
+    return inline(name, draw)
 
 
 # --- maps: blue where FedBR is faster, with a line at 1 ------------------------------------------------------------
@@ -75,10 +74,16 @@ def ratios(maps: Sequence[Mapping[str, Any]], name: str) -> str:
     logs = [np.log2(np.array(found["ratio"], float)) for found in maps]
     known = np.concatenate([values[np.isfinite(values)] for values in logs])
     most = max(LEAST_RANGE, float(np.abs(known).max(initial=0.0)))
-    with matplotlib.rc_context(plot_style.STYLE):
-        figure, panels = plot_style.panels(len(maps), 2, 430)
+
+    def draw() -> Figure:
+        figure, panels = ShownRuns([]).panels(len(maps), 2, 430)
         for axes, found, values in zip(panels, maps, logs, strict=True):
-            mesh = _heat(axes, values, most)
+            rows, columns = (np.arange(count + 1) - 0.5 for count in values.shape)
+            mesh = axes.pcolormesh(columns, rows, np.ma.masked_invalid(values), cmap="RdBu_r", vmin=-most, vmax=most)
+            finite = values[np.isfinite(values)]
+            if finite.min(initial=0.0) < 0 < finite.max(initial=0.0) and min(values.shape) > 1:
+                axes.contour(np.ma.masked_invalid(values), levels=[0.0], colors=ON_PALE_CELL, linewidths=2)
+            axes.grid(False)
             _labels(axes, found, values, most)
             axes.set(xlabel=found["x"]["name"], ylabel=found["y"]["name"])
             axes.set_title(found["title"])
@@ -87,17 +92,9 @@ def ratios(maps: Sequence[Mapping[str, Any]], name: str) -> str:
         ticks = np.linspace(-most, most, 5)
         bar.set_ticks(ticks.tolist(), labels=[f"{2.0**tick:.2f}" for tick in ticks])
         bar.set_label("time over FedAvg's", color=MUTED)
-        return plot_style.svg(figure, name)
+        return figure
 
-
-def _heat(axes: Axes, values: np.ndarray[Any, np.dtype[np.float64]], most: float) -> QuadMesh:
-    rows, columns = (np.arange(count + 1) - 0.5 for count in values.shape)
-    mesh = axes.pcolormesh(columns, rows, np.ma.masked_invalid(values), cmap="RdBu_r", vmin=-most, vmax=most)
-    known = values[np.isfinite(values)]
-    if known.min(initial=0.0) < 0 < known.max(initial=0.0) and min(values.shape) > 1:
-        axes.contour(np.ma.masked_invalid(values), levels=[0.0], colors=ON_PALE_CELL, linewidths=2)
-    axes.grid(False)
-    return mesh
+    return inline(name, draw)
 
 
 def _labels(axes: Axes, found: Mapping[str, Any], values: np.ndarray[Any, np.dtype[np.float64]], most: float) -> None:

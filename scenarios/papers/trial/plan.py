@@ -17,14 +17,14 @@ from scenarios.experiment.experiment import ExperimentRow
 from scenarios.experiment.grid import METHOD, Grid, axis_of, choices_of
 from scenarios.experiment.run_set import RunSet
 from scenarios.experiment.sweep import check_targets
-from scenarios.papers.trial import bandit, calibration, speed_map
+from scenarios.papers.trial import analyses, speed_map
 from scenarios.papers.trial.trial import KIND, NOTHING, PartAnalysis, Say, Trial, TrialRow
 from scenarios.papers.trial.variants import PARTS, TrialPart, reference_of, skew_name
 
 ANALYSES: Mapping[str, PartAnalysis] = {
-    "calibrated": calibration.ANALYSIS,
-    "skew": calibration.ANALYSIS,
-    "bandit": bandit.ANALYSIS,
+    "calibrated": analyses.CALIBRATION,
+    "skew": analyses.CALIBRATION,
+    "bandit": analyses.BANDIT,
     "map": speed_map.ANALYSIS,
 }
 """Part -> what it has beside the others."""
@@ -92,8 +92,12 @@ def _rows(
     left_out: dict[str, str] = {}
     skews = _skews(grid, part, left_out)
     variants = {variant.name: variant for variant in part.variants(base)}
-    _refuse_unknown(chosen[VARIANT], "variant", variants)
-    _refuse_unknown(chosen[SKEW], "skew", skews)
+    for kind, known in ((VARIANT, list(variants)), (SKEW, list(skews))):
+        for name_given in chosen[kind]:
+            if name_given not in known:
+                raise ScenarioError(
+                    f"{kind}: no {kind} {name_given!r}: {nearest(name_given, known)}", source=COMMAND_LINE
+                )
     rows: list[TrialRow] = []
     for skew in chosen[SKEW] or skews:
         seen: dict[str, str] = {}
@@ -107,7 +111,7 @@ def _rows(
                 if key in seen:  # it names the values that an earlier one has without naming them
                     raise ScenarioError(f"the same runs as {seen[key]}")
             except ScenarioError as error:
-                left_out.setdefault(variant.name, _reason(error))
+                left_out.setdefault(variant.name, error.why)
             else:
                 seen[key] = variant.name
                 rows.append(row)
@@ -124,16 +128,10 @@ def _skews(grid: Grid, part: TrialPart, left_out: dict[str, str]) -> dict[str, d
         try:
             loaded = grid.without_options().load(settings)
         except ScenarioError as error:
-            left_out[" ".join(words)] = _reason(error)
+            left_out[" ".join(words)] = error.why  # without the place: the user wrote nothing of it
         else:
             skews.setdefault(skew_name(loaded.scenario.data.partition), settings)
     return skews
-
-
-def _refuse_unknown(names: Sequence[str], kind: str, known: Mapping[str, Any]) -> None:
-    for name in names:
-        if name not in known:
-            raise ScenarioError(f"{kind}: no {kind} {name!r}: {nearest(name, known)}", source=COMMAND_LINE)
 
 
 def _load(grid: Grid, row: ExperimentRow, seed: int) -> Loaded:
@@ -142,8 +140,3 @@ def _load(grid: Grid, row: ExperimentRow, seed: int) -> Loaded:
     loaded = own.load({METHOD: row.method, **row.settings}, seed)
     replace(own, overrides=row.settings).check_options()  # those that no method has are dropped in silence
     return loaded
-
-
-def _reason(error: ScenarioError) -> str:
-    """Its text without the place: the user wrote nothing of it."""
-    return error.why

@@ -15,15 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.fleet.fleet import Fleet
-from costmodel.fleet.row_factors import RowFactors, scaled
+from costmodel.fleet.fleet import Fleet, RowFactors, scaled
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.experiment.statistics import Trails
-from scenarios.papers.trial.tables import percent_of
-from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow
+from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow, percent_of
 from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_link_of
-from scenarios.report.csv_files import csv_text
-from scenarios.report.tables import Table, of_texts
+from scenarios.report.tables import Table, csv_text, of_texts
 from scenarios.run.progress import to_target, with_interval
 from scenarios.studies.replay import prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay
@@ -141,7 +138,7 @@ def read(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
     unmapped: dict[str, str] = {}
     for name, row in rows.items():
         fedavg = next((other for other in rows.values() if other.name == row.reference), None)
-        if row is fedavg or is_gmbs(name):
+        if row is fedavg or name == GMBS or name.startswith(f"{GMBS}-down-"):  # also with another link of the server
             continue
         if fedavg is None:
             unmapped[name] = f"the runs of {row.reference} are missing"
@@ -160,11 +157,6 @@ def read(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
             unmapped[name] = f"some cells: {reasons[0]}"
     axis = _server_axis(trial, curves, rows, times)
     return {"maps": maps, "server_axis": axis, "unmapped": unmapped}
-
-
-def is_gmbs(name: str) -> bool:
-    """Whether a variant's alpha is the bandit's: plain FedBR, also with another link of the server."""
-    return name == GMBS or name.startswith(f"{GMBS}-down-")
 
 
 def shown_targets(trial: Trial, curves: Trails, rows: Sequence[TrialRow], seeds: Sequence[int]) -> list[float]:
@@ -245,7 +237,11 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
     if result["server_axis"]:
         header = ("server's bandwidth", "target", "time over FedAvg's", "95 % interval")
         cells = [
-            [f"x {found['server']:g}", percent_of(found["target"]), *_with_ends(found)]
+            [
+                *(f"x {found['server']:g}", percent_of(found["target"])),
+                "-" if found["ratio"] is None else f"{found['ratio']:.2f}",
+                "" if found["low"] is None else f"{found['low']:.2f} to {found['high']:.2f}",
+            ]
             for found in result["server_axis"]
         ]
         title = "GMBS, trained anew at each bandwidth of the server"
@@ -255,11 +251,6 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
 
 def _known(found: Mapping[str, Any]) -> list[float]:
     return [ratio for row in found["ratio"] for ratio in row if ratio is not None]
-
-
-def _with_ends(found: Mapping[str, Any]) -> tuple[str, str]:
-    ratio = "-" if found["ratio"] is None else f"{found['ratio']:.2f}"
-    return ratio, "" if found["low"] is None else f"{found['low']:.2f} to {found['high']:.2f}"
 
 
 def figures(result: Mapping[str, Any]) -> list[Figure]:

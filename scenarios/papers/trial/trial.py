@@ -10,12 +10,13 @@ from typing import Any
 
 from scenarios.config.overrides import words
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
+from scenarios.experiment.run_set import missing_note
 from scenarios.experiment.statistics import paired
-from scenarios.papers.trial import tables
 from scenarios.papers.trial.variants import CALIBRATED, TrialPart
-from scenarios.report import bands, groups, terminal
-from scenarios.report.readings import ACCURACY, AMOUNTS, until
-from scenarios.report.tables import Table
+from scenarios.report import bands, run_reader, terminal
+from scenarios.report.columns import PERCENT, POINTS
+from scenarios.report.readings import ACCURACY, AMOUNTS, BYTES, ENERGY, NOMINAL_BYTES, VIRTUAL_SECONDS, until
+from scenarios.report.tables import Cell, Number, Table, TableColumn, csv_text
 from scenarios.run.progress import Trail, final, spread
 
 KIND = "trial"
@@ -23,6 +24,12 @@ Figure = tuple[str, str, str]
 """(name, inline SVG, caption)"""
 Say = Callable[[str], None]
 """Shows a line of progress."""
+Row = Mapping[str, Any]
+"""One of the result's ``variants``"""
+SHOWN = ((VIRTUAL_SECONDS, "time"), (BYTES, "bytes"), (NOMINAL_BYTES, "nominal"), (ENERGY, "energy"))
+"""Amounts until a target, with their headings"""
+READ_AS = "mean ± half the 95 % interval (Student's t over seeds); differences are paired over seeds, in points"
+COMPARED = "from FedAvg: of the same norm, and calibrated where the variant is"
 
 
 @dataclass(frozen=True)
@@ -128,10 +135,10 @@ class Trial(Experiment):
 
     def files(self, result: Result, folder: Path) -> dict[str, str]:
         """``PART.csv``, a row per variant, ``PART-targets.csv``, and those of the analysis."""
-        return {**tables.csv_files(result), **self.analysis.files(result)}
+        return {**csv_files(result), **self.analysis.files(result)}
 
     def _tables(self, result: Result, targets: Sequence[float]) -> list[Table]:
-        return [*self.analysis.tables(result), *tables.accuracies(result), *tables.to_targets(result, targets)]
+        return [*self.analysis.tables(result), *accuracies(result), *to_targets(result, targets)]
 
     def _figures(self, result: Result) -> Iterator[Figure]:
         from scenarios.papers.trial import figures
@@ -142,27 +149,28 @@ class Trial(Experiment):
                 "Final test accuracy and its difference from FedAvg, paired over seeds. Dots are means, bars 95 % "
                 "intervals (Student's t over seeds), ticks single seeds."
             )
-            yield name, figures.accuracies(result, name), caption
+            yield name, figures.accuracies(by_skew(result), name), caption
         yield from self._to_target(result)
         yield from self._curves(result)
 
     def _to_target(self, result: Result) -> Iterator[Figure]:
         """Virtual time and bytes until the target, a figure per skew in which some seed reached it."""
-        from scenarios.report.figures import inline, one
+        from scenarios.report.figures import one
+        from scenarios.report.html_figures import inline
         from scenarios.report.plot_style import ShownRuns
 
         folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
-        skews = tables.by_skew(result)
+        skews = by_skew(result)
         for skew, rows in skews.items():
-            if not any(tables.at_target(row, result["target"])["reached"] for row in rows):
+            if not any(at_target(row, result["target"])["reached"] for row in rows):
                 continue
             of_variant = {
                 row["variant"]: [folders[f"{row['name']}-seed{seed}"] for seed in row["seeds"]] for row in rows
             }
-            shown = ShownRuns(groups.of_rows(of_variant), result["target"])
+            shown = ShownRuns(run_reader.of_rows(of_variant), result["target"])
             name = f"{self.name}-to-target" + (f"-{skew.replace('.', '-')}" if len(skews) > 1 else "")
             caption = (
-                f"{skew}: spent until {tables.percent_of(result['target'])}, mean over seeds with its 95 % interval; "
+                f"{skew}: spent until {percent_of(result['target'])}, mean over seeds with its 95 % interval; "
                 "a variant without a bar missed it in some seed."
             )
             yield name, inline(name, partial(one, shown, "to_target")), caption
@@ -203,4 +211,95 @@ def to_target(runs: Sequence[Trail], target: float) -> dict[str, Any]:
         "reached": sum(value is not None for value in values["rounds"]),
         **{key: spread(spent)["mean"] for key, spent in values.items()},
         "values": values,
+    }
+
+
+# --- tables and files -------------------------------------------------------------------------------------------------
+
+
+def accuracies(result: Result) -> list[Table]:
+    """A table per skew: the final accuracy, and its difference from FedAvg's."""
+    left_out = [f"left out: {name}: {reason}" for name, reason in result["left_out"].items()]
+    notes = [READ_AS, COMPARED, *left_out, *missing_note(result)]
+    seeds = ", ".join(map(str, result["seeds"]))
+    return [
+        compared(
+            f"{skew}: final accuracy, seeds {seeds}",
+            "from FedAvg",
+            {row["variant"]: (row["accuracy"], row["difference"]) for row in rows},
+            notes,
+        )
+        for skew, rows in by_skew(result).items()
+    ]
+
+
+def by_skew(result: Result) -> dict[str, list[Row]]:
+    """Skew -> its variants."""
+    found: dict[str, list[Row]] = {}
+    for row in result["variants"]:
+        found.setdefault(row["skew"], []).append(row)
+    return found
+
+
+def compared(title: str, heading: str, rows: Mapping[str, tuple[Row, Row | None]], notes: Sequence[str]) -> Table:
+    """Names with an accuracy, as ``41.9 ± 1.2 %``, and a difference, as ``-3.1 ± 0.8 pp``, if there is one."""
+    columns = [
+        TableColumn(""),
+        TableColumn("accuracy", PERCENT, missing="-"),
+        TableColumn(heading, POINTS, missing="", sign="+"),
+    ]
+    cells: list[list[Cell]] = [
+        [name, Number.mean(accuracy), None if difference is None else Number.mean(difference)]
+        for name, (accuracy, difference) in rows.items()
+    ]
+    return Table(title, columns, cells, notes)
+
+
+def percent_of(share: float) -> str:
+    """``30 %``."""
+    return f"{100 * share:g} %"
+
+
+def to_targets(result: Result, targets: Sequence[float]) -> Iterator[Table]:
+    """A table per skew and target that some run reached: what was spent until then, or how many seeds reached it."""
+    columns = [TableColumn(""), *(TableColumn(name, each.quantity, missing="") for each, name in SHOWN)]
+    for skew, rows in by_skew(result).items():
+        for target in targets:
+            cells: list[list[Cell]] = []
+            for row in rows:
+                until = at_target(row, target)
+                count = len(row["seeds"])
+                short: list[Cell] = [f"{until['reached']} of {count} seeds"]
+                cells.append(
+                    [row["variant"], *([until[each.key] for each, _ in SHOWN] if until["reached"] == count else short)]
+                )
+            if any(at_target(row, target)["reached"] for row in rows):
+                yield Table(f"{skew}: until {100 * target:g} % were reached, mean over seeds", columns, cells)
+
+
+def at_target(row: Row, target: float) -> Row:
+    """What a variant spent until a target."""
+    return next(dict(until) for until in row["to_target"] if until["target"] == target)
+
+
+def csv_files(result: Result) -> dict[str, str]:
+    """``PART.csv``, a row per variant, and ``PART-targets.csv``, a row per variant, target and seed."""
+    head = ["name", "skew", "variant", "seeds", "accuracy", "half_width", "reference", "difference", "difference_half"]
+    rows = (
+        [
+            *(row["name"], row["skew"], row["variant"], len(row["seeds"])),
+            *(row["accuracy"]["mean"], row["accuracy"]["half_width"], row["reference"]),
+            *((row["difference"] or {}).get(key) for key in ("mean", "half_width")),
+        ]
+        for row in result["variants"]
+    )
+    targets = (
+        [row["name"], seed, until["target"], *(until["values"][key][index] for key in AMOUNTS)]
+        for row in result["variants"]
+        for until in row["to_target"]
+        for index, seed in enumerate(row["seeds"])
+    )
+    return {
+        f"{result['part']}.csv": csv_text(head, rows),
+        f"{result['part']}-targets.csv": csv_text(["name", "seed", "target", *AMOUNTS], targets),
     }

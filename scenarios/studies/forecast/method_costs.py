@@ -39,7 +39,7 @@ MACS = np.array(
         [51_200, 51_200, 0, 51_200],
     ]
 )
-"""(blocks, 4): per example, a column per type of pass; counted by `edge.training.describe`."""
+"""(blocks, 4): per example, a column per type of pass; counted by `edge.training.counts`."""
 OUTPUTS = np.array([[64, 32, 32], [64, 32, 32], [128, 16, 16], [256, 8, 8], [512, 4, 4], [100, 1, 1]], np.float64)
 """(blocks, 3): channels, height and width of each block's output"""
 UNIT_MACS = np.array(

@@ -23,7 +23,7 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, PoolTask, Reply, ReplyHandler, TaskGroup
 from edge.protocol import messages
 from edge.protocol.config import PartitionConfig, TrainConfig
-from edge.protocol.fixed_point import FixedPointSum
+from edge.protocol.fixed_point import sum_vector
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Vector
 from scenarios.config.load import ScenarioError, load
@@ -60,7 +60,7 @@ class Clients:
 
 
 def means(totals: Totals) -> dict[str, set[float]]:
-    return {key: set(FixedPointSum(total).vector().tolist()) for key, total in totals[MODEL].items()}
+    return {key: set(sum_vector(total).tolist()) for key, total in totals[MODEL].items()}
 
 
 MEANS = {"a": {3.5}, "b": {4.5}}

@@ -178,7 +178,7 @@ def test_one_evaluation_has_the_values_of_three_that_measure_them_one_by_one(tmp
     ]
     site = every.workers.site
     counts = {row[2]: row[4] for row in evaluations(tmp_path / "all" / "ledger.sqlite") if row[:2] == (0, 3)}
-    tested, held = len(site.client_indices.test[3]), len(site.validation_indices[3])
+    tested, held = len(site.client_indices.test[3]), len(site.client_indices.validation[3])
     assert [counts[f"{group}accuracy"] for group in ("", "before/", "validation/")] == [tested, tested, held]
 
 

@@ -2,63 +2,61 @@
 
 import numpy as np
 
-from coordinator.workers.block_cache import BlockCache, CachedPayloads
+from coordinator.workers.block_cache import CachedPayloads
 from edge.protocol import codec, messages
 from edge.protocol.payload import Payload, Vector
-
-A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
-
-
-def test_each_version_is_sent_to_a_worker_once_and_to_its_replacement_again() -> None:
-    shelves = BlockCache()
-    shelves.submitted({("model", "stem"): A, ("model", "head"): B})
-    shelves.submitted({("model", "head"): B})
-    assert shelves.delivery(0, [A, B]) == ([A, B], [])
-    assert shelves.delivery(0, [B]) == ([], [])
-    assert shelves.delivery(1, [B]) == ([B], [])
-    shelves = BlockCache()
-    shelves.submitted({("model", "head"): A})
-    shelves.delivery(0, [A])
-    shelves.remove_worker(0)
-    assert shelves.delivery(0, [A]) == ([A], [])
-
-
-def test_a_version_outlives_its_tasks_until_a_newer_one_takes_its_place() -> None:
-    shelves = BlockCache()
-    shelves.submitted({("model", "head"): A})
-    shelves.delivery(0, [A])
-    shelves.over([A])
-    shelves.submitted({("model", "stem"): B})
-    assert shelves.delivery(0, [B]) == ([B], [])  # A is still the newest head
-    shelves.submitted({("model", "head"): C})
-    assert shelves.delivery(0, [C]) == ([C], [A])
-
-
-def test_a_version_that_an_open_task_needs_is_not_forgotten() -> None:
-    shelves = BlockCache()
-    shelves.submitted({("model", "head"): A})
-    shelves.submitted({("model", "head"): A})
-    shelves.submitted({("model", "head"): B})
-    shelves.over([A])
-    shelves.delivery(0, [A])
-    assert shelves.delivery(0, [B]) == ([B], [])
-    shelves.over([A])
-    assert shelves.delivery(0, [B]) == ([], [A])
-
-
-def test_a_version_that_is_asked_for_again_before_it_was_forgotten_stays() -> None:
-    shelves = BlockCache()
-    shelves.submitted({("model", "head"): A})
-    shelves.delivery(0, [A])
-    assert shelves.over([A]) == []
-    assert shelves.submitted({("model", "head"): B}) == [A]  # nobody may keep it, and worker 0 is to hear of that
-    shelves.submitted({("teacher", "head"): A})
-    assert shelves.delivery(0, [A]) == ([], [])
-    assert shelves.delivery(1, [A]) == ([A], [])
 
 
 def vector(number: float) -> Vector:
     return Vector(np.array([number], np.float32))
+
+
+A, B, C = vector(1.0), vector(2.0), vector(3.0)
+
+
+def test_each_version_is_sent_to_a_worker_once_and_to_its_replacement_again() -> None:
+    cached = CachedPayloads(lambda version: None)
+    both, head = cached.take({"model": {"stem": A, "head": B}}), cached.take({"model": {"head": B}})
+    assert cached.delivery(0, both) == ([A, B], [])
+    assert cached.delivery(0, head) == ([], [])
+    assert cached.delivery(1, head) == ([B], [])
+    cached.remove_worker(0)
+    assert cached.delivery(0, both) == ([A, B], [])
+
+
+def test_a_version_outlives_its_tasks_until_a_newer_one_takes_its_place() -> None:
+    cached = CachedPayloads(lambda version: None)
+    first = cached.take({"model": {"head": A}})
+    cached.delivery(0, first)
+    cached.release(first)
+    assert cached.delivery(0, cached.take({"model": {"stem": B}})) == ([B], [])  # A is still the newest head
+    assert cached.delivery(0, cached.take({"model": {"head": C}})) == ([C], [A.version])
+
+
+def test_a_version_that_an_open_task_needs_is_not_forgotten() -> None:
+    cached = CachedPayloads(lambda version: None)
+    first, second = cached.take({"model": {"head": A}}), cached.take({"model": {"head": A}, "teacher": {}})
+    third = cached.take({"model": {"head": B}})
+    cached.release(first)
+    cached.delivery(0, second)
+    assert cached.delivery(0, third) == ([B], [])
+    cached.release(second)
+    fourth = cached.take({"model": {"head": B}, "teacher": {}})
+    assert cached.delivery(0, fourth) == ([], [A.version])
+
+
+def test_a_version_that_is_asked_for_again_before_it_was_forgotten_stays() -> None:
+    obsolete: list[bytes] = []
+    cached = CachedPayloads(obsolete.append)
+    first = cached.take({"model": {"head": A}})
+    cached.delivery(0, first)
+    cached.release(first)
+    assert obsolete == []
+    cached.take({"model": {"head": B}})
+    assert obsolete == [A.version]  # nobody may keep it, and worker 0 is to hear of that
+    again = cached.take({"teacher": {"head": A}})
+    assert cached.delivery(0, again) == ([], [])
+    assert cached.delivery(1, again) == ([A], [])
 
 
 def test_tasks_with_the_same_vectors_share_a_cached_payload_until_the_last_is_over() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,13 +66,17 @@ def files(tmp_path: Path) -> dict[ShippedFile, Path]:
     return {file: tmp_path / file.name for file in listed}
 
 
+def serving(files: dict[ShippedFile, Path], sent: Any) -> FileSender:
+    return FileSender(files, sent)
+
+
 def remote(number: int = 0) -> Worker:
     return Worker(number, 0, f"remote-{number}", None, "key")
 
 
 def test_parts_are_sent_by_hash_and_offset_each_with_a_ping(files: dict[ShippedFile, Path]) -> None:
     (big, _), sent = files, Sent()
-    sender = FileSender(files, sent)
+    sender = serving(files, sent)
     began = time.monotonic()
     sender.requested(remote(), FetchFile(big.sha256, PART_NBYTES))
     sender.requested(remote(), FetchFile(big.sha256, 0))
@@ -86,7 +91,7 @@ def test_parts_are_sent_by_hash_and_offset_each_with_a_ping(files: dict[ShippedF
 
 def test_requests_wait_until_parts_have_left_the_queue_and_are_bounded(files: dict[ShippedFile, Path]) -> None:
     (_, small), sent, alice = files, Sent(), remote()
-    sender = FileSender(dict([*files.items(), *_more(files, 100)]), sent)
+    sender = serving(dict([*files.items(), *_more(files, 100)]), sent)
     sent.has_left = False
     for _ in range(2 * MOST_REQUESTS):
         sender.requested(alice, FetchFile(small.sha256, 0))
@@ -118,13 +123,13 @@ def test_what_no_worker_may_request(
     (big, _), sent = files, Sent()
     worker = Worker(0, 0, "remote-0", None, key)
     with pytest.raises(WireError) as error:
-        FileSender(files, sent).requested(worker, FetchFile(sha256 or big.sha256, offset))
+        serving(files, sent).requested(worker, FetchFile(sha256 or big.sha256, offset))
     assert (str(error.value), sent.messages) == (why, [])
 
 
 def test_a_worker_gets_no_more_than_the_files_have_and_a_new_one_may_begin_anew(files: dict[ShippedFile, Path]) -> None:
     (big, small), sent = files, Sent()
-    sender = FileSender(files, sent)
+    sender = serving(files, sent)
     for file, offset in ((big, 0), (big, PART_NBYTES), (small, 0)):
         sender.requested(remote(), FetchFile(file.sha256, offset))
     with pytest.raises(WireError, match="more parts than the files of the job have: they have 524296 bytes"):
@@ -144,7 +149,7 @@ def test_a_file_that_is_gone_ends_the_worker_and_not_the_run(
 ) -> None:
     (big, _), sent = files, Sent()
     change(files[big])
-    FileSender(files, sent).requested(remote(), FetchFile(big.sha256, 0))
+    serving(files, sent).requested(remote(), FetchFile(big.sha256, 0))
     assert (sent.ended, sent.messages) == ([why], [])
 
 
@@ -195,7 +200,7 @@ def test_a_joining_worker_is_not_late_while_files_are_sent(host: Host) -> None:
     with Peer(host.endpoint, ALICE) as alice:
         alice.say(Hello())
         host.until(lambda: host.of("worker_joined"))
-        began = time.monotonic() + 60
+        began = math.ceil(time.monotonic()) + 60.0  # a whole number, whose steps are exact
         for minute in range(30 * 6):  # in steps of ten seconds
             now = began + 10 * minute
             if minute <= 100:

@@ -12,7 +12,7 @@ import pytest
 from coordinator.workers import registry as registries
 from coordinator.workers.block_cache import CachedPayloads
 from coordinator.workers.instructions import RequestPartial, SendTask, StartWorker
-from coordinator.workers.registry import WorkerRegistry
+from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
 from edge.protocol.payload import Vector
 
@@ -77,9 +77,10 @@ def test_remote_workers_that_join_work_and_are_lost_leave_the_scheduler_as_it_wa
 def test_remote_workers_that_are_lost_are_unknown_once_their_tasks_are_requeued() -> None:
     known = registry(Launcher())
     for number in range(JOINS):
-        remote_worker = known.admit(number, f"remote-{number}", "alice", 3)
+        remote_worker = Worker(number, 0, f"remote-{number}", None, "alice", 3)
+        known.add(remote_worker)
         known.end(remote_worker, "it could not be reached")
-        assert known.by_identity(remote_worker.identity) is None
+        assert remote_worker.identity not in known.by_identity
         (event,) = known.events()
         assert known[number] is event.worker  # instructions name it until then
         known.forget(event.worker)
@@ -87,7 +88,7 @@ def test_remote_workers_that_are_lost_are_unknown_once_their_tasks_are_requeued(
             before = sizes(known)
     assert sizes(known) == before
     assert known.alive == []
-    assert known.newest.number == JOINS - 1
+    assert known.newest is not None and known.newest.number == JOINS - 1
 
 
 def test_the_last_local_workers_that_ended_are_remembered_for_their_late_messages(

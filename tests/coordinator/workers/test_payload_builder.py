@@ -7,8 +7,8 @@ from threading import Event
 import numpy as np
 import pytest
 
-from coordinator.workers import payload_builder
-from coordinator.workers.payload_builder import PayloadBuilder
+from coordinator.workers import pool
+from coordinator.workers.pool import PayloadBuilder
 from edge.protocol.payload import Payload, Vector
 
 
@@ -48,7 +48,7 @@ def test_whatever_building_raises_is_raised_where_it_is_taken() -> None:
 
 
 def test_closing_leaves_a_long_build_alone_and_drops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payload_builder, "CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(pool, "CLOSE_SECONDS", 0.01)
     woken, began, may_end, built = Event(), Event(), Event(), Event()
     builder = PayloadBuilder(woken.set)
 

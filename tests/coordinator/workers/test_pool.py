@@ -18,8 +18,8 @@ import pytest
 import zmq
 
 from coordinator.records.schema import HostEvent
+from coordinator.workers import block_cache, monitor, registry
 from coordinator.workers import launcher as launchers
-from coordinator.workers import monitor, registry, shared_blocks
 from coordinator.workers.assignment import MAX_PREFETCH
 from coordinator.workers.launcher import MALLOC, WorkerLauncher
 from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
@@ -88,7 +88,7 @@ def test_a_worker_describes_the_job_and_scores(pools: Pools) -> None:
 @pytest.fixture
 def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no file system in memory."""
-    monkeypatch.setattr(shared_blocks, "MEMORY", Path("/nowhere"))
+    monkeypatch.setattr(block_cache, "MEMORY", Path("/nowhere"))
 
 
 @pytest.mark.usefixtures("nothing_shared")
@@ -546,12 +546,12 @@ def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
     script = f"""
 import sys, tempfile
 from pathlib import Path
-from coordinator.workers import shared_blocks
+from coordinator.workers import block_cache
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from tests import pools
 say = lambda event: print(event.detail.removeprefix("pid "), flush=True)
-shared_blocks.MEMORY = Path(tempfile.gettempdir())
+block_cache.MEMORY = Path(tempfile.gettempdir())
 with WorkerLauncher(("tests.pools",)) as launcher:
     with Pool(pools.job(), 2, launcher, Path({str(tmp_path)!r}), say, bool, pools.SITE) as pool:
         pool.submit([pools.visit(n, pools.SLEEP) for n in range(2)], print).wait()
@@ -578,7 +578,7 @@ def test_frames_do_not_pile_up_with_rounds(pools: Pools) -> None:
             newest = model(float(number))
             sums(pool, [visit(client, payload=newest) for client in range(4)])
             # The next round may ask for them again.
-            assert pool._sender.versions == {vector.version for vector in newest["model"].values()}
+            assert pool._sender.frames.keys() == {vector.version for vector in newest["model"].values()}
 
 
 def test_a_pool_that_has_given_up_says_so_again_however_it_is_asked(pools: Pools) -> None:

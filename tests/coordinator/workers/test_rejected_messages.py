@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
 from coordinator.workers.task import PoolTask, Reply, UpdateValidator
 from edge.protocol import codec, messages
-from edge.protocol.fixed_point import FixedPointSum
+from edge.protocol.fixed_point import sum_vector
 from edge.protocol.payload import Payload, Vector, shapes
 from tests.edge.protocol.mutations import RUN, pack, payload
 from tests.impostors import Impostors, answer, impostors_pool
@@ -146,7 +146,7 @@ def test_wrong_sums_are_refused_and_the_visits_in_them_done_elsewhere(wrong: str
     with impostors_pool(WrongSums(), tmp_path) as (pool, events):
         order = pool.submit([visit(1, 0.5), visit(2, 0.5)], lambda task, reply: heard.append(reply.client))  # type: ignore[union-attr]
         order.wait()
-        totals = {key: FixedPointSum(total).vector().tolist() for key, total in order.collect()["model"].items()}
+        totals = {key: sum_vector(total).tolist() for key, total in order.collect()["model"].items()}
     assert (heard, totals) == ([1, 2], {"a": [1.5, 1.5, 1.5], "b": [2.5]})
     (refused,) = [event.detail for event in events if event.kind == "message_refused"]
     assert refused.endswith(f": {reason} (1 refused so far)")
@@ -157,7 +157,7 @@ def test_an_update_that_comes_whole_though_it_could_be_added_is_refused(tmp_path
     with impostors_pool(Once(lambda update, n: [(answer(1), n)]), tmp_path) as (pool, events):
         order = pool.submit([visit(1, 1.0)], lambda task, reply: heard.append(len(reply.payload)))
         order.wait()
-        assert FixedPointSum(order.collect()["model"]["b"]).vector().tolist() == [2.0]
+        assert sum_vector(order.collect()["model"]["b"]).tolist() == [2.0]
     assert heard == [0]
     (refused,) = [event.detail for event in events if event.kind == "message_refused"]
     assert refused.endswith("client 1, round 6, train: an update that its worker was to add up (1 refused so far)")

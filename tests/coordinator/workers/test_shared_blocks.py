@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.workers import shared_blocks
-from coordinator.workers.shared_blocks import SHARED_NBYTES
+from coordinator.workers import block_cache
+from coordinator.workers.block_cache import SHARED_NBYTES
 from edge.protocol import codec
 from edge.protocol.messages import MappedTensors, WireError
 from edge.protocol.payload import Payload, Vector
@@ -22,7 +22,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """In place of the file system in memory."""
     folder = tmp_path / "memory"
     folder.mkdir()
-    monkeypatch.setattr(shared_blocks, "MEMORY", folder)
+    monkeypatch.setattr(block_cache, "MEMORY", folder)
     return folder
 
 
@@ -56,7 +56,7 @@ def test_short_vectors_and_those_for_which_there_is_no_room_are_sent(
 
     with pools(1) as pool:
         assert sums(pool, [visit(3, payload=short)]) == {3: [3.0]}
-        monkeypatch.setattr(shared_blocks, "_write_all", write_half)
+        monkeypatch.setattr(block_cache, "_write_all", write_half)
         assert sums(pool, [visit(3)]) == {3: [3.0, 4.0]}
         assert versions(memory) == set()
         assert pool.physical_bytes[0] > 2 * BLOCK_NBYTES

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from coordinator.workers import scheduled_workers
 from coordinator.workers import scheduler as scheduling
 from coordinator.workers.task import PoolTask, Reply, ReplyValidator, UpdateValidator
 from edge.protocol import codec, messages
@@ -44,6 +43,32 @@ def does(peer: Peer, act: Callable[[messages.Message], messages.Message], count:
         if isinstance(task, messages.Shutdown):
             return
         peer.say(act(task), sequence)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_remote", "is_doubted", "doubt"),
+    [
+        (0.5, True, True, ""),
+        (math.nan, True, False, "client 3: loss = nan"),
+        (math.nan, False, True, "client 3: loss = nan"),
+        (math.nan, False, False, ""),  # a local worker's update is validated by the run, once
+    ],
+)
+def test_a_validator_accepts_a_reply_or_doubts_it(loss: float, is_remote: bool, is_doubted: bool, doubt: str) -> None:
+    task = doubtful(3)
+    reply = lie(task.message, loss=loss)
+    assert task.validator.check(task, reply, None, is_remote, is_doubted) == (reply, doubt)
+
+
+def test_a_validator_refuses_what_no_honest_worker_sends() -> None:
+    task = doubtful(3)
+    with pytest.raises(messages.WireError, match=r"a Update that does not answer: client 3, round 6, train"):
+        task.validator.check(task, lie(visit(4).message), None, True, False)
+    keeping = replace(task, state_out="after")
+    with pytest.raises(messages.WireError, match=r"the client's state did not come ahead of the update"):
+        keeping.validator.check(keeping, lie(task.message), None, True, False)
+    reply = lie(task.message)
+    assert keeping.validator.check(keeping, reply, None, False, False) == (reply, "")
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -96,7 +121,7 @@ def test_a_lone_remote_worker_is_asked_twice_and_cannot_buy_time_by_saying_how_l
         host.pool.submit([doubtful(3)], lambda task, reply: heard.append(reply)).wait()
         sums(host.pool, [visit(0, flops=1e6)])
     assert len(heard) == len(host.of("task_failed")) == 1
-    assert host.pool._scheduler._paces.seconds < 60.0
+    assert host.pool._scheduler._tasks.pace.seconds < 60.0
 
 
 def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_elsewhere(listening: Opener) -> None:
@@ -123,9 +148,9 @@ def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_els
 def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term_is_over(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert scheduled_workers.TERM_SECONDS == 180.0
-    monkeypatch.setattr(scheduled_workers, "TERM_SECONDS", 1.0)
-    monkeypatch.setattr(scheduled_workers, "UNKNOWN_TERM_SECONDS", 1.0)
+    assert scheduling.TERM_SECONDS == 180.0
+    monkeypatch.setattr(scheduling, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(scheduling, "UNKNOWN_TERM_SECONDS", 1.0)
     host, told = listening(1), []
 
     def squat() -> None:
@@ -147,7 +172,7 @@ def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term
 def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduled_workers, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(scheduling, "TERM_SECONDS", 1.0)
     host = listening(0)
 
     def squat() -> None:

@@ -20,8 +20,9 @@ from costmodel.fleet.availability import (
     Renewal,
     available_seconds_end,
     first_available,
+    folded,
+    merged,
 )
-from costmodel.fleet.availability_interval import folded, merged
 
 INF = math.inf
 HOUR = 3600.0
@@ -66,7 +67,7 @@ def walk(model: Availability, client: int, until: float, t: float = 0.0) -> list
     found = []
     while t < until:
         available, end = model.interval(client, t)
-        found.append((available, model.interval_start(client, t), end))
+        found.append((available, model.at(client, t).begin, end))
         t = end
     return found
 
@@ -78,9 +79,9 @@ def test_the_order_of_questions_never_changes_an_answer(model: Callable[[], Avai
         (int(k), float(t)) for k, t in zip(rng.integers(0, 40, 400), rng.uniform(0, 20 * DAY, 400), strict=True)
     ]
     one, other = model(), model()
-    in_order = {q: (one.interval(*q), one.interval_start(*q)) for q in sorted(questions, key=lambda q: q[1])}
-    shuffled = {q: (other.interval(*q), other.interval_start(*q)) for q in questions}
-    alone = {q: (model().interval(*q), model().interval_start(*q)) for q in questions[:20]}
+    in_order = {q: (one.interval(*q), one.at(*q).begin) for q in sorted(questions, key=lambda q: q[1])}
+    shuffled = {q: (other.interval(*q), other.at(*q).begin) for q in questions}
+    alone = {q: (model().interval(*q), model().at(*q).begin) for q in questions[:20]}
     assert shuffled == in_order
     assert alone == {q: in_order[q] for q in questions[:20]}
 
@@ -101,7 +102,7 @@ def test_within_an_interval_every_instant_tells_the_same(model: Callable[[], Ava
     for available, begin, end in walk(asked, 5, 5 * DAY):
         for share in (0.0, 0.3, 0.999):
             t = max(begin, 0.0) + share * (min(end, 5 * DAY) - max(begin, 0.0))
-            assert (asked.interval(5, t), asked.interval_start(5, t)) == ((available, end), begin)
+            assert (asked.interval(5, t), asked.at(5, t).begin) == ((available, end), begin)
 
 
 @each_model
@@ -124,11 +125,10 @@ def test_in_a_million_clients_only_those_asked_about_are_computed(model: Callabl
 def test_nobody_is_there_at_a_time_that_never_comes(model: Callable[[], Availability]) -> None:
     asked = model()
     assert asked.interval(0, INF)[1] == INF
-    assert asked.interval_start(0, INF) == -INF
 
 
 def test_always_means_since_ever_and_for_ever() -> None:
-    assert (Always().interval(3, 7.0), Always().interval_start(3, 7.0), Always().permanently_gone_at(3)) == (
+    assert (Always().interval(3, 7.0), Always().at(3, 7.0).begin, Always().permanently_gone_at(3)) == (
         (True, INF),
         -INF,
         INF,
@@ -161,7 +161,7 @@ def test_intervals_have_the_medians_and_the_sigma_that_were_asked_for() -> None:
 def test_the_first_interval_began_before_the_run() -> None:
     """Length-biased: the interval at 0 has the ln-median ln 600 + 0.8^2, and t = 0 falls anywhere into it."""
     model = renewal()
-    first = [(model.interval_start(client, 0.0), model.interval(client, 0.0)) for client in range(8000)]
+    first = [(model.at(client, 0.0).begin, model.interval(client, 0.0)) for client in range(8000)]
     on = [(-begin, end) for begin, (here, end) in first if here]
     assert np.median(np.log([age + left for age, left in on])) == pytest.approx(math.log(600) + 0.64, abs=0.08)
     # Age as a share of the length is uniform: quartiles at 1/4, 1/2, 3/4, each within 3 * 0.011.
@@ -217,8 +217,8 @@ def test_without_spread_everyone_charges_from_22_to_6_every_night() -> None:
         (True, 30 * HOUR),
         (True, 30 * HOUR),
     ]
-    assert model.interval_start(9, 0.0) == -2 * HOUR
-    assert model.interval_start(9, 12 * HOUR) == 6 * HOUR
+    assert model.at(9, 0.0).begin == -2 * HOUR
+    assert model.at(9, 12 * HOUR).begin == 6 * HOUR
     # Across midnight, and a year later.
     assert model.interval(0, 365 * DAY + 1 * HOUR) == (True, 365 * DAY + 6 * HOUR)
 
@@ -226,7 +226,7 @@ def test_without_spread_everyone_charges_from_22_to_6_every_night() -> None:
 def test_a_run_that_starts_at_9_in_the_morning_waits_13_hours_for_22() -> None:
     model = Diurnal(22.0, 8.0, streams, start_hour=9.0)
     assert model.interval(0, 0.0) == (False, 13 * HOUR)
-    assert model.interval_start(0, 0.0) == -3 * HOUR
+    assert model.at(0, 0.0).begin == -3 * HOUR
     # And 16 hours for 1.
     assert Diurnal(1.0, 2.0, streams, start_hour=9.0).interval(0, 0.0) == (False, 16 * HOUR)
 
@@ -284,7 +284,7 @@ def test_windows_last_a_day_at_most_and_are_looked_for_no_earlier_than_a_week_be
     """Half of the windows would be longer: one client in 128 has been there on all of the seven days before t = 0."""
     model = Diurnal(0.0, 23.0, streams, length_sigma=5.0)
     assert max(end - begin for client in range(20) for begin, end in model._week(client, 0)) == DAY
-    assert min(model.interval_start(client, 0.0) for client in range(1000)) == -7 * DAY
+    assert min(model.at(client, 0.0).begin for client in range(1000)) == -7 * DAY
 
 
 def test_long_and_late_windows_meet_and_are_one() -> None:
@@ -326,7 +326,7 @@ def test_windows_that_come_once() -> None:
         (True, 30.0),
         (False, INF),
     ]
-    assert [model.interval_start(0, t) for t in (0.0, 5.0, 15.0, 99.0)] == [-INF, 5.0, 10.0, 30.0]
+    assert [model.at(0, t).begin for t in (0.0, 5.0, 15.0, 99.0)] == [-INF, 5.0, 10.0, 30.0]
     assert model.permanently_gone_at(0) == 30.0
 
 
@@ -336,7 +336,7 @@ def test_a_client_without_windows_is_never_there() -> None:
         RecordedIntervals([[]], [DAY]),
         RecordedIntervals([[(4.0, 4.0)]], [DAY]),
     ):
-        assert (model.interval(0, 5.0), model.interval_start(0, 5.0), model.permanently_gone_at(0)) == (
+        assert (model.interval(0, 5.0), model.at(0, 5.0).begin, model.permanently_gone_at(0)) == (
             (False, INF),
             -INF,
             -INF,
@@ -352,7 +352,7 @@ def test_windows_repeat_with_their_period() -> None:
         (True, 110.0),
         (True, 730.0),
     ]
-    assert model.interval_start(0, 3.0) == -70.0
+    assert model.at(0, 3.0).begin == -70.0
     assert model.permanently_gone_at(0) == INF
 
 
@@ -395,7 +395,7 @@ def test_windows_agree_with_looking_at_every_second(row: list[tuple[int, int]], 
     here = t % period in seconds
     change = next((s for s in range(t + 1, t + period + 1) if (s % period in seconds) is not here), INF)
     began = next((s + 1 for s in range(t - 1, t - period - 1, -1) if (s % period in seconds) is not here), -INF)
-    assert (model.interval(0, float(t)), model.interval_start(0, float(t))) == ((here, change), began)
+    assert (model.interval(0, float(t)), model.at(0, float(t)).begin) == ((here, change), began)
 
 
 @pytest.mark.parametrize("row", [(0.0, 0.3), (0.4, 0.7), (0.6, 0.8), (0.1, 0.69999999)])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +17,7 @@ from costmodel.fleet.devices import (
     devices,
     figures,
     networks,
-    own_devices,
-    own_networks,
+    own_rows,
     read_rows,
 )
 
@@ -254,7 +253,7 @@ def test_a_throughput_belongs_to_a_device_and_a_family() -> None:
 
 def test_a_model_that_was_measured_goes_before_its_family(tmp_path: Path) -> None:
     path = _file(tmp_path, flops_per_second='{ conv = 1e9, depthwise = 2e8, digits-cnn = 6e8, "mine:ROW" = 3 }')
-    measured = own_devices(path)["toaster"]
+    measured = own_rows(path, Device)["toaster"]
     assert measured.throughput("digits-cnn", "conv") == 6e8
     assert measured.throughput("mine:ROW", "conv") == 3.0
     assert measured.throughput("resnet18", "conv") == 1e9
@@ -289,7 +288,7 @@ def test_a_good_row_is_read_into_its_types(tmp_path: Path) -> None:
     ],
 )
 def test_assumed_is_a_list_of_figures_or_all_or_none(tmp_path: Path, text: str, assumed: tuple[str, ...]) -> None:
-    assert own_devices(_file(tmp_path, assumed=text))["toaster"].assumed == assumed
+    assert own_rows(_file(tmp_path, assumed=text), Device)["toaster"].assumed == assumed
 
 
 def test_a_good_network_is_read_into_its_types(tmp_path: Path) -> None:
@@ -298,17 +297,17 @@ def test_a_good_network_is_read_into_its_types(tmp_path: Path) -> None:
     line = Network(
         "string", 8.0, 4.5, 0.0, True, 0.0, 0.25, 1.0, 2.0, 3e-7, 0.0, 0.5, 0.75, 11.0, "two tins", 1970, LEFT_OUT
     )
-    assert own_networks(path) == {"string": line}
+    assert own_rows(path, Network) == {"string": line}
 
 
 def test_a_network_may_leave_out_loss_outages_and_promotion_and_then_assumes_none(tmp_path: Path) -> None:
     path = tmp_path / "rows.toml"
     path.write_text(LINE)
-    row = own_networks(path)["string"]
+    row = own_rows(path, Network)["string"]
     assert [getattr(row, key) for key in LEFT_OUT] == [0.0] * 5
     assert row.assumed == LEFT_OUT
     path.write_text(LINE + "loss = 0.01\npromotion_seconds = 0.26\nderived = ['loss']\n")
-    row = own_networks(path)["string"]
+    row = own_rows(path, Network)["string"]
     assert (row.loss, row.promotion_seconds) == (0.01, 0.26)
     assert row.assumed == ("outages_per_hour", "outage_seconds", "promotion_watts")
     assert [basis(row, key) for key in ("loss", "promotion_seconds", "promotion_watts")] == [
@@ -327,21 +326,21 @@ def test_a_network_that_would_never_deliver_a_message_is_refused(tmp_path: Path,
     with pytest.raises(
         ValueError, match=rf"row 'string', key '{figure.split()[0]}': .* the most is {re.escape(most)}$"
     ):
-        own_networks(path)
+        own_rows(path, Network)
 
 
 def test_each_figure_has_one_basis(tmp_path: Path) -> None:
     lists = {"assumed": '["idle_watts"]', "inference": '["train_watts"]', "derived": '["flops_per_second.conv"]'}
-    row = own_devices(_file(tmp_path, **lists))["toaster"]
+    row = own_rows(_file(tmp_path, **lists), Device)["toaster"]
     keys = ("idle_watts", "train_watts", "flops_per_second.conv", "flops_per_second.depthwise")
     assert [basis(row, key) for key in keys] == ["assumed", "inference", "derived", "training"]
     with pytest.raises(KeyError):
         basis(row, "year")
     with pytest.raises(ValueError) as error:
-        own_devices(_file(tmp_path, assumed="true", derived='["modes"]'))
+        own_rows(_file(tmp_path, assumed="true", derived='["modes"]'), Device)
     assert str(error.value) == "rows.toml: row 'toaster': figure 'modes' is in 'derived' and 'assumed'; keep it in one"
     with pytest.raises(ValueError, match=r"row 'toaster', key 'inference': the row has no figure 'wats', "):
-        own_devices(_file(tmp_path, inference='["wats"]'))
+        own_rows(_file(tmp_path, inference='["wats"]'), Device)
 
 
 ONE_OF = "expected a list of the keys of figures, true (all) or false (none), not "
@@ -433,29 +432,27 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, text: bytes) -> Non
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     for path, why in ((tmp_path / "absent.toml", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(ValueError) as error:
-            own_devices(path)
+            own_rows(path, Device)
         assert str(error.value) == f"{path}: cannot be read: {why}"
 
 
 def test_a_users_own_file_adds_devices(tmp_path: Path) -> None:
-    assert own_devices(_file(tmp_path)) == {"toaster": TOASTER}
+    assert own_rows(_file(tmp_path), Device) == {"toaster": TOASTER}
     assert "toaster" not in devices()
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "message"),
+    ("kind", "text", "message"),
     [
-        (own_devices, "jetson-nano", "rows.toml: row 'jetson-nano': a device of that name ships; give it another"),
-        (own_networks, "wan", "rows.toml: row 'wan': a network of that name ships; give it another"),
+        (Device, "jetson-nano", "rows.toml: row 'jetson-nano': a device of that name ships; give it another"),
+        (Network, "wan", "rows.toml: row 'wan': a network of that name ships; give it another"),
     ],
 )
-def test_a_users_own_file_cannot_take_a_shipped_name(
-    tmp_path: Path, read: Callable[[Path], object], text: str, message: str
-) -> None:
-    path = _file(tmp_path) if read is own_devices else tmp_path / "rows.toml"
-    if read is own_networks:
+def test_a_users_own_file_cannot_take_a_shipped_name(tmp_path: Path, kind: type[Any], text: str, message: str) -> None:
+    path = _file(tmp_path) if kind is Device else tmp_path / "rows.toml"
+    if kind is Network:
         path.write_text(LINE)
     path.write_text(path.read_text().replace("[toaster]", f"[{text}]").replace("[string]", f"[{text}]"))
     with pytest.raises(ValueError) as error:
-        read(path)
+        own_rows(path, kind)
     assert str(error.value) == message

@@ -35,6 +35,12 @@ def _there(*windows: tuple[float, float], on_loss: str = ABORT) -> ClientDynamic
 # Clients that leave.
 
 
+def test_a_client_is_there_since_its_interval_began_and_since_ever_at_a_time_that_never_comes() -> None:
+    behaviour = _there((3.0, 9.0))
+    assert [behaviour.since_of(0, t) for t in (4.0, 9.0, INF)] == [3.0, 9.0, -INF]
+    assert ClientDynamics().since_of(0, 4.0) == -INF
+
+
 @pytest.mark.parametrize(
     ("leaves", "reached", "bytes_down", "flops", "bytes_up", "joules"),
     [

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from costmodel.config import Transport
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.fleet import Fleet, RowFactors, scaled
 from costmodel.fleet.inputs import FleetInputs
-from costmodel.fleet.row_factors import RowFactors, scaled
 from costmodel.fleet.traces import Capacities, Cases, Machines, Users
 from costmodel.fleet.variation import counts, noise_factors
 from costmodel.network.links import Links
@@ -81,7 +80,7 @@ def test_every_client_has_one_device_and_one_network_and_their_order_is_random()
     assert Counter(fleet.network_names(range(1000))) == {"lte": 500, "wifi-4": 500}
     # Of the first 200 clients about a quarter: 50, standard deviation 5.5.
     assert 25 < names[:200].count("jetson-nano") < 75
-    assert fleet.memory_bytes(0) == 4 * 2**30
+    assert fleet.devices[fleet.device_of[0]].memory_bytes == 4 * 2**30
 
 
 def test_a_list_names_the_device_of_each_client() -> None:

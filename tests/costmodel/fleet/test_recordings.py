@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.fleet.recordings import RateSeries, RecordedDays
-from costmodel.fleet.traces import Machines, files_beside, read
+from costmodel.fleet.traces import Machines, RateSeries, RecordedDays, files_beside, read
 from costmodel.step_series import StepSeries
 
 DAYS = "client,seconds,down_bits_per_second,up_bits_per_second,flops_per_second,available\n"

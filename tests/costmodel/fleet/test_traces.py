@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.fleet.availability import RecordedIntervals
-from costmodel.fleet.devices import own_devices
+from costmodel.fleet.devices import Device, own_rows
 from costmodel.fleet.traces import Capacities, Cases, Machines, Series, Users, WindowTrace, read
 from tests.peak import refusal
 
@@ -365,7 +366,7 @@ def test_what_is_no_file_is_refused_by_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
-    for reader in (read, own_devices):
+    for reader in (read, partial(own_rows, kind=Device)):
         with pytest.raises(ValueError, match=f"^{name}: {said}$"):
             reader(Path(name))
 
@@ -379,6 +380,6 @@ def test_a_header_of_very_many_columns_is_refused_in_one_pass(tmp_path: Path) ->
 
 def test_a_device_file_beyond_all_use_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is larger than 4,000,000 bytes$"):
-        own_devices(write(tmp_path, b"#" * 4_000_001))
+        own_rows(write(tmp_path, b"#" * 4_000_001), Device)
     with pytest.raises(ValueError, match=r"not a TOML file: more than 1000 dots in one key$"):
-        own_devices(write(tmp_path, "a." * 1_000_000 + "a = 1"))
+        own_rows(write(tmp_path, "a." * 1_000_000 + "a = 1"), Device)

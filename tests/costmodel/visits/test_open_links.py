@@ -11,7 +11,7 @@ import pytest
 from costmodel.clock import Clock
 from costmodel.config import Transport
 from costmodel.network.links import Links
-from costmodel.visits.open_links import OpenLinks
+from costmodel.visits.event_driver import OpenLinks
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work
 from tests.costmodel.worlds import fleet_of

@@ -11,10 +11,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import sklearn.datasets  # noqa: F401  # `edge.data.digits` imports it when it reads
+import sklearn.datasets  # noqa: F401  # `edge.data.scikit_learn` imports it when it reads
 
-from edge.data import digits, partitioning
-from edge.training import describe
+from edge.data import partitioning, scikit_learn
+from edge.training import counts
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import load
 from scenarios.run.builder import job
@@ -38,8 +38,8 @@ def work(folder: Path, stuck: str, told: Connection) -> None:
 
         setattr(place, name, build)
 
-    noted(describe, "flops_per_example")
-    noted(digits, "read")
+    noted(counts, "flops_per_example")
+    noted(scikit_learn, "read")
     noted(partitioning, "partition_data")
     trainer = LocalTrainer(job(load("digits", {}), None, "cpu", folder / "cache"))
     told.send("ready")

@@ -19,14 +19,8 @@ from PIL import Image
 from edge.data.registry import DATASETS, DataSet
 
 GREY = DataSet("grey", "Grey 3x2", 4, (1, 2, 3), (1, 2, 3), "plain", "made up")
-
-
 COLOUR = DataSet("colour", "Colour 3x2", 4, (3, 2, 3), (3, 2, 3), "plain", "made up")
-
-
 WRITERS = DataSet("writers", "Grey 3x2", 4, (1, 2, 3), (1, 2, 3), "plain", "made up", id_column="writer_id")
-
-
 RAMP = np.arange(6, dtype=np.uint8).reshape(2, 3)
 
 
@@ -46,8 +40,6 @@ def write(file: Path, images: list[Any], labels: Any, image: str = "image", labe
 # --- Tiny-ImageNet's archive ---
 
 TINY = replace(DATASETS["tinyimagenet"], classes=2, counts=(4, 2))
-
-
 VALIDATION = "val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n"
 
 
@@ -83,17 +75,11 @@ def write_zip(file: Path, members: Mapping[str, bytes]) -> Path:
 # --- MNIST as Parquet and in its own format ---
 
 RNG = np.random.default_rng(5)
-
-
 PIXELS = {
     "train": RNG.integers(0, 256, (6, 28, 28), dtype=np.uint8),
     "test": RNG.integers(0, 256, (4, 28, 28), np.uint8),
 }
-
-
 LABELS = {"train": [3, 1, 4, 1, 5, 9], "test": [2, 6, 5, 3]}
-
-
 WRITER_IDS = {"train": ["w2", "w1", "w9", "w1", "w2", "w2"], "test": ["w9", "w2", "w5", "w1"]}
 
 

@@ -19,7 +19,7 @@ from edge.data.registry import DATASETS, DataError, DataSet, Decoded, Split
 from edge.protocol.config import DataConfig, ModelConfig, PartitionConfig, TrainConfig
 from edge.training.batches import Loader, LocalBatches
 from edge.training.blocks import build
-from edge.training.describe import activations_per_example, flops_per_example
+from edge.training.counts import count_blocks, flops_per_example
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
 from tests.toy import cache_folder, play
@@ -70,17 +70,11 @@ def test_the_topics_are_sequences_of_words_padded_with_zero() -> None:
     )
 
 
-def test_a_profile_for_other_examples_is_refused_and_images_decode_as_they_did() -> None:
+def test_a_profile_or_a_row_for_other_examples_is_refused() -> None:
     with pytest.raises(DataError, match=r"data\.augment = mnist is for examples of kind image; breast-cancer has feat"):
         profile_for(TUMOURS, "mnist")
     with pytest.raises(DataError, match=r"data\.augment = standardise is for examples of kind features; digits has"):
         profile_for(DATASETS["digits"], "standardise")
-    assert DATASETS["digits"].decoding == (
-        "DataSet(name='digits', title='Handwritten digits, 8x8', classes=10, shape=(1, 8, 8), stored=(1, 8, 8), "
-        "profile='digits', source='Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, 1998; comes with "
-        "scikit-learn', pixel_max=16, background=0, id_column=None, torchvision=None, files=(), "
-        "reader='edge.data.digits')"
-    )
     for wrong in ({"shape": (3, 10)}, {"vocabulary": 5}, {"reader": None}):
         with pytest.raises(DataError, match="data set breast-cancer: "):
             replace(TUMOURS, **wrong)
@@ -145,7 +139,7 @@ def test_flops_and_activations_are_counted_by_hand() -> None:
     conv1, conv2, head = 2 * 20 * 3 * 16 * 32, 2 * 20 * 3 * 32 * 32, 2 * 32 * 10
     assert text.tolist() == [[0, 0, 0, 0], *([n, n, 0, n] for n in (conv1, conv2, head))]
     # Embedding: 20 tokens of 8 bytes. The last layer: its input, 32 numbers.
-    kept = activations_per_example(lambda: build(ModelConfig("text-cnn"), 10, 1024), (20,), "tokens")
+    kept = count_blocks(lambda: build(ModelConfig("text-cnn"), 10, 1024), (20,), "tokens").activations
     assert (kept[0], kept[-1]) == (40, 32)
     sizes = [sum(p.numel() for p in m.parameters()) for _, m in build(ModelConfig("text-cnn"), 10, 1024)]
     assert sizes == [16_384, 1_568, 3_104, 330]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +9,33 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from edge.data import partition
 from edge.data import partitioning as sharing
-from edge.data.epsilon_partition import deal, mixes, whole_counts
 from edge.data.json_partition import read_indices
-from edge.data.partition import dirichlet, dirichlet_unbalanced, draw_by_weight, histogram, hold_out, iid, mirror
-from edge.data.partition_registry import PartitionRow
+from edge.data.partition import (
+    balanced_choice,
+    deal_by_weight,
+    deal_equally,
+    deal_mixes,
+    dirichlet,
+    draw_by_weight,
+    draw_weights,
+    histogram,
+    hold_out,
+    iid,
+    mirror,
+    mixes,
+    pairs,
+    unbalanced,
+    whole_counts,
+)
+from edge.data.partition_registry import PARTITIONS, PartitionRow
 from edge.data.partitioning import IndexTable, cached_partition, check_partition, partition_data
 from edge.data.registry import DATASETS, Data, PartitionError, Split
 from edge.protocol.config import DataConfig, PartitionConfig
+from edge.protocol.rng import keyed_generator
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -42,7 +58,7 @@ def config(clients: int, name: str = "digits", **rule: Any) -> DataConfig:
 
 
 def test_iid_gives_equal_parts_leaves_the_remainder_and_may_leave_local_tests_empty() -> None:
-    parts = iid(23, 5, rng())
+    parts = iid(np.zeros(23, np.int64), None, 5, 10, rng(), {})
     assert [len(part) for part in parts] == [4, 4, 4, 4, 4]
     assert len(np.unique(np.concatenate(parts))) == 20
     for kind in ("iid", "epsilon"):
@@ -51,19 +67,19 @@ def test_iid_gives_equal_parts_leaves_the_remainder_and_may_leave_local_tests_em
 
 
 def test_balanced_dirichlet_covers_everything_in_equal_sizes_also_when_classes_run_out() -> None:
-    parts = dirichlet(balanced(10, 100), 20, 0.3, 10, rng())
+    parts = dirichlet(balanced(10, 100), None, 20, 10, rng(), {"alpha": 0.3})
     assert {len(part) for part in parts} == {50}
     assert np.sort(np.concatenate(parts)).tolist() == list(range(1000))
     # alpha = 0.001 is one class per client; with 3 classes of 10 and 2 clients of 15, each must top up.
     labels = balanced(3, 10)
-    parts = dirichlet(labels, 2, 0.001, 3, rng())
+    parts = dirichlet(labels, None, 2, 3, rng(), {"alpha": 0.001})
     assert [len(part) for part in parts] == [15, 15]
     assert histogram(labels, parts, 3)[0].max() == 10
 
 
 def test_a_small_alpha_gives_few_classes_and_a_large_one_all() -> None:
     labels = balanced(10, 500)
-    few, all_alike = (dirichlet(labels, 10, alpha, 10, rng()) for alpha in (0.01, 1e6))
+    few, all_alike = (dirichlet(labels, None, 10, 10, rng(), {"alpha": alpha}) for alpha in (0.01, 1e6))
     # The first client draws from a full shelf: with alpha = 0.01 nearly all is of one class, with 1e6 a tenth each.
     assert histogram(labels, few, 10)[0].max() > 400
     assert np.abs(histogram(labels, all_alike, 10) - 50).max() < 35
@@ -82,15 +98,16 @@ def test_unbalanced_dirichlet_covers_everything_and_keeps_the_floor_or_gives_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     labels, few = balanced(10, 500), balanced(10, 10)
-    parts = dirichlet_unbalanced(labels, 16, 0.5, 10, rng(), min_samples=10)
+    options = {"alpha": 0.5, "min_samples": 10, "max_tries": 1000}
+    parts = unbalanced(labels, None, 16, 10, rng(), options)
     sizes = [len(part) for part in parts]
     assert np.sort(np.concatenate(parts)).tolist() == list(range(5000))
     assert 10 <= min(sizes) < max(sizes)
     with pytest.raises(PartitionError, match=r"smallest client held \d+ at best.*min_samples or data.clients"):
-        dirichlet_unbalanced(few, 9, 0.05, 10, rng(), min_samples=11, max_tries=20)
+        unbalanced(few, None, 9, 10, rng(), {"alpha": 0.05, "min_samples": 11, "max_tries": 20})
     # Impossible at once: 10 clients x 11 examples of 100.
     with pytest.raises(PartitionError, match="100 examples among 10 clients"):
-        dirichlet_unbalanced(few, 10, 100.0, 10, rng(), min_samples=11, max_tries=10**9)
+        unbalanced(few, None, 10, 10, rng(), {"alpha": 100.0, "min_samples": 11, "max_tries": 10**9})
     monkeypatch.setattr(partition, "MOST_NUMBERS", 1000)
     with pytest.raises(PartitionError, match=r"no split with 40 examples for each in 6 draws"):
         # 20 clients in 10 classes are 200 numbers a draw.
@@ -101,14 +118,15 @@ def test_unbalanced_sizes_on_100_classes_are_those_of_the_reference() -> None:
     # Seen with one seed: 16 clients of CIFAR-100 held 2388 to 3559 examples at alpha = 0.1, and 2934 to 3242 at 2.5.
     labels = balanced(100, 500)
     for alpha, smallest, largest in ((0.1, 2388, 3559), (2.5, 2934, 3242)):
-        sizes = [len(part) for part in dirichlet_unbalanced(labels, 16, alpha, 100, rng())]
+        options = {"alpha": alpha, "min_samples": 10, "max_tries": 1000}
+        sizes = [len(part) for part in unbalanced(labels, None, 16, 100, rng(), options)]
         assert min(sizes) == pytest.approx(smallest, rel=0.08)
         assert max(sizes) == pytest.approx(largest, rel=0.08)
 
 
 def test_epsilon_on_ten_classes_has_seventy_percent_of_one_class() -> None:
     labels = balanced(10, 5000)
-    parts = deal(labels, mixes(100, 10, 7, rng()), rng())
+    parts = deal_mixes(labels, mixes(100, 10, 7, rng()), rng())
     counts = histogram(labels, parts, 10)
     assert {len(part) for part in parts} == {500}
     assert np.sort(np.concatenate(parts)).tolist() == list(range(50_000))
@@ -121,7 +139,7 @@ def test_epsilon_on_ten_classes_has_seventy_percent_of_one_class() -> None:
 @pytest.mark.parametrize("clients", [10, 100, 500])
 def test_epsilon_on_a_hundred_classes_lacks_seventy(clients: int) -> None:
     labels = balanced(100, 500)
-    parts = deal(labels, mixes(clients, 100, 7, rng()), rng())
+    parts = deal_mixes(labels, mixes(clients, 100, 7, rng()), rng())
     counts = histogram(labels, parts, 100)
     assert np.sort(np.concatenate(parts)).tolist() == list(range(50_000))
     assert set((counts > 0).sum(axis=1).tolist()) == {30}
@@ -146,7 +164,7 @@ def test_unequal_classes_make_every_client_equally_smaller() -> None:
     # Class 0 has 60 examples, the other nine 100. Ten clients in the mix of epsilon = 7 need n of each class for
     # n examples each, so 60 is the limit.
     labels = np.repeat(np.arange(10), [60, *[100] * 9])
-    parts = deal(labels, mixes(10, 10, 7, rng()), rng())
+    parts = deal_mixes(labels, mixes(10, 10, 7, rng()), rng())
     assert [len(part) for part in parts] == [60] * 10
     assert histogram(labels, parts, 10)[0, 0] == 42
 
@@ -235,6 +253,20 @@ def test_a_bad_file_is_named_with_its_client(tmp_path: Path, text: str, complain
             config(2, kind="iid", file="mine.json"),
             "data.partition.file = 'mine.json' is read only with .* not with iid",
         ),
+        (
+            config(10, "cifar10", kind="classes", classes_per_client=20),
+            r"data.partition.classes_per_client = 20: cifar10 has 10 classes; choose 1 \.\. 10",
+        ),
+        (config(10, kind="classes", classes_per_client=0), "data.partition.classes_per_client = 0"),
+        (
+            config(10, "cifar100", kind="class-shares", classes_per_client=101),
+            r"data.partition.classes_per_client = 101: cifar100 has 100 classes; choose 1 \.\. 100",
+        ),
+        (
+            config(9, "cifar10", kind="pairs"),
+            "data.clients = 9: data.partition.kind = pairs has as many clients as classes; choose 10 for cifar10",
+        ),
+        (config(10, "cifar100", kind="pairs"), "data.clients = 10: .* choose 100 for cifar100"),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_data_is_opened(bad: DataConfig, complaint: str) -> None:
@@ -271,7 +303,7 @@ def test_a_validation_split_is_drawn_from_each_clients_training_examples_alone()
     assert alone[0].tolist() != hold_out([np.arange(50)], 0.5, seed=1)[1][0].tolist()
 
 
-def test_a_validation_split_leaves_the_partition_and_its_place_in_the_cache_as_they_were(tmp_path: Path) -> None:
+def test_a_validation_split_leaves_the_partition_as_it_was(tmp_path: Path) -> None:
     plain = config(10, kind="dirichlet", seed=0)
     split = replace(plain, validation=0.2)
     whole, parted = (cached_partition(each, toy(), tmp_path) for each in (plain, split))
@@ -281,11 +313,174 @@ def test_a_validation_split_leaves_the_partition_and_its_place_in_the_cache_as_t
     assert [part.tolist() for part in parted.validation] == [part.tolist() for part in fresh.validation]
     assert [(len(a), len(b)) for a, b in zip(parted.train, parted.validation, strict=True)] == [(80, 20)] * 10
     assert {len(part) for part in whole.validation} == {0}
-    # The key of versions that had neither a validation split nor options of a partition, by hand.
-    rule = {"kind": "dirichlet", "alpha": 0.3, "epsilon": 7, "min_samples": 10, "max_tries": 1000, "file": None}
-    facts = ["hash", 10, {**rule, "seed": 0}, np.__version__]
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
-    assert {folder.name for folder in (tmp_path / "shares" / "v1").iterdir() if folder.is_dir()} > {key}
+
+
+# --- pFedMB's classes, also at the sizes of CIFAR ---------------------------------------------------------------------
+
+Counts = NDArray[np.int64]
+CIFAR10, CIFAR100 = ("cifar10", 10, 5000, 1000), ("cifar100", 100, 500, 100)
+"""(name, classes, training and test examples of each class)"""
+
+
+def counted(name: str, classes: int, train: int, test: int, config: DataConfig) -> tuple[Counts, Counts, Counts]:
+    """(clients, classes) training, validation and test examples of a set with these labels and no pixels."""
+    x = np.zeros((1, 1, 1, 1), dtype=np.uint8)
+    y, z = (rng(seed).permutation(np.repeat(np.arange(classes), each)) for seed, each in ((1, train), (2, test)))
+    found = partition_data(config, Data(DATASETS[name], Split(x, y, None), Split(x, z, None), "hash", "made up"))
+    held = np.concatenate([*found.train, *found.validation])
+    assert len(np.unique(held)) == len(held), "no example is held twice"
+    return (
+        histogram(y, found.train, classes),
+        histogram(y, found.validation, classes),
+        histogram(z, found.test, classes),
+    )
+
+
+def by_class(clients: int, name: str = "cifar10", **rule: Any) -> DataConfig:
+    """With a fifth of each client's classes held out."""
+    return replace(config(clients, name, **rule), validation=0.2, validation_by="class")
+
+
+@pytest.mark.parametrize(
+    ("clients", "classes", "per_client"), [(15, 10, 2), (50, 10, 2), (4, 3, 2), (7, 10, 3), (3, 100, 20), (40, 10, 9)]
+)
+def test_every_client_has_k_distinct_classes_and_every_class_equally_many_clients(
+    clients: int, classes: int, per_client: int
+) -> None:
+    for seed in range(5):
+        chosen = balanced_choice(clients, classes, per_client, rng(seed))
+        assert chosen.sum(axis=1).tolist() == [per_client] * clients
+        least, more = divmod(clients * per_client, classes)
+        assert np.sort(chosen.sum(axis=0)).tolist() == [least] * (classes - more) + [least + 1] * more
+    assert balanced_choice(5, 3, 3, rng()).all(), "with all classes there is one choice"
+
+
+def test_the_choice_is_random_and_depends_on_the_seed() -> None:
+    one, again, other = (balanced_choice(15, 10, 2, rng(seed)) for seed in (0, 0, 1))
+    assert one.tolist() == again.tolist() != other.tolist()
+    # Four clients with one of two classes: each of the 6 halves of the clients has class 0 at times.
+    assert len({tuple(balanced_choice(4, 2, 1, rng(seed))[:, 0]) for seed in range(100)}) == 6
+
+
+def test_all_clients_get_as_many_examples_of_each_class_as_the_scarcest_allows() -> None:
+    # Classes of 9, 8 and 7 examples for 2, 1 and 2 clients: 4, 8 and 3 each, so 3 for all.
+    chosen = np.array([[True, True, False], [True, False, True], [False, False, True]])
+    labels = np.repeat([0, 1, 2], [9, 8, 7])
+    parts = deal_equally(labels, chosen, rng())
+    assert histogram(labels, parts, 3).tolist() == [[3, 3, 0], [3, 0, 3], [0, 0, 3]]
+
+
+def test_two_classes_of_cifar10_for_15_and_for_50_clients() -> None:
+    # 15 clients: 30 places, 3 per class; 5000 / 3 = 1666 and 1000 * 1666 / 5000 = 333 of each class.
+    train, _, test = counted(*CIFAR10, config(15, "cifar10", kind="classes"))
+    assert (np.sort(train, axis=1)[:, -2:] == 1666).all()
+    assert (np.sort(test, axis=1)[:, -2:] == 333).all()
+    assert ((train > 0).sum(axis=1) == 2).all()
+    assert ((train > 0) == (test > 0)).all()
+    assert ((train > 0).sum(axis=0) == 3).all()
+    # 50 clients: 10 per class, 500 and 100 of each; a fifth of 1000 is held out, 100 of each class.
+    train, validation, test = counted(*CIFAR10, by_class(50, kind="classes"))
+    assert (np.sort(train, axis=1) == [0] * 8 + [400] * 2).all()
+    assert validation.tolist() == test.tolist() == (train // 4).tolist()
+
+
+def test_a_test_set_leaves_out_as_large_a_part_of_each_class_as_the_training_set() -> None:
+    # 12 clients: 24 places, 4 classes with 3 and 6 with 2. All get 1666 of 5000, and 333 of 1000, also of the 6.
+    train, _, test = counted(*CIFAR10, config(12, "cifar10", kind="classes"))
+    assert set(np.unique(train).tolist()) == {0, 1666}
+    assert set(np.unique(test).tolist()) == {0, 333}
+    assert np.sort((train > 0).sum(axis=0)).tolist() == [2] * 6 + [3] * 4
+
+
+def test_a_class_is_cut_by_weight_and_left_out_if_nobody_has_it() -> None:
+    weights = np.array([[0.3, 0.5, 0], [0.6, 0, 0], [0, 0.5, 0]])
+    labels = np.repeat([0, 1, 2], [9, 4, 5])
+    # Class 0 is cut 1 : 2, class 1 in halves.
+    assert histogram(labels, deal_by_weight(labels, weights, rng()), 3).tolist() == [[3, 2, 0], [6, 0, 0], [0, 2, 0]]
+    drawn = draw_weights(15, 100, 20, rng())
+    assert ((drawn > 0).sum(axis=1) == 20).all()
+    assert 0.3 <= drawn[drawn > 0].min() < drawn.max() < 0.7
+
+
+@pytest.mark.parametrize("clients", [15, 50])
+def test_twenty_classes_of_cifar100_in_the_same_fractions_for_training_validation_and_test(clients: int) -> None:
+    rule: dict[str, Any] = {"kind": "class-shares", "classes_per_client": 20}
+    train, validation, test = counted(*CIFAR100, by_class(clients, "cifar100", **rule))
+    whole, drawn = train + validation, draw_weights(clients, 100, 20, keyed_generator(0, "partition"))
+    totals = drawn.sum(axis=0)
+    fractions = drawn / np.where(totals > 0, totals, 1)
+    assert ((drawn > 0).sum(axis=1) == 20).all()
+    assert np.abs(whole - 500 * fractions).max() < 1
+    assert np.abs(test - 100 * fractions).max() < 1
+    assert np.abs(validation - 0.2 * whole).max() < 1.01  # a client's fifth is rounded down first
+    assert whole.sum(axis=0).tolist() == [500 if total else 0 for total in totals]
+    assert test.sum(axis=0).tolist() == [100 if total else 0 for total in totals]
+
+
+def test_pairs_of_clients_halve_pairs_of_classes() -> None:
+    train, validation, test = counted(*CIFAR10, by_class(10, kind="pairs"))
+    blocks = np.kron(np.eye(5, dtype=int), np.ones((2, 2), int))  # clients 2g and 2g + 1, classes 2g and 2g + 1
+    assert train.tolist() == (2000 * blocks).tolist()
+    assert validation.tolist() == test.tolist() == (500 * blocks).tolist()
+    labels = np.repeat([0, 1, 2, 3], [3, 5, 2, 0])
+    assert histogram(labels, pairs(labels, None, 4, 4, rng(), {}), 4).tolist() == [
+        [2, 2, 0, 0],
+        [1, 3, 0, 0],
+        [0, 0, 1, 0],
+        [0, 0, 1, 0],
+    ]
+
+
+def test_dirichlet_has_the_same_proportions_in_training_validation_and_test() -> None:
+    rule: dict[str, Any] = {"kind": "dirichlet-unbalanced", "alpha": 0.4}
+    train, validation, test = counted(*CIFAR10, by_class(15, **rule))
+    whole = train + validation
+    assert whole.sum() == 50_000
+    assert test.sum() == 10_000
+    assert np.abs(test - whole / 5).max() < 1
+    assert np.abs(validation - whole / 5).max() < 1.01
+
+
+def test_classes_are_held_out_in_proportion_with_the_largest_remainders_rounded_up() -> None:
+    labels = np.repeat([4, 1, 2], [10, 5, 5])
+    # A quarter of 20 is 5: 2.5, 1.25 and 1.25.
+    train, held = hold_out([np.arange(20)], 0.25, 0, labels)
+    assert np.bincount(labels[held[0]]).tolist() == [0, 1, 1, 0, 3]
+    assert np.sort(np.concatenate([train[0], held[0]])).tolist() == list(range(20))
+    assert (np.diff(train[0]) > 0).all()
+    assert (np.diff(held[0]) > 0).all()
+    # Of 100 classes of one example, 20; another client, with the same examples, holds out others.
+    parts = hold_out([np.arange(100)] * 2, 0.2, 0, np.arange(100))[1]
+    assert [len(part) for part in parts] == [20, 20]
+    assert parts[0].tolist() != parts[1].tolist()
+    # The last example stays, as in a split of the client's examples together.
+    assert [len(part) for part in hold_out([np.arange(3)], 0.9999999999, 0, np.array([0, 0, 1]))[0]] == [1]
+    assert [len(part) for part in hold_out([np.arange(3), np.arange(0)], 0.3, 0, np.array([0, 0, 1]))[1]] == [0, 0]
+
+
+def test_a_split_by_class_is_another_partition_in_the_cache(tmp_path: Path) -> None:
+    x, y = np.zeros((1, 1, 1, 1), dtype=np.uint8), np.repeat(np.arange(10), 100)
+    data = Data(DATASETS["digits"], Split(x, y, None), Split(x, y, None), "hash", "made up")
+    rule = PartitionConfig("classes")
+    apart, together = (DataConfig(partition=rule, validation=0.3, validation_by=by) for by in ("class", "client"))
+    counts = [histogram(y, cached_partition(each, data, tmp_path).validation, 10) for each in (apart, together, apart)]
+    assert counts[0].tolist() == counts[2].tolist() != counts[1].tolist()
+    assert np.unique(counts[0]).tolist() == [0, 15]  # two clients per class, 50 each
+
+
+def test_pairs_need_an_even_number_of_classes() -> None:
+    odd = replace(DATASETS["digits"], classes=9)
+    with pytest.raises(PartitionError, match="pairs: digits has 9 classes, an odd number"):
+        PARTITIONS["pairs"].check(config(9, "digits", kind="pairs"), odd)
+
+
+def test_more_places_than_examples_of_a_class_are_an_error() -> None:
+    # 60 clients with 2 of 10 classes: 12 places per class of 10 examples.
+    with pytest.raises(PartitionError, match="none of the 60 clients gets any of the 100"):
+        counted("digits", 10, 10, 2, config(60, "digits", kind="classes"))
+
+
+# --- the cache, and partitions of one's own ---------------------------------------------------------------------------
 
 
 def test_a_table_of_indices_is_read_like_a_list() -> None:

@@ -25,7 +25,7 @@ def touch(*files: Path) -> None:
 
 
 def test_the_table_says_what_a_model_sees_and_only_28_pixel_sets_are_padded() -> None:
-    seen = {row.name: (row.classes, row.shape, row.natural_ids) for row in DATASETS.values()}
+    seen = {row.name: (row.classes, row.shape, row.id_column is not None) for row in DATASETS.values()}
     assert seen == {
         "digits": (10, (1, 8, 8), False),
         "mnist": (10, (1, 32, 32), False),

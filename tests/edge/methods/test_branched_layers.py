@@ -15,7 +15,7 @@ from edge.protocol.config import ModelConfig
 from edge.protocol.options.pfedmb import PFedMBOptions
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
-from edge.training.describe import activations_per_example, flops_per_example
+from edge.training.counts import count_blocks, flops_per_example
 from tests.toy import CPU
 
 OPTIONS = PFedMBOptions(branches=3)
@@ -146,5 +146,5 @@ def test_passes_and_stored_activations_are_those_of_the_plain_model() -> None:
         return branched(small(), OPTIONS, 3, None)
 
     assert np.array_equal(flops_per_example(wrapped, shape), flops_per_example(small, shape))
-    stored = activations_per_example(wrapped, shape, is_wrapped=True)
-    assert np.array_equal(stored, activations_per_example(small, shape))
+    stored = count_blocks(wrapped, shape, is_wrapped=True).activations
+    assert np.array_equal(stored, count_blocks(small, shape).activations)

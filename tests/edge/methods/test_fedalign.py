@@ -19,8 +19,9 @@ from edge.protocol.options.fedalign import FedAlignOptions, alignment_flops
 from edge.protocol.payload import INPUT_GRADIENT
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
+from edge.training.counts import subnetwork_flops
 from edge.training.sgd import Sgd
-from edge.training.slimmable import slimmed, subnetwork_flops
+from edge.training.slimmable import slimmed
 from tests.toy import CPU, visit, whole
 
 DIGITS = dataset("digits")

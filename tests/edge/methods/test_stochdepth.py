@@ -19,7 +19,7 @@ from edge.protocol.options.stochdepth import Schedule, StochasticDepthOptions, k
 from edge.protocol.payload import FORWARD
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
-from edge.training.describe import count_flops, flops_per_example, unit_flops_per_example
+from edge.training.counts import count_flops, flops_per_example, unit_flops_per_example
 from edge.training.sgd import Loss, Sgd
 from tests.plugins import residual_net
 from tests.toy import CPU, visit, whole

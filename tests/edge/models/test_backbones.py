@@ -25,7 +25,7 @@ from edge.protocol.options.fedmlb import FedMLBOptions
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted
-from edge.training.describe import Flops, flops_per_example
+from edge.training.counts import Flops, flops_per_example
 from edge.training.pathways import PathwayForm
 from tests.toy import CPU, gradient, one_example, play, shifted, visit, whole
 

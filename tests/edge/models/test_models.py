@@ -18,7 +18,7 @@ from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, balanced_cuts, build
-from edge.training.describe import flops_per_example
+from edge.training.counts import flops_per_example
 from tests.toy import CPU
 
 RESNET_PARAMS = [1_856, 147_968, 525_568, 2_099_712, 8_393_728, 51_300]

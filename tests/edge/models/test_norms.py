@@ -16,7 +16,7 @@ from edge.models.registry import MODELS, model
 from edge.protocol.config import DataConfig, Job, ModelConfig, Norm, TrainConfig
 from edge.training.block_model import BlockModel
 from edge.training.blocks import build
-from edge.training.describe import check_single_examples
+from edge.training.job_model import check_single_examples
 from tests.toy import CPU
 
 RESNETS = {"resnet18": 2, "resnet18-imagenet": 2, "resnet56": 2}

@@ -15,10 +15,9 @@ from torch import nn
 
 from edge.data.registry import DATASETS
 from edge.models.registry import ModelRow, model, module_row
-from edge.models.user_module import check_chain, make_module, stages_of
+from edge.models.user_module import check_chain, check_module, make_module, stages_of
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.training.blocks import build
-from edge.training.describe import check_module
 from tests.plugins.own_rows import CONV_NET, NETS, PARTS, image_row
 from tests.toy import play
 

@@ -16,7 +16,7 @@ from edge.protocol.config import CPU, ModelConfig, TrainConfig
 from edge.protocol.operations import FLOP_KINDS, KINDS
 from edge.training.block_model import BlockModel
 from edge.training.blocks import build
-from edge.training.count_operations import operations_of
+from edge.training.counts import count_blocks
 
 
 def took(seconds: float, batch: int = 1, *, fitted: bool = True, family: str = "conv", **counts: Any) -> Measurement:
@@ -81,7 +81,7 @@ def test_steps_of_models_that_are_checked_have_no_part_in_the_fit() -> None:
 def test_the_references_have_every_kind_of_operation_and_names_of_their_own() -> None:
     some = ["large-4x1@32", "plain-48x1@16", "joined-80x2@16", "point-12x2@32", "grouped-12x2@32"]
     named = {one.name: one for one in REFERENCES}
-    every = np.sum([operations_of(named[name].make, (1, 32, 32), "image", 1e12) for name in some], axis=(0, 2))
+    every = np.sum([count_blocks(named[name].make, (1, 32, 32)).operations for name in some], axis=(0, 2))
     assert [kind for kind, count in zip(KINDS, every.tolist(), strict=True) if not count] == []
     assert len({one.name for one in REFERENCES}) == len(REFERENCES)
     with torch.device("meta"):

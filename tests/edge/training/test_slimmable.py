@@ -16,8 +16,8 @@ from edge.protocol.options.gradaug import GradAugOptions
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
-from edge.training.describe import flops_per_example
-from edge.training.slimmable import output_shapes, slimmable, slimmed, subnetwork_flops
+from edge.training.counts import flops_per_example, output_shapes, subnetwork_flops
+from edge.training.slimmable import slimmable, slimmed
 from tests.toy import CPU
 
 MULTIPLE = GradAugOptions(multiple=2)

@@ -25,7 +25,7 @@ def test_held_out_examples_are_counted_apart_and_never_trained_on() -> None:
     assert profile.samples.tolist() == [270] * 4
     assert profile.validation_samples.tolist() == [89] * 4
     assert profile.histogram.sum(axis=1).tolist() == [270] * 4
-    for trained, held in zip(worker.client_indices.train, worker.validation_indices, strict=True):
+    for trained, held in zip(worker.client_indices.train, worker.client_indices.validation, strict=True):
         assert np.intersect1d(trained, held).size == 0
     plain, _ = trainer(DATA).describe(data=True)
     assert plain.validation_samples.tolist() == [0] * 4

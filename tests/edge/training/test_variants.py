@@ -11,7 +11,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.options.base import Options
 from edge.training.blocks import build
-from edge.training.describe import flops_per_example
+from edge.training.counts import flops_per_example
 from scenarios.config.errors import ScenarioError
 from scenarios.config.overrides import parsed
 from scenarios.studies.replay import replay

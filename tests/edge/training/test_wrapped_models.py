@@ -15,7 +15,7 @@ from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD, MODEL
 from edge.training.blocks import Block, build, wrapped
-from edge.training.describe import cached_counts
+from edge.training.job_model import cached_counts
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
@@ -97,4 +97,4 @@ def test_cached_counts_are_of_the_wrapped_model_with_its_options(tmp_path: Path)
     bare, small, large = counted(None), counted(2), counted(4)
     assert [len(bare), len(small), len(large)] == [4, 5, 5]
     assert [small[-1], large[-1]] == [2 * 2 * 10, 2 * 4 * 10]
-    assert len(list((tmp_path / "flops" / "v6").iterdir())) == 3
+    assert len(list((tmp_path / "flops" / "v7").iterdir())) == 3

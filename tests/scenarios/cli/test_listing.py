@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from costmodel.fleet.devices import devices, networks, own_devices, own_networks
+from costmodel.fleet.devices import Device, Network, devices, networks, own_rows
 from edge.protocol.config import PartitionConfig
 from scenarios.cli import listing, listing_text, lookup, main
 from scenarios.config.load import ScenarioError
@@ -178,12 +178,12 @@ def test_each_figure_is_marked_by_its_basis_and_the_list_ends_with_the_meaning_o
 
 
 @pytest.mark.parametrize(
-    ("kind", "shipped", "read"), [("devices", devices, own_devices), ("networks", networks, own_networks)]
+    ("kind", "shipped", "row_type"), [("devices", devices, Device), ("networks", networks, Network)]
 )
 def test_a_row_as_toml_is_a_file_of_ones_own_with_the_same_figures(
     kind: str,
     shipped: Callable[[], dict[str, Any]],
-    read: Callable[[Path], dict[str, Any]],
+    row_type: type[Any],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -191,7 +191,7 @@ def test_a_row_as_toml_is_a_file_of_ones_own_with_the_same_figures(
     for name, row in shipped().items():
         assert main.run_command(["list", kind, "--toml", name]) == 0
         file.write_text(capsys.readouterr().out)
-        assert read(file) == {f"my-{name}": replace(row, name=f"my-{name}")}
+        assert own_rows(file, row_type) == {f"my-{name}": replace(row, name=f"my-{name}")}
     assert main.run_command(["list", kind, "--toml", "toaster"]) == 2
     assert f"list {kind} --toml toaster: choose from " in capsys.readouterr().err
     assert main.run_command(["list", "methods", "--toml", "fedavg"]) == 2

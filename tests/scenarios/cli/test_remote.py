@@ -140,7 +140,7 @@ def pool_for(run: FederatedRun, folder: Path, workers: int, launcher: WorkerLaun
 
 
 def until_ready(pool: Pool, workers: int, remote_workers: Sequence[subprocess.Popen[str]]) -> None:
-    while len(pool._scheduler._assigned) < workers:
+    while len(pool._scheduler._ready) < workers:
         assert [remote_worker.poll() for remote_worker in remote_workers] == [None] * len(remote_workers)
         pool.submit([], lambda task, reply: None)
         time.sleep(0.01)

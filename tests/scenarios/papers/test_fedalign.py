@@ -12,15 +12,15 @@ import pytest
 from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
 from edge.protocol.config import ModelConfig
-from edge.training.count_model import CountedModel, count_model
+from edge.training.counts import CountedModel, count_model
 from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
 from scenarios.experiment.grid import grid_of
-from scenarios.papers import amounts, fedalign, registry, reproduce, surfaces, tables
+from scenarios.papers import fedalign, figures, published, reproduce, tables
 from scenarios.papers.accounting import MethodAccount, account, of_row
 from scenarios.papers.fedalign import TEN
-from scenarios.papers.measured_runs import is_measured
+from scenarios.papers.reproduce import is_measured
 from scenarios.papers.spec import SCALES
 from scenarios.run.folder_files import MEASURED
 from scenarios.studies.measure import MeasurePlan
@@ -29,7 +29,7 @@ USUAL = "cifar100-dir0.5-c=16-e=20"
 
 
 def printed(name: str) -> dict[tuple[str, str], float | None]:
-    return {(row["panel"], row["row"]): row["published"] for row in registry.catalogue(name)}
+    return {(row["panel"], row["row"]): row["published"] for row in tables.catalogue(name)}
 
 
 # --- what was published -----------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def test_the_tables_hold_every_printed_value() -> None:
 
 @pytest.mark.parametrize(("scale", "heights"), [("paper", [224, 192, 160, 128]), ("tiny", [224, 196, 168, 140])])
 def test_images_of_gradaugs_subnetworks_are_the_published_codes_for_imagenet(scale: str, heights: list[int]) -> None:
-    setting = registry.FIGURES["fedalign:7"].settings["imagenet200-dir0.5-c=16-e=20"][scale]
+    setting = tables.FIGURES["fedalign:7"].settings["imagenet200-dir0.5-c=16-e=20"][scale]
     options = load(setting.scenario, parse_all(setting.of_method("gradaug")), "gradaug").scenario.method_options
     assert [round(224 * factor) for factor in options["resolutions"]] == heights
     assert setting.of_method("moon") == setting.overrides
@@ -65,11 +65,11 @@ def test_images_of_gradaugs_subnetworks_are_the_published_codes_for_imagenet(sca
 @pytest.mark.parametrize("scale", SCALES)
 def test_clients_epochs_and_rounds_are_those_of_the_words(scale: str) -> None:
     rounds = fedalign.SHORTER[scale]
-    found = registry.FIGURES["fedalign:4"].settings["cifar100-dir0.5-c=64x0.25-e=20"][scale]
+    found = tables.FIGURES["fedalign:4"].settings["cifar100-dir0.5-c=64x0.25-e=20"][scale]
     scenario = load(found.scenario, parse_all(found.overrides), "fedavg").scenario
     clients = {"tiny": (32, 8)}.get(scale, (64, 16))
     assert (scenario.data.clients, scenario.rounds.participants, scenario.rounds.max) == (*clients, rounds[100])
-    epochs = registry.FIGURES["fedalign:3"].settings["cifar100-dir0.5-c=16-e=30"][scale]
+    epochs = tables.FIGURES["fedalign:3"].settings["cifar100-dir0.5-c=16-e=30"][scale]
     train = load(epochs.scenario, parse_all(epochs.overrides), "fedavg").scenario.train
     assert (train.local_epochs, train.local_steps) == {"tiny": (3, None), "small": (20, 30), "paper": (30, None)}[scale]
     assert (train.lr, train.momentum, train.nesterov, train.weight_decay) == (0.01, 0.9, True, 1e-4)
@@ -77,7 +77,7 @@ def test_clients_epochs_and_rounds_are_those_of_the_words(scale: str) -> None:
 
 def test_the_papers_scale_changes_nothing() -> None:
     for name in ("2", "3", "4", "6"):
-        assert {setting["paper"].changed for setting in registry.FIGURES[f"fedalign:{name}"].settings.values()} == {""}
+        assert {setting["paper"].changed for setting in tables.FIGURES[f"fedalign:{name}"].settings.values()} == {""}
 
 
 # --- Table 5 ----------------------------------------------------------------------------------------------------------
@@ -90,8 +90,8 @@ def resnet18() -> CountedModel:
 
 def test_a_model_is_counted_as_its_own_docstring_says(resnet18: CountedModel) -> None:
     # 512 channels of 4x4 are pooled; 100 classes; 9,600 of the parameters are BatchNorm's.
-    assert resnet18.costs.flops[:, 0].sum() == 2 * 555_468_800
-    assert resnet18.costs.pooled.tolist() == [0, 0, 0, 0, 512 * 16, 0]
+    assert resnet18.counts.flops[:, 0].sum() == 2 * 555_468_800
+    assert resnet18.counts.pooled.tolist() == [0, 0, 0, 0, 512 * 16, 0]
     assert resnet18.weights == 11_220_132 - 9_600
 
 
@@ -149,7 +149,7 @@ def folder_with(path: Path, measured: dict[str, Any]) -> Path:
 
 
 def test_hessians_are_read_where_measure_left_them(tmp_path: Path) -> None:
-    read = [amounts.TABLE_AMOUNTS[measure].read for measure in amounts.HESSIANS]
+    read = [published.TABLE_AMOUNTS[measure].read for measure in published.HESSIANS]
     assert [each and each(tmp_path) for each in read] == [None] * 4
     found = {
         "models": {"global": {"hessian/eigenvalue": 3.0, "hessian/trace": 7.5}},
@@ -188,9 +188,9 @@ def test_a_surface_is_drawn_of_the_runs_that_have_one(tmp_path: Path) -> None:
     }
     with_one, without = tmp_path / "one", tmp_path / "none"
     with_one.mkdir()
-    surface = surfaces.read_surface(folder_with(with_one, found))
+    surface = figures.read_surface(folder_with(with_one, found))
     assert surface is not None
     assert (surface.losses.tolist(), surface.span) == ([[1, 2, 3], [4, 5, 6], [7, 8, 9]], 0.5)
-    drawn = surfaces.draw({"FedAvg": with_one, "MOON": without}, "around")
+    drawn = figures.draw_surfaces({"FedAvg": with_one, "MOON": without}, "around")
     assert drawn is not None and ">FedAvg<" in drawn and ">MOON<" not in drawn
-    assert surfaces.draw({"MOON": without}, "around") is None
+    assert figures.draw_surfaces({"MOON": without}, "around") is None

@@ -11,7 +11,7 @@ import pytest
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import grid_of
-from scenarios.papers import fedmlb, published, registry, reproduce, tables
+from scenarios.papers import fedmlb, published, reproduce, tables
 from scenarios.papers.spec import PaperRow
 
 VALUES = {
@@ -22,11 +22,11 @@ VALUES = {
 
 def cells_of(table: str) -> dict[tuple[str, str, str], dict[str, Any]]:
     """(setting, row, column) -> cell of the list."""
-    rows = registry.catalogue(f"fedmlb:{table}")
+    rows = tables.catalogue(f"fedmlb:{table}")
     return {(row["title"], row["row"], row["panel"].partition("@")[2]): row for row in rows}
 
 
-def planned(table: str, scale: str, *words: str, seeds: int = 1) -> tables.Reproduction:
+def planned(table: str, scale: str, *words: str, seeds: int = 1) -> reproduce.Reproduction:
     return reproduce.plan(f"fedmlb:{table}", scale, grid_of(f"fedmlb:{table}", words), seeds)
 
 
@@ -53,11 +53,11 @@ def test_every_printed_value_stands_in_exactly_one_cell(table: str) -> None:
 
     assert len(rows) == VALUES[table]
     assert shown == printed
-    assert len(registry.catalogue(f"fedmlb:{table}")) == VALUES[table]
+    assert len(tables.catalogue(f"fedmlb:{table}")) == VALUES[table]
 
 
 def test_the_figures_are_the_papers_tables_and_rows_of_the_file_are_theirs() -> None:
-    assert [name for name in registry.FIGURES if name.startswith("fedmlb:")] == [f"fedmlb:{table}" for table in VALUES]
+    assert [name for name in tables.FIGURES if name.startswith("fedmlb:")] == [f"fedmlb:{table}" for table in VALUES]
     for table, (_, rows, _) in fedmlb.TABLES.items():
         assert {value.row for value in published.printed("fedmlb", table)} == set(rows)
 
@@ -110,7 +110,7 @@ def test_at_the_papers_scale_the_profile_is_the_papers() -> None:
 def test_epochs_and_batches_make_the_papers_local_steps(
     table: str, setting: str, examples: int, batch: int, steps: int
 ) -> None:
-    own = registry.FIGURES[f"fedmlb:{table}"].settings[setting]["paper"]
+    own = tables.FIGURES[f"fedmlb:{table}"].settings[setting]["paper"]
     said = dict(override.split("=", 1) for override in own.overrides)
     clients = int(said.get("data.clients", 100))
 
@@ -121,7 +121,7 @@ def test_epochs_and_batches_make_the_papers_local_steps(
 
 
 def test_fedadam_rows_have_their_own_local_learning_rate() -> None:
-    rows = registry.FIGURES["fedmlb:1a"].rows
+    rows = tables.FIGURES["fedmlb:1a"].rows
 
     assert rows["FedADAM+FedMLB"] == PaperRow(
         "fedmlb", ("server=fedadam", "train.lr=0.01"), note="beta1, beta2 and v_0 are not printed"
@@ -166,7 +166,7 @@ def test_means_over_pathways_take_every_subset_once() -> None:
 
 
 def test_inferred_settings_say_so() -> None:
-    rows = registry.FIGURES["fedmlb:5"].rows
+    rows = tables.FIGURES["fedmlb:5"].rows
 
     assert rows["row 1"].note == ""
     assert rows["row 3"].overrides[1] == "method_options.pathways=[1, 2, 3]"

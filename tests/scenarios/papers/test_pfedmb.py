@@ -11,7 +11,7 @@ from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
 from scenarios.experiment.grid import Grid
-from scenarios.papers import registry, reproduce, tables
+from scenarios.papers import reproduce, tables
 from scenarios.papers.spec import SCALES
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -26,7 +26,7 @@ SETTINGS = (
 
 
 def test_table_ii_has_the_printed_value_of_each_method_and_setting() -> None:
-    rows = registry.catalogue("pfedmb:II")
+    rows = tables.catalogue("pfedmb:II")
     values = {(row["row"], row["panel"].partition("@")[0]): row["published"] for row in rows}
     assert len(rows) == len(values) == 54
     assert [values["pFedMB", name] for name in SETTINGS] == [0.9069, 0.8673, 0.7353, 0.7214, 0.4473, 0.3978]
@@ -52,7 +52,7 @@ def test_values_that_the_text_lost_are_not_called_unprinted(capsys: pytest.Captu
 def test_every_setting_is_a_scenario_that_loads(scale: str) -> None:
     clients = {}
     for setting in SETTINGS:
-        found = registry.FIGURES["pfedmb:II"].settings[setting][scale]
+        found = tables.FIGURES["pfedmb:II"].settings[setting][scale]
         scenario = load(found.scenario, parse_all(found.overrides), "pfedmb").scenario
         clients[setting] = (scenario.data.partition.kind, scenario.data.clients, scenario.rounds.participants)
         assert (scenario.data.validation, scenario.data.validation_by) == (0.2, "class")
@@ -68,7 +68,7 @@ def test_every_setting_is_a_scenario_that_loads(scale: str) -> None:
 
 
 def test_the_papers_scale_is_the_papers_protocol() -> None:
-    found = registry.FIGURES["pfedmb:II"].settings["cifar10-2-classes-50"]["paper"]
+    found = tables.FIGURES["pfedmb:II"].settings["cifar10-2-classes-50"]["paper"]
     scenario = load(found.scenario, parse_all(found.overrides), "pfedmb").scenario
     assert (scenario.train.batch, scenario.train.local_epochs, scenario.eval.adapt.epochs) == (64, 5, 5)
     assert (scenario.stop.patience, scenario.rounds.max, scenario.model.name) == (50, 500, "cnn")
@@ -88,13 +88,13 @@ def test_pfedmbs_rows_alone_have_a_larger_rate_at_smaller_scales_and_say_so() ->
         "small": [plain, plain, (0.1, faster), (0.1, faster)],
         "paper": [plain, plain, literal, literal],
     }
-    cells = {cell["row"]: cell["scales"] for cell in registry.catalogue("pfedmb:I")}
+    cells = {cell["row"]: cell["scales"] for cell in tables.catalogue("pfedmb:I")}
     assert "rate 0.3 in place of 0.05" in cells["pFedMB"]["tiny"]["changed"]
     assert cells["pFedMB"]["tiny"]["overrides"][-2:] == [
         "train.lr=0.3",
         "method_options.branch_init=variance_preserving",
     ]
-    *_, tiny, small = tables.row_notes(registry.FIGURES["pfedmb:I"])
+    *_, tiny, small = tables.row_notes(tables.FIGURES["pfedmb:I"])
     assert tiny.startswith("tiny, pFedMB, plain averaging, pFedMB: train.lr=0.3 ")
     assert small.startswith("small, pFedMB, plain averaging, pFedMB: train.lr=0.1 ")
     for row, scale in (("pFedMB", "paper"), ("FedAvg", "tiny")):

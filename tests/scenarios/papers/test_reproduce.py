@@ -11,9 +11,9 @@ import pytest
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import Grid, grid_of
-from scenarios.papers import registry, reproduce
-from scenarios.papers.amounts import TABLE_AMOUNTS
+from scenarios.papers import reproduce, tables
 from scenarios.papers.cells import measured
+from scenarios.papers.published import TABLE_AMOUNTS
 from scenarios.papers.spec import (
     ACCURACY_AT,
     PAPER,
@@ -37,7 +37,7 @@ def refusal(name: str, scale: str = "tiny", *words: str) -> str:
 
 
 def printed(name: str) -> dict[tuple[str, str], float | None]:
-    return {(row["panel"], row["row"]): row["published"] for row in registry.catalogue(name)}
+    return {(row["panel"], row["row"]): row["published"] for row in tables.catalogue(name)}
 
 
 # --- what was published -----------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_fedbr_fig_4_holds_what_the_text_prints_and_its_savings_follow_but_one()
     assert round(100 * (1 - 954 / 1104), 1) == 13.6  # the text: 14.6 %
 
 
-@pytest.mark.parametrize("name", registry.FIGURES)
+@pytest.mark.parametrize("name", tables.FIGURES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_figure_can_be_planned_at_every_scale(name: str, scale: str) -> None:
     made = reproduce.plan(name, scale, Grid(name), 1)
@@ -135,7 +135,7 @@ def test_the_list_tells_cells_settings_and_what_is_not_printed(capsys: pytest.Ca
     assert "paper: fedbr-cifar100" in text
     assert main.run_command(["reproduce", "--list", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == sum(
-        len(figure.panels) * len(figure.rows) for figure in registry.FIGURES.values()
+        len(figure.panels) * len(figure.rows) for figure in tables.FIGURES.values()
     )
     assert main.run_command(["reproduce"]) == 2
 
@@ -148,14 +148,14 @@ def test_another_papers_table_is_a_row_of_the_registry_whose_rows_win_over_the_s
     panel = PaperPanel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {"Plain": 0.5})
     rows = {"Plain": PaperRow("fedprox"), "Slow": slow}
     table = PaperFigure("A table", "A source", rows, {"toy": setting}, (panel,))
-    monkeypatch.setitem(registry.FIGURES, "other:1", table)
+    monkeypatch.setitem(tables.FIGURES, "other:1", table)
     plain, changed = reproduce.plan("other:1", "paper", Grid("other:1"), 1).run_set.runs
 
     assert (plain.name, changed.name) == ("toy-fedprox-seed0", "toy-fedprox-lr-0.01-mu-0.1-seed0")
     assert (plain.loaded.scenario.train.lr, plain.loaded.scenario.method_options["mu"]) == (0.5, 0.001)
     assert (changed.loaded.scenario.train.lr, changed.loaded.scenario.method_options["mu"]) == (0.01, 0.1)
     assert plain.needs == {"rounds": 2.0}
-    assert registry.catalogue("other:1")[0]["published"] == 0.5
+    assert tables.catalogue("other:1")[0]["published"] == 0.5
     rows["Wrong"] = PaperRow("fedprox", ("method_options.mue=0.1",))
     assert "unknown key method_options.mue" in refusal("other:1")
 

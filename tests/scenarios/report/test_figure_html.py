@@ -10,18 +10,21 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
-from scenarios.report import plot_style, reflow, theme
-from scenarios.report.method_style import PALETTE
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
+from scenarios.report import bands, html_figures, plot_style, theme
+from scenarios.report.plot_style import ShownRuns
+from scenarios.report.theme import PALETTE
+from scenarios.run import own_method
 
 
 def two_panels() -> Figure:
     """Accuracy against rounds and seconds of two runs, with a target; the panels share the y axis."""
     with matplotlib.rc_context(plot_style.STYLE):
-        figure, (left, right) = plot_style.panels(2, 2, 300, sharey=True)
+        figure, (left, right) = ShownRuns([]).panels(2, 2, 300, sharey=True)
         for label, colour, seconds in (("fedavg", PALETTE[0], [0.5, 2.0]), ("a < b", PALETTE[7], [1.0, 4.0])):
             left.plot([1, 2], [20.0, float("nan")], label=label, color=colour)
             right.plot(seconds, [20.0, 40.0], label=label, color=colour)
-        left.axhline(90, color=plot_style.MUTED, label="target")
+        left.axhline(90, color=theme.MUTED, label="target")
         left.set(title="Against rounds", xlabel="rounds", ylabel="accuracy (%)")
         right.set(title="Against time", xlabel="time (s)", xlim=(0, 5))
         plot_style.legend(figure, left)
@@ -31,7 +34,7 @@ def two_panels() -> Figure:
 @pytest.fixture(scope="module")
 def html() -> str:
     with matplotlib.rc_context(plot_style.STYLE):
-        return plot_style.svg(two_panels(), "curves", log_x=True)
+        return html_figures.svg(two_panels(), "curves", log_x=True)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +76,10 @@ def test_the_numbers_are_those_of_the_lines_without_the_target(numbers: dict[str
 
 def test_bars_have_the_names_of_their_places() -> None:
     with matplotlib.rc_context(plot_style.STYLE):
-        figure, (axes,) = plot_style.panels(1, 1, 200)
+        figure, (axes,) = ShownRuns([]).panels(1, 1, 200)
         axes.barh([0, 1], [3.0, 4.0], color="#9cc3e6", label="_compute")
         axes.set_yticks([0, 1], ["fedavg", "fedbr"])
-        html = plot_style.svg(figure, "bars")
+        html = html_figures.svg(figure, "bars")
     numbers = json.loads(html[html.index("{") : html.rindex("}") + 1].partition('json">')[2])
     (series,) = numbers["panels"][0]["series"]
     assert (series["label"], series["x"], series["names"]) == ("compute", [3, 4], ["fedavg", "fedbr"])
@@ -85,7 +88,7 @@ def test_bars_have_the_names_of_their_places() -> None:
 def test_colours_follow_the_page_and_a_file_has_the_light_ones(html: str) -> None:
     assert "var(--series-7,#16181d)" in html
     assert re.search(rf"(?<!,){theme.INK}", html) is None
-    alone = plot_style.standalone(html)
+    alone = theme.standalone(html)
     assert alone.count("<svg") == 1
     assert "var(" not in alone
     assert theme.INK in alone
@@ -104,10 +107,9 @@ LONG = "fedavg, server=fedadam, fedbuff, raspberry-pi-5 0.5 + jetson-nano 0.5"
 
 def bars(*labels: str) -> Figure:
     """Two panels with a bar per label, as of a report."""
-    figure, panels = plot_style.panels(2, 2, 90 + 44 * len(labels), sharey=True)
+    figure, panels = plot_style.rows_of_bars(ShownRuns([]), labels, 2, 44)
     for axes in panels:
         axes.barh(range(len(labels)), [1.0] * len(labels), label=LONG)
-    panels[0].set_yticks(range(len(labels)), reflow.wide_ticks(labels))
     plot_style.legend(figure, panels[0])
     return figure
 
@@ -117,29 +119,75 @@ def test_long_labels_at_ticks_leave_room_for_both_layouts() -> None:
     with matplotlib.rc_context(plot_style.STYLE):
         figure = bars(LONG, "fedbr")
         assert [text.get_text().count("\n") for text in figure.axes[0].get_yticklabels()] == [1, 0]
-        plot_style.svg(figure, "bars")
+        html_figures.svg(figure, "bars")
     width, height = figure.get_size_inches() * plot_style.PIXELS_PER_INCH
-    assert round(width) == reflow.NARROW_PIXELS
+    assert round(width) == plot_style.NARROW_PIXELS
     for axes in figure.axes:
         texts = [text.get_text() for text in axes.get_yticklabels()]
-        assert max(len(line) for text in texts for line in text.split("\n")) <= reflow.TICK_LETTERS
+        assert max(len(line) for text in texts for line in text.split("\n")) <= plot_style.TICK_LETTERS
         assert " ".join(texts[0].split("\n")).replace("- ", "-") == LONG
-        assert axes.get_position().width * width > reflow.NARROW_PIXELS / 3
+        assert axes.get_position().width * width > plot_style.NARROW_PIXELS / 3
         lines = 1 + texts[0].count("\n")
-        assert axes.get_position().height * height / len(texts) > lines * reflow.TICK_LINE_PIXELS
+        assert axes.get_position().height * height / len(texts) > lines * plot_style.TICK_LINE_PIXELS
 
 
 def test_a_long_label_of_a_legend_stays_inside_a_narrow_figure() -> None:
     with matplotlib.rc_context(plot_style.STYLE):
         figure = bars("fedavg")
-        plot_style.svg(figure, "bars")
+        html_figures.svg(figure, "bars")
         box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0
     assert box.x1 <= figure.bbox.x1
 
 
 def test_rows_are_as_high_as_their_labels_and_titles_as_wide_as_their_panels() -> None:
-    ticks = reflow.wide_ticks([LONG, f"{LONG} {LONG}"])
-    assert [text.count("\n") for text in ticks] == [1, 3]
-    assert (reflow.row_pixels(ticks[:1], 34), reflow.row_pixels(ticks, 34)) == (34, 4 * reflow.TICK_LINE_PIXELS)
-    assert [reflow.wide_title(LONG, columns).count("\n") for columns in (1, 2, 3)] == [0, 0, 1]
+    figure, (axes, _) = plot_style.rows_of_bars(ShownRuns([]), [LONG, f"{LONG} {LONG}"], 2, 34, frame_pixels=90)
+    assert [text.get_text().count("\n") for text in axes.get_yticklabels()] == [1, 3]
+    one, _ = plot_style.rows_of_bars(ShownRuns([]), [LONG], 2, 34, frame_pixels=90)
+    heights = [each.get_size_inches()[1] * plot_style.PIXELS_PER_INCH for each in (one, figure)]
+    assert heights == pytest.approx([90 + 34, 90 + 2 * 4 * plot_style.TICK_LINE_PIXELS])
+    assert [plot_style.wide_title(LONG, columns).count("\n") for columns in (1, 2, 3)] == [0, 0, 1]
+
+
+# --- colours and dashes of methods ------------------------------------------------------------------------------------
+
+
+def look(method: str, run: int = 0) -> tuple[str, str]:
+    style = theme.method_line(method, run)
+    return style["color"], str(style["linestyle"])
+
+
+def test_all_shipped_methods_look_different_also_in_a_second_run() -> None:
+    shipped = [*OBJECTIVES, *CORRECTIONS]
+    assert len(shipped) >= 16
+    assert len({look(method, run) for method in shipped for run in (0, 1)}) == 2 * len(shipped)
+
+
+def test_a_method_has_the_look_of_its_name_whatever_is_beside_it() -> None:
+    assert [look(name) for name in ("fedavg", "fedmlb", "fedbr")] == [(colour, "-") for colour in PALETTE[:3]]
+    assert look("fedavg+scaffold") == look("scaffold")
+    assert look("fedmlb+scaffold")[0] == look("fedmlb")[0]
+    joined = {look("fedmlb"), *(look(f"fedmlb+{name}") for name in CORRECTIONS)}
+    assert len(joined) == 1 + len(CORRECTIONS)
+    assert look("mine:SPEC") == look("mine:SPEC")
+
+
+def test_a_study_draws_a_method_as_a_report_does() -> None:
+    drawn = bands.draw([bands.band("fedbr", "rounds", [()])], {})
+    assert "var(--series-2,#009e73)" in drawn
+    assert "var(--series-0" not in drawn
+
+
+def test_nominal_costs_are_shown_only_beside_fedbr() -> None:
+    assert own_method.shows_nominal(["fedavg", "fedbr"])
+    assert own_method.shows_nominal(["fedbr+fedprox"])
+    assert not own_method.shows_nominal(["fedavg", "scaffold", "fedmlb", "no_such:SPEC"])
+
+
+def test_rows_of_one_method_have_its_colour_and_dashes_of_their_own() -> None:
+    rows = [(f"{number} fedbr lr={number}", "fedbr") for number in range(9)] + [("fedavg", "fedavg")]
+    found = theme.line_styles(rows)
+    assert [found[label]["color"] for label, _ in rows] == [PALETTE[2]] * 9 + [PALETTE[0]]
+    assert len({(str(style["linestyle"]), style.get("marker")) for style in found.values()}) == 9
+    assert found[rows[1][0]] == theme.method_line("fedbr", 1)
+    assert found["fedavg"] == theme.method_line("fedavg")

@@ -14,8 +14,8 @@ from scenarios.cli.recorded import with_default_paths
 from scenarios.config.errors import ReportError, worded
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
-from scenarios.report import groups, html, result_tables
-from scenarios.report.run_reader import open_runs
+from scenarios.report import html, result_tables
+from scenarios.report.run_reader import differences, grouped, notices, open_runs
 from scenarios.run import run_finder
 from tests.ledgers import made_run, visit_row
 
@@ -86,7 +86,7 @@ def test_a_comparison_that_has_not_ended_is_the_runs_that_it_has(study: Path, tm
 
 def test_runs_that_differ_in_their_seed_alone_are_one_group_with_the_interval_of_its_mean(study: Path) -> None:
     # Accuracies 0.6 and 0.8: mean 0.7, deviation 0.1414, half width 12.706 x 0.1414 / sqrt(2) = 1.2706.
-    by_group = groups.grouped(open_runs(run_finder.found([study]).folders))
+    by_group = grouped(open_runs(run_finder.found([study]).folders))
     assert [(group.label, [run.scenario["seed"] for run in group.runs]) for group in by_group] == [
         ("fedavg", [1, 2]),
         ("fedprox", [1, 2]),
@@ -120,14 +120,17 @@ def test_a_page_says_where_data_and_targets_differ_and_which_runs_repeat_a_seed(
     other = made_run(tmp_path / "other", (0.1,), HEAD.format(method="fedavg", seed=1, data="mnist"))
     again = HEAD.format(method="fedavg", seed=1, data="digits") + "[stop]\ntarget_accuracy = 0.8\n"
     runs = [study / "fedavg-1", study / "sweep" / "fedavg-2", other, made_run(tmp_path / "again", (0.1,), again)]
-    by_group = groups.grouped(open_runs(runs))
+    by_group = grouped(open_runs(runs))
     assert [group.label for group in by_group] == ["fedavg, data.name=digits", "fedavg, data.name=mnist"]
-    assert groups.notices(by_group) == [
+    assert notices(by_group) == [
         "Data sets differ: digits, mnist. Accuracies on different data are not comparable.",
         "Targets differ: 0.8, not set. Times and bytes to the target are read at the first run's.",
         "Runs that repeat a seed of their group are in no mean and no figure: again.",
     ]
-    assert groups.differences(by_group) == [("data.name", ["digits", "mnist"]), ("stop.target_accuracy", ["0.8", "–"])]
+    assert differences(by_group) == [
+        ("data.name", ["digits", "mnist"]),
+        ("stop.target_accuracy", ["0.8", "–"]),
+    ]
 
 
 def test_a_page_says_which_keys_differ_beside_those_that_name_the_groups(tmp_path: Path) -> None:
@@ -137,14 +140,14 @@ def test_a_page_says_which_keys_differ_beside_those_that_name_the_groups(tmp_pat
         return made_run(tmp_path / name, (0.1,), f"{text}[train]\nlr = {lr}\n[rounds]\nmax = {rounds}\n{table}")
 
     own = ("[method_options]", "mu = 0.1")
-    by_group = groups.grouped(open_runs([run("a", "fedavg", 0.1, 5), run("b", "fedprox", 0.05, 9, *own)]))
+    by_group = grouped(open_runs([run("a", "fedavg", 0.1, 5), run("b", "fedprox", 0.05, 9, *own)]))
     assert [group.label for group in by_group] == ["fedavg", "fedprox"]
-    assert groups.notices(by_group) == [
+    assert notices(by_group) == [
         "These differ, too, which the names of groups do not say: train.lr (0.1, 0.05), rounds.max (5, 9)."
     ]
-    named = groups.grouped(open_runs([run("c", "fedavg", 0.1, 5), run("d", "fedavg", 0.1, 9)]))
+    named = grouped(open_runs([run("c", "fedavg", 0.1, 5), run("d", "fedavg", 0.1, 9)]))
     assert [group.label for group in named] == ["fedavg, rounds.max=5", "fedavg, rounds.max=9"]
-    assert groups.notices(named) == []
+    assert notices(named) == []
 
 
 def test_a_table_needs_no_path_before_an_option_a_folder_or_the_end(tmp_path: Path) -> None:
@@ -165,9 +168,9 @@ def test_runs_of_an_earlier_version_are_in_the_group_of_new_ones_with_equal_scen
     assert "on_late" not in before
     texts = [now, before.replace("seed = 0", "seed = 1"), now.replace('down = "1 Gbit/s"', 'down = "1 Mbit/s"', 1)]
     runs = open_runs([made_run(tmp_path / str(number), (0.5,), text) for number, text in enumerate(texts)])
-    first, second = groups.grouped(runs)
+    first, second = grouped(runs)
     assert ([run.folder.name for run in first.runs], [run.folder.name for run in second.runs]) == (["0", "1"], ["2"])
-    assert groups.differences([first, second]) == [("fleet.server.down", ["1 Gbit/s", "1 Mbit/s"])]
+    assert differences([first, second]) == [("fleet.server.down", ["1 Gbit/s", "1 Mbit/s"])]
 
 
 def test_a_scenario_that_cannot_be_resolved_any_more_is_compared_as_it_is_written(tmp_path: Path) -> None:
@@ -175,7 +178,7 @@ def test_a_scenario_that_cannot_be_resolved_any_more_is_compared_as_it_is_writte
     gone = text.replace('method = "fedbr"', 'method = "no_such_module:SPEC"')
     runs = open_runs([made_run(tmp_path / str(number), (0.5,), each) for number, each in enumerate((text, gone))])
     assert runs[1].settings["method"] == "no_such_module:SPEC"
-    assert [key for key, _ in groups.differences(groups.grouped(runs))] == ["method"]
+    assert [key for key, _ in differences(grouped(runs))] == ["method"]
 
 
 def bars(page: Path, figure: str, panel: int) -> dict[str, float]:
@@ -209,7 +212,7 @@ def test_the_energy_of_groups_is_divided_by_what_their_clients_did_and_by_client
         pi, phone = (visit_row(client - 3, 0, client, 0.0, 1.0, 2.0, 4.0) for client in (3, 4))
         phone = phone._replace(device="phone", compute_joules=3.0 + seed, joules=5.0 + seed)
         made_run(tmp_path / str(seed), (0.5,), HEAD.format(method="fedavg", seed=seed, data="digits"), [pi, phone])
-    (group,) = groups.grouped(open_runs([tmp_path / "1", tmp_path / "2"]))
+    (group,) = grouped(open_runs([tmp_path / "1", tmp_path / "2"]))
     # 11 and 12 J in all, of which 7 and 8 J computing: a half width of 12.706 x 0.707 / sqrt(2) = 6.4 J.
     table = result_tables.energy([group], "group")
     assert table.header == ["group", "energy", "idle", "compute", "receive", "send"]

@@ -21,10 +21,9 @@ from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, Visit
 from coordinator.records.store import Commit, Ledger
 from coordinator.records.visit_columns import VisitColumns
 from scenarios.config.errors import ReportError
-from scenarios.report import calibration, curves, figures, html, plot_style, round_figures, run_tables, terminal
-from scenarios.report.groups import grouped
+from scenarios.report import calibration, curves, figures, html, plot_style, round_figures, terminal
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.run_reader import BlockTraffic, open_runs
+from scenarios.report.run_reader import BlockTraffic, grouped, open_runs
 from scenarios.run import client_values, metadata, visits
 from scenarios.run.progress import to_target
 from scenarios.run.run_finder import found
@@ -296,13 +295,13 @@ def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path
         "clients_accuracy": 0.45, "worst_decile": 0.0, "spread": pytest.approx(0.0825**0.5)
     }  # fmt: skip
     assert client_values.over_clients([0.3, 0.1, *[0.5] * 18]).worst_decile == 0.2
-    run_tables.csv_table([with_values, without], tmp_path / "rounds.csv")
+    html.csv_table([with_values, without], tmp_path / "rounds.csv")
     lines = (tmp_path / "rounds-evaluations.csv").read_text().splitlines()
     assert lines[:2] == ["run,method,seed,round,client,metric,value,count", "a,fedavg,0,1,0,accuracy,0.0,4"]
-    run_tables.parquet_table([with_values], tmp_path / "rounds.parquet")
+    html.parquet_table([with_values], tmp_path / "rounds.parquet")
     assert pyarrow.parquet.read_table(tmp_path / "rounds-evaluations.parquet").num_rows == len(lines) - 1 == 13
     alone = page_of(tmp_path, [without])
-    run_tables.csv_table([without], tmp_path / "other.csv")
+    html.csv_table([without], tmp_path / "other.csv")
     assert "client_values-caption" not in alone.ids
     assert not (tmp_path / "other-evaluations.csv").exists()
 
@@ -556,7 +555,7 @@ def test_names_from_outside_are_text_and_never_markup(runs: list[Path], tmp_path
 
 def test_csv_and_parquet_hold_one_row_per_run_and_round_and_names_as_text(runs: list[Path], tmp_path: Path) -> None:
     runs[1] = runs[1].rename(tmp_path / "=cmd|x!A0")
-    with run_tables.csv_table(runs, tmp_path / "rounds.csv").open(newline="") as file:
+    with html.csv_table(runs, tmp_path / "rounds.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["run"], row["method"], row["round"], row["accuracy"]) for row in rows] == [
         ("a", "fedavg", "0", "0.4"),
@@ -566,7 +565,7 @@ def test_csv_and_parquet_hold_one_row_per_run_and_round_and_names_as_text(runs: 
         ("'=cmd|x!A0", "fedbr", "1", "0.45"),
     ]
     assert (rows[-1]["bytes_down"], rows[-1]["bytes_so_far"], rows[-1]["test_loss"]) == ("1000000", "6000000", "")
-    table = pyarrow.parquet.read_table(run_tables.parquet_table(runs, tmp_path / "rounds.parquet"))
+    table = pyarrow.parquet.read_table(html.parquet_table(runs, tmp_path / "rounds.parquet"))
     assert table.column("bytes_so_far").to_pylist() == [4_000_000, 8_000_000, 12_000_000, 3_000_000, 6_000_000]
 
 

@@ -1,20 +1,30 @@
-"""Figures of rounds, costs and participation: the numbers that they draw."""
+"""Figures of rounds, costs, participation, a recorded link, and methods' maps: the numbers that they draw."""
 
 from __future__ import annotations
 
+import sqlite3
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from matplotlib.patches import Rectangle
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Rectangle, StepPatch
 
+from coordinator.methods.spec import MethodMap
+from scenarios.config.fleet_files import read_inputs
+from scenarios.config.load import load
+from scenarios.config.overrides import parsed
 from scenarios.report import curves, result_tables, round_figures
-from scenarios.report.groups import grouped
+from scenarios.report.method_figures import draw_maps
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.readings import BYTES
-from scenarios.report.round_figures import TimelineRow
-from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.report.round_figures import TimelineRow, recorded_link
+from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_runs
 from scenarios.run import visits
+from scenarios.run.environment import Environment
 from tests.ledgers import made_run, visit_row
 
 SCENARIO = 'method = "{method}"\nseed = {seed}\n[data]\nclients = 4\n'
@@ -128,3 +138,110 @@ def test_seeds_of_which_one_ended_before_another_was_evaluated_have_no_line(tmp_
     drawn = curves.accuracy(ShownRuns(grouped(open_runs(folders))))
     assert drawn is not None
     assert [np.size(line.get_xdata()) for axes in drawn.axes for line in axes.get_lines()] == [0, 0, 0]
+
+
+# --- a recorded link --------------------------------------------------------------------------------------------------
+
+
+# Of 40 s: down 4 Mbit/s, but for an outage from 10 s to 20 s; up 1 Mbit/s.
+DAYS = "client,seconds,down_bits_per_second,up_bits_per_second\na,0,4e6,1e6\na,10,0,1e6\na,20,4e6,1e6\na,30,4e6,1e6\n"
+VISIT = {"start_s": 1.0, "down_end_s": 3.0, "compute_end_s": 4.0, "up_end_s": 8.0, "bytes_down": 1e6, "bytes_up": 25e4}
+LOST = {"start_s": 9.0, "down_end_s": None, "compute_end_s": None, "up_end_s": None, "bytes_down": 7, "bytes_up": 0}
+
+
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ShownRuns:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "days.csv").write_text(DAYS)
+    scenario = load("digits", parsed(["fleet.trace=days.csv"])).scenario
+    run: Any = SimpleNamespace(
+        scenario=scenario.model_dump(exclude_none=True),
+        environment=Environment(files=read_inputs(scenario).sha256),
+        rounds=[SimpleNamespace(end_s=25.0)],
+        query=lambda sql, arguments=(): [VISIT, LOST] if arguments == [3] else [{"client": 3}],
+    )
+    return ShownRuns([RunGroup("fedavg", [run])])
+
+
+def test_a_recorded_link_is_drawn_beside_the_rates_of_messages(shown: ShownRuns) -> None:
+    figure = recorded_link(shown)
+    assert figure is not None
+    down, up = figure.axes
+    assert down.get_title() == "Client 3, down"
+    line = down.patches[0]
+    assert isinstance(line, StepPatch)
+    rates, edges, _ = line.get_data()
+    assert (edges.tolist(), rates.tolist()) == ([0, 10, 20, 25], pytest.approx([4, 0, 4]))
+    # 8 Mbit in 2 s, and 2 Mbit in 4 s.
+    messages = [axes.collections[0] for axes in (down, up)]
+    segments = [np.array(each.get_segments()).tolist() for each in messages if isinstance(each, LineCollection)]
+    assert segments == [[[[1, 4], [3, 4]]], [[[4, 0.5], [8, 0.5]]]]
+
+
+def test_a_recording_that_has_changed_or_is_gone_is_not_drawn(shown: ShownRuns, tmp_path: Path) -> None:
+    (tmp_path / "days.csv").write_text(DAYS.replace("4e6", "5e6"))
+    assert recorded_link(shown) is None
+    (tmp_path / "days.csv").unlink()
+    assert recorded_link(shown) is None
+    shown.runs[0].scenario["fleet"].pop("trace")
+    assert recorded_link(shown) is None
+
+
+# --- maps of clients --------------------------------------------------------------------------------------------------
+
+
+PEERS = MethodMap("peers", "", ("peer",), "peer", "weight", "mean weight", periods=2)
+CLUSTERS = MethodMap("clusters", "", ("round",), "round", "cluster", "cluster", periods=1, is_kind=True)
+
+
+@dataclass
+class Run:
+    """A ledger that has one table alone."""
+
+    rows: list[tuple[Any, ...]]
+    label: str = "run"
+    db: sqlite3.Connection = field(default_factory=lambda: sqlite3.connect(":memory:"))
+
+    def __post_init__(self) -> None:
+        self.db.execute("CREATE TABLE own (round, client, peer, weight, cluster)")
+        self.db.executemany("INSERT INTO own VALUES (?, ?, ?, ?, ?)", self.rows)
+
+    def query(self, text: str) -> list[tuple[Any, ...]]:
+        return self.db.execute(text).fetchall()
+
+
+def panels(figure: MethodMap, *rows: tuple[Any, ...]) -> dict[str, list[list[float | None]]]:
+    """Title of a panel -> (clients, columns), None where it is empty."""
+    drawn = draw_maps("own", figure, [cast(RecordedRun, Run(list(rows)))], ShownRuns([]))
+    assert drawn is not None
+    grids = {axes.get_title(): axes.get_images() for axes in drawn.axes if axes.get_title()}
+    return {
+        title: [
+            [None if np.isnan(v) else round(v, 6) for v in line]
+            for line in np.ma.filled(cast(Any, image.get_array()), np.nan)
+        ]
+        for title, (image,) in grids.items()
+    }
+
+
+def test_a_cell_is_the_mean_of_a_period_and_empty_without_rows() -> None:
+    assert panels(
+        PEERS,
+        (0, 4, 7, 0.2, 0),
+        (1, 4, 7, 0.4, 0),
+        (1, 4, 9, 1.0, 0),
+        (3, 5, 9, 0.5, 0),
+    ) == {
+        "run: rounds 1 to 2": [[0.3, 1.0], [None, None]],
+        "run: rounds 3 to 4": [[None, None], [None, 0.5]],
+    }
+
+
+def test_a_kind_is_not_averaged_and_a_short_run_has_fewer_periods() -> None:
+    assert panels(CLUSTERS, (0, 1, 0, 0.0, 2), (1, 1, 0, 0.0, 0), (1, 1, 0, 0.0, 1)) == {"run": [[2, 1]]}
+    assert panels(PEERS, (0, 4, 7, 0.2, 0)) == {"run: round 1": [[0.2]]}
+
+
+def test_without_rows_there_is_no_figure() -> None:
+    assert draw_maps("own", PEERS, [cast(RecordedRun, Run([]))], ShownRuns([])) is None

@@ -1,23 +1,26 @@
-"""A table is made of values; each medium has it in the same units, with the same best values."""
+"""A table is made of values with one unit and precision per column; each medium has the same texts and best values."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from scenarios.report import bands, readings, tables, terminal
-from scenarios.report.columns import BYTES, PERCENT, POINTS, SECONDS
-from scenarios.report.csv_files import csv_text
+from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, POINTS, SECONDS, Quantity, cells
 from scenarios.report.html import ExperimentAnswer, write_experiment
+from scenarios.report.readings import Reading, until, within
 from scenarios.report.result_tables import costs, results
 from scenarios.report.run_reader import open_runs
-from scenarios.report.tables import Number, Table, TableColumn
+from scenarios.report.tables import Number, Table, TableColumn, csv_text
+from scenarios.run.progress import ProgressPoint, Trail
 from tests.ledgers import made_run
 
 COSTS = Table(
@@ -182,9 +185,116 @@ def test_text_that_a_spreadsheet_would_run_is_marked_as_text(text: str) -> None:
 
 
 def test_a_band_of_a_method_with_such_a_name_is_written_so_too() -> None:
-    band = bands.Band("=x", "bytes", np.array([0.0, 1.0]), np.array([np.nan, 0.5]), np.array([np.nan, 0.0]))
+    band = bands.Band("=x", "fedavg", "bytes", np.array([0.0, 1.0]), np.array([np.nan, 0.5]), np.array([np.nan, 0.0]))
     assert bands.csv([band]).splitlines() == [
         "method,kind,amount,mean,deviation",
         "'=x,bytes,0.0,,",
         "'=x,bytes,1.0,0.5,0.0",
     ]
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("quantity", "values", "texts"),
+    [
+        (SECONDS, [53.7, 83.4], ["53.7 s", "83.4 s"]),
+        (SECONDS, [0.0, 83.4, None], ["0.00 min", "1.39 min", "–"]),
+        (SECONDS, [10.0, 20.0], ["10 s", "20 s"]),
+        (BYTES, [7.8e6, 8.64e6], ["7.80 MB", "8.64 MB"]),
+        (BYTES, [5e5, 1e6, 2e6], ["0.5 MB", "1.0 MB", "2.0 MB"]),
+        (BYTES, [999_999], ["1 MB"]),
+        (BYTES, [20, 5e6, 44.88e6], ["< 0.01 MB", "5.00 MB", "44.88 MB"]),
+        (SECONDS, [2e-6, 3600.0], ["< 1 s", "3,600 s"]),
+        (JOULES, [0.0, 0.0], ["0 J", "0 J"]),
+        (FLOPS, [2.5e15, 3e12], ["2,500 TFLOP", "3 TFLOP"]),
+        (PERCENT, [0.7713, 0.7, None], ["77.13 %", "70.00 %", "–"]),
+        (COUNT, [12, 1400], ["12", "1,400"]),
+        (POINTS, [-0.031, -1e-9], ["-3.10 pp", "0.00 pp"]),
+        (SECONDS, [], []),
+        (SECONDS, [None], ["–"]),
+    ],
+)
+def test_amounts_of_a_column_have_the_unit_of_their_median_and_equal_decimals(
+    quantity: Quantity, values: Sequence[float | None], texts: list[str]
+) -> None:
+    assert cells(quantity, values) == texts
+
+
+@pytest.mark.parametrize(
+    ("quantity", "values", "halves", "texts"),
+    [
+        (COUNT, [20.333], [3.795], ["20.3 ± 3.8"]),
+        (BYTES, [509e3], [1e6], ["509 ± 1,000 kB"]),
+        (SECONDS, [6.67, 5.5], [2.68, 5.1], ["6.7 ± 2.7 s", "5.5 ± 5.1 s"]),
+        (PERCENT, [0.4833], [1.3059], ["48 ± 131 %"]),
+        (PERCENT, [0.8713, 0.8898, None], [0.0695, 0.0174, None], ["87.1 ± 7.0 %", "89.0 ± 1.7 %", "–"]),
+        # A group of one seed has no interval, and the decimals of the others'.
+        (PERCENT, [0.8713, 0.8898], [0.0037, None], ["87.13 ± 0.37 %", "88.98 %"]),
+        (COUNT, [12, 12], [0.0, 0.0], ["12 ± 0", "12 ± 0"]),
+        (BYTES, [7.41e6, 6.33e6], [0.0, 333e3], ["7.41 ± 0.00 MB", "6.33 ± 0.33 MB"]),
+        (POINTS, [-0.0028], [0.9], ["0 ± 90 pp"]),
+    ],
+)
+def test_a_mean_is_as_precise_as_its_interval(
+    quantity: Quantity, values: Sequence[float | None], halves: Sequence[float | None], texts: list[str]
+) -> None:
+    assert cells(quantity, values, halves) == texts
+
+
+# --- readings ---------------------------------------------------------------------------------------------------------
+
+
+def trail(*accuracies: float | None) -> Trail:
+    """A run with 10 s, 1 kB, 1.2 kB nominal and 2 J to a round."""
+    best = [max([0.0, *filter(None, accuracies[: index + 1])]) for index in range(len(accuracies))]
+    return tuple(
+        ProgressPoint(count, 10.0 * count, 1000 * count, 1200.0 * count, accuracy, best[count - 1], 2.0 * count)
+        for count, accuracy in enumerate(accuracies, start=1)
+    )
+
+
+RUN = trail(0.2, 0.6, None, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("reading", "heading", "value"),
+    [
+        (readings.ACCURACY, "accuracy, final", 0.5),
+        (readings.BEST, "accuracy, best", 0.6),
+        (readings.VIRTUAL_SECONDS.reading, "virtual time", 40.0),
+        (readings.BYTES.reading, "bytes", 4000.0),
+        (readings.NOMINAL_BYTES.reading, "nominal", 4800.0),
+        (readings.ENERGY.reading, "energy", 8.0),
+        (readings.ROUNDS.reading, "rounds", 4.0),
+        (until(readings.BYTES, 0.55), "bytes to 55 %", 2000.0),
+        (until(readings.ENERGY, 0.1), "energy to 10 %", 2.0),
+        (until(readings.ROUNDS, 0.7), "rounds to 70 %", None),
+        (within(readings.BYTES, 3500.0), "accuracy at 3.5 kB", 0.6),
+        (within(readings.VIRTUAL_SECONDS, 60.0), "accuracy at 1 min", 0.5),
+        (within(readings.ROUNDS, 1.0), "accuracy at 1 rounds", 0.2),
+        (within(readings.BYTES, 10.0), "accuracy at 10 B", None),
+    ],
+)
+def test_a_reading_is_a_number_of_a_run(reading: Reading[Any], heading: str, value: float | None) -> None:
+    assert (reading.heading, reading.value(RUN)) == (heading, value)
+
+
+def test_a_run_without_rounds_has_spent_nothing_and_has_no_accuracy() -> None:
+    assert readings.BYTES.reading.value(()) == 0.0
+    assert readings.BEST.value(()) is None
+
+
+def test_over_seeds_a_mean_needs_the_value_of_every_seed() -> None:
+    # 40 s and 20 s: mean 30, deviation 14.14, half width 12.706 x 14.14 / sqrt(2) = 127.06.
+    found = readings.VIRTUAL_SECONDS.reading.over_seeds([RUN, trail(0.1, 0.2)])
+    assert (found["mean"], found["values"]) == (30.0, [40.0, 20.0])
+    assert found["half_width"] == pytest.approx(127.06, abs=0.01)
+    found = until(readings.BYTES, 0.6).over_seeds([RUN, trail(0.1, 0.2)])
+    assert (found["mean"], found["half_width"], found["values"]) == (None, None, [2000.0, None])
+
+
+def test_a_reading_of_a_part_is_one_of_the_whole_where_there_is_such_a_part() -> None:
+    of_folder: Reading[str] = readings.BEST.of({"a": RUN}.get)
+    assert (of_folder.heading, of_folder.value("a"), of_folder.value("b")) == ("accuracy, best", 0.6, None)

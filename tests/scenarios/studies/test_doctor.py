@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from coordinator.workers.task import PoolError
-from costmodel.fleet.devices import Device, devices, figures, own_devices
+from costmodel.fleet.devices import Device, devices, figures, own_rows
 from scenarios.config.load import ScenarioError
 from scenarios.studies import doctor
 
@@ -79,7 +79,7 @@ def python_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
 
 def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
     made = doctor.calibrate("my-host", quick=True)
-    device = own_devices(cache / "devices" / "my-host.toml")["my-host"]
+    device = own_rows(cache / "devices" / "my-host.toml", Device)["my-host"]
 
     assert made["file"] == str(cache / "devices" / "my-host.toml")
     assert [(row["batch"], row["fitted"]) for row in made["measurements"]] == [

@@ -66,7 +66,7 @@ def found(alone: Path) -> DrawnRuns:
 def by_hand(folder: Path, draws: int, sigma: dict[str, float]) -> list[float]:
     """Three visits of four steps: the overhead is assumed, and the throughput measured in training."""
     flops = read(folder / "ledger.sqlite", "SELECT SUM(flops) FROM visits")[0][0]
-    throughput = device.own_devices(folder.parents[1] / "board.toml")["board"].throughput("conv")
+    throughput = device.own_rows(folder.parents[1] / "board.toml", device.Device)["board"].throughput("conv")
     factors = [
         np.exp(keyed_generator(3, "uncertainty: device board", draw).standard_normal(2) * [0.1, sigma["assumed"]])
         for draw in range(draws)

@@ -14,8 +14,8 @@ from coordinator.records.store import read
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import grid_of
-from scenarios.papers.trial import bandit, speed_map
-from scenarios.papers.trial.calibration import is_twin
+from scenarios.papers.trial import analyses, speed_map
+from scenarios.papers.trial.analyses import is_twin
 from scenarios.papers.trial.plan import plan
 from scenarios.papers.trial.speed_map import SpeedFactors, rescaled
 from scenarios.run.progress import ProgressPoint, Trail
@@ -45,19 +45,19 @@ def test_runs_are_compared_at_the_smallest_total_of_their_seed() -> None:
         "fedbr-alpha-random": {0: run_of(0.2, 0.9, nbytes=200, seconds=1.0)},
     }
     # 240 bytes: two rounds of GMBS, three of alpha = 1, one of the random alpha. 2 s: none, one, and two.
-    by_bytes, by_time = (bandit.at_common(curves, kind)["variants"] for kind in ("bytes", "time"))
+    by_bytes, by_time = (analyses.at_common(curves, kind)["variants"] for kind in ("bytes", "time"))
     assert [found["mean"] for found in by_bytes.values()] == [0.3, 0.6, 0.2]
     assert by_bytes["fedbr-alpha-1"]["gmbs_minus"]["values"] == pytest.approx([-0.3])
     assert [found["mean"] for found in by_time.values()] == [None, 0.2, 0.9]
     assert by_time["fedbr-alpha-1"]["gmbs_minus"] is None
-    assert bandit.best_fixed({"variants": by_bytes}) == "fedbr-alpha-1"
+    assert analyses.best_fixed({"variants": by_bytes}) == "fedbr-alpha-1"
 
 
 def test_regret_sums_the_rewards_that_the_best_alpha_would_have_had_more() -> None:
-    assert bandit.reward_regret({0: 1.0, 1: 3.0, 2: 2.0}, {0: 2.0, 1: 1.0, 2: 1.5}) == {0: -1.0, 1: 1.0, 2: 1.5}
+    assert analyses.reward_regret({0: 1.0, 1: 3.0, 2: 2.0}, {0: 2.0, 1: 1.0, 2: 1.5}) == {0: -1.0, 1: 1.0, 2: 1.5}
     best, gmbs = run_of(0.2, 0.5, nbytes=1, seconds=1.0), run_of(0.1, 0.25, 0.4, nbytes=1, seconds=1.0)
-    assert bandit.accuracy_gap(best, gmbs) == {0: 0.1, 1: 0.25}
-    found = bandit.over_seeds({0: {0: 1.0, 1: 2.0}, 1: {0: 3.0}})
+    assert analyses.accuracy_gap(best, gmbs) == {0: 0.1, 1: 0.25}
+    found = analyses.over_seeds({0: {0: 1.0, 1: 2.0}, 1: {0: 3.0}})
     assert (found["rounds"], found["mean"], found["values"]) == ([0], [2.0], [[1.0, 3.0]])
 
 
@@ -131,7 +131,7 @@ def test_another_part_keeps_the_runs_that_are_there_and_reads_rewards_off_their_
     assert {name: after[name] for name in before} == before
     assert after.keys() - before.keys() == {"dir0.3-fedbr-seed0"}
     assert result["best_fixed"] == "fedbr-alpha-2"
-    means = [bandit.rewards_of(folder(out, name)) for name in ("fedbr-alpha-2", "fedbr")]
+    means = [analyses.rewards_of(folder(out, name)) for name in ("fedbr-alpha-2", "fedbr")]
     assert result["regret"]["reward"]["mean"] == pytest.approx(
         [means[0][0] - means[1][0], means[0][0] - means[1][0] + means[0][1] - means[1][1]]
     )

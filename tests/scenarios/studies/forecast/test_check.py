@@ -14,7 +14,7 @@ import pytest
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
-from scenarios.report import check_output, terminal
+from scenarios.report import terminal
 from scenarios.studies.forecast import check
 from scenarios.studies.forecast.check import Check, DataSource, MachineCosts
 from scenarios.studies.forecast.estimate import RefusedClients, estimate
@@ -47,9 +47,9 @@ def checked(*overrides: str, **changes: Any) -> Check:
 def texts(found: Check) -> tuple[dict[str, Any], list[str], dict[str, str]]:
     """(rows of costs, notes below them, rows of the estimate), as they are printed."""
     result = found.plain()
-    rows = {name: (each, total) for name, each, total in check_output.cost_rows(result["costs"], result["estimate"])}
-    notes = list(check_output.cost_notes(result["costs"], result["estimate"]))
-    return rows, notes, dict(check_output.estimate_rows(result["estimate"]))
+    rows = {name: (each, total) for name, each, total in terminal.cost_rows(result["costs"], result["estimate"])}
+    notes = list(terminal.cost_notes(result["costs"], result["estimate"]))
+    return rows, notes, dict(terminal.estimate_rows(result["estimate"]))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_a_data_set_of_ones_own_is_looked_for_by_its_place_and_not_by_the_name_i
 def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that_are_too_small(cifar100: Check) -> None:
     refused = replace(cifar100.estimate, refused_clients=[RefusedClients(3, "board: 4 B x ...")])
     result, stream = replace(cifar100, estimate=refused).plain(), io.StringIO()
-    check_output.print_check(result, stream)
+    terminal.print_check(result, stream)
     lines = stream.getvalue().splitlines()
 
     assert lines[1].startswith("costs, at most"), "before all details"
@@ -142,7 +142,7 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
     assert row in [" ".join(line.split()) for line in lines]
     assert any(line.startswith("warning: data set cifar100 was not found") for line in lines)
     assert "warning: 3 clients cannot take part: board: 4 B x ..." in lines[:20]
-    check_output.print_check(result, stream, keys=True)
+    terminal.print_check(result, stream, keys=True)
     assert 'name = "cifar100"' in stream.getvalue().splitlines()
 
 

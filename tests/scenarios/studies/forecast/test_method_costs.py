@@ -12,7 +12,7 @@ from coordinator.methods.spec import ModelChange
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import BlockShape, Layout
 from edge.training.blocks import build
-from edge.training.describe import flops_per_example
+from edge.training.counts import flops_per_example
 from scenarios.studies.forecast.method_costs import CLASSES, LAYOUT, MACS, method_costs
 
 MODEL_NBYTES = 44_880_528

@@ -1,6 +1,10 @@
-"""Is the bandit worth it: GMBS against random and fixed alpha at equal bytes and time, and its regret over rounds.
+"""What two parts of the trial read off their runs: is the bandit worth it, and what calibration changes.
 
-The best fixed alpha is chosen in hindsight, by the mean accuracy at equal bytes: no server knows it beforehand.
+GMBS stands against random and fixed alpha at equal bytes and time, with its regret over rounds. The best fixed alpha is
+chosen in hindsight, by the mean accuracy at equal bytes: no server knows it beforehand.
+
+Each calibrated run stands against its twin without calibration, of the same seed and folder. A twin may come from
+another part. It counts if its scenario differs in nothing but the calibration, and it is as long.
 """
 
 from __future__ import annotations
@@ -11,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.records.store import read
+from coordinator.records.store import has_rounds
+from coordinator.records.store import read as read_ledger
 from scenarios.experiment.statistics import Trails, paired
-from scenarios.papers.trial.tables import READ_AS, compared
-from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial
+from scenarios.papers.trial.trial import READ_AS, Figure, PartAnalysis, Say, Trial, compared, difference
+from scenarios.papers.trial.variants import CALIBRATED
 from scenarios.report.tables import Table
 from scenarios.run.progress import AMOUNTS, Trail, at_budget, with_interval
+from scenarios.run.run_folder import RunFolder
 
 GMBS = "fedbr"
 FIXED = "fedbr-alpha-"
@@ -79,7 +85,7 @@ def best_fixed(shared: Mapping[str, Any]) -> str | None:
 
 def rewards_of(folder: Path) -> dict[int, float]:
     """Round -> mean reward of a visit (Eq. 5), from the ledger's choices."""
-    return {row["round"]: float(row["reward"]) for row in read(folder / "ledger.sqlite", REWARDS)}
+    return {row["round"]: float(row["reward"]) for row in read_ledger(folder / "ledger.sqlite", REWARDS)}
 
 
 def reward_regret(best: Mapping[int, float], gmbs: Mapping[int, float]) -> dict[int, float]:
@@ -108,7 +114,7 @@ def over_seeds(by_seed: Mapping[int, Mapping[int, float]]) -> dict[str, Any]:
     }
 
 
-def tables(result: Mapping[str, Any]) -> list[Table]:
+def bandit_tables(result: Mapping[str, Any]) -> list[Table]:
     """A table for equal bytes and one for equal time: each alpha, and what GMBS is better by."""
     found = result["bandit"]
     best = found["best_fixed"]
@@ -125,7 +131,7 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def figures(result: Mapping[str, Any]) -> list[Figure]:
+def bandit_figures(result: Mapping[str, Any]) -> list[Figure]:
     """The accuracies, and the regret over rounds if there are runs of GMBS and of a fixed alpha."""
     from scenarios.papers.trial.figures import equal_amounts, regret
 
@@ -147,4 +153,45 @@ def figures(result: Mapping[str, Any]) -> list[Figure]:
     return drawn
 
 
-ANALYSIS = PartAnalysis(read_bandit, tables, figures)
+BANDIT = PartAnalysis(read_bandit, bandit_tables, bandit_figures)
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+def read_calibration(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """``calibration``: for each calibrated variant its accuracy minus its twin's; none where no twin is there."""
+    folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
+    found = []
+    for row in result["variants"]:
+        own: dict[int, Trail] = {}
+        twins: dict[int, Trail] = {}
+        for seed in row["seeds"] if CALIBRATED in row["variant"] else ():
+            folder = folders[f"{row['name']}-seed{seed}"]
+            twin = folder.parent / folder.name.replace(CALIBRATED, "", 1)
+            if is_twin(folder, twin):
+                own[seed], twins[seed] = RunFolder(folder).trail, RunFolder(twin).trail
+        if (paired_with := difference(own, twins)) is not None:
+            keys = ("name", "skew", "variant", "accuracy")
+            found.append({**{key: row[key] for key in keys}, "difference": paired_with})
+    return {"calibration": found}
+
+
+def is_twin(calibrated: Path, plain: Path) -> bool:
+    """Whether a run is there that differs in the calibration alone, and has as many rounds."""
+    if not (has_rounds(plain / "ledger.sqlite") and (plain / "scenario.toml").is_file()):
+        return False
+    own, other = (RunFolder(run).keys() for run in (calibrated, plain))
+    differing = {key for key in own.keys() | other.keys() if own.get(key) != other.get(key)}
+    added = {key for key in own.keys() - other.keys() if key.startswith("method_options.")}
+    return differing <= {"method", *added} and len(RunFolder(calibrated).trail) == len(RunFolder(plain).trail)
+
+
+def calibration_tables(result: Mapping[str, Any]) -> list[Table]:
+    """One table, if there are twins."""
+    rows = {row["name"]: (row["accuracy"], row["difference"]) for row in result["calibration"]}
+    title = "calibrated logits: difference from the same variant without"
+    return [compared(title, "difference", rows, [READ_AS])] if rows else []
+
+
+CALIBRATION = PartAnalysis(read_calibration, calibration_tables)

@@ -1,21 +1,30 @@
-"""The throughput and overhead of a device for one model, from the operations that a training step of it does.
+"""What one model demands of a device: the time of its operations, and the memory of a training visit.
 
 A device says how many operations of each kind it does per second, in all or some kinds; a model's step does some number
 of each. The kinds are those of `edge.protocol.operations`. Nothing here estimates anything for a device without such
 figures, which computes all models of a family at one throughput.
+
+A client stores the received global model, its local copy and the gradients, and for each example of a batch the
+activations that the backward pass needs; all are 32-bit floats. Further vectors of a method (momentum, a teacher, a
+control variate) are not counted, nor is evaluation, which stores no activations.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel.fleet.devices import Device
+from costmodel.units import format_bytes
 
+FLOAT_NBYTES = 4
+LIMIT = 0.7
+"""Fraction of a device's memory that training may take. An assumption: the operating system, the framework and its
+workspaces need the rest."""
 OF_FLOPS = ("conv", "pointwise", "channelwise", "linear")
 """Kinds counted in FLOPs, before any width class; a device without a figure does them at its throughput of a family."""
 
@@ -47,12 +56,11 @@ def speed(device: Device, families: Sequence[str], step: Operations) -> tuple[fl
 
 def _seconds(device: Device, throughput: float, counts: Mapping[str, float]) -> float:
     """Seconds of these operations; ``throughput`` is that of FLOPs without a figure, other operations take no time."""
-    rates = {kind: rate(device.operations_per_second, kind) or _default(kind, throughput) for kind in counts}
-    return math.fsum(count / rates[kind] for kind, count in counts.items())
-
-
-def _default(kind: str, throughput: float) -> float:
-    return throughput if _parted(kind)[0] in OF_FLOPS else math.inf
+    seconds = []
+    for kind, count in counts.items():
+        otherwise = throughput if _parted(kind)[0] in OF_FLOPS else math.inf
+        seconds.append(count / (rate(device.operations_per_second, kind) or otherwise))
+    return math.fsum(seconds)
 
 
 def rate(per_second: Mapping[str, float], kind: str) -> float | None:
@@ -62,22 +70,40 @@ def rate(per_second: Mapping[str, float], kind: str) -> float | None:
     kind, and beyond all classes that of the nearest.
     """
     base, width = _parted(kind)
-    known = {wide: figure for of, wide, figure in _classes(per_second) if of == base}
+    classes = ((*_parted(name), figure) for name, figure in per_second.items())
+    known = {wide: figure for of, wide, figure in classes if wide and of == base}
     if kind in per_second or not width or not known:
         return per_second.get(kind)
     widths = sorted(known)
     return float(np.exp(np.interp(math.log(width), np.log(widths), np.log([known[wide] for wide in widths]))))
 
 
-def _classes(per_second: Mapping[str, float]) -> Iterator[tuple[str, int, float]]:
-    """(kind, width, figure) of the figures by width class."""
-    for name, figure in per_second.items():
-        kind, width = _parted(name)
-        if width:
-            yield kind, width, figure
-
-
 def _parted(kind: str) -> tuple[str, int]:
     """("conv", 16) for "conv.w16"; width 0 for a kind without classes."""
     found = re.fullmatch(r"(.+)\.w([1-9][0-9]{0,5})", kind)
     return (found[1], int(found[2])) if found else (kind, 0)
+
+
+def training_nbytes(parameters: int, activations: float, batch: int) -> int:
+    """Bytes that training takes; ``activations`` is floats per example, over all blocks that train."""
+    assert parameters >= 0, parameters
+    assert 0 <= activations < math.inf, activations
+    assert batch >= 0, batch
+    # 2: the global and the local copy; the third is the gradients.
+    return math.ceil(FLOAT_NBYTES * (2 * parameters + parameters + activations * batch))
+
+
+def fits(nbytes: int, memory_bytes: float) -> bool:
+    """Whether training that takes ``nbytes`` may run on a device with ``memory_bytes``; the limit itself may."""
+    return nbytes <= LIMIT * memory_bytes
+
+
+def sum_text(parameters: int, activations: float, batch: int, memory_bytes: float) -> str:
+    """The sum of `training_nbytes` and the result of `fits`, as text."""
+    nbytes = training_nbytes(parameters, activations, batch)
+    verdict = "within" if fits(nbytes, memory_bytes) else "more than"
+    return (
+        f"{FLOAT_NBYTES} B x (2 x {parameters:,} parameters + {parameters:,} gradients"
+        f" + {batch:,} x {activations:,.12g} activations) = {format_bytes(nbytes)},"
+        f" {verdict} {LIMIT:g} of {format_bytes(memory_bytes)}"
+    )

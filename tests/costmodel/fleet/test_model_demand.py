@@ -1,7 +1,8 @@
-"""How fast a device computes a model: by the operations of its step, where the device has figures for them."""
+"""What a model demands: time by the operations of its step, where the device has figures for them, and memory."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from costmodel.config import FleetConfig
 from costmodel.fleet.devices import Device, devices
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
-from costmodel.fleet.model_speed import Operations, rate, speed
+from costmodel.fleet.model_demand import Operations, fits, rate, speed, sum_text, training_nbytes
 from edge.protocol.operations import FLOP_KINDS, classes
 from edge.protocol.rng import keyed_generator
 
@@ -101,3 +102,37 @@ def test_the_classes_of_a_convolution_share_its_flops() -> None:
     # 2 * 16 * 48 / 64 = 24, which is log2(24 / 16) = 0.585 of the way from 16 to 32.
     assert dict(classes("conv", 48, 16)) == pytest.approx({"conv.w16": 0.415, "conv.w32": 0.585}, abs=1e-3)
     assert {name for width in (3, 5, 200) for name, _ in classes("conv", width, width)} <= set(FLOP_KINDS)
+
+
+# Memory is a sum that anyone can redo, and the limit a share of what the device has.
+
+RESNET18 = 11_220_132
+ACTIVATIONS = 1_175_120
+
+
+def test_two_copies_and_the_gradients_and_a_batch_of_activations() -> None:
+    assert training_nbytes(parameters=100, activations=7, batch=5) == 4 * (200 + 100 + 35)
+    # 3 x 44,880,528 bytes of model, 50 x 4,700,480 bytes of activations.
+    assert training_nbytes(RESNET18, ACTIVATIONS, 50) == 134_641_584 + 235_024_000
+    assert training_nbytes(RESNET18, ACTIVATIONS, 0) == 134_641_584
+    assert training_nbytes(parameters=0, activations=0.3, batch=1) == 2  # a part of a byte takes a whole one
+    for activations in (-1.0, math.nan, math.inf):
+        with pytest.raises(AssertionError):
+            training_nbytes(1, activations, 1)
+
+
+def test_training_may_take_seven_tenths_of_a_device() -> None:
+    assert fits(700, 1000)
+    assert not fits(701, 1000)
+    assert fits(10**15, math.inf)
+    assert not fits(1, 0)
+
+
+def test_the_sum_is_shown_with_its_verdict() -> None:
+    assert sum_text(RESNET18, 1_234_567, 50, 256_000_000) == (
+        "4 B x (2 x 11,220,132 parameters + 11,220,132 gradients + 50 x 1,234,567 activations) = 382 MB,"
+        " more than 0.7 of 256 MB"
+    )
+    assert sum_text(100, 7.5, 4, 8e9) == (
+        "4 B x (2 x 100 parameters + 100 gradients + 4 x 7.5 activations) = 1.32 kB, within 0.7 of 8 GB"
+    )

@@ -1,7 +1,8 @@
-"""What is foretold of a pass is what torch itself does: FLOPs of a method's step, and what training keeps in memory."""
+"""What is counted of a model is what torch does: FLOPs of a method's step, what training keeps, operations by kind."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,12 +19,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
 from edge.protocol.config import DataConfig, ModelConfig, TrainingPlan
+from edge.protocol.operations import KINDS
 from edge.protocol.options.fedbr import FedBROptions
 from edge.protocol.payload import PASS_TYPES
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted
 from edge.training.client_update import first_last
-from edge.training.describe import activations_per_example, cached_counts, flops_per_example
+from edge.training.counts import count_blocks, flops_per_example
+from edge.training.job_model import cached_counts
 from tests.toy import CPU, DIGITS_CNN, described, one_example, shifted, tower, tower_blocks, visit, whole
 
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
@@ -150,16 +153,16 @@ def normalised() -> list[Block]:
 
 def test_blocks_keep_what_is_counted_by_hand_however_a_model_is_cut() -> None:
     # Each tanh keeps its output, which is what the next linear layer keeps as its input: counted once, there.
-    assert activations_per_example(tower_blocks, (1, 1, 5)).tolist() == [5.0, 7.0, 6.0, 4.0]
+    assert count_blocks(tower_blocks, (1, 1, 5)).activations.tolist() == [5.0, 7.0, 6.0, 4.0]
     # The input of each convolution, what its ReLU puts out if no later block keeps it, and where each maximum of the
     # pool was, as 8-byte integers.
     conv2, conv3 = 16 * 64 + 32 * 64 + 2 * 32 * 16, 32 * 16 + 32 * 16 + 2 * 32 * 4
-    digits = activations_per_example(lambda: build(ModelConfig("digits-cnn"), 10, 1), (1, 8, 8))
+    digits = count_blocks(lambda: build(ModelConfig("digits-cnn"), 10, 1), (1, 8, 8)).activations
     assert digits.tolist() == [64, conv2, conv3, 128]
     # Both inputs, the output, and the mean and deviation of the batch, shared by its two examples; no parameters.
-    assert activations_per_example(normalised, (1, 1, 5)).tolist() == [0, 5 + 7 + 7 + 7]
+    assert count_blocks(normalised, (1, 1, 5)).activations.tolist() == [0, 5 + 7 + 7 + 7]
     for config in (ModelConfig("resnet18", blocks=cut) for cut in ("stages", "balanced:6")):
-        assert activations_per_example(partial(build, config, 100, 3), (3, 32, 32)).sum() == 1_175_120
+        assert count_blocks(partial(build, config, 100, 3), (3, 32, 32)).activations.sum() == 1_175_120
 
 
 def test_a_worker_describes_what_training_keeps() -> None:
@@ -180,7 +183,7 @@ def test_the_last_blocks_keep_what_torch_holds_when_they_train_alone(cut: str, f
     y = x
     for module in modules[frozen:]:
         y = module(y)
-    activations = activations_per_example(make, (3, 16, 16))
+    activations = count_blocks(make, (3, 16, 16)).activations
     assert kept_nbytes(y, modules) == 4 * 3 * activations[frozen:].sum()
 
 
@@ -214,4 +217,49 @@ def test_counts_are_found_again_in_the_cache(tmp_path: Path) -> None:
     first = cached_counts(DIGITS_CNN, lambda: build(DIGITS_CNN, 10, 1), digits, tmp_path)
     again = cached_counts(DIGITS_CNN, never, digits, tmp_path)
     assert [counts.tolist() for counts in again] == [counts.tolist() for counts in first]
-    assert [counts.shape for counts in again] == [(4, 4), (4,), (21, 2), (0,), (0, 4)]
+    assert [counts.shape for counts in again] == [(4, 4), (4,), (21, 2), (0,), (0, 4), (4,)]
+
+
+# --- operations by kind -----------------------------------------------------------------------------------------------
+
+
+def counted(*layers: nn.Module, shape: tuple[int, ...]) -> dict[str, list[float]]:
+    """Kind -> [per example, per step], of the kinds that occur."""
+    found = count_blocks(lambda: [("all", nn.Sequential(*copy.deepcopy(layers)).to("meta"))], shape).operations
+    return {kind: pair for kind, pair in zip(KINDS, found.tolist(), strict=True) if any(pair)}
+
+
+def test_a_first_convolution_has_a_pass_forward_and_one_for_its_weights() -> None:
+    # 16 * 16 * 9 MACs at 8 * 8 places = 147,456; two passes of 2 FLOPs each. 2304 weights and 16 biases.
+    found = counted(nn.Conv2d(16, 16, 3, padding=1), shape=(16, 8, 8))
+    assert found == {
+        "conv.w16": [589_824, 0],
+        "parameters": [0, 2320],
+        "convolutions": [0, 1],
+        "calls": [0, 2],
+    }
+
+
+def test_depthwise_and_1x1_convolutions_are_kinds_of_their_own() -> None:
+    # 8 channels at 4 * 4 places. Depthwise: 8 * 9 * 16 = 1152 MACs, two passes. 1x1: 8 * 8 * 16 = 1024, three,
+    # which take as long as with the 16 output channels of a whole vector.
+    found = counted(nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Conv2d(8, 8, 1), shape=(8, 4, 4))
+    assert found["channelwise"] == [4 * 1152, 0]
+    assert found["pointwise.w8"] == [2 * 6 * 1024, 0]
+    assert "linear" not in found
+
+
+def test_flops_of_no_convolution_are_linear_and_a_transposed_one_has_places_of_its_input() -> None:
+    # 4 * 4 * 4 weights at the 9 places of the input: 576 MACs, two passes. A quarter of a vector takes as long as a
+    # whole one. 4 * 6 * 6 numbers to 5: 720 MACs, three passes.
+    found = counted(nn.ConvTranspose2d(4, 4, 2, stride=2), nn.Flatten(), nn.Linear(144, 5), shape=(4, 3, 3))
+    assert found["conv.w4"] == [4 * 4 * 576, 0]
+    assert found["linear"] == [6 * 720, 0]
+
+
+def test_numbers_of_other_layers_are_those_they_read_and_write() -> None:
+    found = counted(nn.Conv2d(1, 4, 1), nn.GroupNorm(2, 4), nn.MaxPool2d(2), shape=(1, 6, 6))
+    # Pooling forward: 4 * 36 in, twice 4 * 9 out (with the places); backward: 36 * 4 + 2 * 36 in, 4 * 36 out.
+    assert found["elementwise"][0] == (144 + 72) + (144 + 72 + 144)
+    # Normalisation: at least 144 in and out, and its gradient of three such tensors.
+    assert 5 * 144 <= found["normalised"][0] < 6 * 144

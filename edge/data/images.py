@@ -1,0 +1,70 @@
+"""Encoded images, from files that may be damaged or made to do harm, as arrays of pixels."""
+
+from __future__ import annotations
+
+import warnings
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from edge.data.registry import DataError, DataSet
+
+MOST_NBYTES = 10_000_000
+"""Limit of an encoded image, or of another file in an archive"""
+MOST_PIXELS = 100_000_000
+"""Limit of an image that is scaled: 300 MB while it is decoded"""
+FORMATS = ("PNG", "JPEG", "BMP", "GIF")
+GREY_MODES = ("L", "1", "P")
+COLOUR_MODES = ("RGB", "L", "1", "P", "CMYK", "YCbCr")
+"""Modes that 8 bits per channel can represent without loss: no transparency, no 16 bits, no colours made grey."""
+
+
+def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]:
+    """An encoded image as `decode` gives it."""
+    if not encoded:
+        raise DataError(f"{where}: the image is empty")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # such sizes are errors
+        return decode(row, where, BytesIO(encoded))
+
+
+def decode(row: DataSet, where: str, source: Path | BytesIO) -> NDArray[np.uint8]:
+    """An image as (channels, height, width) of what a set stores; DataError naming ``where`` if it does not fit.
+
+    Its size is the set's. Only images of class folders may have any: they are scaled to a shorter side as long as the
+    set's, of which the centre square is kept, as torchvision's Resize and CenterCrop do.
+    """
+    channels, height, width = row.stored
+    modes, problem, image = GREY_MODES if channels == 1 else COLOUR_MODES, "", None
+    try:
+        with Image.open(source, formats=FORMATS) as opened:  # reads no more than the size and the mode
+            size = opened.size
+            if row.class_folders is None and size != (width, height):
+                problem = f"{size[0]}x{size[1]}, {row.name} has {width}x{height}"
+            elif opened.mode not in modes:
+                problem = f"of mode {opened.mode}, {row.name} takes {', '.join(modes)}"
+            elif row.class_folders is not None and size[0] * size[1] > MOST_PIXELS:
+                problem = f"{size[0]}x{size[1]}; the most is {MOST_PIXELS:,} pixels"
+            else:
+                image = opened.convert("L" if channels == 1 else "RGB")
+                if row.class_folders is not None:
+                    image = _centre(image, height)
+    except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
+        text = str(error).partition(" <_io.")[0]  # Pillow adds a memory address
+        raise DataError(f"{where}: not a readable image: {text or type(error).__name__}") from error
+    if image is None:
+        raise DataError(f"{where}: the image is {problem}")
+    return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def _centre(image: Image.Image, side: int) -> Image.Image:
+    width, height = image.size
+    shorter = min(width, height)
+    scaled = int(side * width / shorter), int(side * height / shorter)
+    if scaled != image.size:
+        image = image.resize(scaled, Image.Resampling.BILINEAR)
+    left, top = (round((length - side) / 2) for length in scaled)
+    return image.crop((left, top, left + side, top + side))
