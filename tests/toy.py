@@ -335,7 +335,6 @@ def federation(
         Clock(builder.fleet(known)),
         workers,
         ledger,
-        folder,
         Observers([Listener(on_round=on_round)]),
         refused={},
         stop_at_target=True,

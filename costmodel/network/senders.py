@@ -98,6 +98,7 @@ class CubicWindow:
         """``segments``: the window after slow start; ``threshold``: as of `Path`; ``rate``: the link's, bit/s;
         ``queue``: segments that wait before the link at most."""
         self._rtt, self._queue, self.threshold = rtt, queue, threshold
+        self._widest = self._least = self.segments = self._seconds = self._turn = 0.0
         assert rate > 0, rate
         self.follow(rate)
         begin = min(segments, threshold, self._limit)

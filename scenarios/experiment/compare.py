@@ -7,7 +7,6 @@ at the smallest virtual time that all runs reached. One folder holds a compariso
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,29 +37,23 @@ class Comparison(Sweep):
         if len(self.seeds) > 1:
             swept = super().result(done) | {"scenario": self.run_set.name}
             return {**target, **{key: value for key, value in swept.items() if key != "overrides"}}
-        return {
-            **target,
-            "runs": [{key: value for key, value in run.items() if key != "name"} for run in done["runs"]],
-            **self._in_common(done["runs"]),
-            **({"failed": done["failed"]} if "failed" in done else {}),
-        }
-
-    def _in_common(self, runs: Sequence[Result]) -> dict[str, Any]:
-        """The accuracy of each run at the smallest bytes, and at the smallest virtual time, that all runs reached.
-
-        Runs without bytes, of methods that exchange nothing, are within any budget of bytes.
-        """
-        sent = [run["bytes_down"] + run["bytes_up"] for run in runs]
+        # Accuracies at the smallest amounts that all runs reached; those without bytes are within any budget of them.
+        sent = [run["bytes_down"] + run["bytes_up"] for run in done["runs"]]
         limits = {
             "bytes": min((nbytes for nbytes in sent if nbytes), default=0),
-            "seconds": min(run["virtual_seconds"] for run in runs),
+            "seconds": min(run["virtual_seconds"] for run in done["runs"]),
         }
-        trails = {row: of_seeds[self.seeds[0]] for row, of_seeds in self.trails(runs).items()}
+        trails = {row: of_seeds[self.seeds[0]] for row, of_seeds in self.trails(done["runs"]).items()}
         common = {}
         for name, kind in (("bytes", "bytes"), ("seconds", "time")):
             accuracies = {row: at_budget(points, kind, limits[name]).accuracy for row, points in trails.items()}
             common[f"at_common_{name}"] = {name: limits[name], "accuracy": accuracies}
-        return common
+        return {
+            **target,
+            "runs": [{key: value for key, value in run.items() if key != "name"} for run in done["runs"]],
+            **common,
+            **({"failed": done["failed"]} if "failed" in done else {}),
+        }
 
     def write_page(self, result: Result, folder: Path) -> Path:
         """The report of the runs that were compared; of several seeds that of a sweep."""

@@ -21,16 +21,7 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher, environment, how_ended
 from coordinator.workers.task import Stopped
 from scenarios.config.errors import ScenarioError
-from scenarios.experiment.run_set import (
-    PlannedRun,
-    RunSet,
-    failures,
-    locked,
-    make_run,
-    named_summary,
-    pending,
-    reason,
-)
+from scenarios.experiment.run_set import PlannedRun, RunSet, failures, locked, make_run, named_summary, pending, reason
 from scenarios.run.child_process import ChildProcess, Message
 from scenarios.run.host import Host
 from scenarios.run.observer import Observers

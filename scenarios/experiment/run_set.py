@@ -63,7 +63,6 @@ class RunSet:
 
 
 def folder_of(result: Mapping[str, Any]) -> Path:
-    """The folder of a run set, given its result."""
     return Path(result["runs"][0]["run_dir"]).parent
 
 
@@ -109,7 +108,6 @@ def reason(error: Exception) -> str:
 
 
 def failures(failed: Mapping[str, str]) -> str:
-    """The runs that failed, each with its reason."""
     return "\n".join(f"{name} failed: {why}" for name, why in failed.items())
 
 

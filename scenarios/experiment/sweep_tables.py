@@ -54,10 +54,6 @@ def tables(result: Result, baseline: str | None = None) -> list[Table]:
     return [*_of_rows(result), totals, *(_tests(result, group, baseline) for group in _tested(result))]
 
 
-def _of_rows(result: Result) -> list[Table]:
-    return [_accuracies(result), *(_to_target(result, index) for index in range(len(result["targets"])))]
-
-
 def short(result: Result, baseline: str | None = None) -> list[Table]:
     """The tables of the terminal: of the tests that of the last accuracy alone, and every note once."""
     shown, noted = _of_rows(result), set[str]()
@@ -95,7 +91,8 @@ def _notes(result: Result, *notes: str) -> list[str]:
     return [*notes, *alone, *([unfinished] if stopped else []), *missing_note(result)]
 
 
-def _accuracies(result: Result) -> Table:
+def _of_rows(result: Result) -> list[Table]:
+    """Accuracies, and what was spent until each target."""
     last, best = ACCURACIES.values()
     columns = [
         TableColumn(""),
@@ -109,22 +106,18 @@ def _accuracies(result: Result) -> Table:
     for name, row in zip(labels(result["rows"]), result["rows"], strict=True):
         values = [(Number.mean(row[key]), row[key]["deviation"]) for key in ACCURACIES]
         rows.append([name, *values[0], *values[1], len(row["seeds"])])
-    return Table("accuracy", columns, rows, _notes(result, INTERVAL))
-
-
-def _to_target(result: Result, index: int) -> Table:
-    rows: list[list[Cell]] = []
-    for name, row in zip(labels(result["rows"]), result["rows"], strict=True):
-        until = row["to_target"][index]
-        amounts = (Number.mean(until[amount.key]) for amount in AMOUNTS)
-        rows.append([name, f"{until['reached']} of {until['runs']}", *amounts])
-    is_short = any(row["to_target"][index]["reached"] < len(row["seeds"]) for row in result["rows"])
-    return Table(
-        f"until accuracy {100 * result['targets'][index]:g} %",
-        [TableColumn(""), TableColumn("reached"), *_spent({"rounds": 1, "joules": 2})],
-        rows,
-        _notes(result, INTERVAL, *([NO_MEAN] if is_short else [])),
-    )
+    shown = [Table("accuracy", columns, rows, _notes(result, INTERVAL))]
+    for index, target in enumerate(result["targets"]):
+        rows = []
+        for name, row in zip(labels(result["rows"]), result["rows"], strict=True):
+            until = row["to_target"][index]
+            amounts = (Number.mean(until[amount.key]) for amount in AMOUNTS)
+            rows.append([name, f"{until['reached']} of {until['runs']}", *amounts])
+        is_short = any(row["to_target"][index]["reached"] < len(row["seeds"]) for row in result["rows"])
+        columns = [TableColumn(""), TableColumn("reached"), *_spent({"rounds": 1, "joules": 2})]
+        notes = _notes(result, INTERVAL, *([NO_MEAN] if is_short else []))
+        shown.append(Table(f"until accuracy {100 * target:g} %", columns, rows, notes))
+    return shown
 
 
 # --- pairs --------------------------------------------------------------------------------------------------------

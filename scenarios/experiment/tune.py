@@ -67,7 +67,13 @@ class Tuning(Experiment):
         for method in dict.fromkeys(row["method"] for row in usable):
             of_method = (row for row in usable if row["method"] == method)
             best = max(of_method, key=lambda row: row["validation"]["mean"] or 0.0)
-            chosen.append({**best, "at_edge": self._at_edge(best["settings"])})
+            edges = []  # keys whose chosen value is the lowest or highest: a better one may lie beyond
+            for axis in self.axes:
+                numbers = [value for value in axis.values if isinstance(value, int | float)]
+                ends = (shown(min(numbers)), shown(max(numbers))) if len(numbers) == len(axis.values) > 1 else ()
+                if best["settings"].get(axis.key) in ends:
+                    edges.append(axis.key)
+            chosen.append({**best, "at_edge": edges})
         return {
             "scenario": self.scenario,
             "overrides": words(self.overrides),
@@ -95,16 +101,6 @@ class Tuning(Experiment):
             "validation": spread([best[seed].get("accuracy") for seed in sorted(best)]),
             "rounds": [best[seed].get("rounds") for seed in sorted(best)],
         }
-
-    def _at_edge(self, settings: Mapping[str, str]) -> list[str]:
-        """The keys whose chosen value is the lowest or highest of a list of numbers: a better one may lie beyond."""
-        edges = []
-        for axis in self.axes:
-            numbers = [value for value in axis.values if isinstance(value, int | float)]
-            ends = (shown(min(numbers)), shown(max(numbers))) if len(numbers) == len(axis.values) > 1 else ()
-            if settings.get(axis.key) in ends:
-                edges.append(axis.key)
-        return edges
 
     def page(self, result: Result) -> ExperimentPage:
         """A table of all settings, and the chosen ones."""

@@ -19,7 +19,7 @@ from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCE
 from scenarios.report.readings import NOT_REACHED, Reading
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
-from scenarios.run import client_values, time_basis, visits
+from scenarios.run import client_values, visits
 from scenarios.run.progress import percent, to_target, with_interval
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
@@ -253,9 +253,7 @@ def bases(runs: Runs) -> Table:
     """Shares of the seconds of visits by the basis of their figures, of the runs of which it is known."""
     order = ("read", "inference", "derived", "assumed")
     names = ("read", "measured in inference", "derived", "assumed")
-    found = (
-        (run.label, time_basis.shares(time_basis.seconds_by_basis(run.query, run.environment.bases))) for run in runs
-    )
+    found = ((run.label, visits.shares(visits.seconds_by_basis(run.query, run.environment.bases))) for run in runs)
     rows: list[list[Cell]] = [[label, *(shares[basis] for basis in order)] for label, shares in found if shares]
     return Table("bases", [TableColumn("method"), *(TableColumn(name, PERCENT) for name in names)], rows)
 

@@ -32,7 +32,7 @@ from scenarios.report.columns import (
 )
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.tables import Table
-from scenarios.run import own_method, time_basis
+from scenarios.run import own_method, visits
 from scenarios.run.progress import percent, to_target
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import read_scenario
@@ -170,7 +170,7 @@ def method_name(run: Summary) -> str:
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
     """The rows of the table of runs; with a comparison, also accuracies at the common bytes and time."""
     target, drawn = runs[0]["target_accuracy"], _drawn(runs)
-    bases = [time_basis.shares(run.get("seconds_by_basis")) for run in runs]
+    bases = [visits.shares(run.get("seconds_by_basis")) for run in runs]
     has_nominal = own_method.shows_nominal(str(run["method"]) for run in runs)
     rows: list[Row] = [
         ("accuracy, final", _cells(runs, "accuracy", PERCENT)),

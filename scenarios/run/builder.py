@@ -10,9 +10,6 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.methods import fedbr
@@ -134,7 +131,15 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         data["partition"] = {**data["partition"], "file": sha256}
     inputs = read_inputs(loaded.scenario)
     scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
-    user_rows = [_own_row(row) for rows in (inputs.devices, inputs.networks) for row in rows.values()]
+    user_rows = []
+    own: list[Device | Network] = [*inputs.devices.values(), *inputs.networks.values()]
+    for row in own:
+        values = asdict(row)
+        for field in fields(row):  # figures and lists that are left to their defaults may have been added later
+            if field.default is not MISSING and values[field.name] == field.default:
+                del values[field.name]
+                values["assumed"] = tuple(key for key in values["assumed"] if key != field.name)
+        user_rows.append(values)
     return {**scenario, "data": data, "files": inputs.sha256, "own": user_rows}
 
 
@@ -147,23 +152,12 @@ def _overlaid(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def _own_row(row: Device | Network) -> dict[str, Any]:
-    """The user's row without the figures and lists that it leaves to their defaults: they were added later."""
-    values = asdict(row)
-    for field in fields(row):
-        if field.default is not MISSING and values[field.name] == field.default:
-            del values[field.name]
-            values["assumed"] = tuple(key for key in values["assumed"] if key != field.name)
-    return values
-
-
 def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) -> Job:
     """The job of every worker; without a profile (before describe), it names no blocks that are sent or kept."""
     loaded = _settled(loaded, device)
     scenario, method = loaded.scenario, loaded.method
     named = (scenario.data.root, scenario.data.partition.file)
     root, file = (None if path is None else str(expanded(path)) for path in named)
-    down: tuple[str, ...] = ()
     up: tuple[str, ...] = ()
     kept_blocks: tuple[str, ...] = ()
     flops: PassFlops = ()
@@ -171,7 +165,10 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
     if profile is not None:
         down, up = travels(loaded, profile.layout)
         kept_blocks = method.objective.traffic.kept_blocks(profile.layout, down, loaded.options)
-        flops, unit_flops = _rows(profile.flops), _rows(profile.unit_flops)
+        flops, unit_flops = (
+            tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in rows)
+            for rows in (profile.flops, profile.unit_flops)
+        )
     return Job(
         run_id=initial_hash(identity(loaded), "")[: 2 * RUN_ID_BYTES],
         seed=scenario.seed,
@@ -207,38 +204,30 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
     )
 
 
-def _rows(flops: NDArray[np.float64]) -> PassFlops:
-    return tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in flops)
-
-
 def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(downloaded blocks, uploaded blocks). ScenarioError names the key."""
-    foreseen = named_blocks(loaded.method, loaded.options, loaded.model, loaded.scenario).names
+    """(downloaded blocks, uploaded blocks). ScenarioError names the key.
+
+    Running statistics must be uploaded where the global model is evaluated with them.
+    """
+    scenario = loaded.scenario
+    foreseen = named_blocks(loaded.method, loaded.options, loaded.model, scenario).names
     if loaded.method.objective.model.wrap_model(loaded.options) is not None and layout.names != foreseen:
         raise ScenarioError(
             f"{loaded.name}: method = {loaded.method.name!r}: its model has the blocks {', '.join(layout.names)}, but "
             f"wrapped_blocks of its spec foresees {', '.join(foreseen)}"
         )
-    exchange = loaded.scenario.travels
     try:
-        down, up = loaded.method.travels(loaded.options, layout, exchange.down, exchange.up)
-        _check_statistics(loaded, layout, up)
+        down, up = loaded.method.travels(loaded.options, layout, scenario.travels.down, scenario.travels.up)
     except ValueError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
-    return down, up
-
-
-def _check_statistics(loaded: Loaded, layout: Layout, up: tuple[str, ...]) -> None:
-    """Check that running statistics are uploaded, where the global model is evaluated with them."""
-    scenario = loaded.scenario
-    if scenario.model.norm != "batch" or evaluated(loaded.method, scenario) == "clients":
-        return
     kept = [key.removesuffix(BUFFERS) for key in layout.sizes if key.endswith(BUFFERS) and key not in up]
-    if kept:
-        raise ValueError(
-            f"model.norm = 'batch': the running statistics of {', '.join(kept)} are never uploaded, so that the global "
-            "model cannot be evaluated; choose another travels.up, eval.on = clients, or model.norm = group"
+    if kept and scenario.model.norm == "batch" and evaluated(loaded.method, scenario) != "clients":
+        raise ScenarioError(
+            f"{loaded.name}: model.norm = 'batch': the running statistics of {', '.join(kept)} are never uploaded, so "
+            "that the global model cannot be evaluated; choose another travels.up, eval.on = clients, or model.norm = "
+            "group"
         )
+    return down, up
 
 
 def fleet(loaded: Loaded) -> Fleet:
@@ -383,17 +372,16 @@ def federated_run(
     clock: Clock,
     workers: Workers,
     ledger: Ledger,
-    folder: Path,
     watch: Observers,
     *,
     refused: Mapping[int, str],
     stop_at_target: bool,
 ) -> tuple[FederatedRun, CheckpointStore]:
-    """A run that trains, before its first round, and the store of its checkpoints.
+    """A run that trains, before its first round, and the store of its checkpoints, in the folder of its ledger.
 
     ``refused``: client -> why it cannot take part; the other arguments are the parts of the run.
     """
-    method, scenario = loaded.method, loaded.scenario
+    method, scenario, folder = loaded.method, loaded.scenario, ledger.path.parent
     has_client_state = bool(job.kept_blocks) or method.keeps_slots
     target = scenario.stop.target_accuracy if stop_at_target else None
     states = ClientStates(folder, job.kept_blocks, method.keeps_slots) if has_client_state else None

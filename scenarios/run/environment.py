@@ -106,7 +106,7 @@ class Environment(Record):
     blocks: list[BlockRecord] = []
     calibrations: dict[str, list[list[str]]] = {}
     bases: dict[str, dict[str, dict[str, str]]] | None = None
-    """The basis of the fleet's figures (`scenarios.run.time_basis`)"""
+    """The basis of the fleet's figures (`scenarios.run.visits`)"""
     refused_clients: dict[str, str] = {}
     """Client -> why it cannot take part"""
     flops_plain_per_sample: Number = 0

@@ -29,7 +29,7 @@ from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
 from scenarios.config.tables import leaves
 from scenarios.config.validation import CHECKED_ROUNDS
-from scenarios.run import folder_files, run_errors
+from scenarios.run import folder_files, run_problems
 from scenarios.run.folder_files import run_lock
 from scenarios.run.run_folder import ENVIRONMENT, SCENARIO, RunFolder
 
@@ -65,7 +65,7 @@ def extend(loaded: Loaded, folder: Path, overrides: Mapping[str, Any]) -> Loaded
         # a fresh run's constant schedule would span the new rounds, unless the user had said others
         new = replace(new, scenario=new.scenario.model_copy(update={"train": replace(train, lr_rounds=rounds)}))
     check_budget(loaded.scenario, new.scenario)
-    with run_lock(folder), run_errors.named(folder):
+    with run_lock(folder), run_problems.named(folder):
         recorded = RunFolder(folder)
         if not recorded.is_begun:
             folder_files.empty(folder)

@@ -21,7 +21,7 @@ from coordinator.records.checkpoints import remove_all
 from coordinator.records.names import PLACES, VECTORS
 from coordinator.records.store import read
 from coordinator.rounds.run import RunFailed
-from edge.protocol.files import BRIEF_PAUSES_SECONDS, folder_lock, opened, write_bytes, write_folder, write_text
+from edge.protocol.files import BRIEF_PAUSES_SECONDS, folder_lock, opened, write_bytes, write_folder
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run import plugin_sources
 
@@ -140,17 +140,6 @@ def make_folder(place: Path, run_id: str | None, fill: Callable[[Path], None]) -
         place.mkdir(parents=True, exist_ok=True)
         write_folder(folder, fill)
     return folder
-
-
-def make_run_folder(place: Path, run_id: str | None, scenario: str) -> Path:
-    """A new run folder with its empty subfolders and the text of its resolved scenario."""
-
-    def fill(folder: Path) -> None:
-        for name in MADE:
-            (folder / name).mkdir()
-        write_text(folder / "scenario.toml", scenario)
-
-    return make_folder(place, run_id, fill)
 
 
 def _refuse_existing(folder: Path) -> None:

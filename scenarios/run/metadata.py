@@ -25,8 +25,7 @@ from edge.protocol.payload import step_flops
 from edge.runtime.numerics import processor
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
-from scenarios.config.schema import Scenario
-from scenarios.run import builder, client_values, evaluated_clients, own_method, progress, time_basis, visits
+from scenarios.run import builder, client_values, evaluated_clients, own_method, progress, visits
 from scenarios.run.environment import (
     BlockRecord,
     DataSetRecord,
@@ -51,17 +50,6 @@ def calibration_of(path: Path) -> list[list[str]]:
     return [line for line in lines[lines.index(head) :] if len(line) == len(head)] if head in lines else []
 
 
-def calibrations(scenario: Scenario) -> dict[str, list[list[str]]]:
-    """Device -> `calibration_of` its file, for the fleet's devices that ``fedbr doctor --calibrate`` made."""
-    own, tables = fleet_files.read_inputs(scenario).devices, {}
-    for name in sorted(own.keys() & set(scenario.fleet.devices)):
-        path = fleet_files.calibrated(name)
-        # A file that the scenario names may have a device of the same name, which then is the fleet's.
-        if path is not None and own_rows(path, Device).get(name) == own[name] and (lines := calibration_of(path)):
-            tables[name] = lines
-    return tables
-
-
 def environment(
     loaded: Loaded,
     profile: ModelProfile,
@@ -71,9 +59,16 @@ def environment(
     sources: Mapping[str, SourceFile],
 ) -> Environment:
     """The environment of a run that begins here. ``refused``: client -> why it cannot take part."""
-    counts = profile.operations.tolist()
+    counts, inputs = profile.operations.tolist(), fleet_files.read_inputs(loaded.scenario)
+    calibrations: dict[str, list[list[str]]] = {}
+    for name in sorted(inputs.devices.keys() & set(loaded.scenario.fleet.devices)):
+        path = fleet_files.calibrated(name)
+        # A file that the scenario names may have a device of the same name, which then is the fleet's.
+        is_calibrated = path is not None and own_rows(path, Device).get(name) == inputs.devices[name]
+        if path is not None and is_calibrated and (lines := calibration_of(path)):
+            calibrations[name] = lines
     concerns = {
-        "files": fleet_files.read_inputs(loaded.scenario).sha256,
+        "files": inputs.sha256,
         "variants": profile.variants.tolist(),
         "outputs": profile.outputs.tolist(),
         "operations": dict(zip(KINDS, counts, strict=True)) if counts else {},
@@ -122,8 +117,8 @@ def environment(
                 profile.layout.blocks, profile.flops, profile.activations, strict=True
             )
         ],
-        calibrations=calibrations(loaded.scenario),
-        bases=time_basis.row_bases(loaded),
+        calibrations=calibrations,
+        bases=visits.row_bases(loaded),
         refused_clients={str(client): why for client, why in refused.items()},
         flops_plain_per_sample=step_flops(profile.flops),
         stops_at_target=stop_at_target,
@@ -148,7 +143,7 @@ def summary(
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
     `BestRound`, or None before the first evaluation. ``cut_round``: as of `cut_round`. ``method_notes``: sentences on
     the method and this model, of which there may be none. ``joules_by_part``: `visits.energy`.
-    ``seconds_by_basis``: `time_basis.seconds_by_basis`.
+    ``seconds_by_basis``: `visits.seconds_by_basis`.
     """
     rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
     best = client_values.best_round(rows, values, run.committed.rounds)
@@ -172,7 +167,7 @@ def summary(
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
         "visits": visits.by_kind(query),
-        "seconds_by_basis": time_basis.seconds_by_basis(query, began.bases),
+        "seconds_by_basis": visits.seconds_by_basis(query, began.bases),
         "target_accuracy": target,
         "time_to_target_s": reached and reached.virtual_seconds,
         "bytes_to_target": reached and reached.nbytes,

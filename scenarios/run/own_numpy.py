@@ -2,7 +2,7 @@
 
 NumPy chooses its kernels when it is imported, and a command learns of its scenario after that. So the command starts
 again in its own process, once, with switches (`edge.protocol.portable`). Never in a process that is not the command's
-own: tests and Python programs go on as they are, and their runs have a note (`scenarios.run.run_warnings`).
+own: tests and Python programs go on as they are, and their runs have a note (`scenarios.run.run_problems`).
 """
 
 from __future__ import annotations

@@ -42,8 +42,18 @@ class FoundRuns:
 def found(named: Sequence[Path]) -> FoundRuns:
     """The runs of these folders; ReportError for a folder that holds none, or is a damaged run itself."""
     begun = [folder for folder in named if _is_begun(folder / COMPARISON)]
-    if len(named) == 1 and not begun and (named[0] / COMPARISON).exists():
-        return _compared(named[0])
+    if len(named) == 1 and not begun and (file := named[0] / COMPARISON).exists():
+        try:
+            comparison = read_json(file, ComparisonRecord)
+            runs = [expanded(run["run_dir"]) for run in comparison["runs"]]
+        except ValueError as error:
+            raise ReportError(
+                f"{file} does not name the runs that were compared: {error}; make the comparison again with ",
+                Argument("run_id"),
+                f" {named[0].resolve().name}, or name the folder of one of its runs",
+            ) from error
+        # By their folders' names, if the comparison was moved.
+        return FoundRuns([run if run.is_dir() else named[0] / run.name for run in runs], comparison)
     folders: dict[Path, Path] = {}
     left_out: dict[str, None] = {}
     for folder in named:
@@ -51,21 +61,6 @@ def found(named: Sequence[Path]) -> FoundRuns:
         folders |= {run.resolve(): run for run in runs if run.resolve() not in folders}
         left_out |= dict.fromkeys(reasons)
     return FoundRuns(list(folders.values()), None, list(left_out), list(map(_to_go_on, begun)))
-
-
-def _compared(folder: Path) -> FoundRuns:
-    """The runs of a comparison, by their folders' names if it was moved; ReportError for a damaged one."""
-    file = folder / COMPARISON
-    try:
-        comparison = read_json(file, ComparisonRecord)
-        named = [expanded(run["run_dir"]) for run in comparison["runs"]]
-    except ValueError as error:
-        raise ReportError(
-            f"{file} does not name the runs that were compared: {error}; make the comparison again with ",
-            Argument("run_id"),
-            f" {folder.resolve().name}, or name the folder of one of its runs",
-        ) from error
-    return FoundRuns([run if run.is_dir() else folder / run.name for run in named], comparison)
 
 
 def _is_begun(file: Path) -> bool:

@@ -30,28 +30,20 @@ from edge.data.decoded_cache import decoded_files
 from edge.data.json_partition import content
 from edge.data.registry import DataError
 from edge.protocol.config import MAX_FILE_NAME, Job, ShippedFile
-from edge.protocol.files import opened
+from edge.protocol.files import opened, write_text
 from edge.protocol.home import expanded, shared
 from edge.runtime.numerics import fingerprint
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
-from scenarios.run import (
-    builder,
-    evaluated_clients,
-    folder_files,
-    plugin_sources,
-    run_errors,
-    run_records,
-    run_warnings,
-)
+from scenarios.run import builder, evaluated_clients, folder_files, plugin_sources, run_problems, run_records
 from scenarios.run.environment import Environment
 from scenarios.run.folder_files import ARRAYS, HeldFolder, run_lock
 from scenarios.run.host import Host, interruptible, logging_to
 from scenarios.run.metadata import environment, summary
 from scenarios.run.observer import Observers
-from scenarios.run.run_folder import LEDGER, RunFolder
+from scenarios.run.run_folder import LEDGER, SCENARIO, RunFolder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,9 +55,9 @@ def probe_worker(
     loaded: Loaded, device: str, launcher: WorkerLauncher, logs: Path, stopped: Callable[[], bool]
 ) -> Iterator[Pool]:
     """One worker, which describes model and data before a run or without one. Errors as of `run`."""
-    run_warnings.check_instructions(loaded)
+    run_problems.check_machine(loaded)
     job = builder.job(loaded, None, device, cache_folder())
-    with Pool(job, 1, launcher, logs, run_errors.user_error_hook(loaded), stopped) as pool:
+    with Pool(job, 1, launcher, logs, run_problems.user_error_hook(loaded), stopped) as pool:
         yield pool
 
 
@@ -78,11 +70,15 @@ def run(
     naming the run folder, for any other failure.
     """
     loaded = builder.on_device(loaded, host.device)
-    run_warnings.check_threads(loaded, host.device)
-    run_warnings.check_instructions(loaded)
+    run_problems.check_machine(loaded, host.device)
     fleet = builder.fleet(loaded)
-    place, text = host.out / loaded.name, scenario_text(loaded.scenario.model_dump())
-    folder = folder_files.make_run_folder(place, host.run_id, text)
+
+    def fill(new: Path) -> None:
+        for name in folder_files.MADE:
+            (new / name).mkdir()
+        write_text(new / SCENARIO, scenario_text(loaded.scenario.model_dump()))
+
+    folder = folder_files.make_folder(host.out / loaded.name, host.run_id, fill)
     with run_lock(folder) as held, _log_and_wrap(held):
         try:
             watch = Observers(host.observers, held.watched(stopped))
@@ -123,18 +119,18 @@ def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
 
     ScenarioError and RunFailed as of `resume`.
     """
-    with run_lock(folder), run_errors.named(folder):
+    with run_lock(folder), run_problems.named(folder):
         return _outcome(loaded, RunFolder(folder))
 
 
 def _outcome(loaded: Loaded, recorded: RunFolder) -> dict[str, Any] | None:
     """The summary of a run that has ended; None for a run that was stopped early, or that is unfinished."""
-    meta, result, folder = recorded.meta, recorded.summary, recorded.folder
+    result, folder = recorded.summary, recorded.folder
     if result is None or result["stopped_by"] in EARLY:
         if recorded.is_begun and (change := recorded.source_change()):
             raise ScenarioError(f"{folder}: {change}; to resume this run, restore the files, or start a new run")
         return None
-    if meta["genesis"] != initial_hash(builder.identity(loaded), recorded.environment.data.sha256):
+    if recorded.meta["genesis"] != initial_hash(builder.identity(loaded), recorded.environment.data.sha256):
         raise _is_another(folder)
     if lacking := run_records.PRINTED - result.keys():
         raise ScenarioError(f"{recorded.ledger} is damaged: its summary has no {min(lacking)}")
@@ -150,9 +146,9 @@ def _is_another(folder: Path) -> ScenarioError:
 
 @contextlib.contextmanager
 def _log_and_wrap(held: HeldFolder) -> Iterator[None]:
-    """Write the coordinator's log into a run folder; errors as of `run_errors.named`."""
+    """Write the coordinator's log into a run folder; errors as of `run_problems.named`."""
     folder = held.path
-    with run_errors.named(folder, held):
+    with run_problems.named(folder, held):
         for name in folder_files.MADE:  # a copy of the folder may lack those that were empty
             (folder / name).mkdir(exist_ok=True)
         with logging_to(folder / "logs" / "coordinator.log"):
@@ -189,8 +185,8 @@ class _Maker:
         fleet = builder.with_operations(loaded, self.fleet, profile)
         refused = builder.refused(loaded, fleet, profile)
         evaluated_clients.check_validation(loaded, profile)
-        warnings = run_warnings.foreseen(loaded, profile, device)
-        for note in (*run_warnings.notes(loaded, profile), *warnings):
+        warnings = run_problems.foreseen(loaded, profile, device)
+        for note in (*run_problems.notes(loaded, profile), *warnings):
             self.watch.on_note(note)
         chain = initial_hash(builder.identity(loaded), profile.data_sha256)
         self.held.check()
@@ -213,7 +209,7 @@ class _Maker:
                 ledger.event(HostEvent("machine_changed", "", change, time.time()))
             server = builder.server(loaded, profile, initial, folder)
             with self._pool(job, ledger, builder.largest_message(loaded, job, profile, server)) as pool:
-                parts = (job, profile, server, StoppableClock(fleet), pool, ledger, folder, self.watch)
+                parts = (job, profile, server, StoppableClock(fleet), pool, ledger, self.watch)
                 run, store = builder.federated_run(loaded, *parts, refused=refused, stop_at_target=stop_at_target)
                 wall_before = ledger.wall_seconds()
                 with plugin_errors.named(loaded.scenario.model_dump(), RunFailed):
@@ -224,8 +220,7 @@ class _Maker:
             store.remove_orphans()
             wall_seconds = wall_before + time.monotonic() - wall_started
             result = summary(RunFolder(folder), before or here, loaded, run, stopped_by, wall_seconds)
-            warnings += run_warnings.found(loaded, run.committed.rounds, result["visits"], stopped_by)
-            result["warnings"] = [*warnings, *run_warnings.of_cut_round(result["cut_round"])]
+            result["warnings"] = [*warnings, *run_problems.found(loaded, result)]
             ledger.finish(shared(result))
             return result
 
@@ -239,8 +234,8 @@ class _Maker:
 
         def on_event(event: HostEvent) -> None:
             key = event.detail.rpartition(" ")[2]
-            is_named = event.kind == "worker_joined" and key in names
-            event = event._replace(detail=f"{event.detail}, {names[key]}") if is_named else event
+            if event.kind == "worker_joined" and key in names:
+                event = event._replace(detail=f"{event.detail}, {names[key]}")
             ledger.event(event)
             self.watch.on_event(event)
 

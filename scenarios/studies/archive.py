@@ -28,12 +28,12 @@ from edge.protocol.portable import PORTABLE
 from edge.protocol.scratch import scratch
 from scenarios.config.errors import ReportError, ScenarioError, one_paragraph
 from scenarios.report import drawn_times, html, terminal
-from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.report.run_reader import open_runs
 from scenarios.run import folder_files, plugin_sources
 from scenarios.run.folder_files import run_lock
 from scenarios.run.progress import percent
-from scenarios.run.run_folder import ENVIRONMENT, LEDGER, SCENARIO
-from scenarios.run.run_records import PRINTED, read_json
+from scenarios.run.run_folder import ENVIRONMENT, LEDGER, SCENARIO, RunFolder
+from scenarios.run.run_records import PRINTED
 from scenarios.studies.removal import FIGURES, OF_SETS
 from scenarios.studies.run_list import MARKS, RunEntry, entry
 
@@ -73,16 +73,30 @@ def pack(folder: Path, output: Path | None = None, checkpoints: bool = False) ->
             notes += _stage_run(run, inside, checkpoints, with_report=not packed.is_set)
         if packed.is_set:
             notes += _stage_set(packed, top)
-        (top / README).write_text(_set_readme(packed, runs) if packed.is_set else _run_readme(packed, top), UTF_8)
+        (top / README).write_text(_readme(packed, runs, top), UTF_8)
         files = sorted(path for path in place.rglob("*") if path.is_file())
         for path in files:
             if path.suffix not in (".safetensors", ".sqlite") and contained(path.read_bytes().decode(UTF_8, "replace")):
                 notes.append(f"{path.relative_to(top)} has the path of your home folder")
         date = FIRST_DATE
         with suppress(ValueError):
-            began = str(read_json(runs[0].folder / ENVIRONMENT).get("started_utc", ""))
+            began = RunFolder(runs[0].folder).environment.started_utc
             date = max(FIRST_DATE, datetime.fromisoformat(began).timestamp())
-        _tar(place, files, output, date)
+        part = output.with_name(f"{output.name}.part")
+        try:
+            with (
+                part.open("wb") as raw,
+                gzip.GzipFile("", "wb", fileobj=raw, mtime=date) as zipped,
+                tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+            ):
+                for path in files:
+                    member = tarfile.TarInfo(str(path.relative_to(place)))
+                    member.size, member.mtime, member.mode = path.stat().st_size, int(date), 0o644
+                    with path.open("rb") as file:
+                        archive.addfile(member, file)
+            part.replace(output)
+        finally:
+            part.unlink(missing_ok=True)
         names = [str(path.relative_to(place)) for path in files]
     return {"archive": str(output), "bytes": output.stat().st_size, "files": names, "notes": notes}
 
@@ -97,7 +111,18 @@ def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool)
     place.mkdir(parents=True)
     for name in (SCENARIO, ENVIRONMENT, *(name for name in MEASURED if (folder / name).exists())):
         _copy_text(folder / name, place / name)
-    _copy_ledger(folder / LEDGER, place / LEDGER)
+    with (
+        closing(foreign.connect(folder / LEDGER)) as before,
+        closing(sqlite3.connect(place / LEDGER, isolation_level=None)) as after,
+    ):  # a copy without a log beside it, in which no text of this machine has a path of a home
+        foreign.check_schema(before)
+        before.backup(after)
+        foreign.check_schema(after)
+        after.create_function("abbreviated", 1, lambda text: abbreviated(text) if isinstance(text, str) else text)
+        after.execute("PRAGMA journal_mode=DELETE")
+        after.execute("UPDATE host_events SET detail = abbreviated(detail)")
+        after.execute("UPDATE meta SET value = abbreviated(value)")
+        after.execute("VACUUM")  # pages that are free may still hold what they did
     (recorded,) = open_runs([folder])
     if recorded.summary is not None:
         (place / SUMMARY).write_text(json.dumps(_relative(recorded.summary), indent=1), UTF_8)
@@ -126,19 +151,6 @@ def _stage_report(folder: Path, place: Path, name: str = REPORT) -> Iterator[str
         (place / name).write_text(abbreviated((place / name).read_text(UTF_8)), UTF_8)
     except ReportError as error:
         yield f"there is no report: {error}"
-
-
-def _copy_ledger(source: Path, target: Path) -> None:
-    """A copy without a log beside it, in which no text of this machine has a path of a home."""
-    with closing(foreign.connect(source)) as before, closing(sqlite3.connect(target, isolation_level=None)) as after:
-        foreign.check_schema(before)
-        before.backup(after)
-        foreign.check_schema(after)
-        after.create_function("abbreviated", 1, lambda text: abbreviated(text) if isinstance(text, str) else text)
-        after.execute("PRAGMA journal_mode=DELETE")
-        after.execute("UPDATE host_events SET detail = abbreviated(detail)")
-        after.execute("UPDATE meta SET value = abbreviated(value)")
-        after.execute("VACUUM")  # pages that are free may still hold what they did
 
 
 def _copy_text(source: Path, target: Path) -> None:
@@ -186,63 +198,50 @@ def _stage_set(packed: RunEntry, place: Path) -> Iterator[str]:
 # --- README -----------------------------------------------------------------------------------------------------------
 
 
-def _run_readme(packed: RunEntry, place: Path) -> str:
-    (run,) = open_runs([packed.folder])
-    heading = f"{packed.scenario}: {run.method}"
-    if run.summary is None or PRINTED - run.summary.keys():
-        rows = [
-            ("rounds", str(run.completed)),
-            ("accuracy, final", _accuracy(run)),
-            ("state", packed.state_text),
-        ]
+def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
+    """``runs``: those that are packed; ``place``: the folder of the archive."""
+    recorded = open_runs([run.folder for run in runs])
+    run, heading, what, scenario, one = recorded[0], f"{packed.scenario}: {recorded[0].method}", "a run", SCENARIO, "."
+    shown = recorded[:MOST_ROWS]
+    accuracies = ["" if (accuracy := each.final()) is None else percent(accuracy) for each in shown]
+    names = [path.name for path in place.iterdir()]
+    if packed.is_set:
+        names = [path.name for path in packed.folder.iterdir()]
+        names += [plugin_sources.FOLDER] if (run.folder / plugin_sources.FOLDER).is_dir() else []
+        heading = f"{packed.scenario}: {packed.kind_text}"
+        what = f"a {packed.kind_text} of {len(runs)} runs, each in a folder of its own"
+        scenario, one = f"{run.folder.name}/{SCENARIO}", run.folder.name
+        table = _table(
+            ["run", "method", "seed", "rounds", "accuracy, final", "virtual time", "bytes", "energy"],
+            [
+                [
+                    each.folder.name,
+                    each.method,
+                    str(each.scenario.get("seed", "")),
+                    str(each.completed),
+                    accuracy,
+                    format_seconds(each.rounds[-1].end_s),
+                    format_bytes(each.total("bytes_down") + each.total("bytes_up")),
+                    format_joules(each.total("joules")),
+                ]
+                for each, accuracy in zip(shown, accuracies, strict=True)
+            ],
+        )
+        if len(recorded) > MOST_ROWS:
+            table += f"\nThe first {MOST_ROWS} of {len(recorded)} runs.\n"
+    elif run.summary is None or PRINTED - run.summary.keys():
+        rows = [["rounds", str(run.completed)], ["accuracy, final", accuracies[0]], ["state", packed.state_text]]
+        table = _table(["result", run.label], rows)
     else:
         summary = {**run.summary, "run_dir": str(packed.folder)}
-        rows = [(name, texts[0]) for name, texts in terminal.run_rows([summary], {})]
-    table = _table(["result", run.label], [list(row) for row in rows])
-    return _readme(heading, "a run", table, run, [path.name for path in place.iterdir()], "scenario.toml", ".")
-
-
-def _set_readme(packed: RunEntry, runs: Sequence[RunEntry]) -> str:
-    opened_runs = open_runs([run.folder for run in runs])
-    rows = [
-        [
-            run.folder.name,
-            run.method,
-            str(run.scenario.get("seed", "")),
-            str(run.completed),
-            _accuracy(run),
-            format_seconds(run.rounds[-1].end_s),
-            format_bytes(run.total("bytes_down") + run.total("bytes_up")),
-            format_joules(run.total("joules")),
-        ]
-        for run in opened_runs[:MOST_ROWS]
-    ]
-    header = ["run", "method", "seed", "rounds", "accuracy, final", "virtual time", "bytes", "energy"]
-    table = _table(header, rows)
-    if len(opened_runs) > MOST_ROWS:
-        table += f"\nThe first {MOST_ROWS} of {len(opened_runs)} runs.\n"
-    first, names = opened_runs[0], [path.name for path in packed.folder.iterdir()]
-    what = f"a {packed.kind_text} of {len(runs)} runs, each in a folder of its own"
-    sources = [plugin_sources.FOLDER] if (first.folder / plugin_sources.FOLDER).is_dir() else []
-    scenario = f"{first.folder.name}/scenario.toml"
-    return _readme(
-        f"{packed.scenario}: {packed.kind_text}", what, table, first, [*names, *sources], scenario, first.folder.name
-    )
-
-
-def _readme(
-    heading: str, what: str, table: str, run: RecordedRun, names: Sequence[str], scenario: str, one: str
-) -> str:
-    """``scenario``, ``one``: the scenario and the folder of a run, from the archive's folder."""
-    recorded = read_json(run.folder / ENVIRONMENT)
-    versions = recorded.get("versions") or {}
-    data = {key: _escaped(str(value)) for key, value in (recorded.get("data") or {}).items()}
-    machine = {key: recorded.get(key) for key in ("python", "processor")}
-    rows = [[name, str(value)] for name, value in (*versions.items(), *machine.items()) if value]
+        rows = [[name, texts[0]] for name, texts in terminal.run_rows([summary], {})]
+        table = _table(["result", run.label], rows)
+    made, data = run.environment, run.environment.data
+    parts = (*made.versions.items(), ("python", made.python), ("processor", made.processor))
     pages = [f"`{name}`" for name in sorted(names) if name.endswith(".html")]
     bits = (
         "The training is portable: every processor with AVX2 gives the same bits."
-        if (recorded.get("computes") or {}).get("instructions") == PORTABLE
+        if made.computes.get("instructions") == PORTABLE
         else "The same kind of processor and the same versions give the same bits; elsewhere numbers differ slightly."
     )
     own = (
@@ -252,7 +251,7 @@ def _readme(
     return "\n".join(
         [
             f"# {_escaped(heading)}\n",
-            f"This folder holds {what}, made by FedBR Edge {versions.get('fedbr-edge', '')}: federated learning,",
+            f"This folder holds {what}, made by FedBR Edge {made.versions.get('fedbr-edge', '')}: federated learning,",
             "simulated with real training, a virtual clock and all bytes counted.\n",
             table,
             "## To look at it\n",
@@ -266,9 +265,9 @@ def _readme(
             f'    fedbr replay {one} fleet.server.up="1 Mbit/s"\n',
             "`verify` repeats a run and names the first round that differs; `replay` computes times on other links.",
             bits,
-            f"Data: {data.get('name', '')}, {data.get('source', '')} (SHA-256 {data.get('sha256', '')}).\n",
+            f"Data: {_escaped(data.name)}, {_escaped(data.source)} (SHA-256 {_escaped(data.sha256)}).\n",
             *([f"{own}\n"] if plugin_sources.FOLDER in names else []),
-            _table(["made with", ""], rows),
+            _table(["made with", ""], [[name, value] for name, value in parts if value]),
         ]
     )
 
@@ -281,28 +280,3 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _escaped(text: str) -> str:
     """A text in Markdown, on one line."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", one_paragraph(abbreviated(text.replace("\n", ", "))))
-
-
-def _accuracy(run: RecordedRun) -> str:
-    return "" if (accuracy := run.final()) is None else percent(accuracy)
-
-
-# --- the archive ------------------------------------------------------------------------------------------------------
-
-
-def _tar(place: Path, files: Sequence[Path], output: Path, date: float) -> None:
-    part = output.with_name(f"{output.name}.part")
-    try:
-        with (
-            part.open("wb") as raw,
-            gzip.GzipFile("", "wb", fileobj=raw, mtime=date) as zipped,
-            tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
-        ):
-            for path in files:
-                member = tarfile.TarInfo(str(path.relative_to(place)))
-                member.size, member.mtime, member.mode = path.stat().st_size, int(date), 0o644
-                with path.open("rb") as file:
-                    archive.addfile(member, file)
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)

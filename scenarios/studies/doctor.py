@@ -68,7 +68,7 @@ def examine() -> dict[str, Any]:
         "cores": default_workers(),
         "memory_bytes": memory.total,
         "memory_available_bytes": memory.available,
-        "gpus": gpus(),
+        "gpus": numerics.gpus() or sorted(map(str, Path("/dev").glob("nvidia[0-9]*"))),
         "platform": platform.platform(),
         "versions": versions,
         "data": {name: find_data(name, None, cache) for name in DATASETS},
@@ -78,11 +78,6 @@ def examine() -> dict[str, Any]:
         "open_files": {"soft": soft, "hard": hard},
         "sockets": {"folder": tempfile.gettempdir(), "problem": socket_problem(Path(tempfile.gettempdir()))},
     }
-
-
-def gpus() -> list[str]:
-    """Names of the NVIDIA GPUs, from the driver; their device files if it gives none."""
-    return numerics.gpus() or sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def folder_nbytes(folder: Path) -> int:

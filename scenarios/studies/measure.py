@@ -48,7 +48,7 @@ from scenarios.config.cache import cache_folder
 from scenarios.config.error_messages import error_message
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EvalSection
-from scenarios.run import builder, evaluated_clients, run_errors, runner
+from scenarios.run import builder, evaluated_clients, run_problems, runner
 from scenarios.run.folder_files import run_lock
 from scenarios.run.host import Host
 from scenarios.run.observer import Observers
@@ -158,25 +158,19 @@ def measure(
             with runner.probe_worker(loaded, host.device, launcher, logs, stopped) as probe:
                 profile, initial = probe.describe(True)
             job = builder.job(loaded, profile, host.device, cache_folder())
-            own = _measuring_job(job, request)
+            config = request.evaluation
+            own = replace(job, metrics=config.metrics, metric_options=config.metric_options, collects_vectors=True)
+            if request.clients == "local":  # visits upload their models, which are not adapted
+                own = replace(own, is_measured=True, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
             with (
                 contextlib.closing(copied_ledger(loaded, request.round, folder, place)) as ledger,
-                Pool(own, host.workers, launcher, logs, run_errors.user_error_hook(loaded), stopped) as pool,
+                Pool(own, host.workers, launcher, logs, run_problems.user_error_hook(loaded), stopped) as pool,
             ):
                 if ledger.genesis != initial_hash(builder.identity(loaded), profile.data_sha256):
                     raise ScenarioError(f"{folder}: the data or the files that the scenario names have changed")
-                run = restored_run(loaded, request.round, job, profile, initial, pool, ledger, place, stopped)
+                run = restored_run(loaded, request.round, job, profile, initial, pool, ledger, stopped)
                 found = _Measuring(request, own, run, CountedWorkers(pool, tell)).result()
     return {"run_dir": str(folder), **found, "wall_seconds": time.monotonic() - started}
-
-
-def _measuring_job(job: Job, request: MeasurePlan) -> Job:
-    """The run's job with other metrics; for local models with visits that upload them, and without adaptations."""
-    config = request.evaluation
-    own = replace(job, metrics=config.metrics, metric_options=config.metric_options, collects_vectors=True)
-    if request.clients != "local":
-        return own
-    return replace(own, is_measured=True, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
 
 
 @dataclass
@@ -283,7 +277,15 @@ class _Measuring:
                 assert isinstance(reply, Update)
                 models[reply.client] = {LOCAL_MODEL: reply.payload[LOCAL_MODEL]}
 
-            self.workers.submit([self._visit(client) for client in clients], keep).wait()
+            tasks = []
+            for client in clients:
+                visit = run.prepare(client, run.rounds, run.visits if run.is_asynchronous else None)
+                message = Train(client, visit.rng_round, visit.lr, visit.dispatch.choice, visit.dispatch.payload)
+                state = None if run.states is None else run.states.newest(client)
+                later = visit.dispatch.later
+                build = None if later is None else later.build
+                tasks.append(PoolTask(message, state, flops=visit.work.flops, build=build))
+            self.workers.submit(tasks, keep).wait()
             counts = [int(self.examples[client]) for client in clients]
             values |= self._values(
                 [
@@ -292,17 +294,6 @@ class _Measuring:
                 ]
             )
         return values
-
-    def _visit(self, client: int) -> PoolTask:
-        run = self.run
-        visit = run.prepare(client, run.rounds, run.visits if run.is_asynchronous else None)
-        dispatch = visit.dispatch
-        return PoolTask(
-            Train(client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload),
-            None if run.states is None else run.states.newest(client),
-            flops=visit.work.flops,
-            build=None if dispatch.later is None else dispatch.later.build,
-        )
 
     def _values(self, evaluations: Sequence[Evaluate]) -> dict[int, Values]:
         tasks = [PoolTask(message, validator=ReplyValidator(self.scope.metrics)) for message in evaluations]
@@ -404,7 +395,6 @@ def restored_run(
     initial: Payload,
     pool: Pool,
     ledger: Ledger,
-    place: Path,
     stopped: Callable[[], bool],
 ) -> FederatedRun:
     """The run at its checkpoint."""
@@ -413,11 +403,10 @@ def restored_run(
         loaded,
         job,
         profile,
-        builder.server(loaded, profile, initial, place),
+        builder.server(loaded, profile, initial, ledger.path.parent),
         Clock(fleet),
         pool,
         ledger,
-        place,
         Observers((), stopped),
         refused=builder.refused(loaded, fleet, profile),
         stop_at_target=False,

@@ -71,7 +71,16 @@ def remove(found: RunEntry) -> list[Path]:
                 _unlink(run.folder, BESIDE_REPORTS)
                 folder_files.discard(run.folder)
         if found.is_set:
-            _remove_set(found.folder)
+            if not (figures := found.folder / FIGURES).is_symlink():
+                _unlink(figures, re.compile(r"[\w-]+\.svg(\.part)?"))
+                with suppress(OSError):
+                    figures.rmdir()
+            _unlink(found.folder, OF_SETS)
+            for mark in MARKS:  # last, so that a removal which is interrupted can be repeated
+                with suppress(OSError):
+                    (found.folder / mark).unlink()
+            with suppress(OSError):
+                found.folder.rmdir()
         else:
             _unlink(found.folder, BESIDE_REPORTS)
             folder_files.discard(found.folder)
@@ -79,21 +88,6 @@ def remove(found: RunEntry) -> list[Path]:
         return []
     left = [path for path in sorted(found.folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
     return left or [found.folder]
-
-
-def _remove_set(folder: Path) -> None:
-    """The mark goes last, so that a removal which is interrupted can be repeated."""
-    figures = folder / FIGURES
-    if not figures.is_symlink():
-        _unlink(figures, re.compile(r"[\w-]+\.svg(\.part)?"))
-        with suppress(OSError):
-            figures.rmdir()
-    _unlink(folder, OF_SETS)
-    for mark in MARKS:
-        with suppress(OSError):
-            (folder / mark).unlink()
-    with suppress(OSError):
-        folder.rmdir()
 
 
 def _unlink(folder: Path, names: re.Pattern[str]) -> None:
@@ -127,12 +121,12 @@ def waste(folders: Sequence[Path], checkpoints: bool = False) -> list[Waste]:
     listed = entries(folders)
     runs = [run for top in listed for run in (top.runs if top.is_set else (top,))]
     found = [
-        Waste(each.folder, "without a committed round", each.nbytes, _Removal(each))
+        Waste(each.folder, "without a committed round", each.nbytes, partial(_remove_if_empty, each.folder))
         for each in runs
         if each.state == "unfinished" and not each.rounds
     ]
     found += [
-        Waste(top.folder, f"{top.kind_text} without a run", top.nbytes, _Removal(top))
+        Waste(top.folder, f"{top.kind_text} without a run", top.nbytes, partial(_remove_if_empty, top.folder))
         for top in listed
         if top.is_set and not top.runs and top.state == "unfinished"
     ]
@@ -141,17 +135,12 @@ def waste(folders: Sequence[Path], checkpoints: bool = False) -> list[Waste]:
     return [*found, *(filter(None, map(_kept_checkpoints, runs)) if checkpoints else ())]
 
 
-@dataclass(frozen=True)
-class _Removal:
-    """The removal of a run or run set that still has not committed anything."""
-
-    entry: RunEntry
-
-    def __call__(self) -> None:
-        now = entry(self.entry.folder)
-        if now is None or now.rounds or now.runs:
-            raise ScenarioError(f"{self.entry.folder}: has been gone on with")
-        remove(now)
+def _remove_if_empty(folder: Path) -> None:
+    """Remove a run or run set that still has not committed anything."""
+    now = entry(folder)
+    if now is None or now.rounds or now.runs:
+        raise ScenarioError(f"{folder}: has been gone on with")
+    remove(now)
 
 
 def _is_old(folder: Path) -> bool:

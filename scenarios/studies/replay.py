@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -159,34 +159,27 @@ def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
     table.add_column(f"{result['method']}, {result['rounds']} rounds", no_wrap=True)
     for name in ("recorded", "replayed"):
         table.add_column(name, justify="right")
-    for name, texts in rows_of(result):
-        table.add_row(name, *texts)
+
+    def add(name: str, key: str, quantity: Quantity) -> None:
+        table.add_row(name, *cells(quantity, result[key], missing="not reached"))
+
+    add("virtual time", "virtual_seconds", SECONDS)
+    if result["target_accuracy"] is not None:
+        add(f"virtual time to {100 * result['target_accuracy']:g} %", "time_to_target_s", SECONDS)
+    add("energy", "joules", JOULES)
+    wasted = (("time", "wasted_s", SECONDS), ("bytes", "wasted_bytes", BYTES), ("energy", "wasted_joules", JOULES))
+    for name, key, quantity in wasted:
+        if any(result[key]):
+            add(f"{name}, wasted", key, quantity)
+    slowest = zip(result["slowest_round"], cells(SECONDS, result["slowest_round_s"], missing=""), strict=True)
+    table.add_row("slowest round", *(f"{number + 1}: {seconds}" for number, seconds in slowest))
+    before, after = (result["bottlenecks"][side] for side in ("before", "after"))
+    for name in BOTTLENECKS:
+        if before[name] or after[name]:
+            table.add_row(f"rounds with bottleneck {name}", str(before[name]), str(after[name]))
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
     console.print()
     console.print(table)
     if result["other_end"]:
         console.print(f"\nof the rounds that both have; {result['other_end']}", soft_wrap=True)
     console.print()
-
-
-def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    def pair(key: str, quantity: Quantity) -> list[str]:
-        return cells(quantity, result[key], missing="not reached")
-
-    yield "virtual time", pair("virtual_seconds", SECONDS)
-    if result["target_accuracy"] is not None:
-        yield f"virtual time to {100 * result['target_accuracy']:g} %", pair("time_to_target_s", SECONDS)
-    yield "energy", pair("joules", JOULES)
-    for name, key, quantity in (
-        ("time", "wasted_s", SECONDS),
-        ("bytes", "wasted_bytes", BYTES),
-        ("energy", "wasted_joules", JOULES),
-    ):
-        if any(result[key]):
-            yield f"{name}, wasted", pair(key, quantity)
-    slowest = zip(result["slowest_round"], pair("slowest_round_s", SECONDS), strict=True)
-    yield "slowest round", [f"{number + 1}: {seconds}" for number, seconds in slowest]
-    before, after = (result["bottlenecks"][side] for side in ("before", "after"))
-    for name in BOTTLENECKS:
-        if before[name] or after[name]:
-            yield f"rounds with bottleneck {name}", [str(before[name]), str(after[name])]

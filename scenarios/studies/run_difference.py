@@ -24,7 +24,6 @@ from scenarios.report.tables import of_texts
 from scenarios.run import builder
 from scenarios.run.metadata import SUMMED
 from scenarios.run.run_folder import RunFolder, resolved_keys
-from scenarios.run.run_records import read_json
 from scenarios.studies.run_list import entry
 
 ENVIRONMENT = ("python", "versions", "platform", "processor", "cores", "device", "workers", "computes")
@@ -96,10 +95,18 @@ def difference(a: Source, b: Source) -> RunDifference:
     first, second = runs
     if first is None or second is None:
         return RunDifference(before_name, after_name, keys, {}, {}, None, None, (), None)
-    where, columns = _first_round(first, second)
+    where, columns = _first_index(first.rounds, second.rounds), list[str]()
+    if where is not None and where <= min(len(first.rounds), len(second.rounds)):
+        pairs = zip(first.rounds[where - 1], second.rounds[where - 1], strict=True)
+        columns = [name for name, (old, new) in zip(RoundRow._fields, pairs, strict=True) if old != new]
+    elif where is None:
+        begins = [run.query("SELECT value FROM meta WHERE key = 'genesis'")[0]["value"] for run in (first, second)]
+        if begins[0] == begins[1]:  # only then do their chains tell apart visits whose rounds are the same
+            query = "SELECT chain FROM rounds ORDER BY round"
+            where = _first_index(*([row["chain"] for row in run.query(query)] for run in (first, second)))
     environments = []
     for run in (first, second):
-        recorded = read_json(run.folder / "environment.json")
+        recorded = run.environment.tables()
         known = dict(leaves({key: recorded[key] for key in ENVIRONMENT if key in recorded}))
         environments.append(known | {"data": recorded.get("data", {}).get("sha256")})
     return RunDifference(
@@ -108,7 +115,7 @@ def difference(a: Source, b: Source) -> RunDifference:
         {key: tuple(_result(run, key) for run in (first, second)) for key in RESULTS},
         (first.completed, second.completed),
         where,
-        columns,
+        tuple(columns),
         _first_index([row.model_sha256 for row in first.rounds], [row.model_sha256 for row in second.rounds]),
     )
 
@@ -134,21 +141,6 @@ def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[An
     return {key: (a.get(key), b.get(key)) for key in labels.differing([a, b])}
 
 
-def _first_round(a: RecordedRun, b: RecordedRun) -> tuple[int | None, tuple[str, ...]]:
-    """(the first round, from 1, that differs, its columns)."""
-    index = _first_index(a.rounds, b.rounds)
-    if index is not None:
-        if index > min(len(a.rounds), len(b.rounds)):
-            return index, ()
-        rows = (a.rounds[index - 1], b.rounds[index - 1])
-        return index, tuple(name for name in RoundRow._fields if getattr(rows[0], name) != getattr(rows[1], name))
-    begins = [run.query("SELECT value FROM meta WHERE key = 'genesis'")[0]["value"] for run in (a, b)]
-    if begins[0] != begins[1]:
-        return None, ()
-    chains = ([row["chain"] for row in run.query("SELECT chain FROM rounds ORDER BY round")] for run in (a, b))
-    return _first_index(*chains), ()
-
-
 def _first_index(a: Sequence[Any], b: Sequence[Any]) -> int | None:
     """The first place, from 1, at which the lists differ, or one has ended; None if they are equal."""
     places = (index for index in range(max(len(a), len(b))) if a[index : index + 1] != b[index : index + 1])
@@ -162,18 +154,14 @@ def show(result: RunDifference) -> None:
         rows = [[key, *(labels.value_text(value) for value in pair)] for key, pair in pairs.items()]
         if rows:
             terminal.print_table(of_texts(title, [title, "A", "B"], rows))
-    if result.results:
-        terminal.print_table(of_texts("results", ["result", "A", "B"], [*_result_rows(result)]))
-    print(f"\n{verdict(result)}")
-
-
-def _result_rows(result: RunDifference) -> list[list[str]]:
     rows = []
-    for key, (name, quantity) in RESULTS.items():
+    for key, (name, quantity) in RESULTS.items() if result.results else ():
         pair = result.results[key]
         if any(value is not None for value in pair):
             rows.append([name, *(map(str, pair) if quantity is None else cells(quantity, pair, missing="-"))])
-    return rows
+    if rows:
+        terminal.print_table(of_texts("results", ["result", "A", "B"], rows))
+    print(f"\n{verdict(result)}")
 
 
 def verdict(result: RunDifference) -> str:

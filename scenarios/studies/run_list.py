@@ -223,7 +223,12 @@ def _run(folder: Path, in_set: bool) -> RunEntry:
         why = f"takes longer than {MOST_SECONDS:g} s to read" if why == "interrupted" else why
         problem = f"{LEDGER}: {why}"
     try:
-        values = _of_scenario(folder / SCENARIO) | values
+        file, nbytes = folder / SCENARIO, 0
+        with suppress(FileNotFoundError):
+            nbytes = file.stat().st_size
+        if not MOST_SCENARIO_NBYTES < nbytes <= run_records.MOST_NBYTES:  # one with a name per client is too long
+            tables = run_records.read_scenario(file)[1]
+            values = {key: tables[key] for key in ("method", "seed") if key in tables} | values
     except (OSError, ValueError) as error:
         problem = problem or f"{SCENARIO}: {str(error).removeprefix(f'{folder / SCENARIO}: ')}"
     is_early = values.get("stopped_by") in (None, *EARLY)
@@ -247,41 +252,24 @@ def _of_ledger(ledger: Path) -> dict[str, Any]:
     if not ledger.exists():
         return {"rounds": 0}
     try:
-        return _of_summary(ledger) or _of_rounds(ledger)
+        query = "SELECT length(value) AS nbytes, value FROM meta WHERE key = 'summary' LIMIT 1"
+        for row in read(ledger, query, limit_seconds=MOST_SECONDS):
+            if not isinstance(row["value"], str) or row["nbytes"] > MOST_RECORD_NBYTES:
+                raise ValueError("its summary is none, or too long")
+            summary = run_records.parsed(row["value"], run_records.SummaryRecord)
+            keys = ("method", "seed", "rounds", "accuracy", "stopped_by")
+            return {key: summary[key] for key in keys if key in summary}
+        last = read(ledger, "SELECT MAX(round) AS last FROM rounds", limit_seconds=MOST_SECONDS)[0]["last"]
+        query = "SELECT accuracy FROM rounds WHERE accuracy IS NOT NULL ORDER BY round DESC LIMIT 1"
+        scores = read(ledger, query, limit_seconds=MOST_SECONDS)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):  # killed while it was created
             return {"rounds": 0}
         raise
-
-
-def _of_summary(ledger: Path) -> dict[str, Any]:
-    text = "SELECT length(value) AS nbytes, value FROM meta WHERE key = 'summary' LIMIT 1"
-    for row in read(ledger, text, limit_seconds=MOST_SECONDS):
-        if not isinstance(row["value"], str) or row["nbytes"] > MOST_RECORD_NBYTES:
-            raise ValueError("its summary is none, or too long")
-        summary = run_records.parsed(row["value"], run_records.SummaryRecord)
-        keys = ("method", "seed", "rounds", "accuracy", "stopped_by")
-        return {key: summary[key] for key in keys if key in summary}
-    return {}
-
-
-def _of_rounds(ledger: Path) -> dict[str, Any]:
-    last = read(ledger, "SELECT MAX(round) AS last FROM rounds", limit_seconds=MOST_SECONDS)[0]["last"]
-    score = "SELECT accuracy FROM rounds WHERE accuracy IS NOT NULL ORDER BY round DESC LIMIT 1"
-    scores = read(ledger, score, limit_seconds=MOST_SECONDS)
     accuracy = scores[0]["accuracy"] if scores else None
     if not isinstance(last, int | None) or not isinstance(accuracy, float | None):
         raise ValueError("table rounds: holds a value that no run writes")
     return {"rounds": 0 if last is None else last + 1, "accuracy": accuracy}
-
-
-def _of_scenario(file: Path) -> dict[str, Any]:
-    """Method and seed; nothing of a file that is too long to be read for a list, as one with a name per client."""
-    with suppress(FileNotFoundError):
-        if MOST_SCENARIO_NBYTES < file.stat().st_size <= run_records.MOST_NBYTES:
-            return {}
-    tables = run_records.read_scenario(file)[1]
-    return {key: tables[key] for key in ("method", "seed") if key in tables}
 
 
 def has_lock(folder: Path) -> bool:

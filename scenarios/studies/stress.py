@@ -107,7 +107,17 @@ def stress(
     a time until ``visits`` have ended (by default three per place, at least `LEAST_VISITS`). ``deadline``: seconds, for
     the policy of this name alone. ScenarioError for invalid numbers and unknown policies.
     """
-    _check(clients, cohort, policy, rounds, visits, deadline)
+    if policy not in POLICIES:
+        raise ScenarioError(f"--policy: no policy {policy!r}; {nearest(policy, POLICIES)}")
+    for name, number in (("clients", clients), ("cohort", cohort), ("rounds", rounds), ("visits", visits)):
+        if number is not None and number < 1:
+            raise ScenarioError(f"--{name}: must be at least 1, not {number}")
+    if deadline is not None and policy != "deadline":
+        raise ScenarioError(f"--deadline: policy {policy!r} has none; add --policy deadline")
+    if deadline is not None and not 0 < deadline < math.inf:
+        raise ScenarioError(f"--deadline: must be more than 0 s, not {deadline:g} s")
+    if cohort > clients:
+        raise ScenarioError(f"--cohort: must be at most the number of clients, {clients}, not {cohort}")
     rules = RoundPolicy(policy, cohort) if deadline is None else RoundPolicy(policy, cohort, deadline=deadline)
     memory = ResidentMemory()
     fleet = _fleet(clients, cohort, contended, seed)
@@ -154,23 +164,8 @@ def deadline_seconds(text: str) -> float:
         raise ScenarioError(f"--deadline: {error}") from None
 
 
-def _check(clients: int, cohort: int, policy: str, rounds: int, visits: int | None, deadline: float | None) -> None:
-    if policy not in POLICIES:
-        raise ScenarioError(f"--policy: no policy {policy!r}; {nearest(policy, POLICIES)}")
-    for name, number in (("clients", clients), ("cohort", cohort), ("rounds", rounds), ("visits", visits)):
-        if number is not None and number < 1:
-            raise ScenarioError(f"--{name}: must be at least 1, not {number}")
-    if deadline is not None and policy != "deadline":
-        raise ScenarioError(f"--deadline: policy {policy!r} has none; add --policy deadline")
-    if deadline is not None and not 0 < deadline < math.inf:
-        raise ScenarioError(f"--deadline: must be more than 0 s, not {deadline:g} s")
-    if cohort > clients:
-        raise ScenarioError(f"--cohort: must be at most the number of clients, {clients}, not {cohort}")
-
-
 def _fleet(clients: int, cohort: int, contended: bool, seed: int) -> Fleet:
-    streams = partial(keyed_generator, seed)
-    fleet = Fleet.build(clients, FLEET, streams=streams)
+    fleet = Fleet.build(clients, FLEET, streams=partial(keyed_generator, seed))
     if not contended:
         return fleet
     down, up = (CONTENDED * cohort * float(rates.mean()) for rates in (fleet.down, fleet.up))
@@ -291,7 +286,8 @@ class ResidentMemory:
     """
 
     def __init__(self) -> None:
-        self._start_peak()
+        self._before = 0
+        self.peak_bytes()
         self._before = self._peak()
 
     def peak_bytes(self) -> int:
@@ -300,12 +296,9 @@ class ResidentMemory:
         Where the system cannot start a new one (elsewhere than on Linux), the peak since the beginning.
         """
         peak = self._peak() - self._before
-        self._start_peak()
-        return max(peak, 0)
-
-    def _start_peak(self) -> None:
         if CLEAR_REFS.exists():
             CLEAR_REFS.write_text(RESET_PEAK)
+        return max(peak, 0)
 
     def _peak(self) -> int:
         if STATUS.exists():
@@ -326,7 +319,10 @@ def show(result: dict[str, Any], stream: IO[str] | None = None) -> None:
 
 def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     visit = result["visit"]
-    yield "fleet", f"{result['clients']:,} clients, {_shares(DEVICES)}; {_shares(NETWORKS)}"
+    devices, networks = (
+        ", ".join(f"{share:.0%} {name}" for name, share in shares.items()) for shares in (DEVICES, NETWORKS)
+    )
+    yield "fleet", f"{result['clients']:,} clients, {devices}; {networks}"
     yield (
         "each visit",
         f"{format_bytes(visit['bytes_down'])} down, {format_bytes(visit['bytes_up'])} up, "
@@ -339,39 +335,32 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     deadline = result["deadline_seconds"]
     until = "" if deadline is None else f" of at most {format_seconds(deadline)}"
     yield "policy", f"{result['policy']}, {result['cohort']:,} {at_a_time}{until}"
-    yield from _rows_of_stream(result) if is_asynchronous else _rows_of_rounds(result)
-    yield "visits took", _spread(result["visit_seconds"], format_seconds)
-
-
-def _rows_of_rounds(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    last = result["rounds"][-1]
-    yield "rounds", f"{len(result['rounds'])}, {format_seconds(result['virtual_seconds'])} of virtual time"
-    yield "last round", f"{last['visits']:,} visits, {last['counted']:,} counted, {last['held']:,} slowed by contention"
-    yield "critical", f"client {last['critical']}; bottleneck: {last['bottleneck']}"
-    yield "wall time", f"{format_seconds(result['wall_seconds'])}, {result['flows_per_second']:,.0f} flows per second"
-    if "fleet_bytes" in result:
-        sizes = (format_bytes(result[key]) for key in ("fleet_bytes", "fleet_peak_bytes", "round_peak_bytes"))
-        kept, building, playing = sizes
+    virtual, wall = (format_seconds(result[key]) for key in ("virtual_seconds", "wall_seconds"))
+    if is_asynchronous:
+        yield "visits", f"{result['visits']:,} ended, {virtual} of virtual time"
+        yield "server steps", f"{result['server_steps']:,}"
+        yield "staleness", _spread(result["staleness"], lambda steps: f"{steps:.0f}")
+        yield (
+            "wall time",
+            f"{wall}, {result['events_per_second']:,.0f} of {result['simpy_events']:,} SimPy events per second, "
+            f"{result['visits_per_second']:,.0f} visits per second",
+        )
+    else:
+        last = result["rounds"][-1]
+        yield "rounds", f"{len(result['rounds'])}, {virtual} of virtual time"
+        counts = f"{last['visits']:,} visits, {last['counted']:,} counted, {last['held']:,} slowed by contention"
+        yield "last round", counts
+        yield "critical", f"client {last['critical']}; bottleneck: {last['bottleneck']}"
+        yield "wall time", f"{wall}, {result['flows_per_second']:,.0f} flows per second"
+        building, kept, playing = (
+            format_bytes(result[key]) for key in ("fleet_peak_bytes", "fleet_bytes", "round_peak_bytes")
+        )
         yield (
             "memory",
             f"{result['peak_bytes_per_client']:,.0f} B per client at most: {building} to build the fleet, "
             f"{kept} to hold it, {playing} with a round",
         )
-
-
-def _rows_of_stream(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "visits", f"{result['visits']:,} ended, {format_seconds(result['virtual_seconds'])} of virtual time"
-    yield "server steps", f"{result['server_steps']:,}"
-    yield "staleness", _spread(result["staleness"], lambda steps: f"{steps:.0f}")
-    yield (
-        "wall time",
-        f"{format_seconds(result['wall_seconds'])}, {result['events_per_second']:,.0f} of {result['simpy_events']:,} "
-        f"SimPy events per second, {result['visits_per_second']:,.0f} visits per second",
-    )
-
-
-def _shares(names: dict[str, float]) -> str:
-    return ", ".join(f"{share:.0%} {name}" for name, share in names.items())
+    yield "visits took", _spread(result["visit_seconds"], format_seconds)
 
 
 def _spread(found: dict[str, float], text: Callable[[float], str]) -> str:

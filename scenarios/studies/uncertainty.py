@@ -27,7 +27,6 @@ from scenarios.report import drawn_times, terminal
 from scenarios.report.drawn_times import MOST_DRAWS, DrawnTimes, Interval, with_intervals
 from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.tables import of_texts
-from scenarios.studies.plain import plain
 from scenarios.studies.replay import prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay
 
@@ -101,8 +100,8 @@ class DrawnRuns:
                         "time_to_target_s": time_to(times.target_accuracy, run.rounds),
                         "virtual_seconds": run.rounds[-1].end_s,
                     },
-                    "time_to_target_s": plain(times.to_target),
-                    "virtual_seconds": plain(times.to_end),
+                    "time_to_target_s": times.to_target and times.to_target._asdict(),
+                    "virtual_seconds": times.to_end and times.to_end._asdict(),
                     "reached": times.reached,
                     "left_out": times.left_out,
                     "reason": times.reason,
@@ -219,23 +218,19 @@ def row_factors(
     """
     by_device: dict[str, dict[str, float]] = {figure: {} for figure in DEVICE_FIGURES}
     by_network: dict[str, dict[str, float]] = {figure: {} for figure in NETWORK_FIGURES}
+
+    def add(factors: dict[str, dict[str, float]], kind: str, row: Row, keys: Sequence[str]) -> None:
+        normal = keyed_generator(draws.seed, f"uncertainty: {kind} {row.name}", draw).standard_normal(len(keys))
+        sigma = np.array([draws.sigmas[basis(row, key)] for key in keys])
+        for figure, factor in zip(factors, np.exp(sigma * normal).tolist(), strict=True):
+            factors[figure][row.name] = factor
+
     for device in devices:
         family = next(name for name in families if name in device.flops_per_second)
-        keys = [f"flops_per_second.{family}", "step_seconds"]
-        for figure, factor in zip(DEVICE_FIGURES, _factors("device", device, keys, draws, draw), strict=True):
-            by_device[figure][device.name] = factor
+        add(by_device, "device", device, [f"flops_per_second.{family}", "step_seconds"])
     for network in networks:
-        keys = ["down_bits_per_second", "up_bits_per_second", "rtt_seconds"]
-        for figure, factor in zip(NETWORK_FIGURES, _factors("network", network, keys, draws, draw), strict=True):
-            by_network[figure][network.name] = factor
+        add(by_network, "network", network, ["down_bits_per_second", "up_bits_per_second", "rtt_seconds"])
     return RowFactors(by_device, by_network)
-
-
-def _factors(kind: str, row: Row, keys: Sequence[str], draws: Draws, draw: int) -> list[float]:
-    normal = keyed_generator(draws.seed, f"uncertainty: {kind} {row.name}", draw).standard_normal(len(keys))
-    sigma = np.array([draws.sigmas[basis(row, key)] for key in keys])
-    factors: list[float] = np.exp(sigma * normal).tolist()
-    return factors
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

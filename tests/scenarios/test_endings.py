@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.records.store import read
+from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolError
 from scenarios.cli.main import run_command
-from scenarios.run import run_errors
+from scenarios.run import run_problems
 from tests import warm
 from tests.remains import Watch
 from tests.scenarios.runs import committed, fedbr
@@ -153,6 +154,8 @@ def test_a_verification_that_is_killed_in_the_run_that_it_makes_elsewhere(watch:
 def test_an_error_of_the_users_in_a_worker_is_told_without_the_workers_log() -> None:
     report = "evaluate: given up after 3 workers; the last: worker 0: ValueError: model.norm: the statistics"
     trace = "\n    File trainer.py, line 1"
-    assert run_errors.in_words(PoolError(report + trace), Path()) == report
     other = report.replace("model.norm", "a tensor")
-    assert run_errors.in_words(PoolError(other + trace), Path()) == other + trace
+    for message, told in ((report + trace, report), (other + trace, other + trace)):
+        with pytest.raises(RunFailed) as caught, run_problems.named(Path("here")):
+            raise PoolError(message)
+        assert str(caught.value) == f"{told}\nrun folder: here"

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,11 @@ from edge.protocol.scratch import scratch
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.run import builder, evaluated_clients, run_warnings, runner
+from scenarios.run import builder, evaluated_clients, run_problems, runner
 from scenarios.run.host import StopFlag, choose_device, default_workers, logging_to
 from scenarios.studies.forecast.estimate import Ends, Estimate, disk_files, estimate
 from scenarios.studies.forecast.pace import earlier_run
 from scenarios.studies.forecast.typical_visits import DEVICE, TypicalVisits
-from scenarios.studies.plain import plain
 
 NEWEST_CHECKPOINTS = 2
 LEDGER_NBYTES, LEDGER_VISIT_NBYTES, REPORT_NBYTES = 60_000, 300, 700_000
@@ -94,7 +93,7 @@ class Check:
 
     def plain(self) -> dict[str, Any]:
         """What ``check --json`` prints."""
-        found: dict[str, Any] = plain(self)
+        found: dict[str, Any] = _plain(self)
         costs, evaluation = found["estimate"], self.estimate.evaluation_visits
         costs["data"] = found.pop("data")
         if evaluation is None:
@@ -108,6 +107,15 @@ class Check:
                 "bytes": evaluation.nbytes,
             }
         return found
+
+
+def _plain(value: Any) -> Any:
+    """Records as dicts in the order of their fields, and sequences as lists; anything else as it is."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def run_check(loaded: Loaded, out: Path) -> Check:
@@ -139,8 +147,8 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         notes = [
             *loaded.notes,
             *builder.fleet_notes(loaded),
-            *run_warnings.notes(loaded, description),
-            *run_warnings.foreseen(loaded, description, "cpu"),
+            *run_problems.notes(loaded, description),
+            *run_problems.foreseen(loaded, description, "cpu"),
         ]
         totals, data = estimate(visits), data_source(loaded, description, source)
         costs = _machine_costs(visits, totals, out, memory)

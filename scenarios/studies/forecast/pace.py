@@ -120,7 +120,12 @@ class EarlierRun:
 
 def earlier_run(loaded: Loaded, out: Path, device: str) -> EarlierRun | None:
     """The newest run of the same scenario in ``out``, on this machine and this device; None without one."""
-    keys = _of_pace(resolved_keys(builder.on_device(loaded, device).scenario))
+
+    def of_pace(keys: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys that decide how long a round takes."""
+        return {key: value for key, value in keys.items() if not key.startswith(WITHOUT_EFFECT)}
+
+    keys = of_pace(resolved_keys(builder.on_device(loaded, device).scenario))
     folders: list[Path] = []
     with suppress(OSError):
         runs = [each for each in (out / loaded.name).iterdir() if (each / "ledger.sqlite").is_file()]
@@ -131,14 +136,9 @@ def earlier_run(loaded: Loaded, out: Path, device: str) -> EarlierRun | None:
             environment = run.environment
             # Portable numerics have one fingerprint on processors of different speeds.
             is_here = environment.processor in (None, processor()) and not environment.machine_change(device)
-            if environment.device == device and is_here and _of_pace(run.keys()) == keys:
+            if environment.device == device and is_here and of_pace(run.keys()) == keys:
                 rounds = read_rounds(folder)
                 seconds = seconds_per_round(rounds)
                 if len(rounds) >= FEWEST_ROUNDS and seconds is not None:
                     return EarlierRun(folder, seconds, len(rounds), environment.workers)
     return None
-
-
-def _of_pace(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that decide how long a round takes."""
-    return {key: value for key, value in keys.items() if not key.startswith(WITHOUT_EFFECT)}

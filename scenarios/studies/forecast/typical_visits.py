@@ -142,7 +142,7 @@ class TypicalVisits:
         if samples is None:
             samples = self.median_samples
         if rng_round is None:
-            rng_round = self._last
+            rng_round = self.loaded.scenario.rounds.max - 1  # after every warm-up
         up = payload_nbytes(self.server.up_shapes())
         return [
             PricedVisit(self._pricing.train(choice, down, samples, ANY, rng_round), payload_nbytes(down), up)
@@ -155,15 +155,10 @@ class TypicalVisits:
         samples = self.description.samples
         return int(np.median(samples[samples > 0])) if len(samples) else 0
 
-    @property
-    def _last(self) -> int:
-        """A round after every warm-up."""
-        return self.loaded.scenario.rounds.max - 1
-
     @cached_property
     def _downloads(self) -> list[tuple[Choice, Shapes]]:
         """The choices that a visit of a typical round may have, and the shapes of what each downloads."""
-        server, last, loaded = self.server, self._last, self.loaded
+        server, last, loaded = self.server, self.loaded.scenario.rounds.max - 1, self.loaded
         possible = loaded.method.objective.traffic.possible_choices
         choices = possible(len(server.setup.layout), loaded.scenario.data.clients, loaded.options)
         choices = choices or [server.choose(ANY, last)]

@@ -9,9 +9,9 @@ import pytest
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
-from scenarios.run import run_warnings
+from scenarios.run import run_problems
 from scenarios.run.builder import on_device
-from scenarios.run.run_warnings import check_instructions
+from scenarios.run.run_problems import check_machine
 
 WIDE = ["model.name=resnet18", "model.width=64", "data.name=cifar10"]
 NARROW = ["model.name=resnet18", "model.width=16", "data.name=cifar10"]
@@ -59,10 +59,10 @@ def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.Mo
         "digits: train.instructions = portable: only on the CPU, and this run is on cuda; choose --device cpu, or "
         "native"
     )
-    monkeypatch.setattr(run_warnings, "lacking", lambda: "this machine's has no AVX2")
-    check_instructions(load("digits"))
+    monkeypatch.setattr(run_problems, "lacking", lambda: "this machine's has no AVX2")
+    check_machine(load("digits"))
     with pytest.raises(ScenarioError) as caught:
-        check_instructions(portable)
+        check_machine(portable)
     assert str(caught.value) == (
         "digits: train.instructions = portable: needs an x86-64 processor with AVX2 and FMA, and this machine's has no "
         "AVX2; choose native"

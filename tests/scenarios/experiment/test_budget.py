@@ -81,14 +81,6 @@ def test_budgets_have_units_and_are_sorted() -> None:
     assert budget.budgets_of(None, "2 s,1 s") == {"time": [1.0, 2.0]}
 
 
-def test_seeds_count_up_from_the_scenarios_own_each_with_its_partition() -> None:
-    study = budget.plan(grid_of("digits", ["seed=5"]), {"time": [1.0, 2.0]}, seeds=2).run_set
-
-    assert [part.name for part in study.runs] == ["fedavg-seed5", "fedbr-seed5", "fedavg-seed6", "fedbr-seed6"]
-    assert [part.loaded.scenario.data.partition.seed for part in study.runs] == [5, 5, 6, 6]
-    assert {part.needs["time"] for part in study.runs} == {2.0}
-
-
 # --- a study ----------------------------------------------------------------------------------------------------------
 
 # A round of FedAvg moves 617,230 B: five visits, each a model of 61,352 B with its header down and up.
@@ -111,13 +103,7 @@ def result_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "study.json").read_text()))
 
 
-def stamps(folder: Path) -> dict[str, int]:
-    return {path.parent.name: path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))}
-
-
-def test_a_study_has_a_run_folder_per_method_and_seed_whose_run_ends_with_the_largest_budget(made: Path) -> None:
-    names = {"fedavg-seed0", "fedavg-seed1", "fedbr-seed0", "fedbr-seed1"}
-    assert {path.name for path in made.iterdir()} == names | {"study.json", "table.csv", "curves.csv", "report.html"}
+def test_a_run_per_method_and_seed_ends_with_the_largest_budget(made: Path) -> None:
     assert [run["name"] for run in result_of(made)["runs"]] == [
         "fedavg-seed0", "fedbr-seed0", "fedavg-seed1", "fedbr-seed1",
     ]  # fmt: skip
@@ -166,29 +152,6 @@ def test_the_tables_hold_every_reading_and_a_curve_per_method_and_axis_and_fit_a
     assert [line.split("  ")[0] for line in lines if line.startswith(("700 kB", "1.5 MB"))] == ["700 kB", "1.5 MB"]
     assert lines[-1] == f"report: {made / 'report.html'}"
     assert max(len(line) for line in lines[:-1]) <= 80
-
-
-def test_a_study_that_is_taken_up_again_makes_the_missing_runs_alone_and_takes_no_other(
-    made: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before, first = stamps(made), result_of(made)
-    db = sqlite3.connect(made / "fedbr-seed1" / "ledger.sqlite")
-    with db:
-        db.execute("DELETE FROM meta WHERE key = 'summary'")  # as a run that was killed leaves it
-    db.close()
-    assert study(made.parent.parent, "train.local_epochs=1", "--quiet") == 0
-    again = stamps(made)
-    assert [name for name in before if before[name] != again[name]] == ["fedbr-seed1"]
-    assert result_of(made)["bytes"] == first["bytes"]
-    assert [run["model_sha256"] for run in result_of(made)["runs"]] == [run["model_sha256"] for run in first["runs"]]
-    out = made.parent.parent
-    (out / "digits" / "other").mkdir(exist_ok=True)
-    assert study(out, "train.local_epochs=2") == 2
-    assert capsys.readouterr().err == (
-        f"fedbr: {made / 'fedavg-seed0'} was made with train.local_epochs 1, now 2; choose another --run-id\n"
-    )
-    assert study(out, "train.local_epochs=1", "--run-id", "other") == 2
-    assert "exists already and is no budget study; choose another --run-id" in capsys.readouterr().err
 
 
 def test_a_budget_that_is_not_reached_is_marked_and_a_method_that_fails_is_named_and_costs_the_others_nothing(

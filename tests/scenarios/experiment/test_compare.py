@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,12 @@ import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
-from scenarios.config.errors import worded
 from scenarios.experiment.compare import plan
 from scenarios.experiment.executors import InTurn, make_runs
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.report import terminal
 from scenarios.run.host import Host
-from scenarios.run.run_finder import found
-from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 
@@ -87,54 +83,6 @@ def test_the_final_table_has_a_column_per_method_and_a_comparison_can_be_reporte
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 2 * 2
 
 
-def test_a_comparison_that_was_interrupted_is_taken_up_again(
-    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "digits" / "both"
-    shutil.copytree(compared, folder)
-    words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(tmp_path), "--run-id", "both", "--json"]
-    compare = ["compare", "digits", "method=fedavg,fedbr", "--workers", "1", *words]
-    (folder / "compare.json").write_text('{"study": "compare"}')  # as it stands until the first run has ended
-    db = sqlite3.connect(folder / "fedbr" / "ledger.sqlite")
-    with db:
-        db.execute("DELETE FROM meta WHERE key = 'summary'")  # as a run that was killed leaves it
-    db.close()
-    before = {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("*/ledger.sqlite")}
-
-    assert [worded(parts) for parts in found([folder]).unfinished] == [
-        f"the comparison {folder} has not ended; the same one with --run-id both goes on with it"
-    ]
-    assert main.run_command(compare) == 0
-    capsys.readouterr()
-    assert (folder / "fedavg" / "ledger.sqlite").stat().st_mtime_ns == before["fedavg"]
-    assert (folder / "fedbr" / "ledger.sqlite").stat().st_mtime_ns != before["fedbr"]
-    again, first = result_of(folder), result_of(compared)
-    assert again["at_common_bytes"] == first["at_common_bytes"]
-    assert [run["model_sha256"] for run in again["runs"]] == [run["model_sha256"] for run in first["runs"]]
-
-    assert main.run_command([*compare, "seed=1"]) == 2
-    assert "fedavg was made with seed 0, now 1; choose another --run-id" in capsys.readouterr().err
-
-
-def test_a_run_that_the_user_stopped_goes_on_to_its_limit(tmp_path: Path) -> None:
-    planned = plan(grid_of("digits", ["rounds.max=3", "method=fedavg"]), run_id="a").run_set
-    rounds = 0
-
-    def count(finished: object) -> None:
-        nonlocal rounds
-        rounds += 1
-
-    host = Host(tmp_path, 1, "cpu", observers=[Listener(on_round=count)])
-    with WorkerLauncher() as launcher:
-        first = make_runs(planned, host, InTurn(launcher), lambda: rounds == 1)
-        again = make_runs(planned, host, InTurn(launcher), lambda: False)
-
-    assert is_interrupted(first, planned)
-    assert [run["stopped_by"] for run in first["runs"]] == ["user"]
-    assert not is_interrupted(again, planned)
-    assert [(run["rounds"], run["stopped_by"]) for run in again["runs"]] == [(3, "rounds")]
-
-
 def test_a_study_that_is_stopped_in_its_first_missing_run_still_has_the_later_ones_that_ended(tmp_path: Path) -> None:
     planned = plan(grid_of("digits", ["rounds.max=2", "method=fedavg,fedprox"]), run_id="a").run_set
     host = Host(tmp_path, 1, "cpu")
@@ -147,26 +95,10 @@ def test_a_study_that_is_stopped_in_its_first_missing_run_still_has_the_later_on
     assert [(run["name"], run["stopped_by"]) for run in again["runs"]] == [("fedavg", "user"), ("fedprox", "rounds")]
 
 
-def test_a_folder_that_no_comparison_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "digits" / "a").mkdir(parents=True)
+def test_a_run_id_is_the_name_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "digits", "method=fedavg", "--out", str(tmp_path), "--run-id"]
-    assert main.run_command([*words, "a"]) == 2
-    assert "exists already and is no compare study; choose another --run-id" in capsys.readouterr().err
     for name in ("a/b", ""):
         assert main.run_command([*words, name]) == 2
         assert "must be the name of a folder" in capsys.readouterr().err
     assert main.run_command([*words, "a" * 300]) == 2
     assert "must not be longer than 241 bytes" in capsys.readouterr().err
-
-
-def test_a_method_that_fails_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["rounds.max=1", "method_options.lambda1=1e29", "--out", str(tmp_path), "--run-id", "a", "--workers", "1"]
-    assert main.run_command(["compare", "digits", "method=fedmlb,fedavg", *words, "--json", "--report"]) == 3
-    captured = capsys.readouterr()
-    result = json.loads(captured.out)
-
-    assert [run["method"] for run in result["runs"]] == ["fedavg"]
-    assert list(result["failed"]) == ["fedmlb"]
-    assert captured.err.startswith("fedbr: fedmlb failed: ")
-    assert result_of(tmp_path / "digits" / "a") == {"study": "compare", **result}
-    assert "fedavg" in (tmp_path / "digits" / "a" / "report.html").read_text()

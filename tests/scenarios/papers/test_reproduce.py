@@ -222,15 +222,3 @@ def test_table_and_page_put_published_values_beside_ours(folder: Path, capsys: p
     assert len(fedavg) <= 80 and "%*" in fedavg
     assert "* not used up: a run ended before the budget" in lines
     assert "tiny (scaled)" in page and "<svg" in page
-
-
-def test_a_figure_that_is_made_again_keeps_its_runs_and_what_lies_beside_them(folder: Path) -> None:
-    before = [path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))]
-    words = ["fedbr:fig3", "rounds.max=2", "row=FedAvg,FedBR", "panel=c", "--workers", "1", "--quiet"]
-    assert main.run_command(["reproduce", *words, "--out", str(folder.parent.parent), "--run-id", "a"]) == 0
-
-    assert before == [path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))]
-    assert {path.name for path in folder.iterdir()} == {
-        "cifar10-fedavg-seed0", "cifar10-fedbr-seed0", "study.json", "table.csv", "report.html",
-    }  # fmt: skip
-    assert len((folder / "table.csv").read_text().splitlines()) == 1 + 2

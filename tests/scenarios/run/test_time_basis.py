@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.run import time_basis
+from scenarios.run import visits
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from scenarios.run import time_basis
 def test_a_basis_is_the_weakest_of_the_figures_that_the_run_uses(
     override: str, device: str, network: tuple[str, str]
 ) -> None:
-    found = time_basis.row_bases(load("digits", parse_all(["fleet.networks={wifi-4=1}", override])))
+    found = visits.row_bases(load("digits", parse_all(["fleet.networks={wifi-4=1}", override])))
     assert {parts["compute"] for parts in found["devices"].values()} >= {device}
     assert found["networks"] == {"wifi-4": {"down": network[0], "up": network[1]}}
 
@@ -35,7 +35,7 @@ def test_a_file_of_machines_gives_rates_and_throughputs_and_a_row_the_step(tmp_p
     )
     options = [f"fleet.trace={tmp_path / 'own.csv'}", "fleet.networks={lte=1}"]
     for device, expected in (("phone-low", "derived"), ("server-gpu", "assumed"), ("phone-high", "read")):
-        found = time_basis.row_bases(load("digits", parse_all([*options, f"fleet.devices={{{device}=1}}"])))
+        found = visits.row_bases(load("digits", parse_all([*options, f"fleet.devices={{{device}=1}}"])))
         assert found == {
             "devices": {device: {"compute": expected}},
             "networks": {"lte": {"down": "read", "up": "read"}},

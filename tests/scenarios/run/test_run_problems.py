@@ -14,12 +14,20 @@ from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import terminal
 from scenarios.report.run_reader import open_runs
-from scenarios.run import builder, run_warnings
+from scenarios.run import builder, run_problems
 from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
 
 __all__ = ["pool_in_this_process"]
-NO_VISITS = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0)
+
+
+def warnings(
+    rule: str, *overrides: str, rounds: int = 0, cut: dict[str, Any] | None = None, **visits: int
+) -> list[str]:
+    """The warnings of a run that this rule has ended."""
+    kinds = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0) | visits
+    summary = {"stopped_by": rule, "rounds": rounds, "visits": kinds, "cut_round": cut}
+    return run_problems.found(load("digits", parse_all(overrides)), summary)
 
 
 def ended(out: Path, *overrides: str) -> dict[str, Any]:
@@ -51,12 +59,12 @@ def test_a_run_without_any_exchange_says_so_before_and_after(tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_a_run_without_a_round_names_the_budget(overrides: list[str], rule: str, warning: str) -> None:
-    assert run_warnings.found(load("digits", parse_all(overrides)), 0, NO_VISITS, rule) == [warning]
+    assert warnings(rule, *overrides) == [warning]
 
 
 def test_a_last_round_that_lacks_clients_says_so_without_a_budget() -> None:
     cut = {"round": 3, "participants": 1, "accuracy": None, "cut_by": "clients"}
-    assert run_warnings.of_cut_round(cut) == [
+    assert warnings("clients", rounds=3, cut=cut, train=1) == [
         "lack of clients cut round 3, the last: 1 client has made it (rounds.min_fraction)"
     ]
 
@@ -79,21 +87,20 @@ def test_a_last_round_that_a_budget_has_cut_is_marked_in_warning_summary_labels_
 
 
 def test_a_run_that_was_stopped_by_its_user_or_has_learned_is_not_warned_about() -> None:
-    loaded = load("digits")
-    assert run_warnings.found(loaded, 0, NO_VISITS, "user") == []
-    assert run_warnings.found(loaded, 1, NO_VISITS | {"train": 1, "late": 9}, "rounds") == []
+    assert warnings("user") == []
+    assert warnings("rounds", rounds=1, train=1, late=9) == []
 
 
 def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_warnings, "default_workers", lambda: 2)
+    monkeypatch.setattr(run_problems, "default_workers", lambda: 2)
     many, few = load("digits", parsed(["train.threads=500"])), load("digits", parsed(["train.threads=3"]))
     with pytest.raises(ScenarioError, match="threads = 500: no round would end on 2 cores; choose at most 2"):
-        run_warnings.check_threads(many, "cpu")
-    run_warnings.check_threads(few, "cpu")
-    run_warnings.check_threads(many, "cuda:0")  # which uses none of them
+        run_problems.check_machine(many, "cpu")
+    run_problems.check_machine(few, "cpu")
+    run_problems.check_machine(many, "cuda:0")  # which uses none of them
     monkeypatch.setattr(builder, "travels", lambda loaded, layout: (("head",), ("head",)))
     profile: ModelProfile = SimpleNamespace(layout=None)  # type: ignore[assignment]
-    assert run_warnings.foreseen(few, profile, "cpu") == [
+    assert run_problems.foreseen(few, profile, "cpu") == [
         "train.threads = 3: there are only 2 cores, so that rounds take longer than with 2"
     ]
 
@@ -101,7 +108,7 @@ def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: 
 def test_clients_without_examples_are_named() -> None:
     def notes(*samples: int) -> list[str]:
         profile: ModelProfile = SimpleNamespace(samples=np.array(samples))  # type: ignore[assignment]
-        return run_warnings.notes(load("digits", parsed(["method=fedavg"])), profile)
+        return run_problems.notes(load("digits", parsed(["method=fedavg"])), profile)
 
     assert notes(4, 1) == []
     assert notes(4, 0, 1) == ["data.partition: client 1 has no training examples, and never takes part"]
