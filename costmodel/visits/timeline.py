@@ -134,7 +134,10 @@ def _sent(
         seeds = conditions.loss_seed[:, direction]
         columns = (conditions.rtt, np.asarray(begun.slowly), conditions.loss, begun.threshold, seeds)
         queue = links.transport.queue_bits
-        paths = [Path(*row, queue=queue) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        paths = [
+            Path(rtt, slowly, loss, threshold, seed, queue)
+            for rtt, slowly, loss, threshold, seed in zip(*(column.tolist() for column in columns), strict=True)
+        ]
     return transfer_batch(
         begun.begin,
         begun.bits,
