@@ -125,7 +125,8 @@ class BandwidthConfig(FleetTable):
     """Time between changes of the rate; at least a thousandth of tau."""
     file: str | None = None
     """trace: CSV with columns seconds, factor or bits_per_second, and optionally client; or a packet series in
-    Mahimahi's format. A factor or rate of 0 is an outage. Rates replace those of the networks."""
+    Mahimahi's format. A factor or rate of 0 is an outage; in a packet series it is a pause, whose bits wait. Rates
+    replace those of the networks."""
     up_file: str | None = None
     """trace: the same for uploads, with the same clients; by default uploads follow ``file``."""
     outages: bool = False

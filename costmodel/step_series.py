@@ -27,6 +27,8 @@ class StepSeries:
     """Seconds of the recording, more than the begin of its last sample"""
     repeats: bool = True
     """Whether it begins again after its length; otherwise the last value stays"""
+    zero_waits: bool = False
+    """Of a rate: whether bits wait while it is 0 (a silence), and are not lost (an outage)"""
 
     def __post_init__(self) -> None:
         assert len(self.seconds) == len(self.values) > 0, (len(self.seconds), len(self.values))
@@ -39,9 +41,9 @@ class StepSeries:
         return cls(tuple(seconds.tolist()), tuple(values.tolist()), last)
 
     @property
-    def has_zero(self) -> bool:
-        """Whether one of the values is 0."""
-        return 0.0 in self.values
+    def has_outage(self) -> bool:
+        """Whether one of the values is 0, and an outage."""
+        return 0.0 in self.values and not self.zero_waits
 
     def at(self, t: float, offset: float = 0.0) -> tuple[float, float]:
         """(value ``offset`` seconds after ``t``, in time of the series; next change > ``t``, in time of ``t``)."""
@@ -67,7 +69,8 @@ class StepSeries:
         return replace(self, values=tuple(value / divisor for value in self.values))
 
 
-def merged(seconds: Sequence[float], values: Sequence[float], length: float) -> StepSeries:
+def merged(seconds: Sequence[float], values: Sequence[float], length: float, zero_waits: bool = False) -> StepSeries:
     """A series without the samples that repeat the value before them."""
     keep = [place for place in range(len(values)) if place == 0 or values[place] != values[place - 1]]
-    return StepSeries(tuple(seconds[place] for place in keep), tuple(values[place] for place in keep), length)
+    begins, kept = tuple(seconds[place] for place in keep), tuple(values[place] for place in keep)
+    return StepSeries(begins, kept, length, zero_waits=zero_waits)

@@ -68,7 +68,7 @@ class ClientDynamics:
         """Whether a rate of 0 at ``t`` is an outage of the client's link, and not a pause of the client."""
         if not self.variation.has_outages or (self.pauses and not self.availability.interval(client, t)[0]):
             return False
-        return self.variation.factor(client, direction, t)[0] == 0.0
+        return self.variation.is_outage(client, direction, t)
 
     def outages(self, conditions: Conditions, direction: int) -> Callable[[int, float], bool] | None:
         """(visit, t) -> `has_outage`; None where there are none."""

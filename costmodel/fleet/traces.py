@@ -384,7 +384,9 @@ def _packet_series(path: Path, raw: bytes) -> RateSeries:
     """A series in Mahimahi's format (Netravali et al., USENIX ATC 2015): the rates of its bins of `BIN_MS`.
 
     Each line is a time in milliseconds at which the link delivers one packet of 1500 bytes; the series repeats after
-    the last of them. A packet of time t counts for the bin in which t is the end or before it.
+    the last of them. A packet of time t counts for the bin in which t is the end or before it. In a bin without packets
+    what is sent waits: a sender sends no more than its window without acknowledgements, and the queue holds that.
+    Measured on links of 5 Mbit/s with queues of 64 and 250 kB, pauses of 0.15 to 10 s took as long as they lasted.
     """
     times = np.array(_milliseconds(path, raw), np.int64)
     last = int(times[-1])
@@ -402,7 +404,7 @@ def _packet_series(path: Path, raw: bytes) -> RateSeries:
         end = min(begin + BIN_MS, last)
         seconds.append(begin / 1e3)
         rates.append(count * PACKET_BITS * 1e3 / (end - begin))
-    return RateSeries((ALL,), (merged(seconds, rates, last / 1e3),))
+    return RateSeries((ALL,), (merged(seconds, rates, last / 1e3, zero_waits=True),))
 
 
 def _milliseconds(path: Path, raw: bytes) -> list[int]:

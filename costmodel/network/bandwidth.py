@@ -35,10 +35,13 @@ class Variation(Protocol):
 
     @property
     def has_outages(self) -> bool:
-        """Whether a factor may be 0."""
+        """Whether there may be outages."""
 
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
-        """(factor >= 0 from t on, 0 in an outage; absolute time > t of the next change, inf if never)."""
+        """(factor >= 0 from t on; absolute time > t of the next change, inf if never)."""
+
+    def is_outage(self, client: int, direction: int, t: float) -> bool:
+        """Whether the factor is 0 at ``t`` and what is sent is lost; otherwise it waits for the next change."""
 
 
 class Constant:
@@ -49,6 +52,10 @@ class Constant:
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
         """(1.0, inf)"""
         return 1.0, math.inf
+
+    def is_outage(self, client: int, direction: int, t: float) -> bool:
+        """False"""
+        return False
 
 
 class OrnsteinUhlenbeck:
@@ -98,6 +105,10 @@ class OrnsteinUhlenbeck:
         chunk, place = divmod(sample, self._samples)
         return float(self._factors(client, chunk)[direction, place]), (sample + 1) * self._step
 
+    def is_outage(self, client: int, direction: int, t: float) -> bool:
+        """False"""
+        return False
+
     def _sigma_of(self, client: int) -> Doubles:
         """(2,) sigma of the download and of the upload."""
         return np.broadcast_to(self._sigma if self._sigma.ndim == 0 else self._sigma[client], 2)
@@ -128,7 +139,7 @@ class Samples:
         """Factors >= 0, one series for each recorded client; ``up``: for uploads, of the same clients."""
         self._series = (series, series if up is None else up)
         assert len(self._series[DOWN]) == len(self._series[UP]) > 0, (len(series), up)
-        self.has_outages = any(each.has_zero for both in self._series for each in both)
+        self.has_outages = any(each.has_outage for both in self._series for each in both)
         self._streams = streams
         self._place = lru_cache(CACHED_CLIENTS)(self._draw)
 
@@ -136,6 +147,11 @@ class Samples:
         """(factor from t on, absolute time of the next sample)."""
         series, offset = self._place(client)
         return self._series[direction][series].at(t, offset)
+
+    def is_outage(self, client: int, direction: int, t: float) -> bool:
+        """Whether the factor is 0 at ``t``, in a series whose zeros are outages."""
+        series = self._series[direction][self._place(client)[0]]
+        return series.has_outage and self.factor(client, direction, t)[0] == 0.0
 
     def series_of(self, client: int) -> int:
         """The index of the series that the client follows."""
@@ -160,11 +176,16 @@ class Replay:
         """Factors >= 0 by row; ``rows`` (clients,) is each client's, and ``start`` the recording's time at t = 0."""
         assert len(down) == len(up) > int(rows.max()), (len(down), len(up))
         self._series, self._rows, self._start = (down, up), rows, start
-        self.has_outages = any(series.has_zero for series in (*down, *up))
+        self.has_outages = any(series.has_outage for series in (*down, *up))
 
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
         """(factor from t on, absolute time of the next sample)."""
         return self._series[direction][int(self._rows[client])].at(t, self._start)
+
+    def is_outage(self, client: int, direction: int, t: float) -> bool:
+        """Whether the factor is 0 at ``t``, in a series whose zeros are outages."""
+        series = self._series[direction][int(self._rows[client])]
+        return series.has_outage and series.at(t, self._start)[0] == 0.0
 
 
 class WithOutages:
@@ -191,6 +212,10 @@ class WithOutages:
             return 0.0, until
         factor, change = self._variation.factor(client, direction, t)
         return factor, min(until, change)
+
+    def is_outage(self, client: int, direction: int, t: float) -> bool:
+        """Whether there is an outage at ``t``, of these or of the variation's own."""
+        return self._outage(client, t)[0] or self._variation.is_outage(client, direction, t)
 
     def _outage(self, client: int, t: float) -> tuple[bool, float]:
         """(whether there is one at t, absolute time of its end or of the next one's begin)."""

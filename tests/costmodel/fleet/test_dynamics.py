@@ -11,7 +11,7 @@ from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
 from costmodel.fleet.speed import ComputeSpeed
-from costmodel.network.bandwidth import DOWN, UP, Samples
+from costmodel.network.bandwidth import DOWN, UP, Replay, Samples, WithOutages
 from costmodel.network.links import Links
 from costmodel.step_series import StepSeries
 from costmodel.visits.timeline import Timeline, solve
@@ -139,12 +139,29 @@ def test_a_link_that_halves_in_mid_transfer_takes_longer_from_there_on() -> None
         def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
             return (1.0, 0.5) if t < 0.5 else (0.5, INF)
 
+        def is_outage(self, client: int, direction: int, t: float) -> bool:
+            return False
+
     behaviour = ClientDynamics(variation=Halving())
     # Half of the bits by 0.5 s, the others take 1 s; computing is as ever; the upload takes 2 s.
     timeline = _solve(connected(), behaviour)
     assert ends(timeline) == pytest.approx((1.6, 4.8, 6.9))
     assert timeline.bytes_down[0] == 1448
     assert behaviour.rate(0, DOWN, 12_112.0, 0.75) == (6056.0, INF)
+
+
+@pytest.mark.parametrize(("zero_waits", "down_end"), [(True, 0.5 + 1.0 + 0.5 + 0.1), (False, 0.5 + 1.2 + 0.5 + 0.1)])
+def test_what_is_sent_into_a_silence_waits_and_what_is_sent_into_an_outage_is_sent_again(
+    zero_waits: bool, down_end: float
+) -> None:
+    # Nothing passes from 0.5 to 1.5 s. A timer of 0.2 + 0.2 s tries again after 0.4 and 1.2 s of an outage.
+    series = StepSeries((0.0, 0.5, 1.5), (1.0, 0.0, 1.0), 100.0, zero_waits=zero_waits)
+    behaviour = ClientDynamics(variation=Replay([series], [series], np.array([0])))
+    assert _solve(connected(), behaviour).down_end[0] == pytest.approx(down_end)
+    assert behaviour.has_outage(0, DOWN, 1.0) != zero_waits
+    # Outages beside them, none of which has begun.
+    rare = WithOutages(behaviour.variation, np.full(1, 1e-9), np.ones(1), lambda *key: np.random.default_rng(0))
+    assert ClientDynamics(variation=rare).has_outage(0, DOWN, 1.0) != zero_waits
 
 
 def test_a_paused_client_has_no_rate_and_the_next_change_is_the_first_of_both() -> None:

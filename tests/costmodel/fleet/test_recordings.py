@@ -52,7 +52,7 @@ def test_a_packet_series_delivers_the_same_bytes_as_its_lines_do(tmp_path: Path)
 
 def test_a_packet_series_may_begin_with_a_silence_and_repeats_after_its_last_line(tmp_path: Path) -> None:
     series = packets(tmp_path, "150\n150\n")
-    assert series == StepSeries((0.0, 0.1), (0.0, 2 * PACKET / 0.05), 0.15)
+    assert series == StepSeries((0.0, 0.1), (0.0, 2 * PACKET / 0.05), 0.15, zero_waits=True)
     assert series.at(0.15)[0] == series.at(0.0)[0] == 0.0
     assert series.at(0.27) == (2 * PACKET / 0.05, 0.3)
     assert packets(tmp_path, "\ufeff150\r\n150\r\n") == series
