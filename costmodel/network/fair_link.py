@@ -81,6 +81,27 @@ class FairLink:
         changed.access_link.place(changed, cap)
         self._settle()
 
+    def resize(self, now: float, capacity: float, access_capacity: Sequence[float] = ()) -> None:
+        """Change the capacities from now on, to as many as there were."""
+        rates = list(access_capacity) or [capacity]
+        if self._capacity == capacity and all(
+            link.capacity == rate for link, rate in zip(self._access_links, rates, strict=True)
+        ):
+            return
+        self._move_on(now)
+        self._capacity = capacity
+        for access_link, rate in zip(self._access_links, rates, strict=True):
+            access_link.capacity = rate
+        self._settle()
+
+    def demands(self) -> list[float]:
+        """The caps of the flows of each access link together, or of all if there is none; bit/s."""
+        return [link.at_cap.caps + link.throttled.caps for link in self._access_links]
+
+    def rates(self) -> list[float]:
+        """The present rates of the flows of each access link together, or of all if there is none; bit/s."""
+        return [link.demand(link.level) for link in self._access_links]
+
     def remove(self, now: float, flow: int) -> Served:
         """Remove ``flow`` before its end."""
         self._move_on(now)

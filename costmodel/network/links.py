@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 from costmodel.config import FleetConfig, Transport
-from costmodel.network.bandwidth import UP
+from costmodel.network.bandwidth import DOWN, UP
+
+LEAST_QUEUE_SECONDS = 0.05
+"""A queue that is shorter is well within a round trip, and delays no acknowledgement by much."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,20 @@ class Links:
             assert self.site_down, "air without access points"
             assert {*self.site_down, *self.site_up} == {math.inf}, (self.site_down, self.site_up)
 
+    @property
+    def held_up(self) -> int | None:
+        """The direction of which messages wait for acknowledgements while the other is full; None: neither."""
+        return next((direction for direction in (DOWN, UP) if any(self.are_held_up(direction))), None)
+
+    def are_held_up(self, direction: int) -> tuple[bool, ...]:
+        """Of the server's link, then of each site's: whether it is the wider direction of that link, and the queue of
+        the other takes `LEAST_QUEUE_SECONDS` or longer (`costmodel.network.duplex`)."""
+        most = 0.0 if self.airtime is not None else self.transport.queue_bits / LEAST_QUEUE_SECONDS
+        return tuple(
+            other <= most and other < rate < math.inf
+            for rate, other in zip(self.capacities(direction), self.capacities(1 - direction), strict=True)
+        )
+
     @classmethod
     def of(cls, config: FleetConfig) -> Links:
         """The links of a fleet."""
@@ -56,6 +73,10 @@ class Links:
     def access_capacity(self, direction: int) -> tuple[float, ...]:
         """Of the sites' links."""
         return self.site_up if direction == UP else self.site_down
+
+    def capacities(self, direction: int) -> tuple[float, ...]:
+        """Of the server's link, then of each site's."""
+        return self.capacity(direction), *self.access_capacity(direction)
 
     def is_open(self, direction: int) -> bool:
         """Whether no shared link in this direction can ever be full."""

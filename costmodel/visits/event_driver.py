@@ -21,6 +21,7 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.airtime import AirLink
 from costmodel.network.bandwidth import DOWN, UP
+from costmodel.network.duplex import Duplex
 from costmodel.network.fair_link import FairLink, Served
 from costmodel.network.links import Links
 from costmodel.visits.accounting import Timeline
@@ -128,12 +129,19 @@ class VisitDriver:
 class SharedLinks:
     """One direction of the shared links, event by event; or both, where access points share air."""
 
-    def __init__(self, queue: EventQueue, link: FairLink | AirLink) -> None:
-        self._queue = queue
-        self._link = link
+    def __init__(self, queue: EventQueue, link: FairLink | AirLink, direction: int = DOWN) -> None:
+        self._queue, self._link, self._direction = queue, link, direction
+        # Both directions, where one holds up the other: a flow that begins or ends changes all ends.
+        self._duplex: Duplex | None = None
+        self._together = [self]
         self._settling = False
         self._wake_at = math.inf
         self._drivers: dict[int, VisitDriver] = {}
+
+    def hold_up(self, other: SharedLinks, duplex: Duplex) -> None:
+        """Let ``duplex`` set the capacities of this direction and of the other."""
+        for links in (self, other):
+            links._duplex, links._together = duplex, [self, other]
 
     def add(self, driver: VisitDriver) -> None:
         """Begin a part of a message."""
@@ -150,13 +158,17 @@ class SharedLinks:
                 link.join(now, driver.order, bits, limit, visit.access_link, visit.direction, cap)
             else:
                 link.join(now, driver.order, bits, limit, visit.access_link)
+                if self._duplex is not None:
+                    self._duplex.joined(self._direction, visit.access_link)
             self._settle()
 
     def leave(self, order: int) -> Served | None:
         """Cut a flow; None if the visit has none at this moment."""
-        if self._drivers.pop(order, None) is None:
+        driver = self._drivers.pop(order, None)
+        if driver is None:
             return None
         served = self._link.remove(self._queue.now, order)
+        self._uncount(driver)
         self._settle()
         return served
 
@@ -185,16 +197,24 @@ class SharedLinks:
                     link.change(now, driver.order, limit, cap)
                 else:
                     link.change(now, driver.order, limit)
+                    if self._duplex is not None:
+                        self._duplex.changed()
                 self._settle()
 
     def _settle(self) -> None:
         """Schedule the end of the next flow, after all other events of this instant."""
         if not self._settling:
             self._settling = True
-            self._queue.at(self._queue.now, SETTLES, 0, self._wake_next)
+            self._queue.at(self._queue.now, SETTLES, self._direction, self._wake_next)
 
     def _wake_next(self, _: Any) -> None:
         self._settling = False
+        if self._duplex is not None:
+            self._duplex.settle(self._queue.now)
+        for links in self._together:
+            links._plan()
+
+    def _plan(self) -> None:
         end = self._link.next_finish()
         if end < math.inf and end != self._wake_at:
             self._wake_at = end
@@ -206,8 +226,14 @@ class SharedLinks:
             return
         self._wake_at = math.inf
         for order, served in self._link.finished(now):
-            self._drivers.pop(order).part_sent(served)
+            driver = self._drivers.pop(order)
+            self._uncount(driver)
+            driver.part_sent(served)
         self._settle()
+
+    def _uncount(self, driver: VisitDriver) -> None:
+        if self._duplex is not None:
+            self._duplex.left(self._direction, driver.visit.access_link)
 
 
 class OpenLinks:
@@ -268,12 +294,13 @@ def shared_links(queue: EventQueue, links: Links, varies: bool) -> dict[int, Mes
         air = AirLink((links.down, links.up), len(links.site_down), links.airtime)
         return dict.fromkeys((DOWN, UP), SharedLinks(queue, air))
     by_direction: dict[int, MessageLinks] = {}
-    for direction in (DOWN, UP):
-        if links.is_open(direction) and not varies:
-            by_direction[direction] = OpenLinks(queue)
-        else:
-            link = FairLink(links.capacity(direction), links.access_capacity(direction))
-            by_direction[direction] = SharedLinks(queue, link)
+    fair = {way: FairLink(links.capacity(way), links.access_capacity(way)) for way in (DOWN, UP)}
+    for direction, link in fair.items():
+        is_open = links.is_open(direction) and not varies
+        by_direction[direction] = OpenLinks(queue) if is_open else SharedLinks(queue, link, direction)
+    down, up = by_direction[DOWN], by_direction[UP]
+    if links.held_up is not None and isinstance(down, SharedLinks) and isinstance(up, SharedLinks):
+        down.hold_up(up, Duplex(links, fair))
     return by_direction
 
 

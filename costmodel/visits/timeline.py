@@ -1,8 +1,9 @@
 """The timelines and costs of a batch of visits: each a download, then computing, then an upload.
 
 The visits of a batch are solved together in numpy, link by link: downloads, computing and uploads wait for each other
-only within a visit. Where access points share air, downloads compete with uploads, and `costmodel.visits.event_driver`
-solves the batch. `costmodel.clock` simulates the same visits one by one and agrees to the bit. Nothing here reads the
+only within a visit. Where access points share air, downloads compete with uploads, and where a shared link is much
+slower in one direction, acknowledgements do (`costmodel.network.duplex`): `costmodel.visits.event_driver` solves such
+batches. `costmodel.clock` simulates the same visits one by one and agrees to the bit. Nothing here reads the
 host's clock.
 
 A message begins to flow after the handshake of its connection (`costmodel.network.tcp`), at once or with slow start
@@ -90,8 +91,24 @@ def solve_beside(
     if links.transport.reconnect < math.inf:
         renewed = is_closed(up.begin, used, links.transport) & (works.bytes_up > 0)
         down = replace(down, threshold=np.where(renewed, math.inf, down.threshold))
+    if links.held_up is not None and beside is None and _meet(down, up, works, conditions, links):
+        return Solution(solve_by_events(start, works, conditions, links, behaviour, until))
     timeline = account_visits(start, down, computing, up, works, conditions, behaviour, until)
     return Solution(timeline, (down, up), *((None, None) if beside is None else beside.ended()))
+
+
+def _meet(down: Transfer, up: Transfer, works: Works, conditions: Conditions, links: Links) -> bool:
+    """Whether some upload begins before some download over the same links ends."""
+    downloads = (works.bytes_down > 0) & np.isfinite(down.begin)
+    uploads = (works.bytes_up > 0) & np.isfinite(up.begin)
+    # The server's link is one for all, whatever the site.
+    at_server = links.are_held_up(DOWN)[0] or links.are_held_up(UP)[0]
+    link = np.zeros(len(works), np.intp) if at_server else conditions.access_link
+    places = len(links.capacities(DOWN))
+    first, last = np.full(places, math.inf), np.full(places, -math.inf)
+    np.minimum.at(first, link[uploads], up.begin[uploads])
+    np.maximum.at(last, link[downloads], np.minimum(down.end, down.cut)[downloads])
+    return bool((first < last).any())
 
 
 def _transfer(

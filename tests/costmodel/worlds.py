@@ -127,12 +127,13 @@ class World:
     starts: tuple[float, ...]
 
 
-def random_world(seed: int, airtime: str | None = None) -> World:
+def random_world(seed: int, airtime: str | None = None, *, is_duplex: bool = False) -> World:
     """512 seeds in a row meet each combination of leaving, pausing, varying links, sites, batteries, crashes, lost
     segments, outages, and connections and radios that have to connect again.
 
     Jitter, noise, kinds of radio and power, capacities, sizes and starts are drawn. Later seeds have speeds that vary,
     throttle, or do both, and recorded links with outages, by turns. With ``airtime`` all sites share air in this way.
+    ``is_duplex``: whether shared links may be so slow in one direction that it holds up the other.
     """
     leaves, pauses, varies, sites, battery, crashes, loses, breaks, sleeps = (bool(seed >> bit & 1) for bit in range(9))
     rng = np.random.default_rng(seed)
@@ -149,14 +150,17 @@ def random_world(seed: int, airtime: str | None = None) -> World:
         for name, row in networks().items()
     }
     down, up = rng.choice([3e6, 10e6, 20e6, INF], 2).tolist()
+    if not is_duplex and max(down, up) < INF:
+        up = down
     behind = (INF,) * 3 if airtime else (8e6, 3e6, 1e9) if sites else ()
+    behind_down = (20e6, 3e6, INF) if sites and is_duplex else behind
     jitter, redraw, noise = (float(rng.choice([0.0, most])) for most in (0.1, 0.2, 0.1))
     mode_rounds = int(rng.integers(2))
     transport = Transport(noise=noise, reconnect=8.0 if sleeps else INF, promotion=sleeps)
     fleet = fleet_of(
         clients,
         FleetInputs(networks=rows),
-        links=Links(down, up, behind, behind, airtime, transport=transport),
+        links=Links(down, up, behind_down, behind, airtime, transport=transport),
         behaviour=ClientDynamics(availability, PAUSE if pauses else ABORT, variation, _speed(seed // SEEDS)),
         devices={"raspberry-pi-4": 1, "phone-mid": 1, "jetson-agx-xavier": 1},
         networks={"lte": 1, "wifi-4": 1},

@@ -1,7 +1,7 @@
 """A network of namespaces: a server behind one shaped link, clients behind one each. Never leaves anything behind.
 
-    server -- [delay] -- router -- client 0
-                                -- client 1 ...
+    server -- [delay] -- router -- [home] -- client 0
+                                          -- client 1 ...
 
 Rates are kept by the kernel's token buckets (tc tbf) at the sending end of each link, on every frame's full length. The
 delay, half a round trip each way, and the loss of frames are those of `delayline.c`, which every kernel can run.
@@ -32,7 +32,7 @@ from tests.network.peer import SERVER
 HERE = Path(__file__).parent
 PORT = 5555
 FIFO_NBYTES = 500_000
-"""What a shaper holds back before it drops frames."""
+"""What a shaper holds back before it drops frames, unless a test says otherwise."""
 FRAME_NBYTES = 1514
 SETTLE_SECONDS = 2.0
 """Long enough for every sender to be idle: Linux forgets the window after 0.2 s and a round trip."""
@@ -77,7 +77,9 @@ class Lab:
 
     ``down`` and ``up`` are the clients' rates, ``server_down`` and ``server_up`` those of the server's link, seen from
     the clients, in bit/s; inf is not shaped. ``loss``: the probability that a frame is lost on its way, in either
-    direction. ``congestion``: the congestion control of all senders, by default cubic.
+    direction. ``home_down``, ``home_up``: the link of the home in which all clients are; inf: none. ``congestion``: the
+    congestion control of all senders, by default cubic. ``queue_nbytes``: what each shaper holds back before it drops
+    frames.
     """
 
     def __init__(
@@ -89,7 +91,12 @@ class Lab:
         server_up: float = math.inf,
         loss: float = 0.0,
         congestion: str = "",
+        queue_nbytes: int = FIFO_NBYTES,
+        home_down: float = math.inf,
+        home_up: float = math.inf,
     ) -> None:
+        self.home_down, self.home_up = home_down, home_up
+        self.queue_nbytes = queue_nbytes
         self.loss, self.congestion = loss, congestion or _congestion_control()
         self.rtt, self.down, self.up = rtt, tuple(down), tuple(up or down)
         self.server_down, self.server_up = server_down, server_up
@@ -151,15 +158,24 @@ class Lab:
             _veth((server, "up0"), (router, "up0"))
         _address(server, "up0", "10.77.0.1/24", via="10.77.0.2", congestion=self.congestion)
         _address(router, "up0", "10.77.0.2/24")
-        _shape(server, "up0", self.server_down)
-        _shape(router, "up0", self.server_up)
+        _shape(server, "up0", self.server_down, self.queue_nbytes)
+        _shape(router, "up0", self.server_up, self.queue_nbytes)
+        if min(self.home_down, self.home_up) < math.inf:
+            home = self._add("home")
+            _veth((router, "home"), (home, "up0"))
+            _address(router, "home", "10.78.0.1/24")
+            _address(home, "up0", "10.78.0.2/24", via="10.78.0.1")
+            command("ip", "-n", router, "route", "add", "10.77.0.0/16", "via", "10.78.0.2")
+            _shape(router, "home", self.home_down, self.queue_nbytes)
+            _shape(home, "up0", self.home_up, self.queue_nbytes)
+            router = home
         for i, (down, up) in enumerate(zip(self.down, self.up, strict=True)):
             client = self._add(client_name(i))
             _veth((router, f"down{i}"), (client, "up0"))
             _address(router, f"down{i}", f"10.77.{i + 1}.1/24")
             _address(client, "up0", f"10.77.{i + 1}.2/24", via=f"10.77.{i + 1}.1", congestion=self.congestion)
-            _shape(router, f"down{i}", down)
-            _shape(client, "up0", up)
+            _shape(router, f"down{i}", down, self.queue_nbytes)
+            _shape(client, "up0", up, self.queue_nbytes)
 
     def _add(self, name: str) -> str:
         self._namespaces[name] = _namespace(name, self._undo)
@@ -223,16 +239,16 @@ def _address(namespace: str, interface: str, address: str, via: str | None = Non
     command("ip", "-n", namespace, "address", "add", address, "dev", interface)
     if via is not None:
         # On the route: as a default of the namespace, it would have to be among those that the machine leaves to users.
-        how = ["congctl", congestion]
+        how = ["congctl", congestion] if congestion else []
         command("ip", "-n", namespace, "route", "add", "default", "via", via, *how)
 
 
-def _shape(namespace: str, interface: str, bits_per_second: float) -> None:
+def _shape(namespace: str, interface: str, bits_per_second: float, queue_nbytes: int = FIFO_NBYTES) -> None:
     if math.isinf(bits_per_second):
         return
     # What a full bucket lets through at once is sent too early: keep it at a millisecond, or two frames.
     burst_nbytes = max(2 * FRAME_NBYTES, int(bits_per_second / 8 * 1e-3))
-    shape = f"tbf rate {bits_per_second:.0f}bit burst {burst_nbytes} limit {FIFO_NBYTES}"
+    shape = f"tbf rate {bits_per_second:.0f}bit burst {burst_nbytes} limit {queue_nbytes}"
     command("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *shape.split())
 
 

@@ -53,6 +53,18 @@ def upload(lab: Lab, payload_nbytes: Sequence[int]) -> Sent:
     return _sent((seen[name][0][0] for name in lab.clients), sorted(seen[SERVER][0]))
 
 
+def both_directions(lab: Lab, down_nbytes: Sequence[int], up_nbytes: Sequence[int]) -> tuple[Sent, Sent]:
+    """The first clients receive a `Train` each while the others send an `Update` each: downloads, uploads."""
+    lab.settle()
+    downloads = list(enumerate(down_nbytes))
+    uploads = list(enumerate(up_nbytes, len(downloads)))
+    steps: dict[str, Steps] = {lab.clients[i]: [["receive", 1]] for i, _ in downloads}
+    steps |= {lab.clients[i]: [["send", [(i, nbytes)]]] for i, nbytes in uploads}
+    seen = lab.run(steps | {SERVER: [["send", downloads], ["receive", len(uploads)]]})
+    down = _sent(seen[SERVER][0], (seen[lab.clients[i]][0][0] for i, _ in downloads))
+    return down, _sent((seen[lab.clients[i]][0][0] for i, _ in uploads), sorted(seen[SERVER][1]))
+
+
 def whole_round(lab: Lab, payload_nbytes: int, compute_seconds: Sequence[float]) -> tuple[Sent, Sent]:
     """The server sends all clients a `Train`; each computes (it sleeps) and sends an `Update`: downloads, uploads."""
     lab.settle()

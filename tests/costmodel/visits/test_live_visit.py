@@ -15,7 +15,7 @@ from costmodel.network.fair_link import Served
 from costmodel.network.links import Links
 from costmodel.visits.live_visit import COMPUTE, DOWNLOAD, FINISHED, UPLOAD, LiveVisit
 from costmodel.visits.work import Work
-from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, differences, ends, joined, random_world
+from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, World, conditions, differences, ends, joined, random_world
 
 WORLDS = 512
 
@@ -97,12 +97,12 @@ def _alone(clock: Clock, seed: int) -> list[Conditions]:
     return alone
 
 
-def _play(clock: Clock, seed: int, airtime: str | None = None) -> tuple[dict[int, VisitEnded], list[str]]:
-    """(each visit played one by one, what differs from the same visits solved as a batch).
+def _play(clock: Clock, seed: int, world: World | None = None) -> tuple[dict[int, VisitEnded], list[str]]:
+    """(each visit of a random world played one by one, what differs from the same visits solved as a batch).
 
     Visits begin at three instants; those of one instant are put in in random order.
     """
-    world = random_world(seed, airtime)
+    world = world or random_world(seed)
     alone = _alone(clock, seed)
     batch = clock.solve(world.starts, world.works, joined(alone))
     order = np.random.default_rng(seed).permutation(len(world.fleet)).tolist()
@@ -148,7 +148,8 @@ def test_visits_one_by_one_are_the_batch_to_the_bit(first: int) -> None:
 def test_visits_one_by_one_are_the_batch_to_the_bit_where_sites_share_air(airtime: str) -> None:
     outcomes = {"done": 0, "lost": 0, "shared": 0}
     for seed in range(0, 256, 23):
-        ended, different = _play(Clock(random_world(seed, airtime).fleet), seed, airtime)
+        world = random_world(seed, airtime)
+        ended, different = _play(Clock(world.fleet), seed, world)
         assert different == []
         timelines = [one.timeline for one in ended.values()]
         outcomes["done"] += sum(math.isfinite(one.up_end[0]) for one in timelines)
@@ -157,11 +158,36 @@ def test_visits_one_by_one_are_the_batch_to_the_bit_where_sites_share_air(airtim
     assert min(outcomes.values()) > 20, outcomes
 
 
+def test_visits_one_by_one_are_the_batch_to_the_bit_where_a_direction_holds_up_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcomes = {"done": 0, "lost": 0, "held up": 0, "not held up": 0}
+    for seed in range(0, WORLDS, 23):
+        world = random_world(seed, is_duplex=True)
+        ended, different = _play(Clock(world.fleet), seed, world)
+        assert different == []
+        with monkeypatch.context() as patch:
+            patch.setattr("costmodel.network.links.LEAST_QUEUE_SECONDS", INF)
+            apart, _ = _play(Clock(world.fleet), seed, world)
+        timelines = [one.timeline for one in ended.values()]
+        later = sum(ended[order].timeline.end[0] != apart[order].timeline.end[0] for order in ended)
+        outcomes["done"] += sum(math.isfinite(one.up_end[0]) for one in timelines)
+        outcomes["lost"] += sum(math.isfinite(one.lost[0]) for one in timelines)
+        outcomes["held up"] += int(later)
+        outcomes["not held up"] += len(timelines) - int(later)
+    assert min(outcomes.values()) > 20, outcomes
+
+
 @pytest.mark.parametrize("until", [0.4, 0.8, 1.5, 2.5])
-@pytest.mark.parametrize(("seed", "airtime"), [(32, "time"), (224, "time"), (67, None), (108, None)])
-def test_a_batch_is_cut_as_visits_are_cut_one_by_one(seed: int, airtime: str | None, until: float) -> None:
-    """Where sites share air, and where segments are lost."""
-    world = random_world(seed, airtime)
+@pytest.mark.parametrize(
+    ("seed", "airtime", "is_duplex"),
+    [(32, "time", False), (224, "time", False), (67, None, False), (108, None, False), (72, None, True)],
+)
+def test_a_batch_is_cut_as_visits_are_cut_one_by_one(
+    seed: int, airtime: str | None, is_duplex: bool, until: float
+) -> None:
+    """Where sites share air, where segments are lost, and where a direction holds up the other."""
+    world = random_world(seed, airtime, is_duplex=is_duplex)
     clock = Clock(world.fleet)
     alone = _alone(clock, seed)
     batch = clock.solve([0.0] * len(alone), world.works, joined(alone), until)
