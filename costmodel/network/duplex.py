@@ -5,9 +5,8 @@ which they travel. While the narrow direction of a link is full, its queue is, t
 long as that queue lasts. The windows of the other direction do not grow with it: acknowledgements that wait behind
 frames arrive in bursts, and so do the segments that they let go, which overflow the wide direction's own queue although
 it is empty most of the time. A longer queue holds more of them, and makes round trips longer by as much: what comes
-through a wide direction that would be full itself depends on the rate of the narrow one, and hardly on queues, round
-trips and its own rate. Where each message is held back by its own client's link, whose queue it has for itself, only
-the room that acknowledgements take is counted.
+through the wide direction depends on the rate of the narrow one, and hardly on queues, round trips and its own rate.
+It is more where each message is held back by its own client's link, whose queue it has for itself.
 
 Bursts from acknowledgements: L. Zhang, S. Shenker, D. Clark, Observations on the dynamics of a congestion control
 algorithm: the effects of two-way traffic, SIGCOMM 1991. Slow uplinks: L. Kalampoukas, A. Varma, K. Ramakrishnan,
@@ -28,12 +27,18 @@ ACK_SHARE = 66 / (2 * FRAME_NBYTES)
 # The rate of n messages in the wide direction, over the rate of the narrow one while that is full: FIRST + n MORE. It
 # fits what was measured with 1 to 8 downloads: 1.5 for one, 1.6 to 2.6 for two, 2.2 for four, 3.8 for eight.
 FIRST, MORE = 1.25, 0.3
+# The same for each message where clients' own links hold them back: 2.5 to 3.5 behind links of 5 Mbit/s, 4.4 to 4.8
+# behind links of 20 Mbit/s.
+OWN = 3.0
 
 
-def held_rate(wide: float, narrow: float, messages: int) -> float:
-    """Bit/s that ``messages`` send together over a link of ``wide`` bit/s whose other direction, of ``narrow`` bit/s,
-    is full."""
-    return min(wide, (FIRST + messages * MORE) * narrow)
+def held_rate(wide: float, narrow: float, messages: int, *, is_full: bool) -> float:
+    """Bit/s that ``messages`` send at most together over a link of ``wide`` bit/s whose other direction, of ``narrow``
+    bit/s, is full.
+
+    ``is_full``: whether clients' own links would let them fill this direction, too.
+    """
+    return min(wide, (FIRST + messages * MORE if is_full else messages * OWN) * narrow)
 
 
 class Duplex:
@@ -73,8 +78,8 @@ class Duplex:
         asked_back = _with_server(self._narrow_link.demands(), self._slow)
         room = list(self._fast)
         for place, (fast, slow) in enumerate(zip(self._fast, self._slow, strict=True)):
-            if self._are_held_up[place] and asked[place] >= fast and asked_back[place] >= slow:
-                room[place] = held_rate(fast, slow, self._flows[place])
+            if self._are_held_up[place] and self._flows[place] and asked_back[place] >= slow:
+                room[place] = held_rate(fast, slow, self._flows[place], is_full=asked[place] >= fast)
         self._wide_link.resize(now, room[0], room[1:])
         rates = _with_server(self._wide_link.rates(), self._fast)
         rest = [

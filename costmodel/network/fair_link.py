@@ -92,6 +92,7 @@ class FairLink:
         self._capacity = capacity
         for access_link, rate in zip(self._access_links, rates, strict=True):
             access_link.capacity = rate
+            access_link.bound = access_link.bound and rate < math.inf
         self._settle()
 
     def demands(self) -> list[float]:

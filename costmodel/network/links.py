@@ -46,7 +46,7 @@ class Links:
         the other takes `LEAST_QUEUE_SECONDS` or longer (`costmodel.network.duplex`)."""
         most = 0.0 if self.airtime is not None else self.transport.queue_bits / LEAST_QUEUE_SECONDS
         return tuple(
-            other <= most and other < rate < math.inf
+            other <= most and other < rate
             for rate, other in zip(self.capacities(direction), self.capacities(1 - direction), strict=True)
         )
 

@@ -296,10 +296,11 @@ def shared_links(queue: EventQueue, links: Links, varies: bool) -> dict[int, Mes
     by_direction: dict[int, MessageLinks] = {}
     fair = {way: FairLink(links.capacity(way), links.access_capacity(way)) for way in (DOWN, UP)}
     for direction, link in fair.items():
-        is_open = links.is_open(direction) and not varies
+        is_open = links.is_open(direction) and not varies and links.held_up is None
         by_direction[direction] = OpenLinks(queue) if is_open else SharedLinks(queue, link, direction)
     down, up = by_direction[DOWN], by_direction[UP]
-    if links.held_up is not None and isinstance(down, SharedLinks) and isinstance(up, SharedLinks):
+    if links.held_up is not None:
+        assert isinstance(down, SharedLinks) and isinstance(up, SharedLinks), links
         down.hold_up(up, Duplex(links, fair))
     return by_direction
 

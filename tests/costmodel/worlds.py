@@ -150,13 +150,12 @@ def random_world(seed: int, airtime: str | None = None, *, is_duplex: bool = Fal
         for name, row in networks().items()
     }
     down, up = rng.choice([3e6, 10e6, 20e6, INF], 2).tolist()
-    if not is_duplex and max(down, up) < INF:
-        up = down
     behind = (INF,) * 3 if airtime else (8e6, 3e6, 1e9) if sites else ()
     behind_down = (20e6, 3e6, INF) if sites and is_duplex else behind
     jitter, redraw, noise = (float(rng.choice([0.0, most])) for most in (0.1, 0.2, 0.1))
     mode_rounds = int(rng.integers(2))
-    transport = Transport(noise=noise, reconnect=8.0 if sleeps else INF, promotion=sleeps)
+    queue = 256_000 if is_duplex else 16_000
+    transport = Transport(queue=queue, noise=noise, reconnect=8.0 if sleeps else INF, promotion=sleeps)
     fleet = fleet_of(
         clients,
         FleetInputs(networks=rows),

@@ -34,9 +34,12 @@ def _solve(works: list[Work], links: Links = HOME, up: float = 1e9) -> Timeline:
 
 
 def test_a_full_uplink_lets_half_again_its_rate_through_the_downlink_and_more_of_several_downloads() -> None:
-    assert [held_rate(10e6, 1e6, n) for n in (1, 2, 4, 8)] == pytest.approx([1.55e6, 1.85e6, 2.45e6, 3.65e6])
+    full = [held_rate(10e6, 1e6, n, is_full=True) for n in (1, 2, 4, 8)]
+    assert full == pytest.approx([1.55e6, 1.85e6, 2.45e6, 3.65e6])
     # Never more than its own rate.
-    assert held_rate(10e6, 5e6, 8) == 10e6
+    assert held_rate(10e6, 5e6, 8, is_full=True) == 10e6
+    # Messages with queues of their own.
+    assert [held_rate(INF, 1e6, n, is_full=False) for n in (1, 4)] == [3e6, 12e6]
 
 
 def test_a_download_beside_an_upload_is_slow_until_that_has_ended() -> None:
@@ -56,13 +59,18 @@ def test_an_uplink_that_is_not_full_delays_no_acknowledgement() -> None:
     assert (timeline.down_end[0], timeline.up_end[1]) == (DOWN_BITS / 10e6, UP_BITS / 0.5e6)
 
 
-def test_downloads_that_their_own_links_hold_back_leave_their_acknowledgements_in_the_uplink() -> None:
-    # 4 Mbit/s of 10: nothing waits in the downlink's queue.
+@pytest.mark.parametrize("links", [HOME, Links(INF, 1e6)])
+def test_a_download_that_its_own_link_holds_back_has_three_times_the_uplink(links: Links) -> None:
     works = Works.of([DOWNLOAD, replace(UPLOAD, bytes_up=1448 * 2000)])
-    timeline = solve([0.0] * 2, works, replace(_clients(2), down=np.array([4e6, 1e9])), HOME)
-    assert timeline.down_end[0] == DOWN_BITS / 4e6
-    rest = DOWN_BITS - (1e6 - 66 / 3028 * 4e6) * DOWN_BITS / 4e6
-    assert timeline.up_end[1] == pytest.approx(DOWN_BITS / 4e6 + rest / 1e6)
+    # 3 Mbit/s of 4; the acknowledgements take 2.2 % of it from the upload.
+    timeline = solve([0.0] * 2, works, replace(_clients(2), down=np.array([4e6, 1e9])), links)
+    assert timeline.down_end[0] == pytest.approx(DOWN_BITS / 3e6)
+    rest = DOWN_BITS - (1e6 - 66 / 3028 * 3e6) * DOWN_BITS / 3e6
+    assert timeline.up_end[1] == pytest.approx(DOWN_BITS / 3e6 + rest / 1e6)
+    # One of 2 Mbit/s does not wait for acknowledgements.
+    assert (
+        solve([0.0] * 2, works, replace(_clients(2), down=np.array([2e6, 1e9])), links).down_end[0] == DOWN_BITS / 2e6
+    )
 
 
 def test_the_server_s_link_holds_up_its_other_direction_too_and_sites_only_their_own() -> None:
@@ -79,7 +87,7 @@ def test_the_server_s_link_holds_up_its_other_direction_too_and_sites_only_their
 
 
 def test_directions_know_nothing_of_each_other_where_the_slower_one_has_a_short_queue_or_none_is_slower() -> None:
-    for links in (replace(HOME, transport=SHORT), Links(1e6, 1e6), Links(INF, 1e6), Links(1e9, 1e8)):
+    for links in (replace(HOME, transport=SHORT), Links(1e6, 1e6), Links(INF, 1e8), Links(1e9, 1e8)):
         assert links.held_up is None, links
     assert (HOME.held_up, Links(10e6, 1e6).held_up, Links(1e6, 10e6).held_up) == (DOWN, DOWN, UP)
     assert HOME.are_held_up(DOWN) == (False, True)
@@ -97,6 +105,16 @@ def test_a_link_that_changes_its_rate_sends_the_rest_at_the_new_one() -> None:
     # At 2 s there is room for both, with 3 bits each.
     link.resize(2.0, 100.0)
     assert link.next_finish() == pytest.approx(2.0 + 3 / 8)
+
+
+def test_a_site_may_lose_its_limit_while_it_is_full() -> None:
+    link = FairLink(math.inf, (6.0, 8.0))
+    for flow in (0, 1):
+        link.join(0.0, flow, 100.0, 9.0, flow)
+    link.resize(1.0, math.inf, (math.inf, 8.0))
+    assert link.rates() == [9.0, 8.0]
+    link.resize(2.0, 10.0, (6.0, math.inf))
+    assert link.rates() == [5.0, 5.0]
 
 
 def test_a_site_that_changes_its_rate_leaves_the_server_to_the_other() -> None:
