@@ -81,8 +81,9 @@ class Transport(FleetTable):
     """Congestion control of all senders. The random loss of a network narrows cubic's window (Mathis et al., 1997; RFC
     9438), and not that of bbr."""
     queue: Annotated[int, BeforeValidator(units.nbytes), Field(ge=3028, le=10**9)] = 256_000
-    """Bytes that wait before a link until frames are dropped (256 kB: uplink queues of 128 and 256 kB were common among
-    130,000 access links; Kreibich et al., Netalyzr, IMC 2010)."""
+    """Bytes that wait before a link until frames are dropped: for random loss, and for acknowledgements in the slower
+    direction of a shared link, if it takes 50 ms or longer for them (256 kB: uplink queues of 128 and 256 kB were
+    common among 130,000 access links; Kreibich et al., Netalyzr, IMC 2010)."""
     noise: Annotated[float, Field(ge=0, le=2)] | Literal["measured"] = 0.0
     """Sigma of a lognormal factor of mean 1 on each transfer, for TCP's deviations from fair shares; or ``measured``:
     the spread of repetitions of real transfers (median 1.8 %, 90th percentile 9 %)."""
