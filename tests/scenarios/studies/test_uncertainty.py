@@ -21,7 +21,7 @@ from scenarios.config.load import ScenarioError
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import drawn_times, html, terminal
 from scenarios.report.drawn_times import DrawnTimes, Interval, TimesOverSeeds, chance, interval, with_intervals
-from scenarios.report.run_reader import open_runs
+from scenarios.report.run_reader import grouped, open_runs
 from scenarios.run import run_finder
 from scenarios.studies.uncertainty import DrawnRuns, Draws, replay_in_draws, sigmas
 from tests.scenarios.in_this_process import BOARDS, run
@@ -209,6 +209,12 @@ def test_the_interval_over_seeds_is_that_of_a_further_value_of_a_normal_distribu
     # Of one seed, the quantiles themselves; of one that reaches the target among others, none.
     assert interval([draws.tolist()]) == tuple(np.quantile(draws, [0.05, 0.5, 0.95]))
     assert interval([draws.tolist(), [None] * 21]) is None
+    # A table says so, in place of a time.
+    partly = over(drawn([3.0, 3.0], [9.0, 9.0]), drawn([None, None], [9.0, 9.0]))
+    never = over(drawn([None, None], [9.0, 9.0]))
+    assert drawn_times.median_texts([partly, never], "time_to_target_s") == ["by one seed", "not reached"]
+    assert drawn_times.median_texts([partly], "virtual_seconds") == ["9 s (9 to 9)"]
+    assert partly.reached == 0.5
     # Times that no run has are no error.
     assert interval([[0.0], [0.0]]) == pytest.approx((0.0, 0.0, 0.0))
     assert np.isfinite(interval([[0.0], [1e300]]) or [np.inf]).all()
@@ -423,3 +429,19 @@ def test_arguments_that_make_no_draws_end_with_code_2(
 ) -> None:
     assert main.run_command(["replay", str(alone), *words]) == 2
     assert capsys.readouterr().err.startswith(f"fedbr: {text}")
+
+
+def test_several_runs_and_a_seed_need_draws_in_python_too(alone: Path) -> None:
+    for arguments in ({"folder": [alone]}, {"folder": alone, "seed": 3}):
+        with pytest.raises(ScenarioError, match=r"^several runs, and a seed, are those of draws: add draws=100$"):
+            fedbr.replay(**arguments)
+    with pytest.raises(ScenarioError, match=r"^--draws 1: must be from 2 to 10,000$"):
+        fedbr.replay(alone, draws=1)
+
+
+def test_runs_with_other_draws_are_not_pooled_in_a_report(compared: Path) -> None:
+    groups = grouped(open_runs(run_finder.found([compared]).folders))
+    for group in groups:
+        for run_of_seed, draws in zip(group.runs, (Draws(3), Draws(4)), strict=True):
+            replay_in_draws([run_of_seed.folder], {}, draws).keep()
+    assert [list(times.by_seed) for _, times in drawn_times.of_groups(groups)] == [[0], [0]]
