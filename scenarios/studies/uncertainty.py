@@ -305,6 +305,11 @@ def show(found: DrawnRuns, kept: Sequence[Path]) -> None:
         for label, each in zip(labels, times, strict=True)
         if each.reached and each.to_target is None
     ]
+    notes += [
+        f"{labels[i]} and {labels[j]} have no seed in common, and are not compared"
+        for i, j in combinations(range(len(labels)), 2)
+        if not times[i].by_seed.keys() & times[j].by_seed.keys()
+    ]
     changed = f", with {' '.join(found.overrides)}" if found.overrides else ""
     title = f"median of {draws} draws (5 to 95 %){changed}"
     terminal.print_table(of_texts(title, ["", *labels], rows, notes))
@@ -312,13 +317,8 @@ def show(found: DrawnRuns, kept: Sequence[Path]) -> None:
         [f"{labels[i]} before {labels[j]}", drawn_times.probability_text(pair), scope(len(pair.by_seed))]
         for (i, j), pair in found.chances.items()
     ]
-    apart = [
-        f"{labels[i]} and {labels[j]} have no seed in common, and are not compared"
-        for i, j in combinations(range(len(labels)), 2)
-        if not times[i].by_seed.keys() & times[j].by_seed.keys()
-    ]
-    if found.target is not None and (pairs or apart):
+    if pairs and found.target is not None:
         title = f"which reaches {100 * found.target:g} % first"
-        terminal.print_table(of_texts(title, ["", "probability", "scope"], pairs, apart))
+        terminal.print_table(of_texts(title, ["", "probability", "scope"], pairs))
     for path in kept:
         terminal.print_path("kept", path)
