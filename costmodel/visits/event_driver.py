@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,13 +24,12 @@ from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.duplex import Duplex
 from costmodel.network.fair_link import FairLink, Served
 from costmodel.network.links import Links
-from costmodel.visits.accounting import Timeline, Transfer
+from costmodel.visits.accounting import Timeline
 from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.work import Work, Works
 
 FLOW_ENDS, PASSES, BREAKS, CHANGES, DUE, FLOW_BEGINS, SETTLES = range(2, 9)
 """Kinds of event in their order at one instant; SimPy's own URGENT and NORMAL come before."""
-Columns = TypeVar("Columns", Timeline, Transfer)
 
 
 class EventQueue(Protocol):
@@ -332,8 +331,8 @@ class EventHeap:
 
 def solve_by_events(
     starts: Doubles, works: Works, conditions: Conditions, links: Links, behaviour: ClientDynamics, until: float
-) -> tuple[Timeline, tuple[Transfer, Transfer]]:
-    """(what `costmodel.visits.timeline.solve` returns, the downloads and the uploads)."""
+) -> Timeline:
+    """What `costmodel.visits.timeline.solve` returns."""
     queue, live_visits = EventHeap(), dict[int, LiveVisit]()
     shared = shared_links(queue, links, behaviour.varies)
 
@@ -352,11 +351,6 @@ def solve_by_events(
     queue.run(until)
     for order, visit in live_visits.items():
         visit.message.broken_off(until, shared[visit.direction].leave(order))
-    downloads, uploads = zip(*[visit.messages(until) for visit in visits], strict=True)
-    timeline = _batch_of(Timeline, [visit.timeline(until) for visit in visits])
-    return timeline, (_batch_of(Transfer, downloads), _batch_of(Transfer, uploads))
-
-
-def _batch_of(kind: type[Columns], each: Sequence[Columns]) -> Columns:
-    names = [field.name for field in dataclasses.fields(kind)]
-    return kind(**{name: np.concatenate([getattr(one, name) for one in each]) for name in names})
+    timelines = [visit.timeline(until) for visit in visits]
+    names = [field.name for field in dataclasses.fields(Timeline)]
+    return Timeline(**{name: np.concatenate([getattr(each, name) for each in timelines]) for name in names})

@@ -146,8 +146,8 @@ class Solution:
     """A batch of visits, and the leftovers that flowed beside it."""
 
     timeline: Timeline
-    messages: tuple[Transfer, Transfer]
-    """Downloads and uploads"""
+    messages: tuple[Transfer, Transfer] | None = None
+    """Downloads and uploads; None where messages share air"""
     leftovers: Timeline | None = None
     """Of the leftovers, as of `Leftovers.ended`; None if there were none"""
     left: Doubles | None = None
@@ -157,6 +157,7 @@ class Solution:
         """Client -> what is left of the message of which a part was sent when its visit was cut."""
         found: dict[int, Leftover] = {}
         works = Works.of(visits)
+        assert self.messages is not None
         down, up = self.messages
         messages = (
             (DOWN, down, works.bytes_down, self.timeline.bytes_down),

@@ -150,15 +150,11 @@ class LiveVisit:
 
     def timeline(self, until: float = math.inf) -> Timeline:
         """The timeline of this visit; of one under way, until ``until``, when its flow was cut."""
-        down, up = self.messages(until)
+        down, up = (self._transfer(direction, until) for direction in (DOWN, UP))
         begin, cut = self._begins[COMPUTE], min(self._cuts[COMPUTE], until)
         computing = ComputePhase(*_each(begin, cut, self._ends[COMPUTE], self._seconds, self._computed))
         works = Works.of([self.work])
         return account_visits(_one(self.start), down, computing, up, works, self.conditions, self._behaviour, until)
-
-    def messages(self, until: float = math.inf) -> tuple[Transfer, Transfer]:
-        """Its download and its upload, as in `timeline`."""
-        return self._transfer(DOWN, until), self._transfer(UP, until)
 
     def _transfer(self, direction: int, until: float) -> Transfer:
         part, message = (DOWNLOAD, UPLOAD)[direction], self._messages[direction]

@@ -72,7 +72,7 @@ def solve_beside(
     assert np.isfinite(start).all(), start
     if links.airtime is not None and len(works):
         assert beside is None, "leftovers where messages share air"
-        return Solution(*solve_by_events(start, works, conditions, links, behaviour, until))
+        return Solution(solve_by_events(start, works, conditions, links, behaviour, until))
     lost = behaviour.losses(conditions, start)
     used = conditions.last_message if links.transport.depends_on_disuse else conditions.last_down
     if links.transport.reconnect < math.inf:
@@ -92,7 +92,7 @@ def solve_beside(
         renewed = is_closed(up.begin, used, links.transport) & (works.bytes_up > 0)
         down = replace(down, threshold=np.where(renewed, math.inf, down.threshold))
     if links.held_up is not None and beside is None and _meet(down, up, works, conditions, links):
-        return Solution(*solve_by_events(start, works, conditions, links, behaviour, until))
+        return Solution(solve_by_events(start, works, conditions, links, behaviour, until))
     timeline = account_visits(start, down, computing, up, works, conditions, behaviour, until)
     return Solution(timeline, (down, up), *((None, None) if beside is None else beside.ended()))
 
