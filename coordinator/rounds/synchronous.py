@@ -293,9 +293,9 @@ class _SynchronousRound:
         return solved._replace(solution=replace(solved.solution, timeline=timeline))
 
     def _aggregation_seconds(self, visits: Sequence[PlannedVisit], counts: Mask) -> float:
-        """Virtual seconds that the server needs to add the updates up."""
-        nbytes = sum(visit.work.bytes_up for visit in compress(visits, counts))
-        return nbytes / self.run.clock.fleet.links.aggregate_bytes_per_second
+        """Virtual seconds that the server needs to handle the updates of ``visits`` that count."""
+        links, nbytes = self.run.clock.fleet.links, sum(visit.work.bytes_up for visit in compress(visits, counts))
+        return nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * int(counts.sum())
 
     @staticmethod
     def _waiting_joules(timeline: Timeline, conditions: Conditions, end: float) -> NDArray[np.float64]:
