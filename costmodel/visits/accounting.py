@@ -224,14 +224,18 @@ def _joules(
     The device draws its baseline at all times; computing and radio add to it. So with a worse link a visit never takes
     fewer joules, the waiting after it included: each second of waiting less is one of a transfer more.
 
-    The radio stays awake after a message for its tail, or until the next message of the visit. Later visits are
-    ignored: the tail after the last message is charged in full, even if the next visit begins within it.
+    The radio stays awake after a message for its tail, or until the client's next message. The next visit is unknown
+    when the tail of this one is charged, in full. So a visit that begins within the tail of a message before it is
+    charged so much less for the tail of its own last message; one that is interrupted has no such tail to charge.
     """
-    between = np.where(works.bytes_up > 0, intervals[1], math.inf)
+    tail = conditions.tail_seconds
+    sends = works.bytes_up > 0
+    first = np.where(works.bytes_down > 0, down.begin, np.where(sends, up.begin, math.inf))
+    last_tail = np.minimum(tail, np.maximum(first - conditions.last_message, 0.0))
     after_down = np.where(
-        np.isfinite(down.end) & (works.bytes_down > 0), np.minimum(conditions.tail_seconds, between), 0.0
+        np.isfinite(down.end) & (works.bytes_down > 0), np.where(sends, np.minimum(tail, intervals[1]), last_tail), 0.0
     )
-    after_up = np.where(np.isfinite(up.end) & (works.bytes_up > 0), conditions.tail_seconds, 0.0)
+    after_up = np.where(np.isfinite(up.end) & sends, last_tail, 0.0)
     transfers = ((DOWN, down, intervals[0]), (UP, up, intervals[2]))
     messages = [_radio_joules(direction, transfer, interval, conditions) for direction, transfer, interval in transfers]
     computing, pauses = conditions.train_watts * computed, conditions.idle_watts * paused

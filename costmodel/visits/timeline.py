@@ -74,9 +74,10 @@ def solve_beside(
         return Solution(solve_by_events(start, works, conditions, links, behaviour, until))
     lost = behaviour.losses(conditions, start)
     used = conditions.last_message if links.transport.depends_on_disuse else conditions.last_down
+    connections = conditions
     if links.transport.reconnect < math.inf:
-        conditions = conditions.disconnected(np.asarray(is_closed(start, used, links.transport)))
-    cut, charge, more = np.minimum(lost, until), conditions.charge, (conditions, links, behaviour, beside)
+        connections = conditions.disconnected(np.asarray(is_closed(start, used, links.transport)))
+    cut, charge, more = np.minimum(lost, until), conditions.charge, (connections, links, behaviour, beside)
     down = _transfer(DOWN, start, used, works.bytes_down.astype(np.float64), cut, charge, *more)
     seconds = conditions.compute_seconds(works.flops, works.steps)
     charge = charge - radio_joules(DOWN, down, conditions)
