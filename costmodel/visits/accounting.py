@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,11 @@ from costmodel.visits.work import Works
 
 WHOLE_BITS = 1e-6
 """Bits of a message that rounding may lose."""
+COSTS = (
+    *("bytes_down", "bytes_up", "flops", "computed", "contention_seconds", "paused_seconds"),
+    *("joules_spent", "idle_joules", "compute_joules", "receive_joules", "send_joules"),
+)
+"""Columns of `Timeline` that add up over the parts of a visit."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,12 @@ class Timeline:
     def only(self, which: NDArray[np.bool_]) -> Timeline:
         """Those of a mask."""
         return Timeline(**{name: column[which] for name, column in vars(self).items()})
+
+    def after(self, before: Timeline, since: float) -> Timeline:
+        """These visits from ``since`` on, by when they had cost as much as ``before``."""
+        costs = {name: np.maximum(getattr(self, name) - getattr(before, name), 0) for name in COSTS}
+        ends = {name: np.maximum(getattr(self, name), since) for name in ("start", "down_end", "compute_end", "up_end")}
+        return replace(self, **costs, **ends)
 
     def waiting_joules(self, end: float, conditions: Conditions) -> Doubles:
         """Joules of the baseline from each visit's end to ``end`` (absolute seconds); 0 for a visit that is cut."""

@@ -65,7 +65,7 @@ def test_what_is_left_shares_the_link_of_the_next_round_and_is_charged_there(
     query = "SELECT participants, busy_s, wasted_s, wasted_bytes, wasted_joules FROM rounds WHERE round = 1"
     assert run.rows(query) == [(1, pytest.approx(3 + 3 + 2 / 3), 3, UP_NBYTES - 1349, 12)]
     clock = run.federation.clock
-    assert (clock.state()["last_up"][2], clock.state()["spent_joules"][2], clock.leftovers) == (8, 36, {})
+    assert (clock.state()["last_up"][2], clock.state()["spent_joules"][2], clock.leftovers) == (8, 36, None)
     # Told at once, client 2 leaves the link to client 0: 4/3 s.
     run = ran(tmp_path / "stop", monkeypatch, [[1, 2], [0]], on_late="stop", links=links)
     assert run.rows("SELECT end_s FROM rounds") == [(5,), (pytest.approx(7 + 4 / 3),)]
@@ -85,7 +85,7 @@ def test_it_goes_on_from_round_to_round_until_its_client_is_selected_again(
         (2, "leftover", 8, 13, 0, sent[2] - sent[1], 20),
         (3, "train", 13, 49, DOWN_NBYTES, UP_NBYTES, 4 + 16 + 128),
     ]
-    assert run.federation.clock.leftovers == {}
+    assert run.federation.clock.leftovers is None
 
 
 def test_a_download_goes_on_too_but_its_client_computes_nothing(
