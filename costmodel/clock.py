@@ -185,7 +185,7 @@ class Clock:
         until: float = math.inf,
         goes_on: bool = False,
     ) -> Solution:
-        """`solve`, while ``leftovers`` go on beside these visits, of which those that are cut may go on (``goes_on``)."""
+        """`solve`, while ``leftovers`` go on beside these visits. ``goes_on``: visits that are cut may go on, too."""
         fleet = self.fleet
         more = fleet.links, fleet.behaviour, until, goes_on
         return solve_beside(leftovers, starts, Works.of(works), conditions, *more)

@@ -256,11 +256,11 @@ class RoundPolicy(Section):
     that would have counted without a budget (all policies): a smaller round does not start, and the run ends; 1 by
     default, since the average of those that still fit is no round."""
     on_late: Literal["stop", "finish", "complete"] = "stop"
-    """over_select, deadline: behaviour of late clients when the round ends. stop: they stop. finish: the message that one
-    sends or receives goes on beside those of the next rounds, until it ends or its client is selected again; the client
-    stops computing, and begins nothing new. complete: its visit goes on to its end beside the next rounds, and the
-    client may be selected again after that, as where the server only rejects late updates (22 % of sessions in Bonawitz et
-    al., MLSys 2019, Table 1). No update of theirs is used; all is charged as waste."""
+    """over_select, deadline: behaviour of late clients when the round ends. stop: they stop. finish: a message that is
+    being sent or received goes on beside those of the next rounds, until it ends or its client is selected again; the
+    client stops computing, and begins nothing new. complete: the visit goes on to its end beside the next rounds, and
+    its client may be selected again after that, as where a server only rejects late updates (22 % of the sessions in
+    Bonawitz et al., MLSys 2019, Table 1). No update of theirs is used, and all costs are charged as waste."""
     mixing: Annotated[float, Field(gt=0, le=1)] = 0.6
     """fedasync: mixing factor of an update without staleness."""
     buffer: Annotated[int, Field(ge=1, le=1_000_000), Also("buffer_size")] = 10

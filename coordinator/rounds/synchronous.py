@@ -315,9 +315,7 @@ class _SynchronousRound:
             conditions, works = clock.conditions(clients, self.number), [visit.work for visit in visits]
             leftovers = None if clock.leftovers is None or not going_on else clock.leftovers.of(key[1])
             goes_on = self.run.rules.on_late != "stop" and until < math.inf
-            solution = clock.solve_beside(
-                leftovers, np.full(len(visits), clock.now), works, conditions, until, goes_on
-            )
+            solution = clock.solve_beside(leftovers, np.full(len(visits), clock.now), works, conditions, until, goes_on)
             self.solved[key] = _Solved(conditions, solution)
         return self.solved[key]
 

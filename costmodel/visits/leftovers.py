@@ -54,7 +54,7 @@ class Leftovers:
 
     def only(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Leftovers:
         """Those of a mask, or of these rows in this order."""
-        rows = np.flatnonzero(which) if which.dtype == np.bool_ else which
+        rows: NDArray[np.intp] = np.arange(len(self))[which]
         place = {row: i for i, row in enumerate(rows.tolist())}
         down, up = ({place[row]: numbers for row, numbers in each.items() if row in place} for each in self.senders)
         return Leftovers(

@@ -143,9 +143,7 @@ def _transfer(
 class _Messages:
     """The messages of a batch, those of visits before it that go on among them, over the links that they share."""
 
-    def __init__(
-        self, links: Links, behaviour: ClientDynamics, leftovers: Leftovers | None, goes_on: bool
-    ) -> None:
+    def __init__(self, links: Links, behaviour: ClientDynamics, leftovers: Leftovers | None, goes_on: bool) -> None:
         self._links, self._behaviour, self._leftovers = links, behaviour, leftovers
         self._keeps_senders = goes_on
         self.times: dict[int, TransferTimes] = {}

@@ -61,8 +61,8 @@ def of_rounds(method: Method, rounds: RoundPolicy) -> Contradictions:
     if rounds.on_late != "stop" and (rounds.is_asynchronous or not rounds.synchronous.leaves_late):
         yield (
             "rounds.on_late",
-            f"rounds.on_late = {rounds.on_late}: rounds.policy = {rounds.policy} leaves no visit late; choose over_select or "
-            "deadline, or on_late = stop",
+            f"rounds.on_late = {rounds.on_late}: rounds.policy = {rounds.policy} leaves no visit late; choose "
+            "over_select or deadline, or on_late = stop",
         )
     try:
         selector(rounds.selection, rounds.selection_options).check(1 if rounds.is_asynchronous else rounds.cohort)

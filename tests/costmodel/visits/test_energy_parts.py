@@ -13,12 +13,10 @@ from costmodel.config import Transport
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import PAUSE, ClientDynamics
-from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
-from costmodel.visits.leftovers import Leftover, Leftovers
 from costmodel.visits.timeline import Timeline, solve, solve_beside
 from costmodel.visits.work import Work, Works
-from tests.costmodel.worlds import DOWN_RATE, INF, SEEDS, UP_RATE, VISIT, connected, fleet_of, random_world
+from tests.costmodel.worlds import INF, SEEDS, VISIT, connected, fleet_of, random_world
 
 # A visit receives for 1.1 s at 2 W, computes for 3.2 s at 10 W and sends for 1.1 s at 3 W; idle, a device draws 1 W.
 # The radio has been asleep since the message before it.
@@ -114,15 +112,16 @@ def test_a_tail_that_was_cut_is_set_off_against_the_tail_of_the_visit_alone(unti
     assert _solve(who, until).joules_spent[0] == pytest.approx(joules)
 
 
-@pytest.mark.parametrize(("direction", "rate"), [(DOWN, DOWN_RATE), (UP, UP_RATE)])
-def test_the_rest_of_a_late_message_is_received_or_sent(direction: int, rate: float) -> None:
-    pausing = ClientDynamics(RecordedIntervals([[(0.0, 2.0), (5.0, 100.0)]], None), PAUSE)
-    rest = Leftovers.of([Leftover(direction, 6 * rate, 6 * rate, 4344, 0, rate)], connected(1, **TAILS), 0.0, [INF])
-    timeline = solve_beside(rest, [0.0], Works.of([VISIT]), connected(), Links(), pausing).leftovers
+@pytest.mark.parametrize(("work", "watts"), [(Work(8688, 0, 0.0), 2.0), (Work(0, 4344, 0.0), 3.0)])
+def test_the_rest_of_a_late_message_is_received_or_sent(work: Work, watts: float) -> None:
+    pausing = ClientDynamics(RecordedIntervals([[(-9.0, 2.0), (5.0, 100.0)]], None), PAUSE)
+    who = connected(1, **TAILS | {"last_down": -5.0, "last_up": -5.0})
+    state = solve_beside(None, [-2.0], Works.of([work]), who, Links(), pausing, 0.0, goes_on=True).state
+    timeline = solve_beside(state, [], Works.of([]), who.only(np.zeros(1, bool)), Links(), pausing).leftovers
     assert timeline is not None
-    # 6 s of the message, 3 s at the baseline of 1 W while the client is away, and 1 J of the tail.
-    received, sent = (6 * 2 + 1.0, 0.0) if direction == DOWN else (0.0, 6 * 3 + 1.0)
-    assert _parts(timeline) == pytest.approx([3.0, 0.0, received, sent])
+    # 4.1 of 6.1 s of the message, 3 s at the baseline of 1 W while the client is away, and 1 J of the tail.
+    joules = 4.1 * watts + 1.0
+    assert _parts(timeline) == pytest.approx([3.0, 0.0, *((joules, 0.0) if work.bytes_down else (0.0, joules))])
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
