@@ -203,7 +203,7 @@ class _SynchronousRound:
 
             affordable, _ = run.within_budgets(planned, costs, needed=list)
             self.going_on = run.numbered(affordable)
-            solved = self._solved([], self.going_on, until)
+            solved = self._interrupted(until)
             run.clock.advance(until)
             self._account_leftovers(solved)
             self.going_on = []

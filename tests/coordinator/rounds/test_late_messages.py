@@ -175,6 +175,26 @@ def test_its_client_may_be_selected_again_when_it_has_ended_and_a_round_without_
     ]
 
 
+def test_a_late_client_that_goes_away_may_be_selected_when_it_is_back(tmp_path: Path) -> None:
+    # It ends its visit at 4 s and takes part again at once; or it leaves at 4 s, before its end, and is back at 6 s.
+    rules = RoundPolicy("deadline", deadline=3.0, on_late="complete")
+    for seconds, rows in (
+        ((1.0, 1.0, 2.0), [("late", 0, 3), ("leftover", 3, 4), ("late", 4, 7)]),
+        ((1.0, 1.0, 9.0), [("late", 0, 3), ("leftover", 3, 4), ("late", 6, 9)]),
+    ):
+        there = clockwork.windows([(0.0, 4.0), (4.0 if seconds[2] == 2.0 else 6.0, 1e6)])
+        folder = tmp_path / str(seconds[2])
+        run = clockwork.ran(folder, rules, [seconds], behaviour=there, rounds=2, participants=1)
+        assert run.rows("SELECT kind, start_s, up_end_s FROM visits ORDER BY visit") == rows
+        assert run.rows("SELECT MAX(end_s) FROM rounds") == [(rows[-1][2],)]
+    # One that crashes in its late visit, twice in these rounds, takes part again at once.
+    how: Any = {"fleet": {"crashes_per_hour": 1500}, "rounds": 12, "participants": 1}
+    run = clockwork.ran(tmp_path / "crashes", rules, [(1.0, 1.0, 9.0)], **how)
+    assert run.stopped_by == ROUNDS
+    ends = run.rows("SELECT up_end_s FROM visits WHERE kind = 'leftover'")
+    assert run.rows("SELECT start_s FROM visits WHERE round IN (2, 6) AND kind = 'lost'") == ends
+
+
 def test_a_completed_visit_keeps_its_work_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # At 5 s client 2 has received all, computed half and sent nothing. With client 0 the run would send three updates.
     seconds = [*THREE[:2], (4.0, 2.0, 4.0)]
