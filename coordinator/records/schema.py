@@ -237,8 +237,9 @@ TRANSFERS = """CREATE VIEW transfers AS
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
 for all bytes of a visit that did not count."""
 
-FORMAT = 1
-"""The format of a ledger, raised with its tables and kept as ``user_version``: another one is refused"""
+FORMAT = 2
+"""The format of a ledger, kept as ``user_version``; raised with its tables or with what its chain begins with. Another
+one is refused"""
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
     create("rounds", RoundRow, ", chain TEXT, files TEXT, PRIMARY KEY (round)"),
