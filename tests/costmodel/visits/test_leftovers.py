@@ -160,6 +160,32 @@ def test_a_cut_into_rounds_changes_neither_ends_nor_costs(first: int, rounds: li
             assert found[name] == pytest.approx(getattr(whole, name), rel=1e-9, abs=1e-6), (seed, name)
 
 
+@pytest.mark.parametrize("first", range(8))
+def test_late_visits_and_those_of_the_next_round_delay_each_other_as_in_one_batch(first: int) -> None:
+    for seed in range(first, 512, 56):
+        world = random_world(seed)
+        clock, size = Clock(world.fleet), len(world.fleet)
+        who, is_late = clock.conditions(range(size), 0), np.arange(size) % 2 == 0
+        whole = clock.solve(np.where(is_late, 0.0, 3.0), world.works, who, 60.0)
+        late, new = (
+            [work for work, is_one in zip(world.works, mask, strict=True) if is_one] for mask in (is_late, ~is_late)
+        )
+        before = clock.solve_beside(None, np.zeros(len(late)), late, who.only(is_late), 3.0, goes_on=True)
+        assert before.state is not None
+        goes_on = ~np.isfinite(before.timeline.end)
+        after = clock.solve_beside(
+            before.state.only(goes_on), np.full(len(new), 3.0), new, who.only(~is_late), 60.0, goes_on=True
+        )
+        assert after.leftovers is not None
+        for name in (*COSTS, "up_end", "lost"):
+            column = np.array(getattr(before.timeline, name))
+            added = column[goes_on] if name in COSTS else 0
+            column[goes_on] = added + getattr(after.leftovers, name)
+            assert column == pytest.approx(getattr(whole, name)[is_late], rel=1e-9, abs=1e-6), (seed, name)
+            found = getattr(after.timeline, name)
+            assert found == pytest.approx(getattr(whole, name)[~is_late], rel=1e-9, abs=1e-6), (seed, name)
+
+
 @pytest.mark.parametrize("cut", [0.3, 1.0, 4.0])
 def test_a_late_message_loses_segments_as_if_there_were_no_rounds(cut: float) -> None:
     """5 MB over 20 Mbit/s at 60 ms, of which 1 % is lost: 15.7 s measured once, in a round that ended meanwhile."""
