@@ -27,14 +27,11 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.chaos_parts.agents import AgentDrill  # noqa: E402
-from benchmarks.chaos_parts.cluster import ClusterDrill  # noqa: E402
-from benchmarks.chaos_parts.drill import SCENARIO, Drill, LocalDrill, chain  # noqa: E402
-from benchmarks.harness import FEDBR  # noqa: E402
-from tests.scenarios.cluster.ray_nodes import ray_nodes  # noqa: E402
+from benchmarks.drills import SCENARIO, AgentDrill, ClusterDrill, Drill, LocalDrill, chain
+from benchmarks.harness import FEDBR
+from tests.scenarios.cluster.ray_nodes import ray_nodes
 
 FEDAVG, FEDBR_METHOD = ("method=fedavg",), ("method=fedbr",)
 SCAFFOLD = ("method=scaffold", "train.lr=0.03", "train.clip=1.0")

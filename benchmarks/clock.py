@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator
+import timeit
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.harness import (
-    FEDBR,
-    Line,
-    Options,
-    Part,
-    answer,
-    at_most,
-    in_turns,
-    main,
-)
+from benchmarks.harness import FEDBR, Line, Options, Part, answer, at_most, main
 from costmodel.network.transfers import transfer_batch
 from scenarios.studies.stress import stress
 
@@ -49,10 +40,12 @@ def links(options: Options) -> Iterator[Line]:
     for flows, bar in ((10_000, 1.0), (100_000, 10.0)):
         rng = np.random.default_rng(0)
         start, bits, cap = rng.random(flows), rng.lognormal(16, 0.5, flows), rng.lognormal(17, 1, flows)
-        seconds = median_seconds(partial(transfer_batch, start, bits, cap, 0.05 * float(cap.sum())), options)
-        yield at_most(f"{flows:,} flows on one full link", seconds, bar, "{:.3g} s")
-    seconds = median_seconds(partial(stress_command, "--clients", "100000", "--contended"), options)
-    yield at_most("100,000 contended clients, the whole command", seconds, 30.0, "{:.3g} s")
+        shares = partial(transfer_batch, start, bits, cap, 0.05 * float(cap.sum()))
+        seconds = timeit.repeat(shares, number=1, repeat=options.cycles(3))
+        yield at_most(f"{flows:,} flows on one full link", statistics.median(seconds), bar, "{:.3g} s")
+    command = partial(stress_command, "--clients", "100000", "--contended")
+    seconds = timeit.repeat(command, number=1, repeat=options.cycles(3))
+    yield at_most("100,000 contended clients, the whole command", statistics.median(seconds), 30.0, "{:.3g} s")
     what, clients = "10,000 of 1,000,000 clients, contended round", 10_000
     yield played(what, options, 1.0, 100 * clients, clients, "sync", True)
 
@@ -89,21 +82,11 @@ def played(what: str, options: Options, bar: float, *arguments: Any) -> Line:
 
 def stress_command(*words: str) -> dict[str, Any]:
     """The result of ``fedbr stress`` in a process of its own, whose memory is its own."""
-    result: dict[str, Any] = answer([*FEDBR, "stress", *words, "--json"])
-    return result
+    return dict(answer([*FEDBR, "stress", *words, "--json"]))
 
 
 def median(results: list[dict[str, Any]], key: str) -> float:
     return statistics.median(float(result[key]) for result in results)
-
-
-def median_seconds(call: Callable[[], object], options: Options) -> float:
-    def seconds() -> float:
-        started = time.perf_counter()
-        call()
-        return time.perf_counter() - started
-
-    return in_turns({"call": seconds}, options.cycles(3)).median("call")
 
 
 PARTS: dict[str, Part] = {"rounds": rounds, "links": links, "streams": streams, "large": large}

@@ -1,4 +1,4 @@
-"""Sites whose visits take no time, or a given one: they repeat the update of the first visit with as many samples."""
+"""A site whose visits take no time, or a given one: it repeats the update of the first visit with as many samples."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from edge.protocol.payload import Payload, Vector
 from edge.training.trainer import LocalTrainer
 
 PACE_VARIABLE = "FEDBR_BENCHMARK_VISIT_SECONDS"
+"""Seconds of sleep in each visit, if it is set: a worker with a core of its own, on any machine."""
 
 
 class EchoSite(LocalTrainer):
@@ -35,6 +36,8 @@ class EchoSite(LocalTrainer):
             self._of_round = {key: _plus(first.payload, 1e-4 * (1 + task.round % 7))} | {
                 each: payload for each, payload in self._of_round.items() if each[1] == task.round
             }
+        if PACE_VARIABLE in os.environ:
+            time.sleep(float(os.environ[PACE_VARIABLE]))
         return structs.replace(first, client=task.client, round=task.round, payload=self._of_round[key])
 
 
@@ -44,13 +47,3 @@ def _plus(payload: Payload, number: float) -> Payload:
         slot: {key: Vector(vector.data + np.float32(number)) for key, vector in named.items()}
         for slot, named in payload.items()
     }
-
-
-class PacedSite(EchoSite):
-    """As `EchoSite`, after `PACE_VARIABLE` seconds of sleep: a worker with a core of its own, on any machine."""
-
-    def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
-        """The update of the first visit with as many samples, after a while."""
-        update = super().train(task, state_in, state_out)
-        time.sleep(float(os.environ[PACE_VARIABLE]))
-        return update

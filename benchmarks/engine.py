@@ -6,7 +6,14 @@ repetitions. Exits with 1 if a bar is missed. It writes nothing but temporary fi
 A  1,000 clients of 100 examples, 100 a round, 1 epoch; small CNN    D  steps of FedMLB and FedBR, ResNet-18
 B  100 clients of 500 examples, 10 a round, 2 epochs; small CNN      E  start-up to the first round
 C  ResNet-18 of width 16, 10 clients of 10 steps                     F  memory, with more clients and more workers
-H  steps with portable and with native numerics
+G  the coordinator alone, with sums and with updates                 H  steps with portable and with native numerics
+
+For G, a thousand clients of `digits` take part in each round, and the two workers answer at once: each trains one visit
+and repeats its update for all others (`benchmarks.echo`). So a round is the coordinator's work: selection, prices, the
+clock, messages, checks, the weighted sum, the server's step, and rows of the ledger. With ``aggregate.sum`` =
+``fixed_point`` workers add updates up, and replies have numbers only; with ``client_order`` every update of 250 kB
+comes, and is checked and added. The workers share the processor: on two cores, they and the coordinator are three
+processes.
 
 Where the time of a run goes, is seen with ``py-spy record --subprocesses -- fedbr run ...``.
 """
@@ -27,10 +34,9 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.harness import (  # noqa: E402
+from benchmarks.harness import (
     AS_WORKER,
     BF16,
     FEDBR,
@@ -50,10 +56,10 @@ from benchmarks.harness import (  # noqa: E402
     wait_until,
     why_no_bf16,
 )
-from benchmarks.product import Federation, Request, differences  # noqa: E402
-from coordinator.workers.launcher import THREADS, environment  # noqa: E402
-from edge.protocol.portable import NATIVE, PORTABLE, Instructions  # noqa: E402
-from edge.runtime.numerics import lacking  # noqa: E402
+from benchmarks.product import Federation, Request, differences
+from coordinator.workers.launcher import THREADS, environment
+from edge.protocol.portable import NATIVE, PORTABLE, Instructions
+from edge.runtime.numerics import lacking
 
 LAYOUTS = ("contiguous", "channels_last")
 WORKERS = 2
@@ -62,8 +68,7 @@ TOLERANCE = 1e-5
 
 def play(request: Request) -> dict[str, Any]:
     """The answer of a run in a process of its own."""
-    found: dict[str, Any] = answer(module("product", json.dumps(asdict(request))))
-    return found
+    return dict(answer(module("product", json.dumps(asdict(request)))))
 
 
 # --- A, B, C: seconds per round beside those of a hand-written loop ---------------------------------------------------
@@ -96,24 +101,19 @@ BF16_BAR = 0.70
 class Contest:
     """The product under some settings, and the floor in both layouts, on the same rounds. The first is not timed."""
 
-    def __init__(self, part: str, work: Workload, settings: Sequence[str], options: Options) -> None:
-        self.work, self.options, self.settings = work, options, settings
+    def __init__(self, part: str, options: Options) -> None:
+        work, self.options = CONTESTS[part], options
         small = replace(work.federation, clients=4, samples=40, participants=4)
         self.toml = (small if options.quick else work.federation).write(options.folder, part)
         self.timed = 2 if options.quick else work.timed
         self.clients: list[list[int]] = []
         """Of each round, as the latest run has selected them."""
-        self.shares: dict[str, list[float]] = {setting: [] for setting in settings}
-        """CPU seconds of the coordinator per second of the wall, by repetition."""
+        self.refusal = why_no_bf16(self.toml) if BF16 in work.settings else None
+        self.shares = {each: list[float]() for each in work.settings if not (self.refusal and each == BF16)}
+        """CPU seconds of the coordinator per second of the wall, by setting and repetition."""
 
-    def play(self) -> Turns:
-        """All repetitions: each competitor's median seconds per round. A run is the first of all: its ledger says which
-        clients take part in which round."""
-        variants = {f"run {setting}".strip(): partial(self._run, setting) for setting in self.settings}
-        variants |= {layout: partial(self._floor, layout) for layout in LAYOUTS}
-        return in_turns(variants, self.options.cycles(self.work.repeats))
-
-    def _run(self, setting: str) -> float:
+    def run(self, setting: str) -> float:
+        """Median seconds per round of the product."""
         first, overrides = (None, (setting,)) if setting else (self.first("run"), ())
         found = play(Request(self.toml, overrides, WORKERS, 1 + self.timed, first=first))
         self.clients = found["clients"]
@@ -121,34 +121,31 @@ class Contest:
         self.shares[setting].append(sum(cpu) / sum(seconds))
         return statistics.median(seconds)
 
-    def _floor(self, layout: str) -> float:
+    def floor(self, layout: str) -> float:
+        """Median seconds per round of the floor."""
         request = {"scenario": self.toml, "layout": layout, "rounds": self.clients, "save": self.first(layout)}
-        seconds: list[float] = answer(module("engine_parts.floor", json.dumps(request)), THREADS)
+        seconds: list[float] = answer(module("engine_parts.plain", json.dumps(request)), THREADS)
         return statistics.median(seconds[1:])
 
     def first(self, competitor: str) -> str:
         """The file of a competitor's model after the first round."""
         return str(self.options.folder / f"first-{competitor}.npy")
 
-    def off(self, layout: str) -> float:
-        """The largest difference of any parameter between the run's and the floor's model after the first round."""
-        return float(np.abs(np.load(self.first("run")) - np.load(self.first(layout))).max())
-
 
 def contest(part: str, options: Options) -> Iterator[Line]:
     """Part A, B or C; A also with sums in the workers, which is meant for fleets of many short visits."""
-    work = CONTESTS[part]
-    scenario = work.federation.write(options.folder, f"{part}-bf16")
-    refusal = why_no_bf16(scenario) if BF16 in work.settings else None
-    settings = [setting for setting in work.settings if not (refusal and setting == BF16)]
-    competition = Contest(part, work, settings, options)
-    turns = competition.play()
+    work, competition = CONTESTS[part], Contest(part, options)
+    variants = {f"run {setting}".strip(): partial(competition.run, setting) for setting in competition.shares}
+    # A run is the first of all: its ledger says which clients take part in which round.
+    turns = in_turns(
+        variants | {each: partial(competition.floor, each) for each in LAYOUTS}, options.cycles(work.repeats)
+    )
     options.details[part] = turns.seconds
     for name in turns.seconds:
-        yield at_most(
-            f"{'floor, ' if name in LAYOUTS else ''}{name}: seconds per round", turns.median(name), form="{:.3f} s"
-        )
-    off = {layout: competition.off(layout) for layout in LAYOUTS}
+        what = f"{'floor, ' if name in LAYOUTS else ''}{name}: seconds per round"
+        yield at_most(what, turns.median(name), form="{:.3f} s")
+    model = np.load(competition.first("run"))
+    off = {layout: float(np.abs(model - np.load(competition.first(layout))).max()) for layout in LAYOUTS}
     # Another layout sums in another order, and steps carry such differences on.
     layouts = " (" + ", ".join(f"{layout} {value:.1e}" for layout, value in off.items()) + ")"
     yield at_most("floor = run after one round, in the run's layout", min(off.values()), TOLERANCE, "{:.1e}", layouts)
@@ -163,8 +160,8 @@ def contest(part: str, options: Options) -> Iterator[Line]:
         yield at_most(f"{run} / floor, channels_last", turns.ratio(run, "channels_last"))
         share = statistics.median(shares)
         yield at_most(f"{run}: coordinator's CPU time / wall time", share, work.coordinator_bar, "{:.1%}")
-    if refusal:
-        yield Line("run bf16 / best floor", f"not measured: {refusal}")
+    if competition.refusal:
+        yield Line("run bf16 / best floor", f"not measured: {competition.refusal}")
 
 
 # --- D, H: steps ------------------------------------------------------------------------------------------------------
@@ -256,11 +253,34 @@ def memory(options: Options) -> Iterator[Line]:
     yield at_most("memory but files of one more worker", each / MIB, form="{:.0f} MiB")
 
 
+# --- G: the coordinator -----------------------------------------------------------------------------------------------
+
+
+def coordinator_alone(options: Options) -> Iterator[Line]:
+    """Visits per second of wall time and the coordinator's CPU per visit, medians of rounds. The first two rounds are
+    left out, since workers and caches are new in them."""
+    clients, site = 100 if options.quick else 1000, "benchmarks.echo:EchoSite"
+    fleet = ("method=fedavg", 'data.partition={kind="iid"}', "eval.every=100000", "rounds.max=100000")
+    size = (f"data.clients={clients}", f"rounds.participants={clients}")
+    sums, updates = ("aggregate.sum=fixed_point",), ("aggregate.sum=client_order", "model.width=33")
+    for overrides, least_per_second in ((sums, 5000.0), (updates, 2000.0)):
+        request = Request("digits", (*fleet, *overrides, *size), WORKERS, options.cycles(20) + 2, site=site)
+        rounds = play(request)["rounds"]
+        wall, cpu = (differences(rounds[1:], key) for key in ("seconds", "cpu_seconds"))
+        rates = [clients / seconds for seconds in wall]
+        rate, charged = statistics.median(rates), rounds[-1]["charged_up"] / clients / 1e3
+        what, bar = f"visits a second, {charged:.0f} kB charged up each", f">= {least_per_second:,.0f}"
+        result = f"{rate:,.0f} ({min(rates):,.0f} .. {max(rates):,.0f})"
+        yield Line(what, result, rate, bar, rate >= least_per_second)
+        yield at_most("the coordinator's CPU a visit", 1e3 * statistics.median(cpu) / clients, 0.4, "{:.3f} ms")
+
+
 PARTS: dict[str, Part] = {
     **{part: partial(contest, part) for part in CONTESTS},
     "D": method_steps,
     "E": start_up,
     "F": memory,
+    "G": coordinator_alone,
     "H": portable_steps,
 }
 

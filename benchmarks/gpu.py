@@ -20,16 +20,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 try:
     from benchmarks.harness import (
@@ -39,6 +37,7 @@ try:
         Part,
         Turns,
         answer,
+        call_repeatedly,
         failure,
         lines_of,
         main,
@@ -141,33 +140,21 @@ def workers(options: Options) -> Iterator[Line]:
 @contextmanager
 def gpu_growth(device: str) -> Iterator[list[int]]:
     """Bytes by which the GPU's use, as the driver counts it, has grown since the beginning of the block."""
-    growth, is_over = list[int](), threading.Event()
+    growth, before = list[int](), None if device == CPU else free_nbytes(device)
 
-    def watch() -> None:
-        before = free_nbytes(device)
-        while before and not is_over.wait(LOOK_SECONDS):
-            if now := free_nbytes(device):
-                growth.append(before[0] - now[0])
+    def look() -> None:
+        if before and (now := free_nbytes(device)):
+            growth.append(before[0] - now[0])
 
-    thread = threading.Thread(target=watch)
-    if device != CPU:
-        thread.start()
-    try:
+    with call_repeatedly(look, LOOK_SECONDS) if before else nullcontext():
         yield growth
-    finally:
-        is_over.set()
-        if device != CPU:
-            thread.join()
 
 
 # --- variants of a visit ----------------------------------------------------------------------------------------------
 
 
 def in_variants(
-    options: Options,
-    federations: Sequence[Federation],
-    variants: Mapping[str, Sequence[str]],
-    bases: Mapping[str, str],
+    options: Options, federations: Sequence[Federation], variants: Mapping[str, Sequence[str]], bases: Mapping[str, str]
 ) -> Iterator[Line]:
     """Visits of one client under each variant's overrides; ``bases``: variant -> the one that it is relative to."""
     for federation, seconds in shares(federations, limit(options, 75)):
@@ -180,7 +167,8 @@ def in_variants(
             "cycles": options.cycles(15),
             "same": [name for name in variants if name != FEDAVG],
         }
-        for line in lines_of(federation.name, module("gpu_visits", json.dumps(request)), seconds):
+        words = module("engine_parts.steps", "visits", json.dumps(request))
+        for line in lines_of(federation.name, words, seconds):
             yield replace(line, what=f"{federation.name}: {line.what}")
 
 

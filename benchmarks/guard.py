@@ -1,7 +1,7 @@
 """Records what a refactoring must not change, and compares.
 
 ``python benchmarks/guard.py write FILE.json [--parts methods,servers,policies,sums,fleet,workers,killed,check]``
-``python benchmarks/guard.py compare FILE.json [--parts ...] [--results-only] [--renamed OLD=NEW]``
+``python benchmarks/guard.py compare FILE.json [--parts ...] [--results-only]``
 
 methods   short runs of the scenario ``digits``: one per row of ``fedbr list methods``, and one of three parts joined;
           synchronous, with the server optimizer ``plain``, updates summed in client order, and 2 worker processes
@@ -37,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -121,10 +121,7 @@ PARTS: dict[str, Callable[[], Commands]] = {
     "fleet": lambda: iter([("sync", words(*FLEET)), ("fedbuff", words(*FLEET, *POLICIES["fedbuff"]))]),
     "workers": lambda: ((f"{count}", words(method="fedbr", workers=count)) for count in (1, 3)),
     "killed": lambda: iter(
-        [
-            ("sync, fedbr", words(method="fedbr", rounds=12)),
-            ("fedbuff", words(*POLICIES["fedbuff"], rounds=12)),
-        ]
+        [("sync, fedbr", words(method="fedbr", rounds=12)), ("fedbuff", words(*POLICIES["fedbuff"], rounds=12))]
     ),
     "check": lambda: ((row["name"], ["check", row["name"]]) for row in fedbr("list", "scenarios")),
 }
@@ -230,26 +227,15 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def differences(
-    before: dict[str, Any], after: dict[str, Any], *, results_only: bool, renamed: Mapping[str, str]
-) -> list[str]:
+def differences(before: dict[str, Any], after: dict[str, Any], *, results_only: bool) -> list[str]:
     """One line per value that is not the same; what was not there before is no difference.
 
     ``results_only``: hashes of chains, and of the files that are committed with rounds, are left out.
-
-    ``renamed``: old dotted name of a table of scenarios -> its new name.
     """
-    was, now = {new_path(path, renamed): value for path, value in flat(before)}, dict(flat(after))
+    was, now = dict(flat(before)), dict(flat(after))
     left_out = (*RESIDENT_KEYS, *((" > chain", " > column files") if results_only else ()))
     pairs = [(path, was[path], now.get(path, "absent")) for path in was if not path.endswith(left_out)]
     return [f"{path}: {after!r} instead of {before!r}" for path, before, after in pairs if before != after]
-
-
-def new_path(path: str, renamed: Mapping[str, str]) -> str:
-    """The path of a value whose key, dotted, has been renamed."""
-    for old, new in renamed.items():
-        path = path.replace(f" > {' > '.join(old.split('.'))} > ", f" > {' > '.join(new.split('.'))} > ")
-    return path
 
 
 def main() -> int:
@@ -258,7 +244,6 @@ def main() -> int:
     parser.add_argument("file", type=Path, metavar="FILE.json")
     parser.add_argument("--parts", metavar=",".join(PARTS), help="by default all, or all that the file has")
     parser.add_argument("--results-only", action="store_true", help="compare no hashes of chains and files")
-    parser.add_argument("--renamed", metavar="OLD=NEW", action="append", default=[], help="a table of scenarios")
     options = parser.parse_args()
     before = json.loads(options.file.read_text()) if options.action == "compare" else None
     parts = options.parts.split(",") if options.parts else list(before or PARTS)
@@ -271,9 +256,7 @@ def main() -> int:
         options.file.write_text(json.dumps(after, indent=1) + "\n")
         print("\n".join([*failed, f"{options.file} written"]))
         return 1 if failed else 0
-    renamed = dict(pair.split("=", 1) for pair in options.renamed)
-    same_parts = {part: before[part] for part in parts}
-    lines = differences(same_parts, after, results_only=options.results_only, renamed=renamed)
+    lines = differences({part: before[part] for part in parts}, after, results_only=options.results_only)
     print("\n".join([*lines[:MOST_NAMED], f"differences: {len(lines)}"]))
     return 1 if failed or lines else 0
 

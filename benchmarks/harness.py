@@ -45,7 +45,7 @@ BF16 = "train.precision=bf16"
 BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
 """Flags of /proc/cpuinfo; a CPU without any of them gains nothing from bfloat16."""
 MIB = 1 << 20
-MEMORY_SECONDS, MEMORY_SHARE = 0.2, 0.05
+MEMORY_SECONDS, WATCH_SHARE = 0.2, 0.05
 """Least pause between two readings of memory, and the most of one core that they may take: the kernel walks all pages.
 """
 
@@ -218,11 +218,16 @@ def end(process: subprocess.Popen[Any], seconds: float = 10.0) -> None:
     process.wait()
 
 
-def committed(folder: Path) -> int:
-    """Rounds in the ledger of a run folder that another process may be about to create."""
+def rows(folder: Path, query: str) -> list[dict[str, Any]]:
+    """Rows of the ledger of a run folder; none while another process is about to create it."""
     with contextlib.suppress(sqlite3.OperationalError):
-        return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) AS n FROM rounds")[0]["n"])
-    return 0
+        return [dict(row) for row in read(folder / "ledger.sqlite", query)]
+    return []
+
+
+def committed(folder: Path) -> int:
+    """Rounds in the ledger of a run folder."""
+    return sum(row["n"] for row in rows(folder, "SELECT COUNT(*) AS n FROM rounds"))
 
 
 def wait_until(is_done: Callable[[], bool], seconds: float = 300.0) -> None:
@@ -231,6 +236,16 @@ def wait_until(is_done: Callable[[], bool], seconds: float = 300.0) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError(f"nothing happened for {seconds:g} s")
         time.sleep(0.005)
+
+
+def processes_in(temporary: Path) -> list[psutil.Process]:
+    """All processes with this ``TMPDIR``, whoever their parents are by now."""
+    processes = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(temporary) and process.status() != psutil.STATUS_ZOMBIE:
+                processes.append(process)
+    return processes
 
 
 @dataclass
@@ -244,22 +259,33 @@ class Memory:
 
 
 @contextlib.contextmanager
-def memory_of(pid: int) -> Iterator[Memory]:
-    """The peak of memory from here to the end of the block."""
-    peak, is_over = Memory(), threading.Event()
-    watcher = threading.Thread(target=_watch_memory, args=(psutil.Process(pid), peak, is_over))
+def call_repeatedly(look: Callable[[], None], pause_seconds: float) -> Iterator[None]:
+    """Call this again and again until the end of the block, in a thread of its own that takes little of a core."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        pause = pause_seconds
+        while not is_over.wait(pause):
+            started = time.thread_time()
+            look()
+            pause = max(pause_seconds, (time.thread_time() - started) / WATCH_SHARE)
+
+    watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        yield peak
+        yield
     finally:
         is_over.set()
         watcher.join()
 
 
-def _watch_memory(process: psutil.Process, peak: Memory, is_over: threading.Event) -> None:
-    pause = MEMORY_SECONDS
-    while not is_over.wait(pause):
-        started, pss, anonymous = time.thread_time(), 0, 0
+@contextlib.contextmanager
+def memory_of(pid: int) -> Iterator[Memory]:
+    """The peak of memory from here to the end of the block."""
+    peak, process = Memory(), psutil.Process(pid)
+
+    def look() -> None:
+        pss = anonymous = 0
         for each in (process, *process.children(recursive=True)):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
                 lines = Path(f"/proc/{each.pid}/smaps_rollup").read_text().splitlines()[1:]
@@ -267,7 +293,9 @@ def _watch_memory(process: psutil.Process, peak: Memory, is_over: threading.Even
                 pss += 1024 * kib["Pss"]
                 anonymous += 1024 * (kib["Pss_Anon"] + kib["Pss_Shmem"])
         peak.pss, peak.anonymous = max(peak.pss, pss), max(peak.anonymous, anonymous)
-        pause = max(MEMORY_SECONDS, (time.thread_time() - started) / MEMORY_SHARE)
+
+    with call_repeatedly(look, MEMORY_SECONDS):
+        yield peak
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -318,17 +346,20 @@ def main(
     names = arguments.parts.split(",")
     if unknown := [name for name in names if name not in parts]:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(parts)}")
-    about, console = (
-        machine(arguments.device),
-        Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 150),
-    )
+    about = machine(arguments.device)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 150)
     lines: dict[str, list[Line]] = {}
     with tempfile.TemporaryDirectory(prefix="fedbr-benchmark-") as name:
         deadline = time.monotonic() + total_seconds
         options = Options(Path(name), arguments.quick, arguments.device, deadline, arguments.repeat)
         with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": f"{name}/cache"} if empty_cache else {}):
             for part in names:
-                lines[part] = list(measured(part, parts[part], options, console))
+                started, lines[part] = time.monotonic(), []
+                try:
+                    lines[part].extend(parts[part](options))
+                except (RuntimeError, subprocess.SubprocessError) as error:
+                    lines[part].append(failure(part, str(error)))
+                console.print(f"{part}: {time.monotonic() - started:.0f} s", style="dim")
     table = Table("part", "what", "result", "bar", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for part, each in lines.items():
         for line in each:
@@ -338,16 +369,6 @@ def main(
         plain = {part: [asdict(line) for line in lines[part]] for part in lines}
         arguments.out.write_text(json.dumps({"machine": about, "lines": plain, "details": options.details}, indent=1))
     return int(any(line.met is False for each in lines.values() for line in each))
-
-
-def measured(name: str, part: Part, options: Options, console: Console) -> Iterator[Line]:
-    """The lines of a part; its failure is a line that misses its bar."""
-    started = time.monotonic()
-    try:
-        yield from part(options)
-    except (RuntimeError, subprocess.SubprocessError) as error:
-        yield failure(name, str(error))
-    console.print(f"{name}: {time.monotonic() - started:.0f} s", style="dim")
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -240,7 +240,8 @@ class FleetConfig(FleetTable):
     compute_energy: Literal["power", "kappa"] = "power"
     """The device's watts; or kappa f^2 per cycle, which makes slower power modes cheaper."""
     radio_energy: Literal["power", "rate"] = "power"
-    """The network's watts; or a part that grows with the rate, and a tail after each transfer."""
+    """The network's watts; or a part that grows with the rate, and a tail after each transfer, until the client's
+    next one (Huang et al., MobiSys 2012)."""
     server: ServerLink = ServerLink()
     gateways: AccessLinks = AccessLinks()
     transport: Transport = Transport()

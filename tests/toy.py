@@ -1,7 +1,7 @@
 """A whole federation in this process: real clients on handwritten digits, called directly instead of over sockets.
 
-Nothing here is a test. `federation` puts the parts of a run together as a user's scenario would, `Direct` stands where
-the worker processes stand, and `step_on` trains a small net on given batches.
+Nothing here is a test. `federation` puts the parts of a run together as a user's scenario would, and `Direct` stands
+where the worker processes stand.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Single steps of the product, and of a plain formulation: ``-m benchmarks.engine_parts.steps KIND REQUEST``.
 
-KIND ``methods`` sends the lines of part D of ``benchmarks/engine.py``. Any other is a kind of instructions, ``native``
-or ``portable``: the process prints each model's CPU seconds of a step of FedAvg (median of a visit after another);
-REQUEST is then JSON, name -> [scenario, steps of a visit].
+KIND ``methods`` sends the lines of part D of ``benchmarks/engine.py``, and ``visits`` those of ``benchmarks/gpu.py``:
+whole visits in variants. REQUEST is then the JSON of the function's arguments. Any other KIND is one of instructions,
+``native`` or ``portable``: the process prints each model's CPU seconds of a step of FedAvg (median of a visit after
+another), and REQUEST is JSON, name -> [scenario, steps of a visit].
 
 A step of the product is `edge.training.sgd.Sgd` called within a visit, as a worker does it; the batch, the download
 and the upload around it are not timed, nor are they for the plain step. One process, one thread.
@@ -25,7 +26,7 @@ import torch
 
 from benchmarks.engine_parts import images
 from benchmarks.engine_parts.plain import LAYOUTS, Images, Plain, blocks_of, flat, in_layout, load
-from benchmarks.harness import BF16, Line, at_most, in_turns, send_line
+from benchmarks.harness import BF16, MIB, Line, at_most, failure, in_turns, send_line
 from coordinator.methods.compute import ComputeContext
 from edge.protocol.config import CPU, TrainConfig
 from edge.protocol.messages import Train
@@ -45,6 +46,10 @@ TOLERANCE = 1e-3
 width 16 and 3e-4 at width 64 after three steps; leaving out one pathway of five would make it 0.06 and 0.12."""
 WITHIN = 0.15
 """How far the cost of FedBR may be from the ratio of its FLOPs, relatively."""
+WARM_UP = 2
+"""Visits of each variant before it is timed, on a GPU: libraries choose kernels, graphs are captured."""
+SHARE = 0.8
+"""Of the limit, after which no further cycle begins."""
 ROUND = CLIENT = 0
 
 
@@ -188,7 +193,70 @@ def numerics(instructions: str, models: Mapping[str, tuple[str, int]]) -> None:
     print(json.dumps(seconds))
 
 
+class VisitedClient(Product):
+    """One client under a variant, with the peak of the GPU's memory and the model of its last visit."""
+
+    nbytes = 0
+    model: Floats
+
+    def seconds(self) -> float:
+        """Seconds of a step, in a visit with its batches, download and upload."""
+        device, before = self.site.device, 0
+        if device.type != CPU:
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+        started = time.perf_counter()
+        self.model = self.train({})
+        taken = time.perf_counter() - started
+        if device.type != CPU:
+            self.nbytes = torch.cuda.max_memory_allocated(device) - before
+        return taken / (self.loaded.scenario.train.local_steps or 1)
+
+    def distance(self, other: VisitedClient) -> float:
+        """How far its model is from another's, relatively to how far that has moved."""
+        moved = np.linalg.norm(other.model - vector(self.payload))
+        return float(np.linalg.norm(self.model - other.model) / moved)
+
+
+def visits(
+    scenario: str,
+    device: str,
+    variants: Mapping[str, Sequence[str]],
+    bases: Mapping[str, str],
+    seconds: float,
+    cycles: int,
+    same: Sequence[str],
+) -> None:
+    """Visits of one client in variants, in turns. A variant that fails is a failed line, and the others go on.
+
+    ``same``: variants of one method, whose models differ by rounding alone; ``seconds``: limit of this process.
+    """
+    began, clients = time.monotonic(), dict[str, VisitedClient]()
+
+    def visit(name: str, overrides: Sequence[str]) -> float:
+        if name not in clients:
+            clients[name] = VisitedClient(scenario, overrides, device=device)
+        return clients[name].seconds()
+
+    calls = {name: partial(visit, name, overrides) for name, overrides in variants.items()}
+    warm_up = 1 if device == CPU else WARM_UP
+    turns = in_turns(calls, cycles, warm_up, began + SHARE * seconds, keep_going=True)
+    for name in turns.seconds:
+        client, base = clients[name], bases.get(name, "")
+        notes = [f"{client.nbytes / MIB:.0f} MiB"] if client.nbytes else []
+        if {name, base} <= set(same) & set(turns.seconds):
+            notes.append(f"model off by {client.distance(clients[base]):.1e} of its way")
+        send_line(turns.line(name, base, *notes))
+    for name, error in turns.errors.items():
+        send_line(failure(name, error))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     kind, request = sys.argv[1], json.loads(sys.argv[2])
-    methods(**request) if kind == "methods" else numerics(kind, request)
+    if kind == "methods":
+        methods(**request)
+    elif kind == "visits":
+        visits(**request)
+    else:
+        numerics(kind, request)

@@ -33,7 +33,7 @@ class TransferError(ValueError):
 
 
 class RunEndedError(Exception):
-    """The run has ended, or has dismissed this worker, during a transfer: see `PartSource.shutdown`."""
+    """The run has ended, or has dismissed this worker, during a transfer: see `CoordinatorConnection.shutdown`."""
 
 
 class PartSource(Protocol):

@@ -68,7 +68,7 @@ class Caller:
 
     def notes(self, loaded: Loaded) -> None:
         """Print the notes for a scenario's author."""
-        for note in (*loaded.notes, *builder.fleet_notes(loaded)):
+        for note in builder.fleet_notes(loaded):
             self.note(note)
 
     def run(self, loaded: Loaded, request: RunRequest) -> dict[str, Any]:

@@ -134,16 +134,41 @@ def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict
         return run_check(loaded, place("out", out)).plain()
 
 
-def replay(folder: Folder | Run, *, allow_code: bool = False, **overrides: Any) -> dict[str, Any]:
+def replay(
+    folder: Folder | Run | Sequence[Folder | Run],
+    *,
+    draws: int | None = None,
+    seed: int | None = None,
+    allow_code: bool = False,
+    **overrides: Any,
+) -> dict[str, Any]:
     """The times and energy of a recorded run on another fleet or link, without training: ``fedbr replay --json``.
+
+    With ``draws`` also of several runs, a comparison or a sweep: intervals of their times in so many draws of uncertain
+    figures, and the probability that one method is faster. ``scope`` says of how many seeds, or "given this training";
+    ``seed`` is that of the draws, by default 0. Without overrides they are kept in the runs' folders, for reports.
 
     ``allow_code``: as of `resume`. ScenarioError for keys that would change the training, and where other visits would
     have been trained.
     """
     from scenarios.studies import replay as study
+    from scenarios.studies import uncertainty
 
-    with calling():
-        return study.replay(path_of(folder), values.overrides(overrides), allow_code)
+    named = [folder] if isinstance(folder, str | PathLike | Run) else folder
+    if draws is None and (seed is not None or not isinstance(folder, str | PathLike | Run)):
+        raise ScenarioError("several runs, and a seed, are those of draws: add draws=100")
+    with calling() as caller:
+        given = values.overrides(overrides)
+        if draws is None:
+            return study.replay(path_of(named[0]), given, allow_code)
+        found = uncertainty.replay_in_draws(
+            list(map(path_of, named)), given, uncertainty.Draws(draws, seed or 0), allow_code
+        )
+        try:
+            found.keep()
+        except OSError as error:  # the result is returned all the same
+            caller.note(f"the draws are not kept for reports: {error}")
+        return found.result()
 
 
 def verify(

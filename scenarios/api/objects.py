@@ -120,7 +120,7 @@ def _data_name(given: Mapping[str, Any], scenario: Any) -> str:
         tables = dict(leaves(_named(own, "", _name)))
     named = dict(leaves(given)).get("data.name") or tables.get("data.name")
     if named is None and tables.get("extends") is not None:
-        named = read(find(str(tables["extends"])), set()).get("data", {}).get("name")
+        named = read(find(str(tables["extends"]))).get("data", {}).get("name")
     return str(named or "digits")
 
 

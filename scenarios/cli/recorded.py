@@ -114,7 +114,9 @@ def report(
 
 
 def replay(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder; with --draws also several")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="a run folder; with --draws also several, comparisons or sweeps")
+    ],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[RUN|KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"')
     ] = None,
@@ -131,8 +133,9 @@ def replay(
     """Compute a run's times and energy on another fleet or link.
 
     With --draws, compute intervals of the times under the uncertainty of devices, links and single visits, and for
-    several runs the probability that one is faster. Without KEY=VALUE they are kept in RUN/uncertainty.json, for the
-    report; nothing else is written.
+    several methods the probability that one is faster. Runs that differ in their seed alone are pooled, and methods are
+    compared seed by seed; with one seed, all figures are given its training. Without KEY=VALUE they are kept in
+    RUN/uncertainty.json, for the report; nothing else is written.
     """
     from scenarios.config.load import ScenarioError
     from scenarios.config.overrides import parsed

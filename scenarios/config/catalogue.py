@@ -117,7 +117,7 @@ def shipped_values(key: str) -> dict[str, Any]:
 
 @cache
 def _shipped(name: str) -> Mapping[str, Any]:
-    return toml_source.read(toml_source.find(name), set())
+    return toml_source.read(toml_source.find(name))
 
 
 def _keys(table: type, at: str = "") -> Iterator[ScenarioKey]:

@@ -30,7 +30,7 @@ from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
 from scenarios.config.schema import Scenario, all_fields
 from scenarios.config.tables import leaves, set_value
-from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, read, renamed
+from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, read
 from scenarios.config.value_types import type_text
 
 Source = str | Mapping[str, Any]
@@ -56,8 +56,6 @@ class Loaded:
     model: ModelRow
     blocks: int
     """The number of blocks, M."""
-    notes: tuple[str, ...] = ()
-    """Notes for its author: keys that have been renamed."""
     began: Mapping[str, Any] = field(default_factory=dict)
     """Tables of limits that a run began with, if it has been given others since."""
     sum_is_default: bool = True
@@ -79,20 +77,18 @@ def load(
     Modules of the user's that a file names are also searched in its folder, unless it is a run's copy: a run folder may
     come from anywhere, and nothing in it is executed.
     """
-    notes: set[str] = set()
     try:
         if isinstance(scenario, Mapping):
             default, is_resolved = origin, False
-            name, tables = extended(scenario, notes)
+            name, tables = extended(scenario)
         else:
             path = find(scenario)
             if path.parent != FILES and path.name != RUN_COPY:
                 search_path.append(path.parent)
             default, is_resolved = path.name, quantities.is_recorded(path)
-            name, tables = path.stem, read(path, notes)
+            name, tables = path.stem, read(path)
         sources = ValueOrigin(default, tables)
-        for given in overrides:
-            ((key, value),) = renamed({given: overrides[given]}, notes).items()
+        for key, value in overrides.items():
             try:
                 set_value(tables, key, value)
             except ValueError as error:
@@ -104,7 +100,7 @@ def load(
             tables["method"] = method
             if isinstance(given_options, dict):
                 tables["method_options"] = {key: each for key, each in given_options.items() if key in accepted}
-        return replace(_resolved(name, tables, sources, is_resolved), notes=tuple(sorted(notes)))
+        return _resolved(name, tables, sources, is_resolved)
     except RecursionError:
         raise ScenarioError("tables or lists are nested too deeply", source=default) from None
 

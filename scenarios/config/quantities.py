@@ -2,8 +2,8 @@
 
 Tables are checked as they were written, before pydantic reads them; the bounds of single keys are the schema's.
 
-A bare 20 for a rate would be 20 bit/s, which nobody means. Zero and infinity need no unit. Run folders of earlier
-versions hold resolved scenarios with bare numbers, in SI; those are read as they are.
+A bare 20 for a rate would be 20 bit/s, which nobody means. Zero and infinity need no unit. Run folders hold
+resolved scenarios with bare numbers, in SI; those are read as they are.
 """
 
 from __future__ import annotations

@@ -24,8 +24,6 @@ LONGEST_CHAIN = 32
 """The largest number of files that extend each other."""
 UNNAMED = "scenario"
 """Name of tables that are no file's and extend none"""
-RENAMED = {"fleet.sites": "fleet.gateways"}
-"""Old key -> new key; old keys are still read, in scenarios and in run folders."""
 
 
 def shipped() -> list[str]:
@@ -54,11 +52,8 @@ def _folder(path: Path) -> str:
     return "is a folder; name a scenario or a TOML file"
 
 
-def read(path: Path, notes: set[str], seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The tables of a file, merged into those of the file that it extends.
-
-    ``seen``: the files that extend this one; ``notes`` receives those of `renamed`.
-    """
+def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The tables of a file, merged into those of the file that it extends; ``seen``: the files that extend this one."""
     if path.resolve() in seen:
         raise ScenarioError(f"{path.name}: extends: the files extend each other in a circle")
     if len(seen) == LONGEST_CHAIN:
@@ -68,7 +63,7 @@ def read(path: Path, notes: set[str], seen: tuple[Path, ...] = ()) -> dict[str, 
     except ValueError as error:
         raise ScenarioError(str(error)) from None
     try:
-        raw = renamed(parse_toml(content.decode()), notes)
+        raw = parse_toml(content.decode())
     except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
         raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
     base = raw.pop("extends", None)
@@ -81,40 +76,19 @@ def read(path: Path, notes: set[str], seen: tuple[Path, ...] = ()) -> dict[str, 
         parent = beside if is_file(beside) else find(base)
     except ScenarioError as error:
         raise ScenarioError(f"{path.name}: extends: {error}") from None
-    return merged(read(parent, notes, (*seen, path.resolve())), raw)
+    return merged(read(parent, (*seen, path.resolve())), raw)
 
 
-def extended(tables: Mapping[str, Any], notes: set[str]) -> tuple[str, dict[str, Any]]:
+def extended(tables: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """(name, tables) of tables that are no file's, merged into those of the file that they extend, which names them."""
-    raw = renamed(tables, notes)
+    raw = dict(tables)
     base = raw.pop("extends", None)
     if base is None:
         return UNNAMED, raw
     if not isinstance(base, str):
         raise ScenarioError(f"extends = {base!r}: must be the name of a scenario or a file", key="extends")
     path = find(base)
-    return path.stem, merged(read(path, notes), raw)
-
-
-def renamed(raw: Mapping[str, Any], notes: set[str]) -> dict[str, Any]:
-    """Tables, or a dotted key, with new names in place of old ones; ``notes`` receives a line for each old name."""
-    tables = {_new_name(key, notes): value for key, value in raw.items()}
-    for old in RENAMED:
-        table, _, _ = old.rpartition(".")
-        inner = tables.get(table)
-        if isinstance(inner, Mapping):
-            old_names = {_new_name(f"{table}.{key}", notes).removeprefix(f"{table}."): key for key in inner}
-            if len(old_names) == len(inner):  # else both names are present, and the schema refuses the old one
-                tables[table] = {new: inner[key] for new, key in old_names.items()}
-    return tables
-
-
-def _new_name(key: str, notes: set[str]) -> str:
-    for old, new in RENAMED.items():
-        if key == old or key.startswith(f"{old}."):
-            notes.add(f"{old} is now called {new}")
-            return new + key.removeprefix(old)
-    return key
+    return path.stem, merged(read(path), raw)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:

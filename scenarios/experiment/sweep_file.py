@@ -58,12 +58,12 @@ def requested(name: str, words: Sequence[str], zipped: bool = False) -> SweepFil
 def is_sweep_file(name: str) -> bool:
     """Whether this is a TOML file of a sweep, which names a scenario; ScenarioError for one that cannot be read."""
     path = Path(name)
-    return path.suffix == ".toml" and path.is_file() and "scenario" in read(path, set())
+    return path.suffix == ".toml" and path.is_file() and "scenario" in read(path)
 
 
 def read_file(path: Path) -> SweepFile:
     """The sweep of a file; ScenarioError that names the file and the key."""
-    raw = read(path, set())
+    raw = read(path)
 
     def wrong(key: str, value: Any, why: str) -> ScenarioError:
         return ScenarioError(f"{path.name}: {key} = {toml_value(value)}: must be {why}")

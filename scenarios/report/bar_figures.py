@@ -186,34 +186,34 @@ def _mean_traffic(group: RunGroup) -> list[BlockTraffic]:
 
 
 def uncertainty(shown: ShownRuns) -> Figure | None:
-    """Virtual time to the target, and of the whole run: a line from the 5 % to the 95 % quantile of the draws.
+    """Virtual time to the target, and of the whole run: the line of an interval, and a dot per run as recorded.
 
     None if no run has draws.
     """
-    found = drawn_times.of_runs(shown.runs)
+    found = drawn_times.of_groups(shown.chosen)
     if not found:
         return None
-    reached = [progress.to_target(run.trail, times.target_accuracy) for run, times in found]
-    to_target = [
-        (times.to_target, None if point is None else point.virtual_seconds)
-        for (_, times), point in zip(found, reached, strict=True)
+    panels: list[tuple[str, list[tuple[Interval | None, list[float]]]]] = [  # (interval, times as recorded) of a group
+        ("Virtual time to the target", []),
+        ("Virtual time of the run", []),
     ]
-    panels: list[tuple[str, list[tuple[Interval | None, float | None]]]] = [  # (interval, time as recorded) of each run
-        ("Virtual time to the target", to_target),
-        ("Virtual time of the run", [(times.to_end, run.rounds[-1].end_s) for run, times in found]),
-    ]
+    for group, times in found:
+        runs = [run for run in group.runs if run.seed in times.by_seed]
+        points = [progress.to_target(run.trail, times.target_accuracy) for run in runs]
+        panels[0][1].append((times.to_target, [point.virtual_seconds for point in points if point is not None]))
+        panels[1][1].append((times.to_end, [run.rounds[-1].end_s for run in runs]))
     known = [(title, bars) for title, bars in panels if any(around for around, _ in bars)]
-    figure, grid = plot_style.rows_of_bars(shown, [run.label for run, _ in found], len(known), 44)
+    figure, grid = plot_style.rows_of_bars(shown, [group.label for group, _ in found], len(known), 44)
     for axes, (title, bars) in zip(grid, known, strict=True):
         scale, unit = plot_style.unit([np.array([around.high for around, _ in bars if around])], units.SECONDS)
-        for place, ((around, recorded), (run, _)) in enumerate(zip(bars, found, strict=True)):
+        for place, ((around, recorded), (group, _)) in enumerate(zip(bars, found, strict=True)):
             if around is None:
-                axes.text(0.015, place, "not reached", transform=axes.get_yaxis_transform(), va="center", color=INK)
+                text = "one seed reaches it" if recorded else "not reached"
+                axes.text(0.015, place, text, transform=axes.get_yaxis_transform(), va="center", color=INK)
                 continue
-            colour = shown.styles[run.label]["color"]
+            colour = shown.styles[group.label]["color"]
             axes.plot([around.low / scale, around.high / scale], [place, place], color=colour, linewidth=5)
             axes.vlines(around.median / scale, place - 0.2, place + 0.2, color=INK, linewidth=1.6)
-            if recorded is not None:
-                axes.plot(recorded / scale, place, "o", color=INK, ms=5)
+            axes.plot(np.array(recorded) / scale, [place] * len(recorded), "o", color=INK, ms=5)
         axes.set(title=title, xlabel=f"virtual time ({unit})", xlim=(0, None))
     return figure

@@ -7,7 +7,6 @@ functions that use them, so that the command line starts fast.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from typing import Any
 
 from edge.protocol.files import write_text
 from edge.protocol.plugins import display_name
-from scenarios.config.errors import worded
 from scenarios.config.tables import leaves
 from scenarios.report import drawn_times, labels, run_reader, theme
 from scenarios.report import result_tables as tables
@@ -68,10 +66,7 @@ def from_folders(
     first of several. ReportError as `found` raises it.
     """
     runs = found(folders)
-    for reason in runs.left_out:
-        print(f"fedbr: warning: left out: {reason}", file=sys.stderr)
-    for parts in runs.unfinished:
-        print(f"fedbr: note: {worded(parts)}", file=sys.stderr)
+    runs.print_notes()
     place = _place(folders, runs)
     beside = output.parent if output is not None and not _is_special(output) else place.parent
     if csv_path is not None:
@@ -278,20 +273,26 @@ def _sections(
             )
             for label, style in figured.styles.items()
         },
-        "drawn": _drawn(shown),
+        "drawn": _drawn([group for group in by_group if drawn is None or group.label in drawn]),
     }
 
 
-def _drawn(opened: Sequence[RecordedRun]) -> dict[str, Any] | None:
-    """Times in draws of uncertain figures: a table of runs, and one of pairs of runs; None if no run has any."""
-    found = drawn_times.of_runs(opened)
+def _drawn(groups: Sequence[run_reader.RunGroup]) -> dict[str, Any] | None:
+    """Times in draws of uncertain figures: a table of groups, and one of pairs of them; None if no run has any."""
+    found = drawn_times.of_groups(groups)
     if not found:
         return None
+    runs = [
+        (run, group_times.by_seed[run.seed])
+        for group, group_times in found
+        for run in group.runs
+        if run.seed in group_times.by_seed
+    ]
     return {
-        "runs": tables.drawn(found),
+        "groups": tables.drawn(found),
         "pairs": tables.chances(found),
-        "reasons": [(run.label, times.reason) for run, times in found if times.reason],
-        "sigmas": _distinct((run, times.sigmas) for run, times in found),
+        "reasons": [(run.label, times.reason) for run, times in runs if times.reason],
+        "sigmas": _distinct((run, times.sigmas) for run, times in runs),
     }
 
 

@@ -16,11 +16,11 @@ from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, readings
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
-from scenarios.report.readings import NOT_REACHED, Reading
+from scenarios.report.readings import Reading
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
 from scenarios.run import client_values, visits
-from scenarios.run.progress import percent, to_target, with_interval
+from scenarios.run.progress import percent, with_interval
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
 SHARE = Quantity({"%": Decimal("0.01")}, 1)
@@ -305,36 +305,40 @@ def energy_of_clients(run: RecordedRun) -> Table:
 
 # --- times in draws of uncertain figures --------------------------------------------------------------------------
 
-Drawn = Sequence[tuple[RecordedRun, drawn_times.DrawnTimes]]
+Drawn = Sequence[tuple[RunGroup, drawn_times.TimesOverSeeds]]
 
 
 def drawn(found: Drawn) -> Table:
-    """The times of runs with their intervals over draws."""
-    points = [to_target(run.trail, times.target_accuracy) for run, times in found]
-    reached = [None if point is None else point.virtual_seconds for point in points]
-    ends = [run.rounds[-1].end_s for run, _ in found]
-    columns = (
-        drawn_times.with_intervals(reached, [times.to_target for _, times in found], NOT_REACHED),
-        drawn_times.with_intervals(ends, [times.to_end for _, times in found]),
-    )
+    """Median times of groups with their intervals over draws and seeds."""
+    columns = [
+        drawn_times.median_texts([times for _, times in found], key) for key in ("time_to_target_s", "virtual_seconds")
+    ]
     rows: list[list[Cell]] = []
-    for (run, times), until, end in zip(found, *columns, strict=True):
+    for (group, times), until, end in zip(found, *columns, strict=True):
         shown = (until, end, percent(times.reached)) if times.target_accuracy is not None else (MISSING, end, MISSING)
-        rows.append([run.label, *shown, str(times.draws), str(times.left_out), str(times.seed)])
-    headings = ("method", "to the target", "virtual time", "reached in", "draws", "left out", "seed")
+        seed, draws = next(iter(times.by_seed.values())).arguments[:2]
+        counts = (str(draws), str(times.left_out), str(seed))
+        rows.append([group.label, *shown, drawn_times.scope(len(times.by_seed)), *counts])
+    headings = ("method", "to the target", "virtual time", "reached in", "scope", "draws", "left out", "their seed")
     return Table("draws", list(map(TableColumn, headings)), rows)
 
 
 def chances(found: Drawn) -> Table:
-    """The probability of each pair of runs that the first reaches the target before the second."""
+    """The probability of each pair of groups that the first reaches the target before the second."""
     columns = [
         TableColumn("first"),
         TableColumn("second", is_left=True),
-        TableColumn("probability that the first reaches the target before the second", PERCENT),
-        TableColumn("draws", COUNT),
+        TableColumn("probability that the first reaches the target before the second"),
+        TableColumn("scope"),
     ]
     pairs = drawn_times.chances([times for _, times in found])
     rows: list[list[Cell]] = [
-        [found[i][0].label, found[j][0].label, each.probability, each.draws] for (i, j), each in pairs.items()
+        [
+            found[i][0].label,
+            found[j][0].label,
+            drawn_times.probability_text(each),
+            drawn_times.scope(len(each.by_seed)),
+        ]
+        for (i, j), each in pairs.items()
     ]
     return Table("pairs", columns, rows)

@@ -80,6 +80,11 @@ class RecordedRun(RunFolder):
             raise ReportError(f"{self.folder / ENVIRONMENT} is damaged: {error}") from None
 
     @property
+    def seed(self) -> int:
+        """That of its scenario; 0 if it has none."""
+        return int(self.scenario.get("seed") or 0)
+
+    @property
     def shows_nominal(self) -> bool:
         """Whether reports show its nominal costs."""
         own = self.own_method
@@ -214,7 +219,7 @@ def grouped(runs: Sequence[RecordedRun]) -> list[RunGroup]:
     for label, own in members.items():
         by_seed: dict[int, RecordedRun] = {}
         for run in own:
-            by_seed.setdefault(int(run.scenario.get("seed") or 0), run)
+            by_seed.setdefault(run.seed, run)
         if len(by_seed) == 1:
             groups += [RunGroup(run.label, [run]) for run in own]
         else:

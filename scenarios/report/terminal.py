@@ -30,7 +30,7 @@ from scenarios.report.columns import (
     fitting,
     widths,
 )
-from scenarios.report.drawn_times import DrawnTimes
+from scenarios.report.drawn_times import TimesOverSeeds
 from scenarios.report.tables import Table
 from scenarios.run import own_method, visits
 from scenarios.run.progress import percent, to_target
@@ -170,6 +170,7 @@ def method_name(run: Summary) -> str:
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
     """The rows of the table of runs; with a comparison, also accuracies at the common bytes and time."""
     target, drawn = runs[0]["target_accuracy"], _drawn(runs)
+    scopes = ["-" if each is None else drawn_times.scope(len(each.by_seed)) for each in drawn]
     bases = [visits.shares(run.get("seconds_by_basis")) for run in runs]
     has_nominal = own_method.shows_nominal(str(run["method"]) for run in runs)
     rows: list[Row] = [
@@ -208,6 +209,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
     return [
         *rows,
         ("virtual time", _times(runs, drawn, "virtual_seconds", "-")),
+        *([("scope of intervals", scopes)] if any(drawn) else []),
         ("bytes, real", cells(BYTES, [run["bytes_down"] + run["bytes_up"] for run in runs])),
         *([("bytes, nominal", _cells(runs, "nominal_bytes", BYTES))] if has_nominal else []),
         ("FLOPs, real", _cells(runs, "flops", FLOPS)),
@@ -226,8 +228,8 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
 
 
 def best_round_rows(runs: Sequence[Summary]) -> Iterator[Row]:
-    """What runs had at their best rounds, for values that any of them has; summaries of earlier versions lack them."""
-    best = [run.get("best_round") or {} for run in runs]
+    """The values of runs at their best rounds, those that any of them has."""
+    best = [run["best_round"] or {} for run in runs]
     for name, key, quantity in BEST_ROUND:
         values = [of_run.get(key) if of_run.get("selected_by") == VALIDATION else None for of_run in best]
         if any(value is not None for value in values):
@@ -244,19 +246,20 @@ BEST_ROUND: tuple[tuple[str, str, Quantity], ...] = (
 """Name of a row -> key of ``best_round``, what it holds."""
 
 
-def _drawn(runs: Sequence[Summary]) -> list[DrawnTimes | None]:
+def _drawn(runs: Sequence[Summary]) -> list[TimesOverSeeds | None]:
     """The times of each run in draws of its uncertain figures, if its folder has them; a damaged file is a warning."""
-    found: list[DrawnTimes | None] = []
+    found: list[TimesOverSeeds | None] = []
     for run in runs:
         try:
-            found.append(drawn_times.read(Path(run["run_dir"]), run["model_sha256"]))
+            times = drawn_times.read(Path(run["run_dir"]), run["model_sha256"])
         except ReportError as error:
             print(f"fedbr: warning: {error}", file=sys.stderr)
-            found.append(None)
+            times = None
+        found.append(None if times is None else TimesOverSeeds({run["seed"]: times}))
     return found
 
 
-def _times(runs: Sequence[Summary], drawn: Sequence[DrawnTimes | None], key: str, missing: str) -> list[str]:
+def _times(runs: Sequence[Summary], drawn: Sequence[TimesOverSeeds | None], key: str, missing: str) -> list[str]:
     """Virtual times, with their intervals where there are draws; of several runs on a line of their own."""
     around = [
         None if times is None else times.around(key, run["target_accuracy"])
@@ -266,7 +269,7 @@ def _times(runs: Sequence[Summary], drawn: Sequence[DrawnTimes | None], key: str
     return texts if len(runs) == 1 else [text.replace(" (", "\n(") for text in texts]
 
 
-def _chances(runs: Sequence[Summary], drawn: Sequence[DrawnTimes | None]) -> Iterator[Row]:
+def _chances(runs: Sequence[Summary], drawn: Sequence[TimesOverSeeds | None]) -> Iterator[Row]:
     """The probability that the fastest run reaches the target before each other, where both have draws."""
     reached = [index for index, run in enumerate(runs) if run["time_to_target_s"] is not None]
     if not reached:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields, replace
-from functools import cache, reduce
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from coordinator.rounds.selectors.registry import selector
 from coordinator.workers.task import Workers
 from costmodel.arrays import Streams
 from costmodel.clock import Clock
-from costmodel.config import SpeedConfig
 from costmodel.files import read_bytes
 from costmodel.fleet import model_demand
 from costmodel.fleet.devices import Device, Network
@@ -44,32 +42,12 @@ from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.config.schema import EVALUATION_KEYS, EvalSection, Scenario
+from scenarios.config.schema import Scenario
 from scenarios.config.validation import evaluated, named_blocks
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
 from scenarios.run.observer import Observers
 
 RUN_ID_BYTES = 8
-ADDED: Mapping[str, Mapping[str, Any]] = {
-    "rounds": {"selection": "uniform", "selection_options": {}, "policy_options": {}, "on_late": "stop"},
-    "train": {
-        "lr_schedule": "exponential",
-        "lr_schedule_options": {},
-        "lr_rounds": None,
-        "frozen_statistics": "running",
-        "instructions": "native",
-    },
-    "data": {"validation": 0.0, "validation_by": "client"},
-    "data.partition": {"options": {}, "classes_per_client": 2},
-    "fleet": {"trace_assign": "shuffled", "speed": asdict(SpeedConfig())},
-    "fleet.transport": {"congestion": "cubic", "reconnect": math.inf, "promotion": False},
-    "fleet.bandwidth": {"up_file": None, "outages": False},
-    "fleet.gateways": {"kind": "rate", "fair": "time"},
-    "stop": {"patience": None},
-    "eval": {key: asdict(EvalSection())[key] for key in (*EVALUATION_KEYS, "drop_last")},
-    "eval.adapt": {"before": False},
-}
-"""Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""
 HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
 """Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
 PassFlops = tuple[tuple[float, float, float, float], ...]
@@ -110,11 +88,6 @@ def identity(loaded: Loaded) -> dict[str, Any]:
     """The beginning of the hash chain: the resolved scenario, with hashes of files in place of their paths."""
     scenario = _overlaid(loaded.scenario.model_dump(), loaded.began)
     del scenario["checkpoints"]  # it decides what stays on the disk, not what is computed
-    for table, keys in ADDED.items():
-        section: dict[str, Any] = reduce(lambda outer, name: outer.get(name, {}), table.split("."), scenario)
-        for key, default in keys.items():
-            if key in section and section[key] == default:
-                del section[key]
     if scenario["fleet"]["seed"] == scenario["seed"]:
         del scenario["fleet"]["seed"]
     if scenario["model"]["norm"] == loaded.model.norm:
@@ -130,17 +103,8 @@ def identity(loaded: Loaded) -> dict[str, Any]:
             raise ScenarioError(f"data.partition.file: {error}") from None
         data["partition"] = {**data["partition"], "file": sha256}
     inputs = read_inputs(loaded.scenario)
-    scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
-    user_rows = []
-    own: list[Device | Network] = [*inputs.devices.values(), *inputs.networks.values()]
-    for row in own:
-        values = asdict(row)
-        for field in fields(row):  # figures and lists that are left to their defaults may have been added later
-            if field.default is not MISSING and values[field.name] == field.default:
-                del values[field.name]
-                values["assumed"] = tuple(key for key in values["assumed"] if key != field.name)
-        user_rows.append(values)
-    return {**scenario, "data": data, "files": inputs.sha256, "own": user_rows}
+    rows: list[Device | Network] = [*inputs.devices.values(), *inputs.networks.values()]
+    return {**scenario, "data": data, "files": inputs.sha256, "own": [asdict(row) for row in rows]}
 
 
 def _overlaid(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

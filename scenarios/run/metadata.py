@@ -139,7 +139,7 @@ def summary(
 
     ``evaluation``: of the last evaluation whose values of clients are in the ledger, ``clients_accuracy`` (mean over
     clients), ``worst_decile`` (mean of the worst tenth, at least one client) and ``spread`` (standard deviation over
-    clients); and ``values`` of whole models (`client_values.whole_values`); None without such values.
+    clients); and ``values`` of whole models (as of `client_values.summary`); None without such values.
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
     `BestRound`, or None before the first evaluation. ``cut_round``: as of `cut_round`. ``method_notes``: sentences on
     the method and this model, of which there may be none. ``joules_by_part``: `visits.energy`.

@@ -1,4 +1,4 @@
-"""The run folders of a report, from the folders that a user names: runs, comparisons, studies, or folders of any.
+"""The run folders of a report or replay, from those that a user names: runs, comparisons, studies, or folders of any.
 
 Nothing is opened here beyond the files that tell whether a folder is a run. A folder that is named itself must hold
 runs; a damaged run below it is left out, and said.
@@ -7,13 +7,14 @@ runs; a damaged run below it is left out, and said.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edge.protocol.home import expanded
-from scenarios.config.errors import Argument, ReportError
+from scenarios.config.errors import Argument, ReportError, worded
 from scenarios.run.run_folder import LEDGER, PARTS, RunFolder, check_folder
 from scenarios.run.run_records import ComparisonRecord, read_json
 
@@ -37,6 +38,13 @@ class FoundRuns:
     def several(self) -> bool:
         """Whether they are neither one run nor one comparison."""
         return self.comparison is None and len(self.folders) > 1
+
+    def print_notes(self) -> None:
+        """Print to stderr which folders are left out, and how comparisons go on."""
+        for reason in self.left_out:
+            print(f"fedbr: warning: left out: {reason}", file=sys.stderr)
+        for parts in self.unfinished:
+            print(f"fedbr: note: {worded(parts)}", file=sys.stderr)
 
 
 def found(named: Sequence[Path]) -> FoundRuns:

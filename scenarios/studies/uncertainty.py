@@ -1,9 +1,11 @@
-"""``fedbr replay RUN .. --draws N``: intervals of a run's times, and the probability that one run is faster.
+"""``fedbr replay FOLDER .. --draws N``: intervals of times, and the probability that one method is faster.
 
 The figures of devices and networks are uncertain, each as its basis says, and so are the jitter, the noise and the lost
 segments of single visits. A draw takes one factor for each figure of each row, and replays the whole run on that fleet.
 Draws of one seed have the same factors in all runs, so that runs are compared in pairs. The server's link and links
-that clients share are exact, and nothing is trained.
+that clients share are exact, and nothing is trained: a draw holds the training of its run fixed. Runs that differ in
+their seed alone are therefore pooled, and methods are compared seed by seed (`drawn_times.TimesOverSeeds`); with one
+seed, all figures are given its training.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +28,10 @@ from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.config.overrides import words
 from scenarios.report import drawn_times, terminal
-from scenarios.report.drawn_times import MOST_DRAWS, DrawnTimes, Interval, with_intervals
-from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.report.drawn_times import MOST_DRAWS, Chance, DrawnTimes, TimesOverSeeds, scope
+from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_runs
 from scenarios.report.tables import of_texts
+from scenarios.run import run_finder
 from scenarios.studies.replay import prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay
 
@@ -90,6 +95,20 @@ class DrawnRuns:
     draws: Draws
     overrides: Mapping[str, Any]
 
+    @cached_property
+    def groups(self) -> list[tuple[RunGroup, TimesOverSeeds]]:
+        """The runs that differ in their seed alone, with their times; of repeats of a seed, the first."""
+        times_of = dict(zip([run.folder for run in self.runs], self.times, strict=True))
+        return [
+            (group, TimesOverSeeds({run.seed: times_of[run.folder] for run in group.runs}))
+            for group in grouped(self.runs)
+        ]
+
+    @cached_property
+    def chances(self) -> dict[tuple[int, int], Chance]:
+        """(first, second) of `groups` -> the probability that the first is before the second."""
+        return drawn_times.chances([times for _, times in self.groups])
+
     def result(self) -> dict[str, Any]:
         """The result of ``replay --draws --json``."""
         return {
@@ -103,25 +122,42 @@ class DrawnRuns:
                     "run_dir": str(run.folder),
                     "label": run.label,
                     "method": run.method,
-                    "seed": ready.loaded.scenario.seed,
+                    "seed": run.seed,
                     "rounds": ready.record.completed,
                     "noise": times.noise,
                     "recorded": {
                         "time_to_target_s": time_to(times.target_accuracy, run.rounds),
                         "virtual_seconds": run.rounds[-1].end_s,
                     },
-                    "time_to_target_s": times.to_target and times.to_target._asdict(),
-                    "virtual_seconds": times.to_end and times.to_end._asdict(),
-                    "reached": times.reached,
-                    "left_out": times.left_out,
+                    **intervals(TimesOverSeeds({run.seed: times})),
                     "reason": times.reason,
                     "values": {"time_to_target_s": times.time_to_target_s, "virtual_seconds": times.virtual_seconds},
                 }
                 for run, ready, times in zip(self.runs, self.ready, self.times, strict=True)
             ],
+            "groups": [
+                {
+                    "label": group.label,
+                    "method": group.first.method,
+                    "seeds": list(times.by_seed),
+                    "scope": scope(len(times.by_seed)),
+                    **intervals(times),
+                }
+                for group, times in self.groups
+            ],
             "pairs": [
-                {"first": str(self.runs[i].folder), "second": str(self.runs[j].folder), **found._asdict()}
-                for (i, j), found in drawn_times.chances(self.times).items()
+                {
+                    "first": self.groups[i][0].label,
+                    "second": self.groups[j][0].label,
+                    "seeds": list(chance.by_seed),
+                    "scope": scope(len(chance.by_seed)),
+                    "probability": chance.probability,
+                    "low": chance.low,
+                    "high": chance.high,
+                    "values": list(chance.by_seed.values()),
+                    "draws": chance.draws,
+                }
+                for (i, j), chance in self.chances.items()
             ],
         }
 
@@ -145,22 +181,35 @@ class DrawnRuns:
 def replay_in_draws(
     folders: Sequence[Path], overrides: Mapping[str, Any], draws: Draws, allow_code: bool = False
 ) -> DrawnRuns:
-    """Replay runs in the same draws.
+    """Replay the runs of folders, as `run_finder.found` has them, in the same draws.
 
     ScenarioError and ReportError as of `scenarios.studies.replay.replay`; ScenarioError also if more
     than `MOST_LEFT_OUT_PERCENT` of the draws would have trained other visits, and for runs with different targets.
     """
     if not 2 <= draws.count <= MOST_DRAWS:
         raise ScenarioError(f"--draws {draws.count}: must be from 2 to {MOST_DRAWS:,}")
-    ready = [prepared(folder, overrides, allow_code) for folder in folders]
+    in_folders = run_finder.found(folders)
+    in_folders.print_notes()
+    runs = open_runs(in_folders.folders)
+    ready = [prepared(run.folder, overrides, allow_code) for run in runs]
     targets = {each.loaded.scenario.stop.target_accuracy for each in ready}
     if len(targets) > 1:
         named = ", ".join(sorted("none" if target is None else f"{target:g}" for target in targets))
         raise ScenarioError(
             f"stop.target_accuracy: the runs have different targets ({named}); add stop.target_accuracy=.. for all"
         )
-    times = [drawn(each, draws, folder) for each, folder in zip(ready, folders, strict=True)]
-    return DrawnRuns(open_runs(folders), ready, times, draws, overrides)
+    times = [drawn(each, draws, run.folder) for each, run in zip(ready, runs, strict=True)]
+    return DrawnRuns(runs, ready, times, draws, overrides)
+
+
+def intervals(times: TimesOverSeeds) -> dict[str, Any]:
+    """Times as ``replay --draws --json`` has them."""
+    return {
+        "time_to_target_s": times.to_target and times.to_target._asdict(),
+        "virtual_seconds": times.to_end._asdict(),
+        "reached": times.reached,
+        "left_out": times.left_out,
+    }
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------
@@ -259,31 +308,39 @@ def throughput_sigma(device: Device, families: Sequence[str], by_basis: Mapping[
 
 
 def show(found: DrawnRuns, kept: Sequence[Path]) -> None:
-    """Print a row per time, with a column per run, and a row per pair of runs; ``kept``: the files of the draws."""
-    runs, times, draws = found.runs, found.times, found.draws.count
-
-    def medians(intervals: Sequence[Interval | None]) -> list[str]:
-        return with_intervals([each and each.median for each in intervals], intervals, terminal.NOT_REACHED)
-
-    rows = [["virtual time", *medians([each.to_end for each in times])]]
+    """Print a row per time, with a column per group, and a row per pair of them; ``kept``: files of the draws."""
+    labels = [group.label for group, _ in found.groups]
+    times, draws = [each for _, each in found.groups], found.draws.count
+    rows = [["virtual time", *drawn_times.median_texts(times, "virtual_seconds")]]
     if found.target is not None:
-        rows.append([f"to {100 * found.target:g} %", *medians([each.to_target for each in times])])
+        rows.append([f"to {100 * found.target:g} %", *drawn_times.median_texts(times, "time_to_target_s")])
         rows.append(["reached in", *(f"{100 * each.reached:.0f} % of draws" for each in times)])
+    rows.append(["scope", *(scope(len(each.by_seed)) for each in times)])
     notes = [
         f"{run.label}: {each.left_out} of {draws} draws would have trained other visits and are left "
         f"out (first reason: {each.reason})"
-        for run, each in zip(runs, times, strict=True)
+        for run, each in zip(found.runs, found.times, strict=True)
         if each.left_out
     ]
+    notes += [
+        f"{label}: of its {len(each.by_seed)} seeds only one reaches the target, from which no interval follows"
+        for label, each in zip(labels, times, strict=True)
+        if each.reached and each.to_target is None
+    ]
+    notes += [
+        f"{labels[i]} and {labels[j]} have no seed in common, and are not compared"
+        for i, j in combinations(range(len(labels)), 2)
+        if not times[i].by_seed.keys() & times[j].by_seed.keys()
+    ]
     changed = f", with {' '.join(found.overrides)}" if found.overrides else ""
-    title = f"median of {draws} draws (5 to 95 % of them){changed}"
-    terminal.print_table(of_texts(title, ["", *(run.label for run in runs)], rows, notes))
+    title = f"median of {draws} draws (5 to 95 %){changed}"
+    terminal.print_table(of_texts(title, ["", *labels], rows, notes))
     pairs = [
-        [f"{runs[i].label} before {runs[j].label}", f"{100 * pair.probability:.1f} %", str(pair.draws)]
-        for (i, j), pair in drawn_times.chances(times).items()
+        [f"{labels[i]} before {labels[j]}", drawn_times.probability_text(pair), scope(len(pair.by_seed))]
+        for (i, j), pair in found.chances.items()
     ]
     if pairs and found.target is not None:
         title = f"which reaches {100 * found.target:g} % first"
-        terminal.print_table(of_texts(title, ["", "probability", "draws"], pairs))
+        terminal.print_table(of_texts(title, ["", "probability", "scope"], pairs))
     for path in kept:
         terminal.print_path("kept", path)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from benchmarks.chaos import AGENTS, LOCAL, drill
-from benchmarks.chaos_parts.agents import AGENT, AGENT_STOPPED, WEIGHTS, draw_faults, lost_after
+from benchmarks.drills import AGENT, AGENT_STOPPED, WEIGHTS, draw_faults, lost_after
 
 
 @pytest.mark.parametrize(

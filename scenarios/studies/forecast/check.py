@@ -145,7 +145,6 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         visits = TypicalVisits(loaded, description)
         resolved = builder.on_device(loaded, choose_device("auto")).scenario.model_dump()
         notes = [
-            *loaded.notes,
             *builder.fleet_notes(loaded),
             *run_problems.notes(loaded, description),
             *run_problems.foreseen(loaded, description, "cpu"),

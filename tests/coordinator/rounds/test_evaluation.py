@@ -18,7 +18,7 @@ from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import GLOBAL, Score
 from edge.protocol.payload import MODEL
 from scenarios.config.load import ScenarioError
-from scenarios.run import builder, evaluated_clients
+from scenarios.run import evaluated_clients
 from tests.ledgers import virtual_rows
 from tests.toy import Run, loaded, play, state_file
 
@@ -219,14 +219,3 @@ def test_training_examples_can_be_the_evaluated_ones(tmp_path: Path) -> None:
     assert values(tmp_path)[0, 2, "accuracy"] == pytest.approx(expected)
     counts = [row[4] for row in evaluations(tmp_path / "ledger.sqlite") if row[2] == "accuracy"]
     assert counts == [len(indices) for indices in site.client_indices.train]
-
-
-def test_keys_at_their_defaults_leave_runs_the_chains_of_earlier_versions() -> None:
-    adapted = {"on": "clients", "adapt": {"epochs": 2}}
-    known = builder.identity(loaded(evaluation=adapted))
-    assert known["eval"]["adapt"] == {"epochs": 2, "lr": None}
-    assert "select" not in known["eval"]
-    assert known["stop"] == {"target_accuracy": None}
-    asked = {**adapted, "adapt": {"epochs": 2, "before": True}, "select": "validation"}
-    new = builder.identity(loaded(evaluation=asked, validation=0.1, patience=5))
-    assert (new["eval"]["adapt"]["before"], new["eval"]["select"], new["stop"]["patience"]) == (True, "validation", 5)

@@ -16,10 +16,9 @@ from coordinator.records.store import evaluations
 from coordinator.rounds.budget import BYTES, ROUNDS, SECONDS, Limits, RunLimits
 from costmodel.network.tcp import wire_bits
 from edge.protocol.messages import GLOBAL
-from scenarios.run import builder
 from tests.coordinator.rounds import clockwork
 from tests.coordinator.rounds.clockwork import BRIEF, DOWN_NBYTES, EVER, FOUR, UP_NBYTES, windows
-from tests.toy import Run, federation, loaded, store
+from tests.toy import Run, federation, store
 
 VALUES_NBYTES = 135
 """An update without vectors"""
@@ -184,8 +183,3 @@ def test_variation_is_drawn_anew_for_evaluations_but_not_that_of_the_round(tmp_p
     first, second = (run.clock.conditions([1, 3], 5, is_second=is_second) for is_second in (False, True))
     assert first.down.tolist() == second.down.tolist()
     assert not set(first.slowdown.tolist()) & set(second.slowdown.tolist())
-
-
-def test_a_scenario_that_charges_nothing_has_the_chain_of_earlier_versions() -> None:
-    assert "charged" not in builder.identity(loaded(evaluation={"on": "clients"}))["eval"]
-    assert builder.identity(loaded(evaluation={"on": "clients", "charged": True}))["eval"]["charged"] is True

@@ -12,7 +12,6 @@ from edge.protocol.config import TrainConfig, from_json, to_json
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parsed
 from scenarios.config.toml_writer import toml_text
-from scenarios.run import builder
 from tests.toy import federation
 
 
@@ -45,13 +44,6 @@ def test_the_number_of_rounds_is_written_out_where_it_matters() -> None:
     assert load("digits").scenario.train.lr_rounds is None
     scenario = load("digits", parsed(["train.lr_schedule=cosine"])).scenario
     assert "[train.lr_schedule_options]\nfinal = 0.0\n" in toml_text(scenario.model_dump())
-
-
-def test_keys_that_were_added_later_leave_chains_as_they_were() -> None:
-    chained = builder.identity(load("digits"))
-    assert {"selection", "policy_options"} & set(chained["rounds"]) == set()
-    assert {"lr_schedule", "lr_rounds"} & set(chained["train"]) == set()
-    assert builder.identity(load("digits", parsed(["train.lr_schedule=cosine"])))["train"]["lr_schedule"] == "cosine"
 
 
 def test_a_worker_need_not_have_the_users_schedule() -> None:

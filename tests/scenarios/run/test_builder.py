@@ -500,18 +500,6 @@ def test_all_that_depends_on_a_fleets_files_shares_one_record_until_their_conten
     assert seconds == ([0.1, 0.2, 0.4], [0.101, 0.2, 0.4])
 
 
-def test_figures_that_were_added_later_leave_a_users_rows_in_the_chain_as_they_were(home: Path) -> None:
-    write(home / "n.toml", NETWORK.format(name="radio"))
-    write(home / "d.toml", DEVICE.format(name="board"))
-    plain = ["fleet.network_file=n.toml", "fleet.device_file=d.toml"]
-    board, radio = builder.identity(load("digits", parse_all(plain)))["own"]
-    assert not {"inference", "derived", "loss", "promotion_seconds"} & (set(board) | set(radio))
-    assert not {"loss", "promotion_seconds"} & set(radio["assumed"])
-    write(home / "n.toml", NETWORK.format(name="radio") + "loss = 0.01\n")
-    _, lossy = builder.identity(load("digits", parse_all(plain)))["own"]
-    assert lossy == radio | {"loss": 0.01}
-
-
 def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> None:
     file = cache_folder() / "devices" / "my-board.toml"
     write(file, DEVICE.format(name="my-board"))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedbr
 from coordinator.records.store import read
 from costmodel.fleet import devices as device
 from edge.protocol.rng import keyed_generator
@@ -21,10 +22,12 @@ from scenarios.config.errors import ReportError
 from scenarios.config.load import ScenarioError
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import drawn_times, html, terminal
-from scenarios.report.drawn_times import DrawnTimes, Interval, chance, interval, with_intervals
+from scenarios.report.drawn_times import DrawnTimes, Interval, TimesOverSeeds, chance, interval, with_intervals
+from scenarios.report.run_reader import grouped, open_runs
+from scenarios.run import run_finder
 from scenarios.studies.uncertainty import SIGMAS, DrawnRuns, Draws, replay_in_draws, sigmas, throughput_sigma
+from tests.scenarios.in_this_process import BOARDS, run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
-from tests.scenarios.in_this_process import run
 
 DRAWS = Draws(20, seed=3)
 NO_FACTORS = dict.fromkeys(DRAWS.sigmas, 0.0)
@@ -87,6 +90,9 @@ def test_the_times_of_one_client_are_those_of_its_steps_with_the_factors_of_each
     low, median, high = np.quantile(expected, [0.05, 0.5, 0.95])
     assert result["virtual_seconds"] == pytest.approx({"low": low, "median": median, "high": high}, rel=1e-6)
     assert (result["reached"], result["left_out"], result["time_to_target_s"]) == (0.0, 0, None)
+    (group,) = found.result()["groups"]
+    assert (group["label"], group["seeds"], group["scope"]) == ("fedavg", [0], "given this training")
+    assert group["virtual_seconds"] == result["virtual_seconds"]
     assert found.result()["pairs"] == []
 
 
@@ -189,24 +195,180 @@ def drawn(to_target: Sequence[float | None], ends: Sequence[float | None], **oth
     return DrawnTimes.model_validate({**known, **values, **other})
 
 
+def over(*times: DrawnTimes) -> TimesOverSeeds:
+    """The times of one method, of seeds 0, 1, .."""
+    return TimesOverSeeds(dict(enumerate(times)))
+
+
 def test_the_probability_counts_pairs_of_draws_and_ties_half() -> None:
     one = drawn([1.0, 5.0, None, None, 3.0, 1.0], [9.0, 9.0, 9.0, 9.0, 9.0, 9.0])
     two = drawn([2.0, 4.0, 6.0, None, 3.0, None], [9.0, 9.0, 9.0, 9.0, 9.0, None])
     # Sooner; later; only the other reaches it; neither does; at the same time; and a draw that the other lacks.
-    assert chance(one, two) == ((1 + 0 + 0 + 0.5 + 0.5) / 5, 5)
-    assert chance(two, one) == (3 / 5, 5)
+    assert chance(over(one), over(two)) == ((1 + 0 + 0 + 0.5 + 0.5) / 5, None, None, 5, {0: 2 / 5})
+    assert chance(over(two), over(one)) == (3 / 5, None, None, 5, {0: 3 / 5})
     assert two.reached == 4 / 5
     others: list[dict[str, Any]] = [{"seed": 1}, {"sigmas": {}}, {"target_accuracy": 0.7}]
     for other in others:
-        assert chance(one, drawn([2.0] * 6, [9.0] * 6, **other)) is None
-    assert chance(one, drawn([2.0] * 5, [9.0] * 5)) is None
+        assert chance(over(one), over(drawn([2.0] * 6, [9.0] * 6, **other))) is None
+    assert chance(over(one), over(drawn([2.0] * 5, [9.0] * 5))) is None
 
 
-def test_two_runs_have_the_same_draws_so_that_the_shorter_one_is_always_first(alone: Path, tmp_path: Path) -> None:
-    result = replay_in_draws([alone, alone], parsed(["stop.target_accuracy=0.01"]), DRAWS).result()
+def test_repeats_of_a_run_have_the_same_draws_and_are_equally_fast(alone: Path, tmp_path: Path) -> None:
+    again = shutil.copytree(alone, tmp_path / "again")
+    result = replay_in_draws([alone, again], parsed(["stop.target_accuracy=0.01"]), DRAWS).result()
     assert [(pair["probability"], pair["draws"]) for pair in result["pairs"]] == [(0.5, 20)]
     assert result["runs"][0]["values"] == result["runs"][1]["values"]
     assert result["runs"][0]["reached"] == 1.0
+
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def test_methods_are_compared_seed_by_seed_and_few_seeds_leave_a_wide_interval() -> None:
+    one = over(drawn([1.0, 2.0], [9.0, 9.0]), drawn([5.0, 5.0], [9.0, 9.0]), drawn([7.0, None], [9.0, 9.0]))
+    two = over(drawn([2.0, 3.0], [9.0, 9.0]), drawn([4.0, 6.0], [9.0, 9.0]), drawn([7.0, None], [9.0, None]))
+    found = chance(one, two)
+    # Always sooner; in one of two draws; and at the same time, in the one draw in which both have a time.
+    assert found is not None
+    assert found.by_seed == {0: 1.0, 1: 0.5, 2: 0.5}
+    assert found.probability == pytest.approx(2 / 3)
+    assert found.draws == 5
+    # Three of three: at least p with p^3 = 5 %.
+    apart = over(*[drawn([8.0], [9.0])] * 3)
+    always = chance(over(*[drawn([2.0], [9.0])] * 3), apart)
+    assert always is not None and (always.probability, always.high) == (1.0, 1.0)
+    assert always.low == pytest.approx(0.05 ** (1 / 3))
+    never = chance(apart, over(*[drawn([2.0], [9.0])] * 3))
+    assert never is not None and (never.probability, never.low) == (0.0, 0.0)
+    assert never.high == pytest.approx(1 - 0.05 ** (1 / 3))
+    # Seeds that only one of them has are in no pair.
+    assert chance(TimesOverSeeds({4: one.by_seed[0]}), two) is None
+
+
+def test_the_interval_over_seeds_is_that_of_a_further_value_of_a_normal_distribution() -> None:
+    # Without a spread of the draws: logarithms 1, 2 and 3 have the mean 2 and the deviation 1; t(2) has its 95 %
+    # quantile at 2.919986.
+    alone = [[float(np.exp(value))] * 4 for value in (1, 2, 3)]
+    half_width = 2.919986 * np.sqrt(4 / 3)
+    ends = np.exp([2 - half_width, 2, 2 + half_width])
+    assert interval(alone) == pytest.approx(tuple(ends), rel=1e-6)
+    # Without a spread of the seeds: the quantiles of the draws, in logarithms.
+    draws = np.exp(np.linspace(-1, 1, 21))
+    assert interval([draws.tolist()] * 3) == pytest.approx(tuple(np.exp([-0.9, 0, 0.9])))
+    # Both: the root of the sum of squares. A seed that never reaches the target is left out.
+    both = [[None] * 21, *((draws * np.exp(value)).tolist() for value in (1, 2, 3))]
+    half_width = np.hypot(half_width, 0.9)
+    assert interval(both) == pytest.approx(tuple(np.exp([2 - half_width, 2, 2 + half_width])), rel=1e-6)
+    # Of one seed, the quantiles themselves; of one that reaches the target among others, none.
+    assert interval([draws.tolist()]) == tuple(np.quantile(draws, [0.05, 0.5, 0.95]))
+    assert interval([draws.tolist(), [None] * 21]) is None
+    # A table says so, in place of a time.
+    partly = over(drawn([3.0, 3.0], [9.0, 9.0]), drawn([None, None], [9.0, 9.0]))
+    never = over(drawn([None, None], [9.0, 9.0]))
+    assert drawn_times.median_texts([partly, never], "time_to_target_s") == ["by one seed", "not reached"]
+    assert drawn_times.median_texts([partly], "virtual_seconds") == ["9 s (9 to 9)"]
+    assert partly.reached == 0.5
+    # Times that no run has are no error.
+    assert interval([[0.0], [0.0]]) == pytest.approx((0.0, 0.0, 0.0))
+    assert np.isfinite(interval([[0.0], [1e300]]) or [np.inf]).all()
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 7])
+@pytest.mark.parametrize("of_seeds", [0.05, 0.4])
+def test_nine_of_ten_runs_of_further_seeds_are_within_the_interval(seeds: int, of_seeds: float) -> None:
+    """By simulation: logarithms with a spread between seeds, of all seeds in a draw (0.15), and of both (0.1)."""
+    random, held, held_by_one, held_by_all = np.random.default_rng(7), 0, 0, 0
+    repetitions = 500
+    for _ in range(repetitions):
+        of_seed, of_draw = of_seeds * random.standard_normal(seeds + 1), 0.15 * random.standard_normal(61)
+        times = np.exp(of_seed[:, None] + of_draw + 0.1 * random.standard_normal((seeds + 1, 61)))
+        known, further = times[:seeds, :60].tolist(), float(times[seeds, 60])
+        found, of_one = interval(known), interval(known[:1])
+        assert found is not None and of_one is not None
+        held += found.low <= further <= found.high
+        held_by_one += of_one.low <= further <= of_one.high
+        low, high = np.quantile(known, [0.05, 0.95])
+        held_by_all += low <= further <= high
+    # With 500 repetitions a share of 90 % has a standard error of 1.3 points.
+    assert 0.86 < held / repetitions < 0.96
+    if of_seeds == 0.4:
+        assert held_by_one / repetitions < 0.7
+        assert held_by_all / repetitions < 0.85
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 7])
+def test_the_interval_of_a_probability_holds_that_over_all_seeds(seeds: int) -> None:
+    """By simulation: one method is faster by 0.1, with a spread of 0.3 over seeds and 0.15 in a draw."""
+    random, held = np.random.default_rng(8), 0
+
+    def shares(count: int) -> tuple[TimesOverSeeds, float]:
+        lead = 0.1 + 0.3 * random.standard_normal((count, 1)) + 0.15 * random.standard_normal((count, 40))
+        return over(*(drawn(times, [99.0] * 40) for times in np.exp(-lead).tolist())), float((lead > 0).mean())
+
+    level = over(*[drawn([1.0] * 40, [99.0] * 40)] * 7)
+    truth = shares(4000)[1]
+    for _ in range(300):
+        found = chance(shares(seeds)[0], level)
+        assert found is not None and found.low is not None and found.high is not None
+        held += found.low <= truth <= found.high
+    assert held / 300 > 0.85
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Path:
+    """The folder of a comparison of two methods with two seeds."""
+    out = tmp_path_factory.mktemp("compared")
+    words = ["rounds.max=3", "train.local_steps=2", "stop.target_accuracy=0.15", "method=fedavg,fedmlb"]
+    options = ["--seeds", "2", "--out", str(out), "--run-id", "both", "--no-report", "--quiet"]
+    assert main.run_command(["compare", "digits", *words, BOARDS, *options]) == 0
+    return out / "digits" / "both"
+
+
+def test_runs_of_a_comparison_are_pooled_over_seeds_and_its_methods_compared_by_seed(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main.run_command(["replay", str(compared), "--draws", "12", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    values = {(run["method"], run["seed"]): run["values"] for run in result["runs"]}
+    assert sorted(values) == [("fedavg", 0), ("fedavg", 1), ("fedmlb", 0), ("fedmlb", 1)]
+    for group in result["groups"]:
+        assert (group["seeds"], group["scope"], group["left_out"]) == ([0, 1], "2 seeds", 0)
+        ends = [values[group["method"], seed]["virtual_seconds"] for seed in (0, 1)]
+        assert group["virtual_seconds"]["median"] == pytest.approx(np.sqrt(np.prod(np.median(ends, axis=1))), rel=0.05)
+        assert group["virtual_seconds"]["low"] < np.min(ends) < np.max(ends) < group["virtual_seconds"]["high"]
+    (pair,) = result["pairs"]
+    assert (pair["first"], pair["second"], pair["seeds"], pair["draws"]) == ("fedavg", "fedmlb", [0, 1], 24)
+    by_seed = [
+        np.mean(
+            [
+                0.5 * ((a or np.inf) < (b or np.inf)) + 0.5 * ((a or np.inf) <= (b or np.inf))
+                for a, b in zip(*(values[name, seed]["time_to_target_s"] for name in ("fedavg", "fedmlb")), strict=True)
+            ]
+        )
+        for seed in (0, 1)
+    ]
+    assert pair["values"] == pytest.approx(by_seed)
+    assert pair["probability"] == pytest.approx(np.mean(by_seed))
+    # The runs of one seed have the same draws, alone or with others, and say that their training is given.
+    alone = fedbr.replay([compared / "fedavg", compared / "fedmlb"], draws=12)
+    assert [run["values"] for run in alone["runs"]] == [values["fedavg", 0], values["fedmlb", 0]]
+    assert [each["scope"] for each in (*alone["groups"], *alone["pairs"])] == ["given this training"] * 3
+    assert (alone["pairs"][0]["values"], alone["pairs"][0]["low"]) == (pair["values"][:1], None)
+
+
+def test_tables_and_report_say_whether_they_hold_for_other_seeds(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = {(run.method, run.seed): str(run.folder) for run in open_runs(run_finder.found([compared]).folders)}
+    assert main.run_command(["replay", str(compared), "--draws", "12"]) == 0
+    assert capsys.readouterr().out.count("2 seeds") == 3
+    page = html.from_folders([compared], tmp_path / "page.html").read_text()
+    assert page.count("<td>2 seeds</td>") == 3
+    assert main.run_command(["replay", folders["fedavg", 0], folders["fedmlb", 1], "--draws", "12"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("given this training") == 2
+    assert "have no seed in common, and are not compared" in printed
 
 
 # --- the file and its readers -----------------------------------------------------------------------------------------
@@ -225,10 +387,14 @@ def test_the_command_keeps_the_times_for_reports_and_tables(
     summary = json.loads(read(alone / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")[0][0])
     times = drawn_times.read(alone, summary["model_sha256"])
     assert times is not None and times == found.times[0]
-    (text,) = with_intervals([summary["virtual_seconds"]], [times.to_end])
-    assert dict(terminal.run_rows([summary], {}))["virtual time"] == [text]
+    around = over(times).to_end
+    (text,) = with_intervals([summary["virtual_seconds"]], [around])
+    rows = dict(terminal.run_rows([summary], {}))
+    assert (rows["virtual time"], rows["scope of intervals"]) == ([text], ["given this training"])
     page = html.build([alone], tmp_path / "page.html", "title").read_text()
+    (text,) = with_intervals([around.median], [around])
     assert f"<td>{text}</td>" in page and "uncertainty-caption" in page
+    assert "<td>given this training</td>" in page
     assert drawn_times.read(alone, "the hash of a later model") is None
     (alone / "uncertainty.json").unlink()
 
@@ -259,7 +425,7 @@ def test_tables_of_several_runs_have_intervals_and_the_probability_that_the_fast
 def test_a_time_and_its_interval_have_one_unit_and_a_target_that_no_draw_reached_has_none() -> None:
     around = [Interval(606.0, 740.0, 900.0), None]
     assert with_intervals([738.0, 36.0], around) == ["12.3 min (10.1 to 15.0)", "0.6 min"]
-    assert interval([None, None]) is None
+    assert interval([[None, None]]) is None
 
 
 @pytest.mark.parametrize(
@@ -316,3 +482,19 @@ def test_arguments_that_make_no_draws_end_with_code_2(
 ) -> None:
     assert main.run_command(["replay", str(alone), *words]) == 2
     assert capsys.readouterr().err.startswith(f"fedbr: {text}")
+
+
+def test_several_runs_and_a_seed_need_draws_in_python_too(alone: Path) -> None:
+    for arguments in ({"folder": [alone]}, {"folder": alone, "seed": 3}):
+        with pytest.raises(ScenarioError, match=r"^several runs, and a seed, are those of draws: add draws=100$"):
+            fedbr.replay(**arguments)
+    with pytest.raises(ScenarioError, match=r"^--draws 1: must be from 2 to 10,000$"):
+        fedbr.replay(alone, draws=1)
+
+
+def test_runs_with_other_draws_are_not_pooled_in_a_report(compared: Path) -> None:
+    groups = grouped(open_runs(run_finder.found([compared]).folders))
+    for group in groups:
+        for run_of_seed, draws in zip(group.runs, (Draws(3), Draws(4)), strict=True):
+            replay_in_draws([run_of_seed.folder], {}, draws).keep()
+    assert [list(times.by_seed) for _, times in drawn_times.of_groups(groups)] == [[0], [0]]
