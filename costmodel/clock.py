@@ -29,7 +29,7 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.visits.event_driver import DUE, VisitDriver, shared_links
-from costmodel.visits.leftovers import Leftover, Leftovers, Solution, packed, unpacked
+from costmodel.visits.leftovers import Leftovers, Solution
 from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.timeline import Timeline, solve, solve_beside
 from costmodel.visits.work import Work, Works
@@ -65,7 +65,8 @@ class Clock:
         self._last = {direction: np.full(len(fleet), -math.inf) for direction in (DOWN, UP)}
         self._threshold = np.full((len(fleet), 2), math.inf) if fleet.loses_segments else None
         self._spent = np.zeros(len(fleet))
-        self._leftovers: dict[int, Leftover] = {}
+        self.leftovers: Leftovers | None = None
+        """Late visits that go on"""
 
     @property
     def now(self) -> float:
@@ -109,12 +110,12 @@ class Clock:
         availability = self.fleet.behaviour.availability
         return None if isinstance(availability, Always) else lambda client: availability.interval(client, self.now)[0]
 
-    def first_available(self, clients: Sequence[int]) -> float:
-        """The time at which the first of these clients is available, now at the earliest; inf: never."""
-        is_there = self.is_there
-        if is_there is None or any(map(is_there, clients)):
-            return self.now if clients else math.inf
-        return first_available(self.fleet.behaviour.availability, clients, self.now)
+    def first_available(self, clients: Sequence[int], since: float = -math.inf) -> float:
+        """The time at which the first of these clients is available, now or ``since`` at the earliest; inf: never."""
+        is_there, time = self.is_there, max(self.now, since)
+        if is_there is None or (time == self.now and any(map(is_there, clients))):
+            return time if clients else math.inf
+        return first_available(self.fleet.behaviour.availability, clients, time)
 
     def has_power(self, client: int) -> bool:
         """Whether a client's battery is not empty."""
@@ -146,7 +147,7 @@ class Clock:
             "spent_joules": self._spent,
         }
         state |= {} if self._threshold is None else {"threshold": self._threshold}
-        return state | ({LEFTOVERS: packed(self._leftovers)} if self._leftovers else {})
+        return state | ({} if self.leftovers is None else {LEFTOVERS: self.leftovers.packed()})
 
     def restore(self, now: float, state: Mapping[str, Doubles]) -> None:
         """Set the state of `state`, at time ``now``."""
@@ -155,7 +156,11 @@ class Clock:
         self._spent[:] = state["spent_joules"]
         if self._threshold is not None:
             self._threshold[:] = state["threshold"]
-        self._leftovers = unpacked(state[LEFTOVERS]) if LEFTOVERS in state else {}
+        self.leftovers = None
+        if LEFTOVERS in state:
+            none = self.solve_beside(None, [], [], self.conditions([], 0), now).state
+            assert none is not None
+            self.leftovers = Leftovers.unpacked(state[LEFTOVERS], none)
 
     # --- visits in a batch ----------------------------------------------------------------------------------------
 
@@ -169,24 +174,7 @@ class Clock:
         works = works if isinstance(works, Works) else Works.of(works)
         return solve(starts, works, conditions, self.fleet.links, self.fleet.behaviour, until)
 
-    # --- messages of late visits that go on -----------------------------------------------------------------------
-
-    @property
-    def leftovers(self) -> Mapping[int, Leftover]:
-        """Client -> what is left of its message, which goes on."""
-        return self._leftovers
-
-    def leave(self, leftovers: Mapping[int, Leftover]) -> None:
-        """Let these messages of late visits, by client, go on from now."""
-        self._leftovers = dict(sorted({**self._leftovers, **leftovers}.items()))
-
-    def going_on(self, told: Mapping[int, float], since: float, round: int) -> Leftovers:
-        """The messages of these clients, which have gone on since ``since``, absolute seconds.
-
-        ``told``: client -> absolute seconds at which it is told to stop; inf: not by the end of the batch.
-        """
-        conditions = self.conditions(list(told), round)
-        return Leftovers.of([self._leftovers[client] for client in told], conditions, since, list(told.values()))
+    # --- late visits that go on -----------------------------------------------------------------------------------
 
     def solve_beside(
         self,
@@ -195,29 +183,28 @@ class Clock:
         works: Sequence[Work],
         conditions: Conditions,
         until: float = math.inf,
+        goes_on: bool = False,
     ) -> Solution:
-        """`solve`, while ``leftovers`` share the links."""
+        """`solve`, while ``leftovers`` go on beside these visits. ``goes_on``: visits that are cut may go on, too."""
         fleet = self.fleet
-        return solve_beside(leftovers, starts, Works.of(works), conditions, fleet.links, fleet.behaviour, until)
+        more = fleet.links, fleet.behaviour, until, goes_on
+        return solve_beside(leftovers, starts, Works.of(works), conditions, *more)
 
-    def went_on(self, leftovers: Leftovers | None, solution: Solution) -> None:
-        """Update connections, batteries and leftovers, after the messages of ``leftovers`` went on.
+    def leave(self, solution: Solution, messages_alone: bool) -> None:
+        """Let the visits of a solution that have not ended go on from now, or ``messages_alone``.
 
-        Others are not kept: their clients have been told. Nor are those that have ended, or whose clients were lost.
+        Of those that went on beside its batch, connections and batteries are updated here, of the others by `passed`.
         """
-        timeline, left, before = solution.leftovers, solution.left, self._leftovers
-        self._leftovers = {}
-        if leftovers is None or timeline is None or left is None:
-            return
-        clients = leftovers.conditions.clients
-        self._spent[clients] += timeline.joules_spent
-        for i, client in enumerate(clients.tolist()):
-            one, end = before[client], float(timeline.end[i])
-            nbytes = int(timeline.bytes_down[i] + timeline.bytes_up[i])
-            if end == math.inf:
-                self._leftovers[client] = replace(one, left=float(left[i]), counted=one.counted + nbytes)
-            elif timeline.up_end[i] < math.inf:
-                self._last[one.direction][client] = end
+        state, timeline, rests = solution.state, solution.timeline, solution.leftovers
+        assert state is not None, "leftovers where messages share air"
+        ends = timeline.end
+        if rests is not None:
+            before = state.only(np.arange(len(timeline), len(state)))
+            self.passed(before.conditions, replace(before.charged, lost=rests.lost, joules_spent=rests.joules_spent))
+            ends = np.concatenate((ends, rests.end))
+        left = state.only(~np.isfinite(ends))
+        left = left.messages_alone() if messages_alone else left
+        self.leftovers = left.only(np.argsort(left.conditions.clients)) if len(left) else None
 
     # --- visits one by one ----------------------------------------------------------------------------------------
 

@@ -48,7 +48,13 @@ class ServerLink(FleetTable):
     up: Rate = 1e9
     """From clients to the server, bit/s."""
     aggregate: Rate = 24e9
-    """Rate at which the server adds updates up, bit/s (assumed: 3 GB/s)."""
+    """Rate at which the server handles the bytes of updates once the last has come, bit/s (assumed: 3 GB/s, a server
+    that only adds up). Our own coordinator took 2.0 ns of CPU per byte sent or received on a virtual core of an AMD
+    EPYC, 2026 (docs/evidence/scale.md): 4 Gbit/s, or 2 Gbit/s where each model also goes down to its client alone."""
+    visit: Annotated[float, BeforeValidator(units.seconds), Field(ge=0)] = 0.0
+    """Seconds of the server's CPU for each update that counts, beside its bytes. Our own coordinator took 0.38 ms
+    (likewise), which a round of 10,000 visits would add 3.8 s for. By default none: most of it falls while other
+    clients still compute or send, and the clock adds all of it after the last update."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +242,8 @@ class FleetConfig(FleetTable):
     compute_energy: Literal["power", "kappa"] = "power"
     """The device's watts; or kappa f^2 per cycle, which makes slower power modes cheaper."""
     radio_energy: Literal["power", "rate"] = "power"
-    """The network's watts; or a part that grows with the rate, and a tail after each transfer."""
+    """The network's watts; or a part that grows with the rate, and a tail after each transfer, until the client's
+    next one (Huang et al., MobiSys 2012)."""
     server: ServerLink = ServerLink()
     gateways: AccessLinks = AccessLinks()
     transport: Transport = Transport()

@@ -65,7 +65,7 @@ EVALUATE, NOT_SCORED = "evaluate", "unscored"
 EVALUATION = (EVALUATE, NOT_SCORED)
 """Kinds of visit that only evaluate (``eval.charged``)"""
 LEFTOVER = "leftover"
-"""Kind of visit that is only the rest of a late visit's message (``rounds.on_late``)"""
+"""Kind of visit that is only what is left of a late visit (``rounds.on_late``)"""
 NO_TRAINING = (*EVALUATION, LEFTOVER)
 """Kinds of visit that neither train nor were meant to; only some runs have them"""
 COUNTED = (*TRAINED, DOWNLOAD_ONLY, EVALUATE)
@@ -88,7 +88,7 @@ class VisitRow(NamedTuple):
     (download only), ``evaluate`` (it evaluated the client's model). Visits that did not: ``late`` (after the round's
     end), ``lost`` (the client left, crashed or ran out of power), ``cut`` (the run ended), ``refused`` (its update
     failed a check), ``failed`` (no worker could train it), ``unscored`` (an evaluation, ``lost`` or ``cut``),
-    ``leftover`` (a part of a late visit's message, sent in a later round)."""
+    ``leftover`` (what a late visit did in a later round)."""
     staleness: int
     """Server steps between the start of the visit and the use of its update; 0 in synchronous rounds"""
     start_s: float

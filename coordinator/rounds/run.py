@@ -39,8 +39,6 @@ from coordinator.rounds.ports import (
 from coordinator.rounds.selection import ClientSelection, IdleClients, SelectionFailed
 from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins, upper_bounds
 from coordinator.workers.task import Stopped
-from costmodel.network.bandwidth import UP
-from costmodel.visits.work import Work
 from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
 from edge.protocol.options.base import Options
@@ -218,38 +216,40 @@ class FederatedRun:
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, dispatch, EVALUATE, price, down)
 
     def prepare_leftover(self, client: int) -> PlannedVisit:
-        """Plan what is left of a late visit's message as a visit of its own."""
-        left = self.clock.leftovers[client]
-        nbytes = left.nbytes - left.counted
-        work = Work(0, nbytes, 0.0) if left.direction == UP else Work(nbytes, 0, 0.0)
-        price = VisitPrice(work, TrainingPlan(0, 0, 0), 0.0, 0.0)
+        """Plan what is left of a late visit as a visit of its own."""
+        assert self.clock.leftovers is not None, client
+        price = VisitPrice(self.clock.leftovers.rest(client), TrainingPlan(0, 0, 0), 0.0, 0.0)
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, Download(client, {}), LEFTOVER, price, {})
 
     def within_budgets(
-        self, visits: Sequence[PlannedVisit], costs_of: Callable[[Sequence[PlannedVisit]], Sequence[Cost]]
+        self,
+        visits: Sequence[PlannedVisit],
+        costs_of: Callable[[Sequence[PlannedVisit]], Sequence[Cost]],
+        needed: Callable[[Sequence[PlannedVisit]], Sequence[PlannedVisit]] = begins,
     ) -> tuple[list[PlannedVisit], str | None]:
         """The visits within the budgets, and the rule that refused the first of the others, if any; changes nothing.
 
         The cost of a visit depends on the others that share its links, so after each refusal ``costs_of`` is called for
-        the rest. Messages of late visits, which are also ``visits``, are admitted beside others alone.
+        the rest. None are admitted without some that are ``needed``: late visits that go on, which are also ``visits``,
+        beside others alone.
         """
         refused_by: str | None = None
-        while begins(visits):
+        while needed(visits):
             costs = costs_of(visits)
             admitted = [self.budget.admits(visit.client, cost) for visit, cost in zip(visits, costs, strict=True)]
             if not all(admitted):
                 # Each client can pay for a visit without contention: if none can pay beside the others, one stays.
                 kept = list(compress(visits, admitted))
-                visits = kept if begins(kept) else (begins(visits)[:1] if len(visits) > 1 else [])
+                visits = kept if needed(kept) else (needed(visits)[:1] if len(visits) > 1 else [])
                 continue
             fits, rule = self.budget.reserve(costs)
-            if begins(list(compress(visits, np.logical_not(fits)))):
+            if needed(list(compress(visits, np.logical_not(fits)))):
                 refused_by = refused_by or rule
             self.budget.release(list(compress(costs, fits)))
             if all(fits):
                 break
             visits = list(compress(visits, fits))
-        return list(visits) if begins(visits) else [], refused_by
+        return list(visits) if needed(visits) else [], refused_by
 
     def numbered(self, visits: Sequence[PlannedVisit]) -> list[PlannedVisit]:
         """These visits, which begin now, with the next numbers."""

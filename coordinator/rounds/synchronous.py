@@ -11,9 +11,11 @@ Clients learn from the next model that a round is over: late clients continue, a
 aggregates. A visit that ends before the aggregation does is still late.
 
 With ``rounds.on_late = "finish"`` a message of a late visit goes on after that, beside the next rounds' messages in its
-direction, until it ends or its client is selected again. The late visit is charged until the round's end, and the rest
-of its message in each round in which it flows, as a row of kind ``leftover``. Its bytes stay reserved in the budgets; a
-message whose energy or time they cannot pay for stops at once. Nothing of it is used.
+direction, until it ends or its client is selected again. With ``"complete"`` the whole visit goes on: its client is not
+told, and may be selected again when it has ended. The late visit is charged until the round's end, and its rest in each
+round in which it goes on, as a row of kind ``leftover``. What it may still cost stays reserved in the budgets; a rest
+that they cannot pay for stops at once. Nothing of it is used. A round for which no client is there begins when one is:
+when it becomes available, or when its late visit has ended.
 
 Where evaluations are charged (``eval.charged``), an evaluation on clients costs what it takes on their devices: a
 second batch of visits begins when the server has made its step, and ends the round. Each sends the client its model and
@@ -52,7 +54,7 @@ from edge.protocol.plugins import error_text, is_own
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.conditions import Conditions
-    from costmodel.visits.leftovers import Leftovers, Solution
+    from costmodel.visits.leftovers import Solution
     from costmodel.visits.timeline import Timeline
 
 
@@ -123,11 +125,10 @@ def accepted(
 
 
 class _Solved(NamedTuple):
-    """The solution of a batch, under these conditions, and the messages of late visits that flowed beside it."""
+    """The solution of a batch under these conditions."""
 
     conditions: Conditions
     solution: Solution
-    leftovers: Leftovers | None
 
 
 class _SynchronousRound:
@@ -149,29 +150,66 @@ class _SynchronousRound:
         self.stopped_by: str | None = None
         """The rule that ends the run with this round, as far as it is known before the evaluation"""
         self.going_on: list[PlannedVisit] = []
-        """The messages of late visits that go on in this round"""
-        self.selected: frozenset[int] = frozenset()
-        """Clients that are told, when visits begin, that their messages are of no use any more"""
+        """Late visits that go on beside those of this round"""
         self.solved: dict[tuple[tuple[int, ...], tuple[int, ...], float], _Solved] = {}
-        """(clients, those of messages that go on, until) -> solution of the clock, for prices and for the accounts"""
+        """(clients, those of visits that go on, until) -> solution of the clock, for prices and for the accounts"""
 
     def open(self) -> None:
         """Sample the cohort, time its visits, and submit those that count for training."""
         run, limit = self.run, self.run.budget.ends_at
         run.check_stop()
-        eligible = run.eligible(run.candidates, self.number)
-        start = run.clock.first_available(eligible)
-        if self.record.start >= limit or limit <= start < math.inf:
-            self.stopped_by = SECONDS
-        elif start == math.inf:
-            self.stopped_by = CLIENTS
+        while True:
+            eligible, start = self._eligible()
+            if run.clock.now >= limit or limit <= start < math.inf:
+                self.stopped_by = SECONDS
+                return
+            if start == math.inf:
+                self.stopped_by = CLIENTS
+                return
+            if start == run.clock.now:
+                break
+            self._wait(start)
+        self.visits, self.stopped_by = self._admitted(eligible)
+        if self.visits:
+            self._submit()
         else:
-            run.clock.advance(start)
-            self.visits, self.stopped_by = self._admitted(eligible)
-            if self.visits:
-                self._submit()
-            else:
-                self.stopped_by = self.stopped_by or CLIENTS
+            self.stopped_by = self.stopped_by or CLIENTS
+
+    def _eligible(self) -> tuple[list[int], float]:
+        """(clients that may be selected, the time at which one of them, or another by then, is there)."""
+        run, clock = self.run, self.run.clock
+        eligible = run.eligible(run.candidates, self.number)
+        if run.rules.on_late != "complete" or clock.leftovers is None:
+            return eligible, clock.first_available(eligible)
+        busy = set(clock.leftovers.clients)
+        free = [client for client in eligible if client not in busy]
+        start = clock.first_available(free)
+        if start > clock.now:
+            rests = clock.solve_beside(clock.leftovers, [], [], clock.conditions([], self.number)).leftovers
+            assert rests is not None
+            ends = dict(zip(clock.leftovers.clients, rests.end.tolist(), strict=True))
+            start = min([start, *(clock.first_available([client], ends[client]) for client in busy & set(eligible))])
+        return free, start
+
+    def _wait(self, until: float) -> None:
+        """Let late visits go on until clients are there, and account for them."""
+        run = self.run
+        if run.clock.leftovers is not None:
+            planned = [run.prepare_leftover(client) for client in run.clock.leftovers.clients]
+
+            def costs(visits: Sequence[PlannedVisit]) -> list[Cost]:
+                rests = self._solved([], visits, until).solution.leftovers
+                return [] if rests is None else upper_bounds(visits, rests.joules_spent, rests.seconds(until))
+
+            affordable, _ = run.within_budgets(planned, costs, needed=list)
+            self.going_on = run.numbered(affordable)
+            solved = self._interrupted(until)
+            run.clock.advance(until)
+            self._account_leftovers(solved)
+            self.going_on = []
+            self.solved.clear()
+        else:
+            run.clock.advance(until)
 
     def _submit(self) -> None:
         run = self.run
@@ -228,11 +266,11 @@ class _SynchronousRound:
             for client in download_only
             if run.clock.is_there is None or run.clock.is_there(client)
         ]
-        self.selected = frozenset(visit.client for visit in visits)
-        leftovers = [  # messages of late visits that flow in this round, before its visits begin or beside them
+        selected, going_on = {visit.client for visit in visits}, run.clock.leftovers
+        leftovers = [  # a selected client is told that its message is of no use any more
             run.prepare_leftover(client)
-            for client in run.clock.leftovers
-            if run.clock.now > self.record.start or client not in self.selected
+            for client in (() if going_on is None else going_on.clients)
+            if client not in selected
         ]
         planned = leftovers + sorted(visits, key=lambda visit: visit.client)
         affordable, refused_by = run.within_budgets(planned, self._costs)
@@ -259,10 +297,10 @@ class _SynchronousRound:
 
     def _costs(self, planned: Sequence[PlannedVisit]) -> list[Cost]:
         visits, going_on = begins(planned), _leftovers_of(planned)
-        (conditions, solution, _), counts, end = self._outcome(visits, going_on)
+        (conditions, solution), counts, end = self._outcome(visits, going_on)
         end += self._aggregation_seconds(visits, counts)
         if self.run.rules.synchronous.interrupts:
-            conditions, solution, _ = self._solved(visits, going_on, end)
+            conditions, solution = self._solved(visits, going_on, end)
         timeline, rests = solution.timeline, solution.leftovers
         joules = timeline.joules_spent + self._waiting_joules(timeline, conditions, end)
         costs = [] if rests is None else upper_bounds(going_on, rests.joules_spent, rests.seconds(end))
@@ -275,27 +313,34 @@ class _SynchronousRound:
         key = clients, tuple(visit.client for visit in going_on), until
         if key not in self.solved:
             conditions, works = clock.conditions(clients, self.number), [visit.work for visit in visits]
-            told = {visit.client: clock.now if visit.client in self.selected else math.inf for visit in going_on}
-            leftovers = clock.going_on(told, self.record.start, self.number) if told else None
-            solution = clock.solve_beside(leftovers, np.full(len(visits), clock.now), works, conditions, until)
-            self.solved[key] = _Solved(conditions, solution, leftovers)
+            leftovers = None if clock.leftovers is None or not going_on else clock.leftovers.of(key[1])
+            goes_on = self.run.rules.on_late != "stop" and until < math.inf
+            solution = clock.solve_beside(leftovers, np.full(len(visits), clock.now), works, conditions, until, goes_on)
+            self.solved[key] = _Solved(conditions, solution)
         return self.solved[key]
 
     def _interrupted(self, until: float) -> _Solved:
         """The solution with visits interrupted at ``until``; a client that is lost exactly then is lost."""
         solved = self._solved(self.visits, self.going_on)
-        timeline, rests = solved.solution.timeline, solved.solution.leftovers
-        if not (timeline.end > until).any() and (rests is None or not (rests.end > until).any()):
+        whole = solved.solution
+        if not (whole.timeline.end > until).any() and (
+            whole.leftovers is None or not (whole.leftovers.end > until).any()
+        ):
             return solved
-        lost = np.where(timeline.lost <= until, timeline.lost, math.inf)
+
+        def with_losses(timeline: Timeline, of_whole: Timeline) -> Timeline:
+            return replace(timeline, lost=np.where(of_whole.lost <= until, of_whole.lost, math.inf))
+
         solved = self._solved(self.visits, self.going_on, until)
-        timeline = replace(solved.solution.timeline, lost=lost)
-        return solved._replace(solution=replace(solved.solution, timeline=timeline))
+        solution = replace(solved.solution, timeline=with_losses(solved.solution.timeline, whole.timeline))
+        if whole.leftovers is not None and solution.leftovers is not None:
+            solution = replace(solution, leftovers=with_losses(solution.leftovers, whole.leftovers))
+        return solved._replace(solution=solution)
 
     def _aggregation_seconds(self, visits: Sequence[PlannedVisit], counts: Mask) -> float:
-        """Virtual seconds that the server needs to add the updates up."""
-        nbytes = sum(visit.work.bytes_up for visit in compress(visits, counts))
-        return nbytes / self.run.clock.fleet.links.aggregate_bytes_per_second
+        """Virtual seconds that the server needs to handle the updates of ``visits`` that count."""
+        links, nbytes = self.run.clock.fleet.links, sum(visit.work.bytes_up for visit in compress(visits, counts))
+        return nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * int(counts.sum())
 
     @staticmethod
     def _waiting_joules(timeline: Timeline, conditions: Conditions, end: float) -> NDArray[np.float64]:
@@ -345,9 +390,8 @@ class _SynchronousRound:
             self.record.add(visits, run.clock.fleet, timeline, kinds, now, waiting, losses=reported, up=run.up_shapes)
         )
         run.clock.passed(conditions, timeline, waiting)
-        if run.rules.on_late == "finish":
+        if run.rules.on_late != "stop":
             self._account_leftovers(solved)
-            run.clock.leave(solved.solution.in_flight([visit.work for visit in visits], conditions))
         waited_for_all = run.rules.synchronous.waits_for_all(run.rules, _trained(visits, self.expected))
         expected = self.expected if replies and not waited_for_all else None
         self.record.set_critical_path(
@@ -355,18 +399,18 @@ class _SynchronousRound:
         )
 
     def _account_leftovers(self, solved: _Solved) -> None:
-        """Record and charge what was sent in this round of late visits' messages."""
+        """Record and charge what late visits that went on did until now; those that have not ended go on."""
         run, now, timeline = self.run, self.run.clock.now, solved.solution.leftovers
         if timeline is not None:
             flowed = timeline.seconds(now) > 0
             visits = list(compress(self.going_on, flowed))
             kinds = [LEFTOVER] * len(visits)
             run.charge(self.record.add(visits, run.clock.fleet, timeline.only(flowed), kinds, now, up={}))
-        run.clock.went_on(solved.leftovers, solved.solution)
+        run.clock.leave(solved.solution, messages_alone=run.rules.on_late == "finish")
 
 
 def _leftovers_of(planned: Sequence[PlannedVisit]) -> list[PlannedVisit]:
-    """The messages of late visits among what is planned; the others of it begin (`begins`)."""
+    """The late visits that go on among what is planned; the others of it begin (`begins`)."""
     return [visit for visit in planned if visit.kind == LEFTOVER]
 
 

@@ -202,5 +202,5 @@ def upper_bounds(
 
 
 def begins(visits: Sequence[PlannedVisit]) -> list[PlannedVisit]:
-    """Those of these visits that begin, and are not what is left of a late visit's message."""
+    """Those of these visits that begin, and are not what is left of a late visit."""
     return [visit for visit in visits if visit.kind != LEFTOVER]

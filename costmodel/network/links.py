@@ -27,7 +27,9 @@ class Links:
     """One of `costmodel.network.airtime.FAIR`: how the clients of a site share its air in both directions, with
     ``site_down`` and ``site_up`` of inf; None: sites have links of these rates"""
     aggregate_bytes_per_second: float = math.inf
-    """How fast the server adds updates up"""
+    """How fast the server handles the bytes of updates"""
+    seconds_per_visit: float = 0.0
+    """How long the server handles an update beside its bytes"""
     transport: Transport = field(default_factory=Transport)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,7 @@ class Links:
             (up,) * gateways.count,
             gateways.fair if shares_air else None,
             aggregate_bytes_per_second=server.aggregate / 8,
+            seconds_per_visit=server.visit,
             transport=config.transport,
         )
 

@@ -9,7 +9,6 @@ Nothing here knows of access links or pauses; `costmodel.network.transfers` deci
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import repeat
@@ -25,6 +24,7 @@ from costmodel.network.water_filling import ROUNDING, SLACK
 
 _WAITING, _AT_CAP, _THROTTLED, _GONE = range(4)
 _EVENTS_AT_A_TIME = 1 << 14
+_ENDS_PER_SLOT = 16
 _number = attrgetter("number")
 
 
@@ -36,14 +36,15 @@ class _Message:
         "cap",
         "contention",
         "contention_seconds",
-        "end",
+        "due",
         "is_far",
+        "is_near",
+        "is_ranked",
         "left",
         "number",
         "part",
         "rtt",
         "sent",
-        "serial",
         "side",
         "since",
         "started",
@@ -61,7 +62,6 @@ class _Message:
     started: float
     """When the part began"""
     since: float
-    end: float
     throttled_since: float
     throttled_virtual: float
 
@@ -70,15 +70,81 @@ class _Message:
         self.window = INITIAL_WINDOW_BITS if rtt > 0 else math.inf
         self.sent = self.contention_seconds = 0.0
         self.side = _WAITING
-        # That of its valid entries; 0 while it waits.
-        self.serial = 0
-        self.is_far = False
+        # When its part ends, in seconds at its cap or in virtual time if it is throttled: the very object in its entry.
+        self.due: float | None = None
+        # Whether it has an entry among the caps of free flows, of throttled flows, or waits to have one there.
+        self.is_ranked = self.is_near = self.is_far = False
 
 
-_End = tuple[float, int, _Message]
-"""(end, serial, message); stale if the message has another serial by now."""
-_Cap = tuple[float, int, int, _Message]
-"""(cap or -cap, flow number, serial, message); stale likewise."""
+_Entry = tuple[float, int, _Message]
+"""(key, flow number, message). An end is stale unless the message is due at this very object. A cap (or -cap) is stale
+if the message is on the other side by now; it is valid again when the message comes back, as caps never change."""
+
+
+class _Calendar:
+    """The ends of messages under way, the first first: a heap of the next few, and later ones unsorted by slot.
+
+    A heap of all of them costs several times more: its comparisons read memory that is far apart.
+    """
+
+    __slots__ = ("_later", "_per_unit", "_slot", "_slots", "next", "size")
+
+    def __init__(self, slots_per_unit: float) -> None:
+        """``slots_per_unit`` of the ends: a slot should have some ten of them, whatever they are."""
+        self._per_unit = slots_per_unit
+        self._slot: float = -math.inf
+        self._slots: list[int] = []
+        self._later: dict[int, list[_Entry]] = {}
+        self.next: list[_Entry] = []
+        self.size = 0
+
+    def add(self, due: float, message: _Message) -> None:
+        message.due = due
+        self.size += 1
+        slot = int(due * self._per_unit)
+        if slot <= self._slot:
+            heappush(self.next, (due, message.number, message))
+        elif slot in self._later:
+            self._later[slot].append((due, message.number, message))
+        else:
+            self._later[slot] = [(due, message.number, message)]
+            heappush(self._slots, slot)
+
+    def first(self) -> float:
+        """The first end, which is that of ``next[0]``; inf if there is none."""
+        heap = self.next
+        while True:
+            while heap:
+                due, _, message = heap[0]
+                if message.due is due:
+                    return due
+                heappop(heap)
+                self.size -= 1
+            if not self._slots:
+                return math.inf
+            self._slot = slot = heappop(self._slots)
+            self.next = heap = self._later.pop(slot)
+            heapify(heap)
+
+    def pop(self) -> _Message:
+        """The message of `first`, without its end."""
+        self.size -= 1
+        message = heappop(self.next)[2]
+        message.due = None
+        return message
+
+    def clear(self) -> None:
+        self._slot, self.size = -math.inf, 0
+        self._slots.clear()
+        self._later.clear()
+        self.next.clear()
+
+    def drop_stale(self) -> None:
+        """Drop stale entries, which might never come first."""
+        for entries in (self.next, *self._later.values()):
+            entries[:] = [entry for entry in entries if entry[2].due is entry[0]]
+        heapify(self.next)
+        self.size = len(self.next) + sum(map(len, self._later.values()))
 
 
 class OneLink:
@@ -102,18 +168,14 @@ class OneLink:
 
         self._capacity, self._least = capacity, -ROUNDING * capacity
         self._level, self._virtual, self._last = math.inf, 0.0, -math.inf
-        self._serial = 0
         # Flows at their caps: by end, by -cap, their number, the sum of their caps, a bound on the largest cap.
-        self._free_ends: list[_End] = []
-        self._free_caps: list[_Cap] = []
+        self._free_ends = _Calendar(start.size / _ENDS_PER_SLOT * capacity / float(bits.sum()))
+        self._free_caps: list[_Entry] = []
         self._free, self._caps, self._largest = 0, 0.0, 0.0
-        # Throttled flows by end in virtual time. The ends of first windows ascend, as do those of most last parts of
-        # equal messages: two queues take them without a heap's cost.
-        self._held_ends: list[_End] = []
-        self._late: deque[_End] = deque()
-        self._soon: deque[_End] = deque()
+        # Throttled flows by end in virtual time, which no part goes beyond by more than its bits.
+        self._held_ends = _Calendar(start.size / _ENDS_PER_SLOT / float(bits.max()))
         # Throttled flows by cap, their number, a bound on the smallest cap; those of caps above ``near`` wait unsorted.
-        self._held_caps: list[_Cap] = []
+        self._held_caps: list[_Entry] = []
         self._far: list[_Message] = []
         self._held, self._smallest, self._near = 0, math.inf, 0.0
 
@@ -149,40 +211,21 @@ class OneLink:
                 if under_way is not None:
                     under_way[starter] = message
                 next_start, starter = next(self._starts)
+            if under_way is not None:
+                joining = [message for message in joining if message.side != _GONE]
             if len(joining) > 1:
                 joining.sort(key=_number)
-            for message in joining:
-                if message.side != _GONE:
-                    self._join(message, now)
+            if joining:
+                self._join(joining, now)
 
     def _next_finish(self) -> float:
         """As `FairLink.next_finish`."""
-        heap = self._free_ends
-        while heap and heap[0][2].serial != heap[0][1]:
-            heappop(heap)
-        free_end = heap[0][0] if heap else math.inf
+        free_end = self._free_ends.first()
         if not self._held:
             return free_end
-        queue = self._first_held()
-        left = queue[0][0] - self._virtual
+        left = self._held_ends.first() - self._virtual
         held_end = self._last + (left if left > 0.0 else 0.0) / self._level
         return held_end if held_end < free_end else free_end
-
-    def _first_held(self) -> list[_End] | deque[_End]:
-        """The queue that has the throttled flow that ends first, at its front."""
-        late, soon, heap = self._late, self._soon, self._held_ends
-        while late and late[0][2].serial != late[0][1]:
-            late.popleft()
-        while soon and soon[0][2].serial != soon[0][1]:
-            soon.popleft()
-        while heap and heap[0][2].serial != heap[0][1]:
-            heappop(heap)
-        first: list[_End] | deque[_End] = late
-        if soon and (not first or soon[0][0] < first[0][0]):
-            first = soon
-        if heap and (not first or heap[0][0] < first[0][0]):
-            first = heap
-        return first
 
     def _finish(self, now: float) -> None:
         """Remove the parts that have ended by ``now``."""
@@ -190,7 +233,6 @@ class OneLink:
         self._move_on(now)
         virtual = self._virtual
         for message in ended:
-            message.serial = 0
             if message.side == _AT_CAP:
                 self._free -= 1
                 self._caps = self._caps - message.cap if self._free else 0.0
@@ -213,18 +255,14 @@ class OneLink:
     def _ended(self, now: float) -> list[_Message]:
         """The messages whose parts have ended by ``now``, in ascending order of flow, without their ends."""
         ended = []
-        heap = self._free_ends
-        while heap and heap[0][0] <= now:
-            _, serial, message = heappop(heap)
-            if message.serial == serial:
-                ended.append(message)
+        while self._free_ends.first() <= now:
+            ended.append(self._free_ends.pop())
         virtual, last, level = self._virtual, self._last, self._level
         for _ in range(self._held):
-            queue = self._first_held()
-            left = queue[0][0] - virtual
+            left = self._held_ends.first() - virtual
             if last + (left if left > 0.0 else 0.0) / level > now:
                 break
-            ended.append(queue.popleft()[2] if isinstance(queue, deque) else heappop(queue)[2])
+            ended.append(self._held_ends.pop())
         if len(ended) > 1:
             ended.sort(key=_number)
         return ended
@@ -251,7 +289,7 @@ class OneLink:
             return
         if message.side != _WAITING:
             self._move_on(now)
-            message.serial = 0
+            message.due = None
             if message.side == _AT_CAP:
                 self._free -= 1
                 self._caps = self._caps - message.cap if self._free else 0.0
@@ -279,24 +317,26 @@ class OneLink:
         if self._under_way is not None:
             del self._under_way[message.number]
 
-    def _join(self, message: _Message, now: float) -> None:
-        """Let the next part of a message begin."""
-        cap, window, part = message.cap, message.window, message.left
-        if window < part:
-            if 0 < cap * message.rtt <= window:
-                message.window = math.inf
-            else:
-                part = window
+    def _join(self, joining: list[_Message], now: float) -> None:
+        """Let the next parts of messages begin, in this order; each finds the level that the one before it has left."""
         self._move_on(now)
-        message.part = part
-        message.started = message.since = now
-        message.bits = message.contention = 0.0
-        message.end = now + part / cap
-        if cap > self._level * SLACK:
-            self._throttle(message, self._virtual + part)
-        else:
-            self._release(message)
-        self._settle()
+        for message in joining:
+            cap, window, part = message.cap, message.window, message.left
+            if window < part:
+                if 0 < cap * message.rtt <= window:
+                    message.window = math.inf
+                else:
+                    part = window
+            message.part = part
+            message.started = message.since = now
+            message.bits = message.contention = 0.0
+            if cap > self._level * SLACK:
+                self._throttle(message, self._virtual + part)
+            else:
+                self._release(message)
+            self._settle()
+            if not self._held:
+                self._virtual = 0.0
 
     def _move_on(self, now: float) -> None:
         """As `water_filling.AccessLink.move_on`."""
@@ -309,17 +349,16 @@ class OneLink:
     def _throttle(self, message: _Message, virtual_end: float) -> None:
         message.side = _THROTTLED
         message.throttled_since, message.throttled_virtual = self._last, self._virtual
-        message.serial = self._serial = serial = self._serial + 1
+        if not self._held:
+            # Virtual time may have begun again at 0: a slot would be over that is not.
+            self._held_ends.clear()
         self._held += 1
-        entry = (virtual_end, serial, message)
-        queue = self._soon if message.part == INITIAL_WINDOW_BITS else self._late
-        if not queue or virtual_end >= queue[-1][0]:
-            queue.append(entry)
-        else:
-            heappush(self._held_ends, entry)
+        self._held_ends.add(virtual_end, message)
         cap = message.cap
         if cap <= self._near:
-            heappush(self._held_caps, (cap, message.number, serial, message))
+            if not message.is_near:
+                message.is_near = True
+                heappush(self._held_caps, (cap, message.number, message))
         else:
             if not message.is_far:
                 message.is_far = True
@@ -330,45 +369,41 @@ class OneLink:
 
     def _release(self, message: _Message) -> None:
         message.side = _AT_CAP
-        message.serial = self._serial = serial = self._serial + 1
         cap = message.cap
         self._free += 1
         self._caps += cap
         if cap > self._largest:
             self._largest = cap
-        heappush(self._free_ends, (message.end, serial, message))
-        heappush(self._free_caps, (-cap, message.number, serial, message))
+        self._free_ends.add(message.since + (message.part - message.bits) / cap, message)
+        if not message.is_ranked:
+            message.is_ranked = True
+            heappush(self._free_caps, (-cap, message.number, message))
 
     def _settle(self) -> None:
         """As `water_filling.AccessLink.fill`."""
         rest = self._capacity - self._caps
-        level = rest / self._held if self._held else self._level_of(rest, 0)
+        held = self._held
+        level = rest / held if held else math.inf if rest >= self._least else -math.inf
         if self._largest > level * SLACK:
             rest, level = self._throttle_largest(rest, level)
-        if self._smallest <= level:
+        if self._smallest <= level and self._held:
             level = self._release_smallest(rest, level)
         self._level = level
-
-    def _level_of(self, rest: float, held: int) -> float:
-        """As `water_filling.WaterLevel`."""
-        if held:
-            return rest / held
-        return math.inf if rest >= self._least else -math.inf
 
     def _throttle_largest(self, rest: float, level: float) -> tuple[float, float]:
         """As `water_filling.AccessLink.throttle`."""
         heap, now = self._free_caps, self._last
         self._largest = 0.0
         while heap:
-            key, _, serial, message = heap[0]
-            if message.serial != serial:
-                heappop(heap)
-                continue
+            key, _, message = heap[0]
             cap = -key
-            if cap <= level * SLACK:
+            if message.side == _AT_CAP and cap <= level * SLACK:
                 self._largest = cap
                 break
             heappop(heap)
+            message.is_ranked = False
+            if message.side != _AT_CAP:
+                continue
             self._free -= 1
             self._caps = self._caps - cap if self._free else 0.0
             self._throttle(message, self._virtual + message.part - message.bits - cap * (now - message.since))
@@ -392,11 +427,11 @@ class OneLink:
                 sent = message.bits + cap * (message.throttled_since - message.since) + bits
                 message.bits = sent if sent < message.part else message.part
                 message.since = now
-                message.end = now + (message.part - message.bits) / cap
             self._held -= 1
             self._release(message)
             rest -= cap
-            level = self._level_of(rest, self._held)
+            held = self._held
+            level = rest / held if held else math.inf if rest >= self._least else -math.inf
 
     def _smallest_held(self, level: float) -> _Message | None:
         """The throttled flow of the smallest cap, without its cap, if that is at most ``level``."""
@@ -407,13 +442,13 @@ class OneLink:
             self._bring_near(2.0 * level)
         heap = self._held_caps
         while heap:
-            cap, _, serial, message = heap[0]
-            if message.serial == serial:
-                if cap <= level:
-                    heappop(heap)
-                    return message
+            cap, _, message = heap[0]
+            if message.side == _THROTTLED and cap > level:
                 break
             heappop(heap)
+            message.is_near = False
+            if message.side == _THROTTLED:
+                return message
         self._smallest = heap[0][0] if heap and heap[0][0] < self._near else self._near
         return None
 
@@ -424,27 +459,33 @@ class OneLink:
             message.is_far = message.side == _THROTTLED and message.cap > near
             if message.is_far:
                 self._far.append(message)
-            elif message.side == _THROTTLED:
-                heappush(self._held_caps, (message.cap, message.number, message.serial, message))
+            elif message.side == _THROTTLED and not message.is_near:
+                message.is_near = True
+                heappush(self._held_caps, (message.cap, message.number, message))
 
     def _drop_stale(self) -> None:
         """Drop stale entries, which might never come first."""
-        if len(self._free_caps) + len(self._free_ends) > 4 * self._free + 64:
-            self._free_caps = [entry for entry in self._free_caps if entry[3].serial == entry[2]]
-            self._free_ends = [entry for entry in self._free_ends if entry[2].serial == entry[1]]
+        if self._free_ends.size > 2 * self._free + 64:
+            self._free_ends.drop_stale()
+        if self._held_ends.size > 2 * self._held + 64:
+            self._held_ends.drop_stale()
+        if len(self._free_caps) > 2 * self._free + 64:
+            caps, self._free_caps = self._free_caps, []
+            for entry in caps:
+                message = entry[2]
+                message.is_ranked = message.side == _AT_CAP
+                if message.is_ranked:
+                    self._free_caps.append(entry)
             heapify(self._free_caps)
-            heapify(self._free_ends)
         if len(self._held_caps) + len(self._far) > 2 * self._held + 64:
-            self._held_caps = [entry for entry in self._held_caps if entry[3].serial == entry[2]]
+            caps, self._held_caps = self._held_caps, []
+            for entry in caps:
+                message = entry[2]
+                message.is_near = message.side == _THROTTLED
+                if message.is_near:
+                    self._held_caps.append(entry)
             heapify(self._held_caps)
             self._bring_near(min(self._near, 2.0 * self._level))
-        if len(self._late) + len(self._soon) + len(self._held_ends) > 4 * self._held + 64:
-            for queue in (self._late, self._soon):
-                present = [entry for entry in queue if entry[2].serial == entry[1]]
-                queue.clear()
-                queue.extend(present)
-            self._held_ends = [entry for entry in self._held_ends if entry[2].serial == entry[1]]
-            heapify(self._held_ends)
 
 
 def _view(column: Doubles) -> memoryview[float]:

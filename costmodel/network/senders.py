@@ -144,28 +144,37 @@ class CubicWindow:
 class Sender:
     """The sender of one message: its unsent rest, its window, and its timer in an outage.
 
-    A message is sent in parts: `next_part`, then `part_sent`, or `broken_off`, or `stalls` where an outage begins.
+    A message is sent in parts: `next_part`, then `part_sent`, or `broken_off`, or `stalls` where an outage begins. One
+    that was broken off may go on from there: `numbers`, then `restore`.
     """
 
     __slots__ = (
         "_acknowledged",
+        "_contended",
         "_left",
         "_part",
         "_path",
+        "_paused_since",
+        "_rest",
         "_stalled_since",
-        "_try_at",
         "_window",
         "contention_seconds",
         "is_fresh",
         "paused",
+        "resumes_at",
         "sent",
+        "tries_at",
     )
 
     def __init__(self, bits: float, path: Path) -> None:
         self._left, self._part, self._path = bits, 0.0, path
         self._window = INITIAL_WINDOW_BITS if path.starts_slowly and path.rtt > 0 else math.inf
         self._acknowledged = -math.inf
-        self._stalled_since = self._try_at = math.inf
+        self._stalled_since = self._paused_since = self.tries_at = math.inf
+        # Bits that are left of a part that was broken off, and the seconds of contention that it has been charged.
+        self._rest = self._contended = 0.0
+        # When the next part may begin after the last one that was sent, and when a stalled sender tries again.
+        self.resumes_at = -math.inf
         self.sent = self.contention_seconds = self.paused = 0.0
         # Whether no part of it has begun, and no outage either.
         self.is_fresh = True
@@ -177,6 +186,8 @@ class Sender:
 
     def next_part(self, now: float, rate: float) -> tuple[float, float]:
         """(bits that may be sent from ``now`` on, bit/s at most), over the sender's own link of ``rate`` bit/s."""
+        if self._rest > 0.0:
+            return self._rest, rate
         self._begin(now)
         if 0 < rate * self._path.rtt <= self._window:
             self._window = math.inf
@@ -193,24 +204,41 @@ class Sender:
         Returns the absolute time at which the next part may begin, or None if all has been sent.
         """
         self._left -= self._part
-        acknowledged = self._acknowledged
+        acknowledged, contended = self._acknowledged, self._contended
+        self._rest = self._contended = 0.0
         if self._left <= 0.0:
             self._book(served, served.contention_seconds)
             return None
         # Only contention after the acknowledgement delays the message.
-        self._book(served, min(served.contention_seconds, max(served.finish - acknowledged, 0.0)))
+        contention_seconds = min(contended + served.contention_seconds, max(served.finish - acknowledged, 0.0))
+        self._book(served, contention_seconds - contended)
         if served.finish < acknowledged:
             self._window *= 2.0
-            return acknowledged
-        self._window = math.inf
-        return served.finish
+            self.resumes_at = acknowledged
+        else:
+            self._window = math.inf
+            self.resumes_at = served.finish
+        return self.resumes_at
 
     def broken_off(self, now: float, served: Served | None) -> None:
         """The message is cut: account the part under way, if there is one."""
         if served is not None:
             self._book(served, served.contention_seconds)
+            self._contended += served.contention_seconds
+            # Rounding may leave nothing of a part that has not ended.
+            self._rest = max((self._rest or self._part) - served.sent, math.ulp(self._part))
         elif self.is_stalled:
-            self.paused += now - self._stalled_since
+            self.paused += now - self._paused_since
+            self._paused_since = now
+
+    def numbers(self) -> tuple[float, ...]:
+        """All that changes while a message is sent, in this order."""
+        return tuple(float(getattr(self, name)) for name in _NUMBERS)
+
+    def restore(self, numbers: tuple[float, ...]) -> None:
+        """Go on from the `numbers` of another sender of the same message and path."""
+        for name, number in zip(_NUMBERS, numbers, strict=False):
+            setattr(self, name, number)
 
     # --- outages --------------------------------------------------------------------------------------------------
 
@@ -221,29 +249,31 @@ class Sender:
 
     def stalls(self, now: float, served: Served | None = None) -> None:
         """An outage interrupts the part under way, ``served`` so far, or lasts when the next part should begin."""
+        self._left -= self._part - self._rest if self._rest else 0.0
+        self._rest = self._contended = 0.0
         if served is not None:
             self._left -= served.sent
             self._book(served, served.contention_seconds)
         if not self.is_stalled:
-            self._stalled_since = now
+            self._stalled_since = self._paused_since = now
         self.is_fresh = False
-        self._try_at = math.inf
+        self.tries_at = math.inf
 
     def try_at(self, now: float) -> float | None:
         """The time of the next try of a stalled sender whose link is up again; None if it has been asked for."""
-        if self._try_at < math.inf:
+        if self.tries_at < math.inf:
             return None
-        self._try_at = next_try(self._stalled_since, now, self._path.rtt)
-        return self._try_at
+        self.tries_at = next_try(self._stalled_since, now, self._path.rtt)
+        return self.tries_at
 
     def may_begin(self, now: float) -> bool:
         """Whether a part may begin: always, but for a stalled sender at its tries alone."""
-        return not self.is_stalled or now == self._try_at
+        return not self.is_stalled or now == self.tries_at
 
     def _begin(self, now: float) -> None:
         if self.is_stalled:
-            self.paused += now - self._stalled_since
-            self._stalled_since = self._try_at = math.inf
+            self.paused += now - self._paused_since
+            self._stalled_since = self._paused_since = self.tries_at = math.inf
             self._restart()
         self.is_fresh = False
         self._acknowledged = now + self._path.rtt
@@ -259,6 +289,9 @@ class Sender:
         self.paused += served.paused
 
 
+_NUMBERS = tuple(name for name in Sender.__slots__ if name != "_path")
+
+
 class LossySender(Sender):
     """A `Sender` that loses segments at random.
 
@@ -266,14 +299,14 @@ class LossySender(Sender):
     follows its link's rate, however that changes; a narrower window keeps the mean rate that it has over the part.
     """
 
-    __slots__ = ("_cubic", "_losses", "_rate", "_threshold", "_until_loss", "_wait")
+    __slots__ = ("_cubic", "_draws", "_losses", "_rate", "_threshold", "_until_loss", "_wait")
 
     def __init__(self, bits: float, path: Path) -> None:
         super().__init__(bits, path)
         self._cubic: CubicWindow | None = None
         self._threshold = path.threshold
         self._rate, self._wait = math.inf, 0.0
-        self._losses = random.Random(path.seed)
+        self._losses, self._draws = random.Random(path.seed), 0
         self._until_loss = self._next_loss()
 
     @property
@@ -281,6 +314,8 @@ class LossySender(Sender):
         return self._threshold if self._cubic is None else self._cubic.kept
 
     def next_part(self, now: float, rate: float) -> tuple[float, float]:
+        if self._rest > 0.0:
+            return self._rest, self.cap(rate)
         self._begin(now)
         self._wait, self._rate = 0.0, math.inf
         if rate == 0:  # the window of a paused client will be old; nothing is known of the losses in its first one
@@ -307,8 +342,28 @@ class LossySender(Sender):
         return min(rate, self._rate)
 
     def part_sent(self, served: Served) -> float | None:
-        resume = super().part_sent(served)
-        return None if resume is None else resume + self._wait
+        if super().part_sent(served) is None:
+            return None
+        self.resumes_at += self._wait
+        return self.resumes_at
+
+    def numbers(self) -> tuple[float, ...]:
+        window = [math.nan] * len(_OF_WINDOW) if self._cubic is None else [getattr(self._cubic, x) for x in _OF_WINDOW]
+        return *super().numbers(), *(getattr(self, name) for name in _OF_LOSSES), float(self._draws), *window
+
+    def restore(self, numbers: tuple[float, ...]) -> None:
+        super().restore(numbers)
+        rest = numbers[len(_NUMBERS) :]
+        for name, number in zip(_OF_LOSSES, rest, strict=False):
+            setattr(self, name, number)
+        draws, *window = rest[len(_OF_LOSSES) :]
+        while self._draws < draws:
+            self._draws += 1
+            self._losses.random()
+        if not math.isnan(window[0]):
+            self._cubic = CubicWindow(1.0, 1.0, self._path.rtt, 1.0, self._path.queue / FRAME_BITS)
+            for name, number in zip(_OF_WINDOW, window, strict=True):
+                setattr(self._cubic, name, number)
 
     def _window_at(self, segments: float, threshold: float, rate: float) -> CubicWindow:
         """The window of a sender that leaves slow start with so many ``segments``."""
@@ -354,9 +409,19 @@ class LossySender(Sender):
 
     def _next_loss(self) -> float:
         """Segments until the next loss: exponential, as the loss of each is independent of the others."""
+        self._draws += 1
         return -math.log1p(-self._losses.random()) / self._path.loss
 
 
-def sender(bits: float, path: Path) -> Sender:
-    """The sender of a message of ``bits`` bits on the wire."""
-    return LossySender(bits, path) if path.is_lossy else Sender(bits, path)
+_OF_LOSSES = ("_rate", "_threshold", "_until_loss", "_wait")
+_OF_WINDOW = CubicWindow.__slots__
+SENDER_NUMBERS = len(_NUMBERS) + len(_OF_LOSSES) + 1 + len(_OF_WINDOW)
+"""Length of `Sender.numbers` at most"""
+
+
+def sender(bits: float, path: Path, numbers: tuple[float, ...] = ()) -> Sender:
+    """The sender of a message of ``bits`` bits on the wire; ``numbers``: of one that was broken off, and goes on."""
+    message = LossySender(bits, path) if path.is_lossy else Sender(bits, path)
+    if numbers:
+        message.restore(numbers)
+    return message

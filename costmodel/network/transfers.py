@@ -25,6 +25,9 @@ Varying = Callable[[int, float], tuple[float, float]]
 Outage = Callable[[int, float], bool]
 """(flow, now) -> whether its cap of 0 is an outage, after which its sender has to wait for its timer."""
 
+SenderNumbers = dict[int, tuple[float, ...]]
+"""flow -> `costmodel.network.senders.Sender.numbers` of one that was broken off."""
+
 # Events of one flow, in the order in which they are handled at one time.
 _LEAVE, _CHANGE, _JOIN = range(3)
 
@@ -74,6 +77,7 @@ def transfer_batch(
     paths: Sequence[Path] = (),
     varying: Varying | None = None,
     outage: Outage | None = None,
+    senders: SenderNumbers | None = None,
 ) -> TransferTimes:
     """Send each flow over a link of ``capacity`` bit/s; a flow that has not ended by its ``until`` is cut then.
 
@@ -82,6 +86,8 @@ def transfer_batch(
     A flow of zero bits ends when it starts. With ``varying`` caps, ``cap`` is ignored. Flows with an ``rtt`` > 0
     (seconds) start slowly (`costmodel.network.senders`); ``paths``, one each, are needed for those that lose segments
     or whose caps of 0 may be an ``outage``.
+
+    ``senders``: those of the flows that have been broken off at ``start`` and go on; on return, of those that are cut.
     """
     assert cap is not None or varying, "neither cap nor varying"
     if paths:
@@ -105,14 +111,18 @@ def transfer_batch(
     nothing = np.zeros((3, first.size))
     times = TransferTimes(finish, nothing[0], nothing[1], nothing[2], _thresholds(paths, first.size))
     live = np.flatnonzero((flows.bits > 0) & (flows.start < flows.until))
-    if not varying:
+    if not varying and senders is None:
         live_paths = [paths[flow] for flow in live.tolist()] if paths else []
         solved = _at_once(flows.only(live), live_paths, capacity, access_capacity)
         if solved is not None:
             for name, column in vars(solved).items():
                 getattr(times, name)[live] = column
             return times
-    _EventLoop(flows, paths, FairLink(capacity, access_capacity), varying, outage, times).run(live.tolist())
+    loop = _EventLoop(flows, paths, FairLink(capacity, access_capacity), varying, outage, times, senders or {})
+    loop.run(live.tolist())
+    if senders is not None:
+        senders.clear()
+        senders.update(loop.cut)
     return times
 
 
@@ -218,8 +228,9 @@ class _EventLoop:
         varying: Varying | None,
         outage: Outage | None,
         times: TransferTimes,
+        broken_off: SenderNumbers,
     ) -> None:
-        """``times`` are filled in as flows end."""
+        """``times`` are filled in as flows end; ``broken_off``: senders that go on."""
         self._start, self._bits, self._cap, self._until, self._access_link, self._rtt = (
             column.tolist() for column in vars(flows).values()
         )
@@ -227,11 +238,17 @@ class _EventLoop:
         self._queue: list[tuple[float, int, int]] = []
         self._under_way: dict[int, Sender] = {}
         self._sending: set[int] = set()
+        self._broken_off = broken_off
+        self.cut: SenderNumbers = {}
+        """Senders that were cut"""
 
     def run(self, flows: Sequence[int]) -> None:
         """Transfer these flows of the batch."""
         queue, link = self._queue, self._link
-        queue += [(self._start[flow], _JOIN, flow) for flow in flows]
+        queue += [(self._start[flow], _JOIN, flow) for flow in flows if flow not in self._broken_off]
+        for flow in flows:
+            if flow in self._broken_off:
+                self._go_on(flow)
         queue += [(self._until[flow], _LEAVE, flow) for flow in flows if self._until[flow] < math.inf]
         heapify(queue)
         while (now := min(link.next_finish(), queue[0][0] if queue else math.inf)) < math.inf:
@@ -251,11 +268,23 @@ class _EventLoop:
         for flow in sorted(self._under_way):
             self._cut(flow, math.inf)
 
+    def _go_on(self, flow: int) -> None:
+        """Let a flow that was broken off go on: its part, or the next one when that may begin."""
+        start, message = self._start[flow], self._new_sender(flow)
+        self._queue.append((start, _CHANGE, flow))  # to follow its cap, and to see whether an outage has ended
+        begins = message.tries_at if message.is_stalled else message.resumes_at
+        if begins < math.inf:
+            self._queue.append((max(start, begins), _JOIN, flow))
+
+    def _new_sender(self, flow: int) -> Sender:
+        path = self._paths[flow] if self._paths else Path(self._rtt[flow], self._rtt[flow] > 0)
+        message = self._under_way[flow] = sender(self._bits[flow], path, self._broken_off.get(flow, ()))
+        return message
+
     def _join(self, flow: int, now: float) -> None:
         cap = self._cap_now(flow, now, follow=flow not in self._under_way)
         if flow not in self._under_way:
-            path = self._paths[flow] if self._paths else Path(self._rtt[flow], self._rtt[flow] > 0)
-            self._under_way[flow] = sender(self._bits[flow], path)
+            self._new_sender(flow)
         message = self._under_way[flow]
         if self._is_outage(flow, now, cap):
             message.stalls(now)
@@ -294,7 +323,9 @@ class _EventLoop:
         if flow in self._sending:
             self._sending.remove(flow)
             served = self._link.remove(now, flow)
-        self._under_way[flow].broken_off(now, served)
+        message = self._under_way[flow]
+        message.broken_off(now, served)
+        self.cut[flow] = message.numbers()
         self._end(flow, math.inf)
 
     def _end(self, flow: int, finish: float) -> None:

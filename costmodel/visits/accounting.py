@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,11 @@ from costmodel.visits.work import Works
 
 WHOLE_BITS = 1e-6
 """Bits of a message that rounding may lose."""
+COSTS = (
+    *("bytes_down", "bytes_up", "flops", "computed", "contention_seconds", "paused_seconds"),
+    *("joules_spent", "idle_joules", "compute_joules", "receive_joules", "send_joules"),
+)
+"""Columns of `Timeline` that add up over the parts of a visit."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,12 @@ class Timeline:
     def only(self, which: NDArray[np.bool_]) -> Timeline:
         """Those of a mask."""
         return Timeline(**{name: column[which] for name, column in vars(self).items()})
+
+    def after(self, before: Timeline, since: float) -> Timeline:
+        """These visits from ``since`` on, by when they had cost as much as ``before``."""
+        costs = {name: np.maximum(getattr(self, name) - getattr(before, name), 0) for name in COSTS}
+        ends = {name: np.maximum(getattr(self, name), since) for name in ("start", "down_end", "compute_end", "up_end")}
+        return replace(self, **costs, **ends)
 
     def waiting_joules(self, end: float, conditions: Conditions) -> Doubles:
         """Joules of the baseline from each visit's end to ``end`` (absolute seconds); 0 for a visit that is cut."""
@@ -224,14 +235,18 @@ def _joules(
     The device draws its baseline at all times; computing and radio add to it. So with a worse link a visit never takes
     fewer joules, the waiting after it included: each second of waiting less is one of a transfer more.
 
-    The radio stays awake after a message for its tail, or until the next message of the visit. Later visits are
-    ignored: the tail after the last message is charged in full, even if the next visit begins within it.
+    The radio stays awake after a message for its tail, or until the client's next message. The next visit is unknown
+    when the tail of this one is charged, in full. So a visit that begins within the tail of a message before it is
+    charged so much less for the tail of its own last message; one that is interrupted has no such tail to charge.
     """
-    between = np.where(works.bytes_up > 0, intervals[1], math.inf)
+    tail = conditions.tail_seconds
+    sends = works.bytes_up > 0
+    first = np.where(works.bytes_down > 0, down.begin, np.where(sends, up.begin, math.inf))
+    last_tail = np.minimum(tail, np.maximum(first - conditions.last_message, 0.0))
     after_down = np.where(
-        np.isfinite(down.end) & (works.bytes_down > 0), np.minimum(conditions.tail_seconds, between), 0.0
+        np.isfinite(down.end) & (works.bytes_down > 0), np.where(sends, np.minimum(tail, intervals[1]), last_tail), 0.0
     )
-    after_up = np.where(np.isfinite(up.end) & (works.bytes_up > 0), conditions.tail_seconds, 0.0)
+    after_up = np.where(np.isfinite(up.end) & sends, last_tail, 0.0)
     transfers = ((DOWN, down, intervals[0]), (UP, up, intervals[2]))
     messages = [_radio_joules(direction, transfer, interval, conditions) for direction, transfer, interval in transfers]
     computing, pauses = conditions.train_watts * computed, conditions.idle_watts * paused

@@ -1,16 +1,17 @@
-"""Messages of late visits that go on after their rounds have closed (``rounds.on_late = "finish"``).
+"""Late visits that go on after their rounds have closed (``rounds.on_late``): their state from one round to the next.
 
-What is left of a message flows on at the rate that its client had in the late visit, and shares the links with the
-messages of later visits in its direction, without slow start and without loss. It ends when all is sent, when its
-client leaves or runs out of power, or when its client is told. `costmodel.visits.timeline` solves it with a batch of
-visits; here are its state and its costs.
+A visit that goes on is solved again in each round in which it does, from its own start, under its own conditions, by
+the same arithmetic as all visits (`costmodel.visits.timeline`): that gives all parts of it that depend on itself alone.
+The state has what does not follow from these: the messages that have ended, the senders of those that were cut, and
+the costs that have been charged. So a visit ends when it would have ended in a round without an end, but for rounding.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,157 +19,128 @@ from numpy.typing import NDArray
 from costmodel.arrays import Doubles
 from costmodel.fleet.conditions import Conditions
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.network.transfers import TransferTimes
-from costmodel.visits.accounting import Timeline, Transfer, radio_joules, whole_bytes
+from costmodel.network.senders import SENDER_NUMBERS
+from costmodel.network.transfers import SenderNumbers, TransferTimes
+from costmodel.visits.accounting import Timeline
 from costmodel.visits.work import Work, Works
 
-
-@dataclass(frozen=True)
-class Leftover:
-    """What is left of one message."""
-
-    direction: int
-    left: float
-    """Bits on the wire that have not been sent"""
-    bits: float
-    """Bits of the whole message"""
-    nbytes: int
-    """Length of the whole message"""
-    counted: int
-    """Whole bytes of it that have been charged"""
-    rate: float
-    """Of the client's own link, bit/s on the wire, in the late visit"""
-
-
-def packed(leftovers: Mapping[int, Leftover]) -> Doubles:
-    """(leftovers, 7) client and fields of each, in client order; lengths are below 2^53, where float64 is exact."""
-    rows = [(client, *astuple(leftovers[client])) for client in sorted(leftovers)]
-    return np.array(rows, np.float64).reshape(-1, 7)
-
-
-def unpacked(rows: Doubles) -> dict[int, Leftover]:
-    """Inverse of `packed`."""
-    return {
-        int(client): Leftover(int(direction), left, bits, int(nbytes), int(counted), rate)
-        for client, direction, left, bits, nbytes, counted, rate in rows.tolist()
-    }
+_TIMES = tuple(field.name for field in fields(TransferTimes))
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Leftovers that flow beside a batch of visits; arrays of shape (leftovers,)."""
+    """What is left of visits; arrays of shape (visits,)."""
 
+    since: float
+    """Absolute seconds from which they go on"""
+    start: Doubles
+    works: Works
     conditions: Conditions
-    """Of their clients, with the rates of the late visits"""
-    begin: Doubles
-    """Absolute seconds from which they flow on"""
-    told: Doubles
-    """Absolute seconds at which their clients are told; inf: not by the end of the batch"""
-    direction: NDArray[np.intp]
-    left: Doubles
-    bits: Doubles
-    nbytes: NDArray[np.int64]
-    counted: NDArray[np.int64]
-
-    @classmethod
-    def of(
-        cls, leftovers: Sequence[Leftover], conditions: Conditions, begin: float, told: Sequence[float]
-    ) -> Leftovers:
-        """These leftovers, of clients with these ``conditions`` but for their rates, from ``begin`` on."""
-        direction = np.array([one.direction for one in leftovers], np.intp)
-        rate = np.array([one.rate for one in leftovers], np.float64)
-        own = replace(
-            conditions,
-            down=np.where(direction == DOWN, rate, conditions.down),
-            up=np.where(direction == UP, rate, conditions.up),
-            loss=np.zeros(len(leftovers)),
-            crash_after=np.full(len(leftovers), math.inf),
-        )
-        return cls(
-            own,
-            np.full(len(leftovers), begin),
-            np.array(told, np.float64),
-            direction,
-            np.array([one.left for one in leftovers], np.float64),
-            np.array([one.bits for one in leftovers], np.float64),
-            np.array([one.nbytes for one in leftovers], np.int64),
-            np.array([one.counted for one in leftovers], np.int64),
-        )
+    messages: tuple[TransferTimes, TransferTimes]
+    """Downloads and uploads, as they were at ``since``"""
+    senders: tuple[SenderNumbers, SenderNumbers]
+    """By row: of messages that were cut then, if their visits may go on"""
+    charged: Timeline
+    """The visits until then"""
 
     def __len__(self) -> int:
-        return self.left.size
+        return self.start.size
 
-    def only(self, which: NDArray[np.bool_]) -> Leftovers:
-        """Those of a mask."""
-        columns = {name: column[which] for name, column in vars(self).items() if name != "conditions"}
-        return Leftovers(self.conditions.only(which), **columns)
+    @property
+    def clients(self) -> list[int]:
+        """One visit each."""
+        clients: list[int] = self.conditions.clients.tolist()
+        return clients
 
-    def ended(self, cut: Doubles, times: TransferTimes, until: float) -> Timeline:
-        """The costs of leftovers as those of visits: from ``begin`` to the end, or to ``cut``.
-
-        Bytes are those that have not been charged before. ``lost``: cut before ``until``, with nothing left to send.
-        """
-        nothing, is_up = np.zeros(len(self)), self.direction == UP
-        pauses = self.conditions.idle_watts * times.paused
-        sent = Transfer(
-            self.begin, cut, times.finish, self.bits, times.sent, nothing, times.paused, times.threshold, nothing
+    def only(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Leftovers:
+        """Those of a mask, or of these rows in this order."""
+        rows: NDArray[np.intp] = np.arange(len(self))[which]
+        place = {row: i for i, row in enumerate(rows.tolist())}
+        down, up = ({place[row]: numbers for row, numbers in each.items() if row in place} for each in self.senders)
+        return Leftovers(
+            self.since,
+            self.start[rows],
+            _rows(self.works, rows),
+            _rows(self.conditions, rows),
+            (_rows(self.messages[DOWN], rows), _rows(self.messages[UP], rows)),
+            (down, up),
+            _rows(self.charged, rows),
         )
-        done = np.isfinite(times.finish)
-        radio = [radio_joules(direction, sent, self.conditions) for direction in (DOWN, UP)]
-        tails = np.where(done, self.conditions.tail_watts * self.conditions.tail_seconds, 0.0)
-        so_far = replace(sent, sent=self.bits - (self.left - times.sent))
-        nbytes = whole_bytes(self.nbytes, so_far) - self.counted
-        received = np.where(is_up, self.begin, times.finish)
-        return Timeline(
-            self.begin,
-            received,
-            received,
-            times.finish,
-            lost=np.where(~done & (cut < until), cut, math.inf),
-            bytes_down=np.where(is_up, 0, nbytes),
-            bytes_up=np.where(is_up, nbytes, 0),
-            flops=nothing,
-            joules_spent=np.where(is_up, radio[UP], radio[DOWN]) + pauses + tails,
-            idle_joules=pauses,
-            compute_joules=nothing,
-            receive_joules=np.where(is_up, 0.0, radio[DOWN] + tails),
-            send_joules=np.where(is_up, radio[UP] + tails, 0.0),
-            contention_seconds=times.contention_seconds,
-            paused_seconds=times.paused,
-            computed=nothing,
-            threshold_down=times.threshold,
-            threshold_up=times.threshold,
+
+    def of(self, clients: Sequence[int]) -> Leftovers:
+        """Those of these clients, in this order."""
+        row = {client: i for i, client in enumerate(self.clients)}
+        return self.only(np.array([row[client] for client in clients], np.intp))
+
+    def rest(self, client: int) -> Work:
+        """What the visit of a client may still cost."""
+        i, charged = self.clients.index(client), self.charged
+        return Work(
+            int(self.works.bytes_down[i] - charged.bytes_down[i]),
+            int(self.works.bytes_up[i] - charged.bytes_up[i]),
+            max(float(self.works.flops[i] - charged.flops[i]), 0.0),
         )
+
+    def messages_alone(self) -> Leftovers:
+        """Those of which a part of a message has been sent, until this message ends: clients begin nothing new."""
+        works, down, up = self.works, *self.messages
+        receives = (works.bytes_down > 0) & (down.sent > 0) & ~np.isfinite(self.charged.down_end)
+        sends = (works.bytes_up > 0) & (up.sent > 0) & ~np.isfinite(self.charged.up_end)
+        columns = (works.bytes_up, works.flops, works.steps)
+        works = Works(works.bytes_down, *(np.where(receives, column.dtype.type(0), column) for column in columns))
+        return replace(self, works=works).only(receives | sends)
+
+    def packed(self) -> Doubles:
+        """(visits, numbers) in client order; integers by their bits, since seeds are too large for a float64."""
+        senders = np.full((len(self), 2, SENDER_NUMBERS), math.nan)
+        for direction, each in enumerate(self.senders):
+            for row, numbers in each.items():
+                senders[row, direction, : len(numbers)] = numbers
+        parts = [np.full(len(self), self.since, np.float64), self.start, senders[:, DOWN], senders[:, UP]]
+        parts += [column for table in self._tables() for column in vars(table).values()]
+        bits = [np.ascontiguousarray(part).view(np.float64).reshape(len(self), -1) for part in parts]
+        return np.concatenate(bits, axis=1)[np.argsort(self.conditions.clients)]
+
+    def _tables(self) -> tuple[Any, ...]:
+        return self.works, self.conditions, *self.messages, self.charged
+
+    @classmethod
+    def unpacked(cls, packed: Doubles, none: Leftovers) -> Leftovers:
+        """Inverse of `packed`; ``none``: no visits, with columns of the same types and shapes."""
+        size, place = len(packed), 0
+
+        def part(like: NDArray[Any]) -> NDArray[Any]:
+            nonlocal place
+            width = math.prod(like.shape[1:])
+            column = np.ascontiguousarray(packed[:, place : place + width]).view(like.dtype)
+            place += width
+            return column.reshape(size, *like.shape[1:])
+
+        def table(like: Any) -> Any:
+            return replace(like, **{name: part(column) for name, column in vars(like).items()})
+
+        since, start = part(none.start), part(none.start)
+        senders = [part(np.zeros((0, SENDER_NUMBERS))) for _ in (DOWN, UP)]
+        # The first number of a sender is never NaN.
+        down, up = (
+            {row: tuple(numbers) for row, numbers in enumerate(each.tolist()) if not math.isnan(numbers[0])}
+            for each in senders
+        )
+        works, conditions, *messages, charged = map(table, none._tables())
+        return cls(float(since[0]), start, works, conditions, (messages[DOWN], messages[UP]), (down, up), charged)
+
+
+def _rows(table: Any, rows: NDArray[np.intp]) -> Any:
+    """These rows of a dataclass of columns."""
+    return replace(table, **{name: column[rows] for name, column in vars(table).items()})
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A batch of visits, and the leftovers that flowed beside it."""
+    """A batch of visits, and those that went on beside it."""
 
     timeline: Timeline
-    messages: tuple[Transfer, Transfer] | None = None
-    """Downloads and uploads; None where messages share air"""
     leftovers: Timeline | None = None
-    """Of the leftovers, as of `Leftovers.ended`; None if there were none"""
-    left: Doubles | None = None
-    """(leftovers,) bits that have not been sent by the end"""
-
-    def in_flight(self, visits: Sequence[Work], conditions: Conditions) -> dict[int, Leftover]:
-        """Client -> what is left of the message of which a part was sent when its visit was cut."""
-        found: dict[int, Leftover] = {}
-        works = Works.of(visits)
-        assert self.messages is not None
-        down, up = self.messages
-        messages = (
-            (DOWN, down, works.bytes_down, self.timeline.bytes_down),
-            (UP, up, works.bytes_up, self.timeline.bytes_up),
-        )
-        for direction, transfer, nbytes, counted in messages:
-            unfinished = ~np.isfinite(transfer.end) & ~np.isfinite(self.timeline.lost)
-            for i in np.flatnonzero(unfinished & (transfer.sent > 0) & (transfer.sent < transfer.bits)).tolist():
-                left, bits = float(transfer.bits[i] - transfer.sent[i]), float(transfer.bits[i])
-                rate = float(conditions.rate(direction)[i])
-                found[int(conditions.clients[i])] = Leftover(
-                    direction, left, bits, int(nbytes[i]), int(counted[i]), rate
-                )
-        return found
+    """Of the latter, from when they went on; None if there are none"""
+    state: Leftovers | None = None
+    """Of all of them, those of the batch first, at its end; None where messages share air"""

@@ -33,9 +33,10 @@ class LiveVisit:
         assert len(conditions) == 1, len(conditions)
         self._links, self._behaviour = links, behaviour
         self._used = float(conditions.last_message[0])
+        self.work, self.conditions = work, conditions
         if links.transport.reconnect < math.inf:
             conditions = conditions.disconnected(np.array([is_closed(start, self._used, links.transport)]))
-        self.work, self.conditions = work, conditions
+        self._connections = conditions
         self.start, self.part = start, DOWNLOAD
         self.client, self.access_link = int(conditions.clients[0]), int(conditions.access_link[0])
         self._rtt = float(conditions.rtt[0])
@@ -126,7 +127,7 @@ class LiveVisit:
         return (served.finish + self._rtt / 2, True) if resume is None else (resume, False)
 
     def _message(self, now: float) -> tuple[float, float]:
-        part, direction, conditions, transport = self.part, self.direction, self.conditions, self._links.transport
+        part, direction, conditions, transport = self.part, self.direction, self._connections, self._links.transport
         nbytes = self.work.bytes_up if direction == UP else self.work.bytes_down
         figures = MessageConditions(*[float(column[0]) for column in message_conditions(direction, conditions)])
         since = self._behaviour.since_of(self.client, now)

@@ -33,7 +33,7 @@ from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
 from costmodel.network.senders import Path
-from costmodel.network.transfers import TransferTimes, transfer_batch
+from costmodel.network.transfers import SenderNumbers, TransferTimes, transfer_batch
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
 from costmodel.visits.event_driver import solve_by_events
 from costmodel.visits.leftovers import Leftovers, Solution
@@ -63,21 +63,30 @@ def solve_beside(
     links: Links,
     behaviour: ClientDynamics | None = None,
     until: float = math.inf,
+    goes_on: bool = False,
 ) -> Solution:
-    """`solve`, while ``leftovers`` flow over the same links; their clients are not among those of the visits."""
+    """`solve`, while ``leftovers`` go on beside these visits; their clients are not among those of the visits.
+
+    ``goes_on``: whether visits that are cut may go on after ``until``.
+    """
     behaviour = behaviour or ClientDynamics()
-    beside = None if leftovers is None or not len(leftovers) else _Beside(leftovers, behaviour, until)
     start = np.asarray(starts, np.float64)
     assert start.shape == (len(works),) == (len(conditions),), (start.shape, len(works), len(conditions))
     assert np.isfinite(start).all(), start
     if links.airtime is not None and len(works):
-        assert beside is None, "leftovers where messages share air"
+        assert leftovers is None, "leftovers where messages share air"
         return Solution(solve_by_events(start, works, conditions, links, behaviour, until))
+    visits = len(works)
+    if leftovers is not None:
+        start, works = np.concatenate((start, leftovers.start)), works.followed_by(leftovers.works)
+        conditions = conditions.followed_by(leftovers.conditions)
+    messages = _Messages(links, behaviour, leftovers, goes_on)
     lost = behaviour.losses(conditions, start)
     used = conditions.last_message if links.transport.depends_on_disuse else conditions.last_down
+    connections = conditions
     if links.transport.reconnect < math.inf:
-        conditions = conditions.disconnected(np.asarray(is_closed(start, used, links.transport)))
-    cut, charge, more = np.minimum(lost, until), conditions.charge, (conditions, links, behaviour, beside)
+        connections = conditions.disconnected(np.asarray(is_closed(start, used, links.transport)))
+    cut, charge, more = np.minimum(lost, until), conditions.charge, (connections, links, behaviour, messages)
     down = _transfer(DOWN, start, used, works.bytes_down.astype(np.float64), cut, charge, *more)
     seconds = conditions.compute_seconds(works.flops, works.steps)
     charge = charge - radio_joules(DOWN, down, conditions)
@@ -91,10 +100,18 @@ def solve_beside(
     if links.transport.reconnect < math.inf:
         renewed = is_closed(up.begin, used, links.transport) & (works.bytes_up > 0)
         down = replace(down, threshold=np.where(renewed, math.inf, down.threshold))
-    if links.held_up is not None and beside is None and _meet(down, up, works, conditions, links):
+    # Those that go on are solved direction by direction, and so are the visits beside them.
+    is_alone = leftovers is None and not goes_on
+    if links.held_up is not None and is_alone and _meet(down, up, works, conditions, links):
         return Solution(solve_by_events(start, works, conditions, links, behaviour, until))
     timeline = account_visits(start, down, computing, up, works, conditions, behaviour, until)
-    return Solution(timeline, (down, up), *((None, None) if beside is None else beside.ended()))
+    sent, senders = messages.times, messages.senders
+    state = Leftovers(until, start, works, conditions, (sent[DOWN], sent[UP]), (senders[DOWN], senders[UP]), timeline)
+    if leftovers is None:
+        return Solution(timeline, state=state)
+    is_new = np.arange(len(timeline)) < visits
+    rests = timeline.only(~is_new).after(leftovers.charged, leftovers.since)
+    return Solution(timeline.only(is_new), rests, state)
 
 
 def _meet(down: Transfer, up: Transfer, works: Works, conditions: Conditions, links: Links) -> bool:
@@ -121,13 +138,13 @@ def _transfer(
     conditions: Conditions,
     links: Links,
     behaviour: ClientDynamics,
-    beside: _Beside | None,
+    messages: _Messages,
 ) -> Transfer:
     """One message of each visit, with the arguments of `costmodel.visits.messages.flows`."""
     since, ends = behaviour.since(conditions, begin), partial(behaviour.after, conditions)
     more = message_conditions(direction, conditions), links.transport, since, ends
     begun = flows(direction, begin, used, nbytes, cut, charge, *more)
-    times = (beside.sent if beside else _sent)(direction, begun, conditions, links, behaviour)
+    times = messages.sent(direction, begun, conditions)
     end = np.where(nbytes > 0, times.finish + conditions.rtt / 2, begin)
     return Transfer(
         begin,
@@ -142,69 +159,71 @@ def _transfer(
     )
 
 
-def _sent(
-    direction: int, begun: Flows[Doubles], conditions: Conditions, links: Links, behaviour: ClientDynamics
-) -> TransferTimes:
-    sites, paths = links.access_capacity(direction), []
-    # Without losses and outages no message needs a path.
-    if (conditions.loss > 0).any() or behaviour.variation.has_outages:
-        seeds = conditions.loss_seed[:, direction]
-        columns = (conditions.rtt, np.asarray(begun.slowly), conditions.loss, begun.threshold, seeds)
-        queue = links.transport.queue_bits
-        paths = [
-            Path(rtt, slowly, loss, threshold, seed, queue)
-            for rtt, slowly, loss, threshold, seed in zip(*(column.tolist() for column in columns), strict=True)
-        ]
-    return transfer_batch(
-        begun.begin,
-        begun.bits,
-        conditions.rate(direction),
-        links.capacity(direction),
-        begun.cut,
-        rtt=np.where(begun.slowly, conditions.rtt, 0.0),
-        paths=paths,
-        access_link=conditions.access_link if sites else None,
-        access_capacity=sites,
-        varying=behaviour.varying(conditions, direction),
-        outage=behaviour.outages(conditions, direction),
-    )
+class _Messages:
+    """The messages of a batch, those of visits before it that go on among them, over the links that they share."""
 
+    def __init__(self, links: Links, behaviour: ClientDynamics, leftovers: Leftovers | None, goes_on: bool) -> None:
+        self._links, self._behaviour, self._leftovers = links, behaviour, leftovers
+        self._keeps_senders = goes_on
+        self.times: dict[int, TransferTimes] = {}
+        """By direction"""
+        self.senders: dict[int, SenderNumbers] = {}
+        """By direction, of messages that were cut, if they are kept"""
 
-class _Beside:
-    """Leftovers that flow beside the messages of a batch."""
+    def sent(self, direction: int, begun: Flows[Doubles], conditions: Conditions) -> TransferTimes:
+        """The times of one message of each visit."""
+        begin, size, left = begun.begin.copy(), len(conditions), self._leftovers
+        senders: SenderNumbers | None = {} if self._keeps_senders else None
+        is_known = np.zeros(size, bool)
+        if left is not None:
+            first, before = size - len(left), left.messages[direction]
+            senders = {first + row: numbers for row, numbers in left.senders[direction].items()}
+            goes_on = list(senders)
+            begin[goes_on] = left.since
+            is_known[first:] = np.isfinite(before.finish)
+            # A visit may have been cut at the very instant at which its client was lost.
+            is_known[goes_on] = begun.cut[goes_on] <= left.since
+            begin[is_known] = math.inf
+        times = self._transfer(direction, begin, begun, conditions, senders)
+        if left is not None:
+            for name, column in vars(times).items():
+                column[is_known] = getattr(before, name)[is_known[first:]]
+        self.times[direction], self.senders[direction] = times, senders or {}
+        return times
 
-    def __init__(self, leftovers: Leftovers, behaviour: ClientDynamics, until: float) -> None:
-        self._leftovers, self._until = leftovers, until
-        lost = behaviour.losses(leftovers.conditions, leftovers.begin)
-        self._cut = np.minimum(np.minimum(lost, until), leftovers.told)
-        self._times = TransferTimes(*(np.full(len(leftovers), value) for value in (math.inf, 0.0, 0.0, 0.0, math.inf)))
-
-    def sent(
-        self, direction: int, begun: Flows[Doubles], conditions: Conditions, links: Links, behaviour: ClientDynamics
+    def _transfer(
+        self,
+        direction: int,
+        begin: Doubles,
+        begun: Flows[Doubles],
+        conditions: Conditions,
+        senders: SenderNumbers | None,
     ) -> TransferTimes:
-        """The times of ``begun``; those of the leftovers are kept."""
-        which = self._leftovers.direction == direction
-        ours = self._leftovers.only(which)
-        watts, joules_per_bit = ours.conditions.radio(direction)
-        ends = partial(behaviour.after, ours.conditions)
-        charge = ours.conditions.charge - joules_per_bit * ours.left
-        self._cut[which] = battery_cut(self._cut[which], ours.begin, charge, watts, ends)
-        everyone = Flows(
-            np.concatenate((begun.begin, ours.begin)),
-            np.concatenate((begun.bits, ours.left)),
-            np.concatenate((begun.cut, self._cut[which])),
-            np.concatenate((np.asarray(begun.slowly), np.zeros(len(ours), bool))),
-            np.concatenate((begun.threshold, np.full(len(ours), math.inf))),
-            np.concatenate((begun.promotion, np.zeros(len(ours)))),
+        links, behaviour = self._links, self._behaviour
+        sites, paths = links.access_capacity(direction), []
+        # Without losses and outages no message needs a path.
+        if (conditions.loss > 0).any() or behaviour.variation.has_outages:
+            seeds = conditions.loss_seed[:, direction]
+            columns = (conditions.rtt, np.asarray(begun.slowly), conditions.loss, begun.threshold, seeds)
+            queue = links.transport.queue_bits
+            paths = [
+                Path(rtt, slowly, loss, threshold, seed, queue)
+                for rtt, slowly, loss, threshold, seed in zip(*(column.tolist() for column in columns), strict=True)
+            ]
+        return transfer_batch(
+            begin,
+            begun.bits,
+            conditions.rate(direction),
+            links.capacity(direction),
+            begun.cut,
+            rtt=np.where(begun.slowly, conditions.rtt, 0.0),
+            paths=paths,
+            access_link=conditions.access_link if sites else None,
+            access_capacity=sites,
+            varying=behaviour.varying(conditions, direction),
+            outage=behaviour.outages(conditions, direction),
+            senders=senders,
         )
-        times = _sent(direction, everyone, conditions.followed_by(ours.conditions), links, behaviour)
-        for name, column in vars(times).items():
-            getattr(self._times, name)[which] = column[begun.bits.size :]
-        return TransferTimes(*(column[: begun.bits.size] for column in vars(times).values()))
-
-    def ended(self) -> tuple[Timeline, Doubles]:
-        """(the costs of the leftovers, their bits that are left)."""
-        return self._leftovers.ended(self._cut, self._times, self._until), self._leftovers.left - self._times.sent
 
 
 def _by(cut: Doubles, times: Doubles) -> Doubles:

@@ -53,6 +53,10 @@ class Works:
     def __len__(self) -> int:
         return self.flops.size
 
+    def followed_by(self, others: Works) -> Works:
+        """These visits, then the others."""
+        return Works(**{name: np.concatenate((column, getattr(others, name))) for name, column in vars(self).items()})
+
 
 def nominal_flops(alpha: int, blocks: int, samples: int, flops_per_sample: float) -> float:
     """Eq. 2: (1 + α(α+1)/(2M)) · samples · flops_per_sample; alpha = 0 is plain local training.

@@ -58,11 +58,11 @@ def of_rounds(method: Method, rounds: RoundPolicy) -> Contradictions:
         number = getattr(rounds, name)
         if not isinstance(number, int) or number < 1:
             yield "rounds.policy", f"rounds.policy = {rounds.policy!r}: {name} is {number!r}"
-    if rounds.on_late == "finish" and (rounds.is_asynchronous or not rounds.synchronous.leaves_late):
+    if rounds.on_late != "stop" and (rounds.is_asynchronous or not rounds.synchronous.leaves_late):
         yield (
             "rounds.on_late",
-            f"rounds.on_late = finish: rounds.policy = {rounds.policy} leaves no visit late; choose over_select or "
-            "deadline, or on_late = stop",
+            f"rounds.on_late = {rounds.on_late}: rounds.policy = {rounds.policy} leaves no visit late; choose "
+            "over_select or deadline, or on_late = stop",
         )
     try:
         selector(rounds.selection, rounds.selection_options).check(1 if rounds.is_asynchronous else rounds.cohort)
@@ -183,7 +183,7 @@ def of_evaluation(method: Method, options: Options, scenario: Scenario) -> Contr
             f"eval.charged = true: needs rounds that end, but rounds.policy = {rounds.policy} is asynchronous; choose "
             "sync, over_select or deadline",
         )
-    if rounds.on_late == "finish":
+    if rounds.on_late != "stop":
         yield (
             "eval.charged",
             "eval.charged = true: its visits would share links with the messages of late visits, which is not "
@@ -231,10 +231,11 @@ def of_fleet(scenario: Scenario) -> Contradictions:
     not one per client, and rates that contradict each other. ScenarioError for files that cannot be read."""
     fleet, clients = scenario.fleet, scenario.data.clients
     gateways, participants = fleet.gateways, scenario.rounds.participants
-    if scenario.rounds.on_late == "finish" and gateways.count and gateways.kind == "airtime":
+    on_late = scenario.rounds.on_late
+    if on_late != "stop" and gateways.count and gateways.kind == "airtime":
         yield (
             "rounds.on_late",
-            "rounds.on_late = finish: messages of late visits go on over links, but fleet.gateways.kind = airtime; "
+            f"rounds.on_late = {on_late}: messages of late visits go on over links, but fleet.gateways.kind = airtime; "
             "choose rate, or on_late = stop",
         )
     if participants > clients:

@@ -129,8 +129,8 @@ def check_budget(before: Scenario, now: Scenario) -> None:
     rounds, several = before.rounds, ""  # the setting by which visits outlast the round that they began in
     if rounds.is_asynchronous:
         several = f"rounds.policy = {rounds.policy}"
-    elif rounds.on_late == "finish":
-        several = "rounds.on_late = finish"
+    elif rounds.on_late != "stop":
+        several = f"rounds.on_late = {rounds.on_late}"
     for rule in FLEET_RULES:
         old, new = (getattr(each.budget, rule) for each in (before, now))
         if new != old and several:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from coordinator.records.round_record import bottleneck
@@ -68,7 +69,7 @@ CONTENDED = 0.05
 PART = 1 << 13
 """Visits that are solved together with an unlimited link."""
 LEAST_VISITS = 30_000
-STATUS, CLEAR_REFS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs"), "5"
+STATUS = Path("/proc/self/status")
 PERCENTILES = {"p5": 5, "p50": 50, "p95": 95, "p99": 99, "max": 100}
 
 
@@ -152,7 +153,7 @@ def stress(
         "fleet_bytes": sum(column.nbytes for column in columns if isinstance(column, np.ndarray)),
         "fleet_peak_bytes": building,
         "round_peak_bytes": playing,
-        "peak_bytes_per_client": max(building, playing) / clients,
+        "peak_bytes_per_client": playing / clients,
     }
 
 
@@ -280,25 +281,25 @@ def _stream(fleet: Fleet, rules: RoundPolicy, seed: int, visits: int) -> dict[st
 
 
 class ResidentMemory:
-    """The memory of this process as the system sees it, from now on: its peak above that of a moment before.
+    """The memory of this process as the system sees it: its peak above what was resident at the beginning.
 
-    Memory that was free within the process at that moment is used again unseen, so a process of its own shows most.
+    The system's record of the peak is read and never reset, so that ``time`` and a batch system read the true one.
+    A process that has had a higher peak before hides one that is lower: it tells what is resident then. Memory that was
+    free within the process at the beginning is used again unseen. So a process of its own shows most.
     """
 
     def __init__(self) -> None:
-        self._before = 0
-        self.peak_bytes()
-        self._before = self._peak()
+        self._before = psutil.Process().memory_info().rss
+        self._peak_before = self._peak()
+        self._growth = 0
 
     def peak_bytes(self) -> int:
-        """Largest growth since the last call, or since the beginning; starts a new peak.
-
-        Where the system cannot start a new one (elsewhere than on Linux), the peak since the beginning.
-        """
-        peak = self._peak() - self._before
-        if CLEAR_REFS.exists():
-            CLEAR_REFS.write_text(RESET_PEAK)
-        return max(peak, 0)
+        """Largest growth since the beginning."""
+        peak = self._peak()
+        if peak <= self._peak_before:
+            peak = psutil.Process().memory_info().rss
+        self._growth = max(peak - self._before, self._growth)
+        return self._growth
 
     def _peak(self) -> int:
         if STATUS.exists():

@@ -94,6 +94,14 @@ ASYNCHRONOUS: list[Kill] = [
         pytest.param(("method=fedavg", "rounds.selection=oort"), SYNCHRONOUS[:2], id="oort"),
         pytest.param(
             (
+                *("method=fedavg", "rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.on_late=complete"),
+                *("fleet.transport.slow_start=true", "fleet.bandwidth.kind=ou", "fleet.jitter=0.5"),
+            ),
+            SYNCHRONOUS[:2],
+            id="late visits",
+        ),
+        pytest.param(
+            (
                 *("method=fedavg", "rounds.selection=oort", "fleet.crashes_per_hour=1800", "budget.client.joules=5 J"),
                 *("rounds.min_fraction=0", "eval.on=both", "eval.charged=true", "eval.adapt.epochs=1"),
             ),

@@ -46,8 +46,8 @@ class Estimate:
     a typical round, whose clients all have the median number of examples and are all available; without the data set
     they are None. Evaluations that are charged are included, with all clients that have examples (in the lower bound of
     bytes, as if all had trained before). Bytes (the upper bound) and FLOPs include whole visits for those that an
-    asynchronous policy has in flight at the end. Messages of late visits that go on (``rounds.on_late``) are not
-    included, nor are visits that asynchronous policies start in place of lost ones.
+    asynchronous policy has in flight at the end. Late visits that go on (``rounds.on_late``) are not included, nor are
+    visits that asynchronous policies start in place of lost ones.
     """
 
     message_down_nbytes: tuple[int, int]

@@ -89,6 +89,17 @@ def test_the_round_lasts_until_the_server_has_added_the_updates_up(tmp_path: Pat
     assert (run.stopped_by, run.rows("SELECT end_s, joules, participants FROM rounds")) == (ROUNDS, [(5, 19, 1)])
 
 
+def test_the_round_lasts_until_the_server_has_handled_each_visit_that_counts(tmp_path: Path) -> None:
+    busy = Links(aggregate_bytes_per_second=float(UP_NBYTES), seconds_per_visit=0.5)
+    run = ran(tmp_path / "all", seconds=[(1.0, 1.0, 2.0)] * 2, links=busy)
+    # Two updates at 4 s: a second each for their bytes, and half a second each beside them.
+    assert run.rows("SELECT end_s FROM rounds") == [(7,)]
+    # The two that are late are not handled: 4 s, and half a second for each of the others.
+    busy = Links(seconds_per_visit=0.5)
+    run = ran(tmp_path / "two", RoundPolicy("over_select", over_select=2.0), participants=2, links=busy)
+    assert run.rows("SELECT end_s, participants FROM rounds") == [(5, 2)]
+
+
 @pytest.mark.parametrize("rules", [RoundPolicy("over_select", over_select=2.0), RoundPolicy("deadline", deadline=4.0)])
 def test_late_clients_go_on_while_the_server_adds_up_and_stay_late(rules: RoundPolicy, tmp_path: Path) -> None:
     # Both updates are there at 4 s and take 5 s to add up. Client 2 is done at 8 s, client 3 sends from 8 s on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,14 @@ from costmodel.config import Transport
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import PAUSE, ClientDynamics
-from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
-from costmodel.visits.leftovers import Leftover, Leftovers
 from costmodel.visits.timeline import Timeline, solve, solve_beside
-from costmodel.visits.work import Works
-from tests.costmodel.worlds import DOWN_RATE, INF, SEEDS, UP_RATE, VISIT, connected, random_world
+from costmodel.visits.work import Work, Works
+from tests.costmodel.worlds import INF, SEEDS, VISIT, connected, fleet_of, random_world
 
 # A visit receives for 1.1 s at 2 W, computes for 3.2 s at 10 W and sends for 1.1 s at 3 W; idle, a device draws 1 W.
-TAILS: dict[str, Any] = {"tail_watts": 0.5, "tail_seconds": 2.0}
+# The radio has been asleep since the message before it.
+TAILS: dict[str, Any] = {"tail_watts": 0.5, "tail_seconds": 2.0, "last_down": -9.0, "last_up": -9.0}
 BY_BIT: dict[str, Any] = {"receive_joules_per_bit": 1e-3, "transmit_joules_per_bit": 2e-3}
 PARTS = ("idle_joules", "compute_joules", "receive_joules", "send_joules")
 
@@ -71,15 +71,57 @@ def test_an_idle_radio_that_connects_first_takes_its_joules_of_the_message() -> 
     assert _parts(timeline) == pytest.approx([0.0, 32.0, 2.2 + 0.26 * 2.21, 3.3 + 0.26 * 2.21])
 
 
-@pytest.mark.parametrize(("direction", "rate"), [(DOWN, DOWN_RATE), (UP, UP_RATE)])
-def test_the_rest_of_a_late_message_is_received_or_sent(direction: int, rate: float) -> None:
-    pausing = ClientDynamics(RecordedIntervals([[(0.0, 2.0), (5.0, 100.0)]], None), PAUSE)
-    rest = Leftovers.of([Leftover(direction, 6 * rate, 6 * rate, 4344, 0, rate)], connected(1, **TAILS), 0.0, [INF])
-    timeline = solve_beside(rest, [0.0], Works.of([VISIT]), connected(), Links(), pausing).leftovers
+def test_a_visit_that_begins_within_the_tail_of_the_one_before_does_not_pay_for_what_it_cuts() -> None:
+    # An LTE radio stays awake for 11.6 s at 1.06 W. Rounds of 1.9 s, each 0.4 s after the one before, then one after
+    # 8 s and one after 20 s: each tail lasts until the next message, and the last one to its end.
+    gaps = (0.4, 0.4, 8.0, 20.0)
+    tails = {}
+    for is_batch in (True, False):
+        spent = []
+        for watts in (1.06, 0.0):
+            fleet = fleet_of(1, radio_energy="rate", networks={"lte": 1}, devices={"phone-mid": 1})
+            clock = Clock(fleet)
+            for round, gap in enumerate((0.0, *gaps)):
+                clock.advance(clock.now + gap)
+                who = replace(clock.conditions([0], round), tail_watts=np.array([watts]))
+                work = Work(100_000, 100_000, 1e9, 5)
+                if is_batch:
+                    timeline = clock.solve([clock.now], [work], who)
+                    clock.advance(float(timeline.up_end[0]))
+                else:
+                    clock.begin(work, who, round)
+                    timeline = clock.next().timeline
+                clock.passed(who, timeline)
+                spent.append(float(timeline.joules_spent[0]))
+        between = 1.06 * float(timeline.compute_end[0] - timeline.down_end[0])
+        tails[is_batch] = np.subtract(spent[:5], spent[5:]) - between
+    assert tails[True] == pytest.approx([1.06 * seconds for seconds in (11.6, 0.4, 0.4, 8.0, 11.6)])
+    assert tails[False].tolist() == tails[True].tolist()
+
+
+@pytest.mark.parametrize(
+    ("until", "joules"),
+    [
+        # Cut in its upload, it has no tail of its own: 0.5 W for 2 of the 3.2 s of computing, as ever.
+        (4.8, 2.2 + 1.0 + 32.0 + 1.5),
+        (INF, 2.2 + 1.0 + 32.0 + 3.3 + 0.5 * 0.3),
+    ],
+)
+def test_a_tail_that_was_cut_is_set_off_against_the_tail_of_the_visit_alone(until: float, joules: float) -> None:
+    who = connected(**TAILS | {"last_down": -1.0, "last_up": -0.3})
+    assert _solve(who, until).joules_spent[0] == pytest.approx(joules)
+
+
+@pytest.mark.parametrize(("work", "watts"), [(Work(8688, 0, 0.0), 2.0), (Work(0, 4344, 0.0), 3.0)])
+def test_the_rest_of_a_late_message_is_received_or_sent(work: Work, watts: float) -> None:
+    pausing = ClientDynamics(RecordedIntervals([[(-9.0, 2.0), (5.0, 100.0)]], None), PAUSE)
+    who = connected(1, **TAILS | {"last_down": -5.0, "last_up": -5.0})
+    state = solve_beside(None, [-2.0], Works.of([work]), who, Links(), pausing, 0.0, goes_on=True).state
+    timeline = solve_beside(state, [], Works.of([]), who.only(np.zeros(1, bool)), Links(), pausing).leftovers
     assert timeline is not None
-    # 6 s of the message, 3 s at the baseline of 1 W while the client is away, and 1 J of the tail.
-    received, sent = (6 * 2 + 1.0, 0.0) if direction == DOWN else (0.0, 6 * 3 + 1.0)
-    assert _parts(timeline) == pytest.approx([3.0, 0.0, received, sent])
+    # 4.1 of 6.1 s of the message, 3 s at the baseline of 1 W while the client is away, and 1 J of the tail.
+    joules = 4.1 * watts + 1.0
+    assert _parts(timeline) == pytest.approx([3.0, 0.0, *((joules, 0.0) if work.bytes_down else (0.0, joules))])
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

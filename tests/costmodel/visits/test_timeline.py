@@ -327,8 +327,9 @@ def test_a_rate_dependent_radio_takes_joules_by_the_bit_beside_its_base() -> Non
     ],
 )
 def test_the_radio_stays_awake_after_a_transfer_until_the_next(work: Work, tail_seconds: float, awake: float) -> None:
-    plain = _solve(work, connected())
-    tailed = _solve(work, connected(tail_watts=1.06, tail_seconds=tail_seconds))
+    long_ago = {"last_down": -60.0, "last_up": -60.0}
+    plain = _solve(work, connected(**long_ago))
+    tailed = _solve(work, connected(tail_watts=1.06, tail_seconds=tail_seconds, **long_ago))
     assert tailed.joules[0] - plain.joules[0] == pytest.approx(1.06 * awake)
 
 

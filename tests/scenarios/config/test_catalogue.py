@@ -48,7 +48,7 @@ def test_every_plug_in_point_has_its_rows_as_choices() -> None:
         ("data.partition.epsilon", "a whole number", "7", None, ("data.partition.kind = epsilon",)),
         ("rounds.deadline", "text with a unit (us, ms, s, min, h, d)", '"4.5 min"', "above 0 s",
          ("rounds.policy = deadline",)),
-        ("rounds.on_late", "one of stop, finish", '"stop"', None,
+        ("rounds.on_late", "one of stop, finish, complete", '"stop"', None,
          ("rounds.policy = over_select", "rounds.policy = deadline")),
         ("fleet.transport.reconnect", "text with a unit (us, ms, s, min, h, d)", "inf", "at least 1 s", ()),
         ("fleet.transport.noise", "a number or one of measured", "0.0", "at least 0, at most 2", ()),

@@ -327,7 +327,8 @@ REACHES: list[tuple[str, Callable[[Fleet], Any], Any]] = [
     ("fleet.server.up=20 Mbit/s", lambda f: (f.links.down, f.links.up), (1e9, 20e6)),
     ("fleet.server.down=inf", lambda f: f.links.down, math.inf),
     ("fleet.server.aggregate=8 Gbit/s", lambda f: f.links.aggregate_bytes_per_second, 1e9),
-    ("seed=0", lambda f: f.links.aggregate_bytes_per_second, 3e9),
+    ("seed=0", lambda f: (f.links.aggregate_bytes_per_second, f.links.seconds_per_visit), (3e9, 0.0)),
+    ("fleet.server.visit=0.38 ms", lambda f: f.links.seconds_per_visit, 0.38e-3),
     ("seed=0", lambda f: (f.links.site_down, f.links.site_up), ((), ())),
     (
         "fleet.gateways={count=2, down='5 Mbit/s', up='3 Mbit/s'}",

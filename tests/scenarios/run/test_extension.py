@@ -123,8 +123,11 @@ def test_step_sizes_that_depend_on_the_number_of_rounds_are_not_stretched() -> N
 
 
 def test_a_fleet_budget_stays_as_it_is_where_visits_outlast_their_round() -> None:
-    late = ("rounds.policy=deadline", "rounds.on_late=finish")
-    for policy, said in ((("rounds.policy=fedbuff",), "rounds.policy = fedbuff"), (late, "rounds.on_late = finish")):
+    late = {name: ("rounds.policy=deadline", f"rounds.on_late={name}") for name in ("finish", "complete")}
+    for policy, said in (
+        (("rounds.policy=fedbuff",), "rounds.policy = fedbuff"),
+        *((words, f"rounds.on_late = {name}") for name, words in late.items()),
+    ):
         before, same, more = (
             load("digits", parse_all([*policy, "budget.bytes=1 MB", *other])).scenario
             for other in ((), ("rounds.max=999",), ("budget.bytes=1 GB",))

@@ -102,6 +102,7 @@ def refusal(folder: Path, *overrides: str) -> str:
         ("method=fedbr", "method_options.drop=exact", "rounds.policy=over_select", "rounds.participants=3"),
         ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.min_fraction=0.7"),
         ("rounds.policy=over_select", "rounds.participants=3", "rounds.on_late=finish"),
+        ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.on_late=complete"),
         ("method=fedbr", *DROPOUTS),
         ("fleet.battery=6 J", "budget.client.bytes=900 kB"),
         ("budget.virtual_seconds=1 s", "eval.every=5"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 from typing import Any
 
 import numpy as np
@@ -117,26 +118,28 @@ def test_memory_is_told_per_client_and_stays_small() -> None:
 
     # Of 8 bytes each: device, network, FLOP/s, two rates, round-trip time; last use of each way, joules spent.
     assert result["fleet_bytes"] == 200_000 * 9 * 8
-    peaks = result["fleet_peak_bytes"], result["round_peak_bytes"]
-    assert result["peak_bytes_per_client"] == max(peaks) / 200_000
+    assert result["fleet_peak_bytes"] <= result["round_peak_bytes"]
+    assert result["peak_bytes_per_client"] == result["round_peak_bytes"] / 200_000
     assert result["peak_bytes_per_client"] < 200
 
 
-def peaks_of_64_mib() -> tuple[int, int]:
-    """(peak since a beginning after which 64 MiB were held, peak since they were freed)."""
+def growth_with_64_mib() -> tuple[int, int]:
+    """Growth while 64 MiB are held, and the growth that is told after they were freed."""
     memory = ResidentMemory()
     held = np.ones(1 << 23)
     first = memory.peak_bytes()
     del held
-    memory.peak_bytes()
     return first, memory.peak_bytes()
 
 
-def test_the_peak_is_that_since_the_last_look() -> None:
+def test_the_growth_since_the_beginning_is_told_and_the_systems_record_of_the_peak_stays() -> None:
+    # A process that has had a higher peak: 256 MiB, freed by now. ``time`` reads the record that is compared here.
+    np.ones(1 << 25)
+    record = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # More than once, since the system may take other pages back from this process at any moment.
-    first, after = max(peaks_of_64_mib() for _ in range(3))
-    assert first > 0.8 * (64 << 20)
-    assert after < 32 << 20
+    first, after = max(growth_with_64_mib() for _ in range(3))
+    assert 0.8 * (64 << 20) < first <= after
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >= record
 
 
 def test_a_round_ends_at_its_deadline() -> None:
