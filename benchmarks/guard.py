@@ -31,6 +31,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -52,7 +53,7 @@ HOST_KEYS = ("run_dir", "data", "wall_seconds")
 RESIDENT_KEYS = (" > coordinator_nbytes", " > worker_nbytes")
 """Forecasts of memory contain the resident memory of the process that makes them."""
 MOST_NAMED = 20
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS, TEMPORARY = 120.0, r"guard-(cache-)?\w+"
 OPTIONS = {
     "fedbr": ("period=2",),  # whole model, two rounds of blocks, whole model
     "fedgkd": ("buffer=2",),  # the oldest of its models is dropped
@@ -192,7 +193,8 @@ def forecast(command: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="guard-") as out:
         said: dict[str, Any] = fedbr(*command, "--out", out)
     data = said["estimate"]["data"]
-    return said if data.pop("found") else {"skipped": data["warning"]}  # where it was found is a path of this machine
+    # Where it was found is a path of this machine.
+    return said if data.pop("found") else {"skipped": re.sub(TEMPORARY, "guard", data["warning"])}
 
 
 def record(parts: list[str]) -> dict[str, dict[str, Any]]:
@@ -208,7 +210,7 @@ def record(parts: list[str]) -> dict[str, dict[str, Any]]:
                 try:
                     entry = forecast(command) if part == "check" else run(command, to_be_killed=part == "killed")
                 except CommandFailedError as error:
-                    entry = {"failed": str(error)}
+                    entry = {"failed": re.sub(TEMPORARY, "guard", str(error))}
                 entries[name] = entry
                 reason = "".join(f", {key}: {entry[key]}" for key in ("failed", "skipped") if key in entry)
                 print(f"{part} {name}: {time.monotonic() - began:.1f} s{reason}", file=sys.stderr, flush=True)
