@@ -229,7 +229,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
 
 def best_round_rows(runs: Sequence[Summary]) -> Iterator[Row]:
     """The values of runs at their best rounds, those that any of them has."""
-    best = [run["best_round"] or {} for run in runs]
+    best = [run.get("best_round") or {} for run in runs]
     for name, key, quantity in BEST_ROUND:
         values = [of_run.get(key) if of_run.get("selected_by") == VALIDATION else None for of_run in best]
         if any(value is not None for value in values):

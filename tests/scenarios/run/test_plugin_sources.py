@@ -134,7 +134,7 @@ def test_client_sides_specs_and_readers_name_modules_of_the_users_own(
     monkeypatch.syspath_prepend(tmp_path)
     loaded = load("digits", parsed(["method=named_row:SPEC + fedprox"]))
     assert plugin_sources.named(loaded) == {
-        "named_row", "my_client", "edge.methods.fedprox", "edge.models.digits_cnn", "edge.data.digits"
+        "named_row", "my_client", "edge.methods.fedprox", "edge.models.digits_cnn", "edge.data.scikit_learn"
     }  # fmt: skip
     assert set(plugin_sources.find(plugin_sources.named(loaded))) == {"named_row", "named_options"}
     assert plugin_sources.find(plugin_sources.named(load("digits", parsed(["method=fedmlb+scaffold"])))) == {}
