@@ -155,7 +155,9 @@ class LiveVisit:
         begin, cut = self._begins[COMPUTE], min(self._cuts[COMPUTE], until)
         computing = ComputePhase(*_each(begin, cut, self._ends[COMPUTE], self._seconds, self._computed))
         works = Works.of([self.work])
-        return account_visits(_one(self.start), down, computing, up, works, self.conditions, self._behaviour, until)
+        return account_visits(
+            np.array([self.start]), down, computing, up, works, self.conditions, self._behaviour, until
+        )
 
     def _transfer(self, direction: int, until: float) -> Transfer:
         part, message = (DOWNLOAD, UPLOAD)[direction], self._messages[direction]
@@ -178,7 +180,3 @@ class LiveVisit:
 def _each(*values: float) -> Doubles:
     """(values, 1)"""
     return np.array(values, np.float64)[:, None]
-
-
-def _one(value: float) -> Doubles:
-    return np.array([value], np.float64)
