@@ -31,7 +31,7 @@ from coordinator.workers import messaging, scheduler
 from coordinator.workers.pool import Pool
 from coordinator.workers.registry import Worker
 from coordinator.workers.task import PoolTask, Reply, UpdateValidator
-from edge.protocol import client_state, codec, messages
+from edge.protocol import client_state, messages, serialization
 from edge.protocol.fixed_point import sum_vector
 from edge.protocol.payload import Vector
 from tests.edge.protocol.mutations import (
@@ -130,10 +130,10 @@ def read(parts: Parts, held: dict[bytes, Vector] | None, run_id: str = RUN) -> N
     """Decode a message, and check that it is one."""
     if len(parts) < 2:
         raise messages.WireError(f"{len(parts)} parts")
-    codec.Envelope.parse(parts[0]).pack()
-    message = codec.decode(parts[1], parts[2:], run_id, held)
-    again = codec.encode(message, run_id)
-    assert type(codec.decode(again.header, again.frames, run_id)) is type(message)
+    serialization.Envelope.parse(parts[0]).pack()
+    message = serialization.decode(parts[1], parts[2:], run_id, held)
+    again = serialization.encode(message, run_id)
+    assert type(serialization.decode(again.header, again.frames, run_id)) is type(message)
 
 
 # --- a pool -------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Misbehaving(Impostors):
             super().say(identity, message, sequence)
             return
         self.left -= 1
-        run_id, envelope = run_of(message), codec.Envelope(identity, sequence)
+        run_id, envelope = run_of(message), serialization.Envelope(identity, sequence)
         valid = [pack(other, envelope, run_id=run_id) for other in (message, *going_up())]
         self._outcome.sent += 1
         self.send(identity, malformed(self._draw, valid))
@@ -366,7 +366,7 @@ def fuzz_worker(count: int, seed: int, is_remote: bool = False) -> Outcome:
         )
         assert isinstance(listener.hear()[1], messages.Hello)
         files = ("before", "after") if is_remote else (None, None)
-        envelope = codec.Envelope(listener.identity, 7, *files)
+        envelope = serialization.Envelope(listener.identity, 7, *files)
         down = [(message, isinstance(message, messages.Tensors | messages.ClientState)) for message in going_down()]
         late = [pack(message, envelope, frames, RUN) for message, frames in down]
         early = [
@@ -379,7 +379,7 @@ def fuzz_worker(count: int, seed: int, is_remote: bool = False) -> Outcome:
             for _ in range(min(BATCH, count)):
                 listener.send(malformed(draw, early))
                 outcome.sent += 1
-            listener.send(pack(messages.Welcome(JOB), codec.Envelope(listener.identity)))
+            listener.send(pack(messages.Welcome(JOB), serialization.Envelope(listener.identity)))
             while outcome.sent < count:
                 for _ in range(min(BATCH, count - outcome.sent)):
                     if is_remote and draw.random() < 0.5:  # whatever comes next may need it, or not

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec import msgpack
 
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from tests.edge.protocol.mutations import BOMBS, RUN, going_up, mutate, one_of_each, pack, run_of
 from tests.fuzz import Outcome, fuzz_decoder, fuzz_host, fuzz_pool, fuzz_port, fuzz_remote_worker, fuzz_worker, read
 
@@ -62,4 +62,4 @@ def test_a_bomb_is_no_message_wherever_it_stands(bomb: bytes) -> None:
             with pytest.raises(messages.WireError):
                 read(changed, None)
     with pytest.raises(messages.WireError):
-        codec.Envelope.parse(bomb)
+        serialization.Envelope.parse(bomb)

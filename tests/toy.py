@@ -49,7 +49,7 @@ from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
 from edge.data.registry import dataset
 from edge.models.registry import model as model_row
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.config import (
     DataConfig,
     Job,
@@ -185,11 +185,11 @@ class Direct:
             return self.site.evaluate(message, task.state_in)
         sites = (self.site, *self.others)
         site = sites[len(self.trained) % len(sites)]
-        sent = codec.encode(site.train(message, task.state_in, task.state_out), site.job.run_id)
+        sent = serialization.encode(site.train(message, task.state_in, task.state_out), site.job.run_id)
         # The worker's own vectors change with the next task.
-        reply = codec.decode(sent.header, [bytes(frame) for frame in sent.frames], site.job.run_id)
+        reply = serialization.decode(sent.header, [bytes(frame) for frame in sent.frames], site.job.run_id)
         assert isinstance(reply, messages.Update)
-        down, up = codec.encode(message, site.job.run_id).nbytes, sent.nbytes
+        down, up = serialization.encode(message, site.job.run_id).nbytes, sent.nbytes
         self.bytes_down += down
         self.bytes_up += up
         self.trained.append((message.round, message.client))

@@ -20,7 +20,7 @@ from coordinator.records import names
 from coordinator.records.schema import LEFTOVER
 from coordinator.rounds.budget import Cost
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
-from edge.protocol import codec
+from edge.protocol import serialization
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice, further_values
 from edge.protocol.options.base import Options
@@ -52,7 +52,7 @@ class VisitPricing:
     ) -> None:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
-        self._bytes_up = codec.update_nbytes(job.run_id, job.reports, up_shapes)
+        self._bytes_up = serialization.update_nbytes(job.run_id, job.reports, up_shapes)
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""
         self._shared: dict[Hashable, VisitPrice | None] = {}
@@ -80,7 +80,7 @@ class VisitPricing:
         compute, plan = spec.costs.compute(context), context.plan
         alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
         tau = spec.costs.nominal_period(self._options)
-        bytes_down, bytes_up = codec.train_nbytes(self._job.run_id, tuple(choice), down), self._bytes_up
+        bytes_down, bytes_up = serialization.train_nbytes(self._job.run_id, tuple(choice), down), self._bytes_up
         model = layout.nbytes()
         nominal = nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)
         if not spec.traffic.contacts_server:
@@ -92,7 +92,9 @@ class VisitPricing:
     def download_only(self) -> VisitPrice:
         """A visit that downloads the whole model and trains nothing."""
         layout = self._description.layout
-        nbytes = codec.train_nbytes(self._job.run_id, self._spec.traffic.choices, {MODEL: layout.shapes(layout.keys())})
+        nbytes = serialization.train_nbytes(
+            self._job.run_id, self._spec.traffic.choices, {MODEL: layout.shapes(layout.keys())}
+        )
         return VisitPrice(Work(nbytes, 0, 0.0), TrainingPlan(0, 0, 0), float(layout.nbytes()), 0.0)
 
     def evaluation(self, down: Shapes, examples: int, samples: int) -> VisitPrice:
@@ -113,8 +115,8 @@ class VisitPricing:
             passes = passes + compute.passes
             steps, further_flops = compute.steps, compute.further_flops
         work = Work(
-            codec.train_nbytes(job.run_id, self._spec.traffic.choices, down),
-            codec.update_nbytes(job.run_id, (*job.reports, *further_values(job)), {}),
+            serialization.train_nbytes(job.run_id, self._spec.traffic.choices, down),
+            serialization.update_nbytes(job.run_id, (*job.reports, *further_values(job)), {}),
             float((passes * description.flops).sum()) + further_flops,
             steps,
         )

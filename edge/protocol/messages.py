@@ -1,7 +1,7 @@
 """The messages between worker and coordinator, and the envelope of each, with the range of each field.
 
 A field of type `Attached` is in frames of its own, or in the envelope; all others are in the header, under their names.
-`edge.protocol.codec` has the order of messages.
+`edge.protocol.serialization` has the order of messages.
 """
 
 from __future__ import annotations

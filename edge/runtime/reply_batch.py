@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from msgspec.structs import replace
 
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.payload import ITEM_NBYTES, Payload, Vector, nbytes, vectors
 
 BATCH_SECONDS = 0.1
@@ -118,11 +118,13 @@ def _copy(payload: Payload) -> Payload:
     return copied
 
 
-def visits_of(envelope: codec.Envelope, visits: messages.Visits) -> Iterator[tuple[codec.Envelope, messages.Train]]:
+def visits_of(
+    envelope: serialization.Envelope, visits: messages.Visits
+) -> Iterator[tuple[serialization.Envelope, messages.Train]]:
     """The visits of a batch, each with an envelope of its own."""
     for sequence, weight, state_in, state_out, visit in visits.tasks():
         yield (
-            codec.Envelope(
+            serialization.Envelope(
                 envelope.worker, sequence, state_in, state_out, weight=weight, retired_slots=envelope.retired_slots
             ),
             visit,

@@ -11,7 +11,7 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.payload import Payload
@@ -45,7 +45,7 @@ class TaskRunner:
         self._executor, self._gpu = executor, gpu
         self._sums = FixedPointSums(0)
 
-    def perform(self, task: messages.Message, envelope: codec.Envelope) -> messages.Message:
+    def perform(self, task: messages.Message, envelope: serialization.Envelope) -> messages.Message:
         """The reply to one task; an exception becomes an `Error`."""
         try:
             if self._gpu is not None:

@@ -33,7 +33,7 @@ from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_demand import Operations
 from edge.data.json_partition import MOST_NBYTES
-from edge.protocol import codec
+from edge.protocol import serialization
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
@@ -48,7 +48,7 @@ from scenarios.run.evaluated_clients import evaluation_scope, examples_of_client
 from scenarios.run.observer import Observers
 
 RUN_ID_BYTES = 8
-HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
+HEADERS_NBYTES = 4 * serialization.MAX_HEADER_NBYTES
 """Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
 PassFlops = tuple[tuple[float, float, float, float], ...]
 """FLOPs by type of pass, a row per block or unit"""
@@ -383,7 +383,7 @@ def client_selection(loaded: Loaded, description: ModelProfile) -> ClientSelecti
 def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> int:
     """A bound of the bytes of one message of a worker, all of its parts together."""
     model = description.layout.nbytes()
-    up = codec.update_nbytes(job.run_id, job.reports, server_side.up_shapes())
+    up = serialization.update_nbytes(job.run_id, job.reports, server_side.up_shapes())
     parts_with_state = sum(part.client_state is not None for part in loaded.method.parts)
     state = description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state
     return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four
