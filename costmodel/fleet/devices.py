@@ -310,8 +310,8 @@ def _codecs(where: str, key: str, value: Any) -> dict[str, CodecRates]:
         at = f"{where}, key '{key}.{kind}'"
         is_table = isinstance(row, dict) and sorted(row) == sorted(directions)
         if not is_table or not all(isinstance(each, list) and len(each) == len(SIZES) for each in row.values()):
-            sizes = ", ".join(f"{size:,.0f}" for size in SIZES)
-            raise ValueError(f"{at}: expected encode and decode, each the bytes per second at {sizes} bytes, not {row!r}")
+            needed = f"bytes per second at {', '.join(f'{size:,.0f}' for size in SIZES)} bytes"
+            raise ValueError(f"{at}: expected encode and decode, each the {needed}, not {row!r}")
         rates[kind] = CodecRates(
             **{
                 direction: tuple(_scalar(f"{at}, {direction}", rate, "float", positive=True) for rate in row[direction])

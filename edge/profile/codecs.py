@@ -61,7 +61,8 @@ def encode_and_decode(kind: str, side: int) -> tuple[Callable[[], Any], Callable
     coder, before = codec.entropy_coder, codec.number_format
     assert coder is not None, kind
     if coder.needs_integers:
-        chain, plain = Chain(Everything(None), before, tensors), before.pack(rng.standard_normal(count, np.float32), rng)
+        chain = Chain(Everything(None), before, tensors)
+        plain = before.pack(rng.standard_normal(count, np.float32), rng)
     else:
         chain = Chain(Everything(None), Float32(None), tensors)
         piece = before.nbytes(PIECE)

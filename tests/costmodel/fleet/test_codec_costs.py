@@ -1,4 +1,4 @@
-"""Seconds of encoding and decoding, by hand: rates between sizes, chains, and devices slower than the reference host."""
+"""Seconds of encoding and decoding: rates between sizes, chains, and devices slower than the reference host."""
 
 from __future__ import annotations
 
@@ -72,5 +72,3 @@ def test_a_device_with_rates_of_its_own_takes_the_time_that_these_have() -> None
     assert found[0] * (quantize + zstd) == pytest.approx(3 * quantize + 2.37 * zstd)
     assert found[1] == 2.37
     assert fleet.for_codecs([], []) is fleet
-
-

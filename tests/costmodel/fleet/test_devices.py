@@ -36,9 +36,7 @@ ROW = {
     "assumed": "false",
 }
 SPEEDS = {"conv": 1e9, "depthwise": 2e8}
-TOASTER = Device(
-    "toaster", SPEEDS, 0.0, (1.0, 0.5), 1_000_000, 5.0, 0.0, 1e9, "a bench", 2024, (), codec_slowdown=3.0
-)
+TOASTER = Device("toaster", SPEEDS, 0.0, (1.0, 0.5), 1_000_000, 5.0, 0.0, 1e9, "a bench", 2024, (), codec_slowdown=3.0)
 LINE = """
 [string]
 down_bits_per_second = 8
