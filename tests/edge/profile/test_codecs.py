@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from costmodel.fleet.codec_costs import reference_rates
 from edge.profile.codecs import CODECS, call_seconds, codec_rates, encode_and_decode
-from tests.edge.profile.test_calibrate import ProcessorTime
 
 
 @pytest.mark.parametrize(
@@ -18,14 +19,14 @@ from tests.edge.profile.test_calibrate import ProcessorTime
     ],
 )
 def test_calls_are_timed_until_enough_is_known(monkeypatch: pytest.MonkeyPatch, each: float, calls: int) -> None:
-    monkeypatch.setattr("edge.profile.codecs.time.process_time", ProcessorTime(each))
+    monkeypatch.setattr("edge.profile.codecs.time.process_time", count(0.0, each).__next__)
     called: list[None] = []
     assert call_seconds(lambda: called.append(None), range(3, 9)) == each
     assert len(called) == calls
 
 
 def test_every_stage_is_measured_in_both_directions_at_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.profile.codecs.time.process_time", ProcessorTime(0.5))
+    monkeypatch.setattr("edge.profile.codecs.time.process_time", count(0.0, 0.5).__next__)
     # Two readings a call: each takes half a second.
     found = codec_rates([10_000, 250_000], range(1, 2))
     assert found == {kind: {"encode": [20_000, 500_000], "decode": [20_000, 500_000]} for kind in CODECS}
