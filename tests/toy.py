@@ -402,6 +402,7 @@ def clockwork(
         same,
         same,
         flops_per_second=np.array([work.flops for work in works]) / compute,
+        codec_slowdown=np.ones(len(seconds)),
         down=wire_bits(np.array([work.bytes_down for work in works], np.float64)) / down,
         up=wire_bits(np.array([work.bytes_up for work in works], np.float64)) / up,
         rtt=np.zeros(len(seconds)),
