@@ -26,8 +26,8 @@ def coded(numbers: Floats, *stages: dict[str, Any]) -> bytes:
     without = plain.encode(numbers, tensors, stream()).frame
     assert not codec.is_fixed_length
     assert frame.size <= codec.nbytes(tensors) == without.size + 1
-    expected = plain.decode(without, tensors, stream())
-    assert codec.decode(frame, tensors, stream()).tobytes() == expected.tobytes()
+    expected = plain.decode(without.data, tensors, stream())
+    assert codec.decode(frame.data, tensors, stream()).tobytes() == expected.tobytes()
     return frame.tobytes()
 
 

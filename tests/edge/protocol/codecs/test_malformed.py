@@ -152,7 +152,7 @@ def test_extreme_vectors_come_back_finite_and_within_the_bound(stages: list[dict
     codec = make_codec(stages)
     encoded = codec.encode(values, TENSORS, stream())
     assert encoded.frame.size <= codec.nbytes(TENSORS)
-    assert np.isfinite(codec.decode(encoded.frame, TENSORS, stream())).all()
+    assert np.isfinite(codec.decode(encoded.frame.data, TENSORS, stream())).all()
 
 
 FRAMES = """

@@ -122,7 +122,7 @@ def test_powersgd_gives_a_matrix_of_its_rank_back(rank: int) -> None:
     codec = make_codec([{"kind": "powersgd", "rank": rank}])
     assert codec.nbytes(tensors) == 4 * (rank * (30 + 24) + 5)
     assert codec.kept(tensors) == rank * 24
-    back = codec.decode(codec.encode(values, tensors, stream()).frame, tensors, stream())
+    back = codec.decode(codec.encode(values, tensors, stream()).frame.data, tensors, stream())
     assert back == pytest.approx(values, abs=1e-5 * float(np.abs(values).max()))
     assert back[-5:].tolist() == [1, 2, 3, 4, 5]
 
@@ -135,7 +135,7 @@ def test_powersgd_that_begins_with_the_last_q_comes_to_the_best_matrix_of_its_ra
     for use in range(60):
         encoded = codec.encode(matrix.reshape(-1), tensors, stream(use), kept)
         kept = encoded.kept
-        back = codec.decode(encoded.frame, tensors, stream(use)).reshape(20, 16)
+        back = codec.decode(encoded.frame.data, tensors, stream(use)).reshape(20, 16)
         errors.append(float(np.linalg.norm(matrix - back)))
     assert errors[0] > 1.02 * least
     assert errors[-1] == pytest.approx(least, rel=1e-3)
@@ -148,7 +148,7 @@ def test_powersgd_sends_whole_what_two_narrow_matrices_would_not_make_smaller() 
     assert codec.nbytes(tensors) == 4 * (16 + 206 + 7 + 1)
     assert codec.kept(tensors) == 200
     values = np.arange(324, dtype=np.float32)
-    back = codec.decode(codec.encode(values, tensors, stream()).frame, tensors, stream())
+    back = codec.decode(codec.encode(values, tensors, stream()).frame.data, tensors, stream())
     assert back[:16].tolist() == values[:16].tolist()
     assert back[-8:].tolist() == values[-8:].tolist()
 
@@ -156,10 +156,10 @@ def test_powersgd_sends_whole_what_two_narrow_matrices_would_not_make_smaller() 
 def test_powersgd_goes_on_after_an_update_of_zeros() -> None:
     codec, tensors = make_codec([{"kind": "powersgd", "rank": 1}]), ((6, 5),)
     zeros = codec.encode(np.zeros(30, np.float32), tensors, stream())
-    assert not codec.decode(zeros.frame, tensors, stream()).any()
+    assert not codec.decode(zeros.frame.data, tensors, stream()).any()
     values = np.outer(np.arange(6), np.arange(5)).astype(np.float32).reshape(-1)
     frame = codec.encode(values, tensors, stream(1), zeros.kept).frame
-    assert codec.decode(frame, tensors, stream(1)) == pytest.approx(values, abs=1e-4)
+    assert codec.decode(frame.data, tensors, stream(1)) == pytest.approx(values, abs=1e-4)
 
 
 @pytest.mark.parametrize("stages", CHAINS, ids=name)
@@ -171,7 +171,7 @@ def test_error_feedback_telescopes(stages: list[dict[str, Any]]) -> None:
     for use in range(20):
         values = vector(use) + residual
         encoded = codec.encode(values, TENSORS, stream(use), kept)
-        back, kept = codec.decode(encoded.frame, TENSORS, stream(use)), encoded.kept
+        back, kept = codec.decode(encoded.frame.data, TENSORS, stream(use)), encoded.kept
         residual = values - back
         given += vector(use)
         sent += back
