@@ -197,7 +197,8 @@ def _in_buckets(numbers: Floats, bucket: int) -> Floats:
 
 def _largest(buckets: Floats) -> Floats:
     """The largest magnitude of each bucket; the addition makes 0 of -0, which processors choose at will."""
-    return np.maximum(buckets.max(1), -buckets.min(1)) + np.float32(0)
+    largest: Floats = np.maximum(buckets.max(1), -buckets.min(1))
+    return largest + np.float32(0)
 
 
 def _levels(buckets: Floats, norms: Floats, s: int, rng: np.random.Generator) -> Floats:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge.protocol.codecs.codec import Tensors, size
 from edge.protocol.codecs.elias import omega_bits
 from edge.protocol.codecs.registry import make_codec
 from edge.protocol.plugins import ROOT
@@ -153,6 +154,18 @@ def test_extreme_vectors_come_back_finite_and_within_the_bound(stages: list[dict
     encoded = codec.encode(values, TENSORS, stream())
     assert encoded.frame.size <= codec.nbytes(TENSORS)
     assert np.isfinite(codec.decode(encoded.frame.data, TENSORS, stream())).all()
+
+
+@pytest.mark.parametrize("stages", CHAINS, ids=name)
+@pytest.mark.parametrize("tensors", [(), ((0,),), ((),), ((1,),), ((3, 0), (2, 1)), ((17,),)])
+def test_vectors_of_few_numbers_or_none_come_back(stages: list[dict[str, Any]], tensors: Tensors) -> None:
+    codec, values = make_codec(stages), np.arange(size(tensors), dtype=np.float32)
+    encoded = codec.encode(values, tensors, stream())
+    numbers = codec.decode(encoded.frame.data, tensors, stream())
+    assert numbers.shape == values.shape
+    assert np.isfinite(numbers).all()
+    assert encoded.frame.size <= codec.nbytes(tensors)
+    assert codec.kept(tensors) == (0 if encoded.kept is None else encoded.kept.size)
 
 
 FRAMES = """

@@ -74,7 +74,7 @@ def test_qsgd_keeps_its_bounds_of_variance_and_of_non_zeros(n: int, s: int) -> N
 
 
 def test_qsgd_takes_2_8_bits_a_number_with_as_many_levels_as_the_root_of_their_number() -> None:
-    # Alistarh et al., Corollary 3.3, with omega codes: 2.8 n + 32 bits; ours has a byte and up to 7 bits more
+    # Alistarh et al., section 3.1, with omega codes: 2.8 n + 32 bits; ours has a byte and up to 7 bits more
     n, s = 10_000, 100
     codec = make_codec([{"kind": "quantize", "levels": s, "norm": "l2", "bucket": n}, {"kind": "elias"}])
     values = np.random.default_rng(7).normal(size=n).astype(np.float32)
