@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from os import PathLike
 from types import FunctionType
 from typing import Any
@@ -20,7 +21,7 @@ from scenarios.api.arrays import Arrays, arrays
 from scenarios.api.object_modules import Closure, UnusableError, dotted, is_row, label
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
-from scenarios.config.plugin_points import BY_KEY
+from scenarios.config.plugin_points import BY_KEY, BY_STAGE_KEY
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import find, read
 
@@ -34,6 +35,7 @@ _CLIENT = "edge.training.client_update"
 _OPTIMIZERS = "coordinator.aggregation.optimizers"
 _SELECTION = "coordinator.rounds.selection"
 _POLICY = "coordinator.rounds.policy"
+_CODEC = "edge.protocol.codecs.codec"
 _WRAPPERS = (
     ("method", f"{_CLIENT}:ClientUpdate", f"{_SPEC}:ObjectiveSpec"),
     ("method", f"{_CLIENT}:GradientCorrection", f"{_SPEC}:CorrectionSpec"),
@@ -44,6 +46,9 @@ _WRAPPERS = (
     ("eval.metrics", "edge.training.metrics.metric:Metric", "edge.training.metrics.registry:MetricRow"),
     ("data.partition.kind", "", "edge.data.partition_registry:PartitionRow"),
     ("train.lr_schedule", "", "edge.protocol.lr_schedules:LrSchedule"),
+    ("codec.up", f"{_CODEC}:Reduction", f"{_CODEC}:CodecRow"),
+    ("codec.up", f"{_CODEC}:NumberFormat", f"{_CODEC}:CodecRow"),
+    ("codec.up", f"{_CODEC}:EntropyCoder", f"{_CODEC}:CodecRow"),
 )  # fmt: skip
 """Plug-in point, the class that the object inherits from ('': it is a function), and the row that it then gets"""
 _ABOUT = "{name!r}, '{name}, given in Python', 'given in Python'"
@@ -56,6 +61,7 @@ _ROWS = {
     "MetricRow": "_Row({name!r}, '{name}, given in Python', {dotted}, per_example={per_example})",
     "PartitionRow": "_Row({name!r}, '{name}, given in Python', {object})",
     "LrSchedule": f"_Row({_ABOUT}, _Options, {{object}})",
+    "CodecRow": f"_Row({_ABOUT}, _Options, {{object}})",
 }
 """The rows of bare classes and functions: ``object`` is imported with its row, and ``dotted``, which trains, named"""
 
@@ -80,7 +86,8 @@ def axis_names(key: str, given: Any, overrides: Mapping[str, Any], scenario: Any
     if not isinstance(key, str) or not isinstance(given, Sequence) or all(map(_is_text, given)):
         return key, given
     named = [next(iter(as_names({key: each, **overrides}, scenario).items())) for each in given]
-    labels = [display_name(text) for (_, text), each in zip(named, given, strict=True) if not _is_text(each)]
+    pairs = zip(named, given, strict=True)
+    labels = [display_name(text) for (_, text), each in pairs if isinstance(text, str) and not _is_text(each)]
     for name in labels:
         if labels.count(name) > 1:
             raise ScenarioError(f"{key}: {name} is given twice; give each class or function a name of its own")
@@ -92,7 +99,9 @@ def _named(tables: Mapping[str, Any], at: str, name: Any) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for part, value in tables.items():
         key = SHORT.get(f"{at}{part}", f"{at}{part}")
-        if isinstance(value, Mapping):
+        if point := next((point for stages, point in BY_STAGE_KEY.items() if f"{key}.".startswith(f"{stages}.")), None):
+            result[part] = _stages(key, value, partial(name, point.key))
+        elif isinstance(value, Mapping):
             result[part] = _named(value, f"{at}{part}.", name)
         elif key not in BY_KEY or _is_text(value):
             result[part] = value
@@ -103,6 +112,19 @@ def _named(tables: Mapping[str, Any], at: str, name: Any) -> dict[str, Any]:
         else:
             result[key if part in SHORT and not at else part] = name(key, value)
     return result
+
+
+def _stages(key: str, value: Any, name: Any) -> Any:
+    """Stages, with names for the objects that they have as kinds, or that stand for them; options are left as given."""
+    if key.endswith(".kind"):
+        return value if _is_text(value) else name(value)
+    if isinstance(value, Mapping):
+        is_stage = "kind" in value and not isinstance(value["kind"], Mapping | list | tuple)
+        return {part: each if is_stage and part != "kind" else _stages(f"{key}.{part}", each, name)
+                for part, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_stages(key, each, name) for each in value]
+    return value if _is_text(value) else {"kind": name(value)}
 
 
 def _is_text(value: Any) -> bool:
