@@ -61,9 +61,13 @@ _ROWS = {
     "MetricRow": "_Row({name!r}, '{name}, given in Python', {dotted}, per_example={per_example})",
     "PartitionRow": "_Row({name!r}, '{name}, given in Python', {object})",
     "LrSchedule": f"_Row({_ABOUT}, _Options, {{object}})",
-    "CodecRow": f"_Row({_ABOUT}, _Options, {{object}})",
+    "CodecRow": f"_Row({_ABOUT}, _Options, {{object}}, costs_like={{costs_like!r}})",
 }
 """The rows of bare classes and functions: ``object`` is imported with its row, and ``dotted``, which trains, named"""
+
+
+_COSTS_LIKE = {"Reduction": "topk", "NumberFormat": "quantize", "EntropyCoder": "zstd"}
+"""Class of a codec's stage -> the shipped one whose time a bare class takes; a row says it itself"""
 
 
 def as_names(given: Mapping[str, Any], scenario: Any = None) -> dict[str, Any]:
@@ -116,15 +120,17 @@ def _named(tables: Mapping[str, Any], at: str, name: Any) -> dict[str, Any]:
 
 def _stages(key: str, value: Any, name: Any) -> Any:
     """Stages, with names for the objects that they have as kinds, or that stand for them; options are left as given."""
-    if key.endswith(".kind"):
-        return value if _is_text(value) else name(value)
     if isinstance(value, Mapping):
-        is_stage = "kind" in value and not isinstance(value["kind"], Mapping | list | tuple)
-        return {part: each if is_stage and part != "kind" else _stages(f"{key}.{part}", each, name)
-                for part, each in value.items()}
+        is_stage = not isinstance(value.get("kind", {}), Mapping | list | tuple)
+        return {
+            part: each if is_stage and part != "kind" else _stages(f"{key}.{part}", each, name)
+            for part, each in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_stages(key, each, name) for each in value]
-    return value if _is_text(value) else {"kind": name(value)}
+    if _is_text(value):
+        return value
+    return name(value) if key.endswith(".kind") else {"kind": name(value)}
 
 
 def _is_text(value: Any) -> bool:
@@ -172,7 +178,7 @@ def _row_of(key: str, value: Any) -> str:
     """The name of the row of a bare class or function."""
     bases = [f"{base.__module__}:{base.__qualname__}" for base in getattr(value, "__mro__", ())]
     points = [(base, row) for point, base, row in _WRAPPERS if point == key]
-    row = next((row for base, row in points if (base in bases if base else not bases)), None)
+    base, row = next(((base, row) for base, row in points if (base in bases if base else not bases)), ("", None))
     if row is None:
         kinds = " or ".join(
             f"class derived from {base.rpartition(':')[2]}" if base else "function" for base, _ in points
@@ -184,6 +190,7 @@ def _row_of(key: str, value: Any) -> str:
         name=name,
         object=closure.add_object(value) if "{object}" in pattern else "",
         dotted=repr(dotted(value)) if "{dotted}" in pattern else "",
+        costs_like=_COSTS_LIKE.get(base.rpartition(":")[2], ""),
         per_example=kind == "MetricRow" and "edge.training.metrics" in value.measure_model.__module__,
     )
     options = f"edge.protocol.{'options.base import Options' if module == _SPEC else 'plugins import PluginOptions'}"

@@ -111,7 +111,8 @@ def _codec(row: CodecRow, name: str) -> Row:
     ranges = {entry.key.rpartition(".")[2]: entry.range for entry in catalogue.options_of(row.options, "codec.up")}
     listed = [option | {"range": ranges[option["name"]]} for option in options(row.options)]
     words = [f"codec.up.kind={name}"]
-    words += [f"codec.up.{each['name']}={toml_value(each['default'])}" for each in listed if each["default"] is not None]
+    defaults = {option["name"]: option["default"] for option in listed if option["default"] is not None}
+    words += [f"codec.up.{option}={toml_value(default)}" for option, default in defaults.items()]
     if len(stages) > 1:
         words = [f"'codec.up=[{','.join(toml_value(stage).replace(' ', '') for stage in stages)}]'"]
     return {

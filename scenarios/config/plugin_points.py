@@ -38,8 +38,8 @@ class PluginPoint:
     takes_several: bool = False
     """Whether the key is a list of names, and its table of options has a table for each of them."""
     stage_keys: tuple[str, ...] = ()
-    """All keys that name such rows, if not by names: their values are stages, ``{ kind = "NAME", OPTION = VALUE, .. }``,
-    lists of stages, or tables of these"""
+    """All keys that name such rows, if not by names alone: their values are stages, ``{ kind = "NAME", OPTION = VALUE,
+    .. }``, lists of stages, or tables of these"""
 
     @property
     def name_key(self) -> str:
