@@ -111,7 +111,7 @@ def _mean(codec: Codec) -> Verdict:
     values = _vectors(n)[1]
     back = np.empty((DRAWS, n))
     for draw in range(DRAWS):
-        back[draw] = codec.decode(codec.encode(values, tensors, _stream(draw)).frame, tensors, _stream(draw))
+        back[draw] = codec.decode(codec.encode(values, tensors, _stream(draw)).frame.data, tensors, _stream(draw))
     squares = float(np.square(back.mean(axis=0) - values).sum())
     rounding = float(np.square(values * 1e-6, dtype=np.float64).sum())
     expected = float(back.var(axis=0, ddof=1).sum()) / DRAWS + rounding
