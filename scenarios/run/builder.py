@@ -35,11 +35,11 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_demand import Operations
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
-from edge.protocol.codecs.update_codec import UpdateCodec
+from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import BUFFERS, Layout, Payload, step_flops
+from edge.protocol.payload import BUFFERS, MODEL, Layout, Payload, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
 from scenarios.config.fleet_files import read_inputs
@@ -257,9 +257,10 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
     batch = loaded.scenario.train.batch
-    needed = model_demand.training_nbytes(parameters, activations, batch)
+    kept = kept_by_codec(loaded, description)
+    needed = model_demand.training_nbytes(parameters, activations, batch, kept)
     reasons = {
-        index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes)}"
+        index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes, kept)}"
         for index, device in enumerate(drawn.devices)
         if not model_demand.fits(needed, device.memory_bytes)
     }
@@ -272,6 +273,24 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
 def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
     """Bytes that a training visit takes by the count of `costmodel.fleet.model_demand`, with the largest choice."""
     return model_demand.training_nbytes(*_training_memory(loaded, description), loaded.scenario.train.batch)
+
+
+def kept_by_codec(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy | None = None) -> int:
+    """Numbers that a client keeps for codecs between visits: residuals, what stages keep, and versions that updates and
+    downloads differ from."""
+    codec, layout = loaded.scenario.codec, description.layout
+    if not codec.is_used:
+        return 0
+    down, up = travels(loaded, layout)
+    upwards = UpdateCodec(codec, loaded.scenario.seed, description.tensors)
+    up_shapes = {MODEL: layout.shapes(up)} if server_side is None else server_side.up_shapes()
+    kept = sum(size for named in upwards.client_state(up_shapes).values() for size in named.values())
+    kept_blocks = loaded.method.objective.traffic.kept_blocks(layout, down, loaded.options)
+    held = set(upwards.references(kept_blocks))
+    if codec.down and codec.of == "update":
+        downwards = VectorCodecs(codec.down, codec.down_slots, codec.min_values, description.tensors)
+        held |= {key for key, size in layout.sizes.items() if downwards.codec(MODEL, key, size) is not None}
+    return kept + sum(layout.sizes[key] for key in held)
 
 
 def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float]:
