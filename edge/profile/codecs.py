@@ -55,7 +55,7 @@ def encode_and_decode(kind: str, side: int) -> tuple[Callable[[], Any], Callable
     if not issubclass(CODECS[kind].stage, EntropyCoder):
         codec, values = make_codec([{"kind": kind}]), rng.standard_normal(count, np.float32)
         kept = codec.encode(values, tensors, rng).kept
-        frame = codec.encode(values, tensors, rng, kept).frame
+        frame = codec.encode(values, tensors, rng, kept).frame.data
         return lambda: codec.encode(values, tensors, rng, kept), lambda: codec.decode(frame, tensors, rng)
     codec = make_codec([{"kind": BEHIND}, {"kind": kind}])
     coder, before = codec.entropy_coder, codec.number_format
