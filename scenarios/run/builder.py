@@ -39,7 +39,7 @@ from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import BUFFERS, Layout, Payload, step_flops
+from edge.protocol.payload import BUFFERS, MODEL, Layout, Payload, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
 from scenarios.config.fleet_files import read_inputs
@@ -253,13 +253,13 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
     ScenarioError if no client is left.
     """
     try:
-        parameters, activations = _training_memory(loaded, description)
+        parameters, activations, kept = _training_memory(loaded, description)
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
     batch = loaded.scenario.train.batch
-    needed = model_demand.training_nbytes(parameters, activations, batch)
+    needed = model_demand.training_nbytes(parameters, activations, batch, kept)
     reasons = {
-        index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes)}"
+        index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes, kept)}"
         for index, device in enumerate(drawn.devices)
         if not model_demand.fits(needed, device.memory_bytes)
     }
@@ -271,11 +271,13 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
 
 def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
     """Bytes that a training visit takes by the count of `costmodel.fleet.model_demand`, with the largest choice."""
-    return model_demand.training_nbytes(*_training_memory(loaded, description), loaded.scenario.train.batch)
+    parameters, activations, kept = _training_memory(loaded, description)
+    return model_demand.training_nbytes(parameters, activations, loaded.scenario.train.batch, kept)
 
 
-def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float]:
-    """(parameters, activations of one example that are stored for a backward pass), for the largest choice.
+def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float, int]:
+    """(parameters, activations of one example that are stored for a backward pass, numbers that the model's codec
+    keeps), for the largest choice.
 
     A teacher's pass stores none. ScenarioError for a method whose ``compute`` is wrong.
     """
@@ -299,7 +301,11 @@ def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, fl
     except ValueError as error:
         raise ScenarioError(f"method = {loaded.method.name!r}: its spec's compute: {error}") from None
     parameters = sum(block.params for block in description.layout.blocks)
-    return parameters, float((description.activations * compute.stored_forwards).sum())
+    activations = float((description.activations * compute.stored_forwards).sum())
+    _, up = travels(loaded, description.layout)
+    codec = UpdateCodec(loaded.scenario.codec, loaded.scenario.seed, description.tensors)
+    state = codec.client_state({MODEL: description.layout.shapes(up)})
+    return parameters, activations, sum(sum(named.values()) for named in state.values())
 
 
 def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: Path | None = None) -> ServerStrategy:
