@@ -35,7 +35,7 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_demand import Operations
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
-from edge.protocol.codecs.update_codec import UpdateCodec
+from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
@@ -253,10 +253,11 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
     ScenarioError if no client is left.
     """
     try:
-        parameters, activations, kept = _training_memory(loaded, description)
+        parameters, activations = _training_memory(loaded, description)
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
     batch = loaded.scenario.train.batch
+    kept = kept_by_codec(loaded, description)
     needed = model_demand.training_nbytes(parameters, activations, batch, kept)
     reasons = {
         index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes, kept)}"
@@ -271,13 +272,29 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
 
 def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
     """Bytes that a training visit takes by the count of `costmodel.fleet.model_demand`, with the largest choice."""
-    parameters, activations, kept = _training_memory(loaded, description)
-    return model_demand.training_nbytes(parameters, activations, loaded.scenario.train.batch, kept)
+    return model_demand.training_nbytes(*_training_memory(loaded, description), loaded.scenario.train.batch)
 
 
-def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float, int]:
-    """(parameters, activations of one example that are stored for a backward pass, numbers that the model's codec
-    keeps), for the largest choice.
+def kept_by_codec(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy | None = None) -> int:
+    """Numbers that a client keeps for codecs between visits: residuals, what stages keep, and versions that updates and
+    downloads differ from."""
+    codec, layout = loaded.scenario.codec, description.layout
+    if not codec.is_used:
+        return 0
+    down, up = travels(loaded, layout)
+    upwards = UpdateCodec(codec, loaded.scenario.seed, description.tensors)
+    up_shapes = {MODEL: layout.shapes(up)} if server_side is None else server_side.up_shapes()
+    kept = sum(size for named in upwards.client_state(up_shapes).values() for size in named.values())
+    kept_blocks = loaded.method.objective.traffic.kept_blocks(layout, down, loaded.options)
+    held = set(upwards.references(kept_blocks))
+    if codec.down and codec.of == "update":
+        downwards = VectorCodecs(codec.down, codec.down_slots, codec.min_values, description.tensors)
+        held |= {key for key, size in layout.sizes.items() if downwards.codec(MODEL, key, size) is not None}
+    return kept + sum(layout.sizes[key] for key in held)
+
+
+def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float]:
+    """(parameters, activations of one example that are stored for a backward pass), for the largest choice.
 
     A teacher's pass stores none. ScenarioError for a method whose ``compute`` is wrong.
     """
@@ -301,11 +318,7 @@ def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, fl
     except ValueError as error:
         raise ScenarioError(f"method = {loaded.method.name!r}: its spec's compute: {error}") from None
     parameters = sum(block.params for block in description.layout.blocks)
-    activations = float((description.activations * compute.stored_forwards).sum())
-    _, up = travels(loaded, description.layout)
-    codec = UpdateCodec(loaded.scenario.codec, loaded.scenario.seed, description.tensors)
-    state = codec.client_state({MODEL: description.layout.shapes(up)})
-    return parameters, activations, sum(sum(named.values()) for named in state.values())
+    return parameters, float((description.activations * compute.stored_forwards).sum())
 
 
 def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: Path | None = None) -> ServerStrategy:

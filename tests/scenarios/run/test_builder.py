@@ -456,7 +456,6 @@ def test_a_residual_takes_as_much_memory_as_the_model(home: Path, stage: str, fe
     assert set(out.values()) <= {
         "board: 4 B x (2 x 55 parameters + 55 gradients + 2 x 5 activations + 55 kept) = 920 B, more than 0.7 of 1 kB"
     }
-    assert builder.training_nbytes(loaded, described(55, 5.0)) == (920 if count else 700)
 
 
 @pytest.mark.parametrize(("method", "count"), [("fedavg", 0), ("fedavg-kd", 0), ("fedmlb", 5)])
