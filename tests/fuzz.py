@@ -1,9 +1,9 @@
 """Malformed messages against both sides of the protocol: ``python -m tests.fuzz --messages 100000 --seed 1``.
 
-The decoder alone; a pool with its ROUTER socket, which hears strangers and workers that misbehave, or remote workers
-that do; its port, to which anybody may send anything before a key is known; and a worker process, or a remote worker's,
-which hears a coordinator that does. Each is asked for honest work in between and must do it right; where there are
-remote workers, what clients keep travels with it.
+The decoder alone, and codecs alone; a pool with its ROUTER socket, which hears strangers and workers that misbehave, or
+remote workers that do; its port, to which anybody may send anything before a key is known; and a worker process, or a
+remote worker's, which hears a coordinator that does. Each is asked for honest work in between and must do it right;
+where there are remote workers, what clients keep travels with it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import psutil
 import zmq
 
@@ -31,9 +32,11 @@ from coordinator.workers import messaging, scheduler
 from coordinator.workers.pool import Pool
 from coordinator.workers.registry import Worker
 from coordinator.workers.task import PoolTask, Reply, UpdateValidator
-from edge.protocol import client_state, codec, messages
+from edge.protocol import client_state, messages, serialization
+from edge.protocol.codecs.registry import make_codec
 from edge.protocol.fixed_point import sum_vector
 from edge.protocol.payload import Vector
+from tests.edge.protocol.codecs import chains
 from tests.edge.protocol.mutations import (
     BYE,
     JOB,
@@ -130,10 +133,27 @@ def read(parts: Parts, held: dict[bytes, Vector] | None, run_id: str = RUN) -> N
     """Decode a message, and check that it is one."""
     if len(parts) < 2:
         raise messages.WireError(f"{len(parts)} parts")
-    codec.Envelope.parse(parts[0]).pack()
-    message = codec.decode(parts[1], parts[2:], run_id, held)
-    again = codec.encode(message, run_id)
-    assert type(codec.decode(again.header, again.frames, run_id)) is type(message)
+    serialization.Envelope.parse(parts[0]).pack()
+    message = serialization.decode(parts[1], parts[2:], run_id, held)
+    again = serialization.encode(message, run_id)
+    assert type(serialization.decode(again.header, again.frames, run_id)) is type(message)
+
+
+def fuzz_codecs(count: int, seed: int) -> Outcome:
+    """Frames of all codecs: a `WireError`, or a vector of finite numbers."""
+    draw, outcome = random.Random(seed), Outcome()
+    codecs = [(make_codec(stages), [chains.frame(stages, seed) for seed in range(3)]) for stages in chains.CHAINS]
+    with measured(outcome, psutil.Process) as done:
+        for number in range(count):
+            codec, valid = draw.choice(codecs)
+            outcome.sent += 1
+            try:
+                numbers = codec.decode(chains.mutated(draw, draw.choice(valid)), chains.TENSORS, chains.stream())
+                assert numbers.shape == (chains.COUNT,) and np.isfinite(numbers).all()
+            except messages.WireError as error:
+                outcome.refuse(str(error))
+            done(number / count)
+    return outcome
 
 
 # --- a pool -------------------------------------------------------------------------------------------------------
@@ -191,7 +211,7 @@ class Misbehaving(Impostors):
             super().say(identity, message, sequence)
             return
         self.left -= 1
-        run_id, envelope = run_of(message), codec.Envelope(identity, sequence)
+        run_id, envelope = run_of(message), serialization.Envelope(identity, sequence)
         valid = [pack(other, envelope, run_id=run_id) for other in (message, *going_up())]
         self._outcome.sent += 1
         self.send(identity, malformed(self._draw, valid))
@@ -366,7 +386,7 @@ def fuzz_worker(count: int, seed: int, is_remote: bool = False) -> Outcome:
         )
         assert isinstance(listener.hear()[1], messages.Hello)
         files = ("before", "after") if is_remote else (None, None)
-        envelope = codec.Envelope(listener.identity, 7, *files)
+        envelope = serialization.Envelope(listener.identity, 7, *files)
         down = [(message, isinstance(message, messages.Tensors | messages.ClientState)) for message in going_down()]
         late = [pack(message, envelope, frames, RUN) for message, frames in down]
         early = [
@@ -379,7 +399,7 @@ def fuzz_worker(count: int, seed: int, is_remote: bool = False) -> Outcome:
             for _ in range(min(BATCH, count)):
                 listener.send(malformed(draw, early))
                 outcome.sent += 1
-            listener.send(pack(messages.Welcome(JOB), codec.Envelope(listener.identity)))
+            listener.send(pack(messages.Welcome(JOB), serialization.Envelope(listener.identity)))
             while outcome.sent < count:
                 for _ in range(min(BATCH, count - outcome.sent)):
                     if is_remote and draw.random() < 0.5:  # whatever comes next may need it, or not
@@ -403,6 +423,7 @@ def fuzz_worker(count: int, seed: int, is_remote: bool = False) -> Outcome:
 
 SIDES: dict[str, Callable[[int, int], Outcome]] = {
     "decoder": fuzz_decoder,
+    "codecs": fuzz_codecs,
     "pool": fuzz_pool,
     "host": fuzz_host,
     "port": fuzz_port,

@@ -16,7 +16,7 @@ from msgspec import msgpack
 from coordinator.records.schema import HostEvent
 from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.payload import Vector
 from tests.edge.protocol.mutations import JOB, pack, payload
@@ -89,7 +89,7 @@ class Impostors:
 
     def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
         """Send what an honest worker would."""
-        self.send(identity, pack(message, codec.Envelope(identity, sequence)))
+        self.send(identity, pack(message, serialization.Envelope(identity, sequence)))
 
     def send(self, identity: str, parts: Sequence[bytes]) -> None:
         """Send anything, as this worker, if it has not been ended meanwhile."""
@@ -106,7 +106,7 @@ class Impostors:
         for identity, socket in list(self.sockets.items()):
             while identity in self.sockets and socket.poll(0):
                 envelope, header, *frames = socket.recv_multipart()
-                self._heed(identity, codec.Envelope.parse(envelope), header, frames)
+                self._heed(identity, serialization.Envelope.parse(envelope), header, frames)
 
     def _connect(self, identity: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)
@@ -123,7 +123,7 @@ class Impostors:
         self._answers.append(answer)
         os.write(self._write_end, b".")
 
-    def _heed(self, identity: str, envelope: codec.Envelope, header: bytes, frames: Sequence[bytes]) -> None:
+    def _heed(self, identity: str, envelope: serialization.Envelope, header: bytes, frames: Sequence[bytes]) -> None:
         name = name_of(header)
         if name == "Shutdown":
             self.end([identity])

@@ -21,7 +21,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import PoolTask, Reply
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 
@@ -226,7 +226,7 @@ class Peer:
         self, endpoint: str, keys: tuple[bytes, bytes] | None, name: str = "remote-1", server: bytes = RUN[0]
     ) -> None:
         self.name, self.run_id = name, messages.NO_RUN
-        self.envelope = codec.Envelope(name)
+        self.envelope = serialization.Envelope(name)
         """Of what was heard last."""
         self._held: dict[bytes, Vector] = {}
         self._context = zmq.Context[Any]()
@@ -250,8 +250,8 @@ class Peer:
         self._context.term()
 
     def say(self, message: messages.Message, sequence: int = 0, envelope_name: str = "") -> None:
-        encoded = codec.encode(message, self.run_id)
-        envelope = codec.Envelope(envelope_name or self.name, sequence).pack()
+        encoded = serialization.encode(message, self.run_id)
+        envelope = serialization.Envelope(envelope_name or self.name, sequence).pack()
         self.send([envelope, encoded.header, *encoded.frames])
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
@@ -261,8 +261,8 @@ class Peer:
         """(sequence, message), blocks aside."""
         while True:
             first, header, *frames = self._socket.recv_multipart()
-            self.envelope = codec.Envelope.parse(first)
-            message = codec.decode(header, frames, self.run_id, self._held)
+            self.envelope = serialization.Envelope.parse(first)
+            message = serialization.decode(header, frames, self.run_id, self._held)
             if not isinstance(message, messages.Tensors):
                 return self.envelope.sequence, message
             self._held |= {vector.version: vector for vector in message.vectors}

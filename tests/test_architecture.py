@@ -161,7 +161,7 @@ def test_plain_ways_of_reading_are_no_danger() -> None:
         ("scenarios.cli.main", ("torch", "simpy", "matplotlib")),
         ("scenarios.config.load", ("torch",)),
         ("scenarios.config.plugin_points", ("numpy", "pydantic")),
-        ("edge.protocol.messages, edge.protocol.codec", ("torch", "zmq")),
+        ("edge.protocol.messages, edge.protocol.serialization", ("torch", "zmq")),
         ("costmodel.clock", ("torch", "zmq")),
     ],
 )

@@ -23,6 +23,7 @@ from coordinator.records.schema import (
     TRAINED,
     WAITING,
     EvaluationRow,
+    Lengths,
     LoggedRow,
     RoundRow,
     payload_name,
@@ -30,7 +31,6 @@ from coordinator.records.schema import (
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import VALIDATION_ACCURACY, Update
-from edge.protocol.payload import Shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.fleet import Fleet
@@ -90,8 +90,8 @@ class RoundRecord:
     start: float
     """Absolute virtual seconds"""
     visits: VisitColumns = field(default_factory=VisitColumns.of)
-    payloads: dict[str, Shapes] = field(default_factory=dict)
-    """Name -> shapes of the payloads of visits that counted"""
+    payloads: dict[str, Lengths] = field(default_factory=dict)
+    """Name -> lengths of the vectors of payloads of visits that counted"""
     method_rows: list[NamedTuple] = field(default_factory=list)
     """Rows of the method's own table"""
     evaluations: list[EvaluationRow] = field(default_factory=list)
@@ -142,14 +142,12 @@ class RoundRecord:
         waiting_joules: NDArray[np.float64] | float = 0.0,
         staleness: int = 0,
         losses: Sequence[float | None] | None = None,
-        *,
-        up: Shapes,
     ) -> VisitColumns:
-        """Add visits that ended, or were interrupted at ``until``; returns them. ``up``: shapes of an update."""
+        """Add visits that ended, or were interrupted at ``until``; returns them."""
         clients, count = [visit.client for visit in visits], len(visits)
         counted = [visit if kind in COUNTED else None for visit, kind in zip(visits, kinds, strict=True)]
         end = np.minimum(timeline.end, until)
-        down_payloads, up_payloads = self._payloads(counted, timeline.bytes_up.tolist(), up)
+        down_payloads, up_payloads = self._payloads(visits, kinds, timeline.bytes_up.tolist())
         added = VisitColumns(
             visit=[visit.number for visit in visits],
             round=[self.round] * count,
@@ -184,22 +182,26 @@ class RoundRecord:
         return added
 
     def _payloads(
-        self, counted: Sequence[PlannedVisit | None], bytes_up: Sequence[int], up: Shapes
+        self, visits: Sequence[PlannedVisit], kinds: Sequence[str], bytes_up: Sequence[int]
     ) -> tuple[list[str], list[str]]:
-        """The names of the shapes that went down and up in visits that counted; '' for others."""
-        names: dict[int, str] = {}  # by identity, since visits share shapes
+        """The names of the payloads that went down and up in visits that counted; '' for others.
 
-        def noted(shapes: Shapes) -> str:
-            if id(shapes) not in names:
-                name = names[id(shapes)] = payload_name(shapes)
-                self.payloads[name] = shapes
-            return names[id(shapes)]
+        Of those of which a replay could not know it otherwise, also what would have gone up.
+        """
+        names: dict[int, str] = {}  # by identity, since visits share lengths
 
-        pairs = [
-            (noted(visit.down), noted(up) if nbytes else "") if visit else ("", "")
-            for visit, nbytes in zip(counted, bytes_up, strict=True)
-        ]
-        return [down for down, _ in pairs], [up for _, up in pairs]
+        def noted(lengths: Lengths) -> str:
+            if id(lengths) not in names:
+                name = names[id(lengths)] = payload_name(lengths)
+                self.payloads[name] = lengths
+            return names[id(lengths)]
+
+        down, up = [], []
+        for visit, kind, nbytes in zip(visits, kinds, bytes_up, strict=True):
+            price, counts = visit.price, kind in COUNTED
+            down.append(noted(price.down) if counts else "")
+            up.append(noted(price.up) if (counts and nbytes) or price.is_measured else "")
+        return down, up
 
     def log(self, client: int | None, logged: Mapping[str, float]) -> None:
         """Add the numbers that the visit of a client has logged; None: the server's side."""

@@ -8,7 +8,7 @@ here is timed or trained: seconds and joules are the clock's.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,12 @@ from coordinator.aggregation.server import Download, Models
 from coordinator.methods.compute import ComputeContext, SharedContext, forward_passes
 from coordinator.methods.registry import Method
 from coordinator.records import names
-from coordinator.records.schema import LEFTOVER
+from coordinator.records.schema import LEFTOVER, Lengths, lengths
 from coordinator.rounds.budget import Cost
+from costmodel.fleet.codec_costs import codec_seconds
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
-from edge.protocol import codec
+from edge.protocol import serialization
+from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice, further_values
 from edge.protocol.options.base import Options
@@ -42,6 +44,12 @@ class VisitPrice:
     """FedBR's Eq. 2"""
     exact: bool = True
     """Whether the worker's own count of FLOPs must be the same (`coordinator.methods.compute.Compute.exact`)"""
+    down: Lengths = field(default_factory=dict)
+    """Bytes of each downloaded vector"""
+    up: Lengths = field(default_factory=dict)
+    """Bytes of each uploaded vector, or bounds on them where a codec's lengths depend on numbers"""
+    is_measured: bool = False
+    """Whether these were bounds, and now are what training gave"""
 
 
 class VisitPricing:
@@ -52,48 +60,89 @@ class VisitPricing:
     ) -> None:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
-        self._bytes_up = codec.update_nbytes(job.run_id, job.reports, up_shapes)
+        codec = UpdateCodec(job.codec, job.seed, description.tensors)
+        raw, encoded = codec.split(up_shapes)
+        self._up_shapes, self._bounds = up_shapes, encoded
+        self.is_fixed_length = codec.is_fixed_length(up_shapes)
+        """Whether lengths of uploads follow from shapes alone"""
+        stages = codec.codecs.stages(encoded, up_shapes)
+        self._encoding_seconds = codec_seconds(stages, "encode")
+        if job.codec.error_feedback:  # a residual is what decoding does not give back
+            self._encoding_seconds += codec_seconds(stages, "decode")
+        self._down_codecs = VectorCodecs(job.codec.down, job.codec.down_slots, 0, description.tensors)
+        self._bytes_up = serialization.update_nbytes(job.run_id, job.reports, raw, encoded)
+        self._up = lengths(up_shapes, encoded)
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""
         self._shared: dict[Hashable, VisitPrice | None] = {}
         """(choice, shapes of the download, examples) -> price of all such visits; None if each has its own"""
 
-    def train(self, choice: Choice, down: Shapes, samples: int, client: int, rng_round: int) -> VisitPrice:
+    def train(
+        self,
+        choice: Choice,
+        down: Shapes,
+        samples: int,
+        client: int,
+        rng_round: int,
+        encoded: Lengths | None = None,
+    ) -> VisitPrice:
         """A training visit to a client with ``samples`` examples, whose download has ``choice`` and shapes ``down``.
 
-        ``rng_round`` is the key of the visit's random streams, as of `PlannedVisit`.
+        ``encoded``: bytes of the vectors of it that a codec has encoded. ``rng_round`` is the key of the visit's random
+        streams, as of `PlannedVisit`.
         """
-        alike = tuple(choice.items()), tuple((slot, tuple(named.items())) for slot, named in down.items()), samples
+        sent = lengths(down, encoded)
+        alike = tuple(choice.items()), tuple((slot, tuple(named.items())) for slot, named in sent.items()), samples
         price = self._shared.get(alike)
         if price is None:
             kind = ComputeContext if alike in self._shared else SharedContext
             context = self._context(choice, self._job.train, samples, client, rng_round, kind)
-            price = self._price(context, down)
+            price = self._price(context, down, encoded or {})
             if isinstance(context, SharedContext):
                 if len(self._shared) >= MOST_PRICES:
                     self._shared.clear()
                 self._shared[alike] = None if context.is_individual else price
         return price
 
-    def _price(self, context: ComputeContext, down: Shapes) -> VisitPrice:
+    def sent(self, visit: PlannedVisit, encoded: Lengths) -> PlannedVisit:
+        """A visit with the real lengths of the frames of its upload, in place of bounds on them.
+
+        ``encoded`` may have the lengths of vectors that travel as they are, too.
+        """
+        encoded = {
+            slot: {key: named[key] for key in bounds if key in named}
+            for slot, bounds in self._bounds.items()
+            if (named := encoded.get(slot))
+        }
+        raw = _without(self._up_shapes, encoded)
+        nbytes = serialization.update_nbytes(self._job.run_id, self._job.reports, raw, encoded)
+        work, up = replace(visit.work, bytes_up=nbytes), lengths(self._up_shapes, encoded)
+        price = replace(visit.price, work=work, up=up, is_measured=True)
+        return replace(visit, price=price)
+
+    def _price(self, context: ComputeContext, down: Shapes, encoded: Lengths) -> VisitPrice:
         spec, choice, layout = self._spec, context.choice, self._description.layout
         compute, plan = spec.costs.compute(context), context.plan
         alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
         tau = spec.costs.nominal_period(self._options)
-        bytes_down, bytes_up = codec.train_nbytes(self._job.run_id, tuple(choice), down), self._bytes_up
+        bytes_down = serialization.train_nbytes(self._job.run_id, tuple(choice), _without(down, encoded), encoded)
+        bytes_up = self._bytes_up
         model = layout.nbytes()
         nominal = nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)
         if not spec.traffic.contacts_server:
             bytes_down, bytes_up, nominal = 0, 0, 0.0
-        work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps)
+        seconds = self._encoding_seconds + codec_seconds(self._down_codecs.stages(encoded, down), "decode")
+        work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps, seconds)
         flops = nominal_flops(alpha, len(layout), plan.samples, self._plain_flops)
-        return VisitPrice(work, plan, nominal, flops, compute.exact)
+        return VisitPrice(work, plan, nominal, flops, compute.exact, lengths(down, encoded), self._up)
 
     def download_only(self) -> VisitPrice:
         """A visit that downloads the whole model and trains nothing."""
         layout = self._description.layout
-        nbytes = codec.train_nbytes(self._job.run_id, self._spec.traffic.choices, {MODEL: layout.shapes(layout.keys())})
-        return VisitPrice(Work(nbytes, 0, 0.0), TrainingPlan(0, 0, 0), float(layout.nbytes()), 0.0)
+        model = {MODEL: layout.shapes(layout.keys())}
+        nbytes = serialization.train_nbytes(self._job.run_id, self._spec.traffic.choices, model)
+        work, nothing = Work(nbytes, 0, 0.0), TrainingPlan(0, 0, 0)
+        return VisitPrice(work, nothing, float(layout.nbytes()), 0.0, down=lengths(model))
 
     def evaluation(self, down: Shapes, examples: int, samples: int) -> VisitPrice:
         """A visit that evaluates a client's model, of which shapes ``down`` are sent, in ``examples`` forward passes.
@@ -113,12 +162,12 @@ class VisitPricing:
             passes = passes + compute.passes
             steps, further_flops = compute.steps, compute.further_flops
         work = Work(
-            codec.train_nbytes(job.run_id, self._spec.traffic.choices, down),
-            codec.update_nbytes(job.run_id, (*job.reports, *further_values(job)), {}),
+            serialization.train_nbytes(job.run_id, self._spec.traffic.choices, down),
+            serialization.update_nbytes(job.run_id, (*job.reports, *further_values(job)), {}),
             float((passes * description.flops).sum()) + further_flops,
             steps,
         )
-        return VisitPrice(work, plan, 0.0, 0.0)
+        return VisitPrice(work, plan, 0.0, 0.0, down=lengths(down))
 
     def _context(
         self,
@@ -147,6 +196,14 @@ class VisitPricing:
             round=round,
             validation=0 if client is None or client >= len(held_out) else int(held_out[client]),
         )
+
+
+def _without(shapes: Shapes, encoded: Lengths) -> Shapes:
+    """The shapes of the vectors that travel as they are."""
+    return {
+        slot: {key: size for key, size in named.items() if key not in encoded.get(slot, {})}
+        for slot, named in shapes.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge.protocol import codec
+from edge.protocol import serialization
 from edge.protocol.payload import Payload, Vector, vectors
 from edge.protocol.scratch import scratch
 
@@ -35,7 +35,7 @@ class CachedPayload:
     versions: dict[tuple[str, str], bytes]
     """(slot, key) -> version"""
     by_version: dict[bytes, Vector]
-    entries: codec.TensorSpecs
+    entries: serialization.TensorSpecs
     """Their entries in headers."""
     tasks: int = 0
     """Number of open tasks that need it."""
@@ -68,7 +68,7 @@ class CachedPayloads:
         if cached_payload is None:
             versions = {(slot, name): vector.version for slot, name, vector in vectors(payload)}
             by_version = {vector.version: vector for _, _, vector in vectors(payload)}
-            entries = codec.pack_tensor_specs(payload)
+            entries = serialization.pack_tensor_specs(payload)
             cached_payload = self._open[key] = CachedPayload(key, versions, by_version, entries)
             newer = {place: version for place, version in versions.items() if self._newest.get(place) != version}
             older = [self._newest[place] for place in newer if place in self._newest]

@@ -1,4 +1,4 @@
-"""Messages to a pool's workers, by the protocol of `edge.protocol.codec`: tasks, and a block version once per worker.
+"""Messages to a pool's workers: tasks, and a block version once per worker (`edge.protocol.serialization`).
 
 Local workers map long block versions (`coordinator.workers.block_cache`). Remote workers do not reach the run's
 folder: the client state that a task needs is read when the task is sent to a remote worker, unless that worker did the
@@ -19,7 +19,7 @@ from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.sockets import Sockets, UnreachableError
 from coordinator.workers.task import PoolError, PoolTask
 from coordinator.workers.task_group import OpenTask
-from edge.protocol import client_state, codec, messages
+from edge.protocol import client_state, messages, serialization
 from edge.protocol.messages import ClientState, Describe, Train
 
 
@@ -41,26 +41,26 @@ class MessageSender:
         self,
         worker: Worker,
         message: messages.Message,
-        envelope: codec.Envelope | None = None,
-        entries: codec.TensorSpecs | None = None,
+        envelope: serialization.Envelope | None = None,
+        entries: serialization.TensorSpecs | None = None,
         frames: Sequence[zmq.Frame] = (),
     ) -> None:
         """Send one message. ``entries``: the header's, for vectors sent before; ``frames``: in place of its own."""
         run_id = self._run_id if worker.greeted else messages.NO_RUN
-        parts: list[bytes | zmq.Frame] = [(envelope or codec.Envelope(worker.identity)).pack()]
+        parts: list[bytes | zmq.Frame] = [(envelope or serialization.Envelope(worker.identity)).pack()]
         if entries is None:
-            encoded = codec.encode(message, run_id)
+            encoded = serialization.encode(message, run_id)
             parts += [encoded.header, *(frames or [zmq.Frame(raw, copy=False) for raw in encoded.frames])]
         else:
-            parts.append(codec.encode_header(message, run_id, entries))
+            parts.append(serialization.encode_header(message, run_id, entries))
         self._send(worker, parts)
 
     def send_tracked(self, worker: Worker, message: messages.Message) -> zmq.MessageTracker:
         """Send one message without frames; the tracker is done when its header has left the queue."""
-        encoded = codec.encode(message, self._run_id)
+        encoded = serialization.encode(message, self._run_id)
         assert not encoded.frames, message
         header = zmq.Frame(encoded.header, track=True, copy=False)
-        self._send(worker, [codec.Envelope(worker.identity).pack(), header])
+        self._send(worker, [serialization.Envelope(worker.identity).pack(), header])
         tracker: zmq.MessageTracker | None = header.tracker
         assert tracker is not None
         return tracker
@@ -99,11 +99,11 @@ class MessageSender:
         if not missing:
             return evict
         mapped = [] if worker.key else [vector for vector in missing if self._shared.share(vector)]
-        envelope = codec.Envelope(worker.identity, evict=tuple(evict))
+        envelope = serialization.Envelope(worker.identity, evict=tuple(evict))
         if mapped:
             sizes = {vector.version.hex(): vector.data.size for vector in mapped}
             self.send(worker, messages.MappedTensors(self._shared.folder, sizes), envelope)
-            envelope = codec.Envelope(worker.identity)
+            envelope = serialization.Envelope(worker.identity)
             missing = [vector for vector in missing if vector.version.hex() not in sizes]
         if missing:
             for vector in missing:
@@ -121,9 +121,9 @@ class MessageSender:
                 state = ClientState(task.message.client, client_state.read(task.state_in))
             except client_state.StateError as error:
                 raise PoolError(f"{task.name}: the client's state cannot be read: {error}") from error
-            self.send(worker, state, codec.Envelope(worker.identity, sequence))
+            self.send(worker, state, serialization.Envelope(worker.identity, sequence))
         state_in, state_out = [_path_for(worker, path) for path in (task.state_in, task.state_out)]
-        envelope = codec.Envelope(
+        envelope = serialization.Envelope(
             worker.identity, sequence, state_in, state_out, tuple(evict), 0.0, task.weight, self._registry.retired_slots
         )
         # the vectors were sent as blocks, now or before: the header only names their versions
@@ -146,7 +146,7 @@ class MessageSender:
             visits[0].payload,
         )
         retired = self._registry.retired_slots
-        envelope = codec.Envelope(worker.identity, evict=tuple(evict), retired_slots=retired)
+        envelope = serialization.Envelope(worker.identity, evict=tuple(evict), retired_slots=retired)
         self.send(worker, message, envelope, cached_payload.entries)
 
     def note_state(self, worker: Worker, task: PoolTask) -> None:

@@ -1,5 +1,5 @@
-"""Messages from a pool's workers, by the protocol of `edge.protocol.codec`; `coordinator.workers.message_sender` has
-those to them.
+"""Messages from a pool's workers (`edge.protocol.serialization`); `coordinator.workers.message_sender` has those to
+them.
 
 `MessageHandler` checks each message against the state of its sender, and turns it into an event of the scheduler. A
 worker that sends an invalid message is ended, and nothing else changes.
@@ -30,7 +30,7 @@ from coordinator.workers.scheduler import TaskScheduler
 from coordinator.workers.sockets import Received, RouterSocket
 from coordinator.workers.task import PoolError, PoolTask, Reply, caused_by, check_partial_sum
 from coordinator.workers.task_group import TaskGroups
-from edge.protocol import client_state, codec, messages
+from edge.protocol import client_state, messages, serialization
 from edge.protocol.client_state import StateError
 from edge.protocol.config import Job
 from edge.protocol.messages import ClientState, printable
@@ -136,8 +136,8 @@ class MessageHandler:
             self.registry.end(known, "another has come under its name")
         if not key or known is not None or len(parts) != 2:
             return None
-        envelope = codec.Envelope.parse(parts[0])
-        message = codec.decode(parts[1], (), messages.NO_RUN, kinds=messages.Hello)
+        envelope = serialization.Envelope.parse(parts[0])
+        message = serialization.decode(parts[1], (), messages.NO_RUN, kinds=messages.Hello)
         if envelope.worker != identity or not isinstance(message, messages.Hello):
             return None
         if self.registry.offences[key] >= MOST_OFFENCES:
@@ -157,10 +157,10 @@ class MessageHandler:
             raise messages.WireError("it is being ended: an earlier message was refused")
         if len(parts) < 2:
             raise messages.WireError(f"{len(parts)} parts where at least 2 were due")
-        envelope = codec.Envelope.parse(parts[0])
+        envelope = serialization.Envelope.parse(parts[0])
         if envelope.worker != worker.identity:
             raise messages.WireError(f"the envelope names {envelope.worker}")
-        message = codec.decode(
+        message = serialization.decode(
             parts[1], parts[2:], self.job.run_id if worker.greeted else messages.NO_RUN, kinds=COMES_UP
         )
         if isinstance(message, messages.Hello) != (not worker.greeted):
@@ -171,7 +171,7 @@ class MessageHandler:
         self._handle(worker, envelope, message, None if pending is None else pending[1])
 
     def _handle(
-        self, worker: Worker, envelope: codec.Envelope, message: messages.Message, state: ClientState | None
+        self, worker: Worker, envelope: serialization.Envelope, message: messages.Message, state: ClientState | None
     ) -> None:
         """Handle a message, with the client state that came right before it. WireError for one that is out of place."""
         number, sequence = worker.number, envelope.sequence
@@ -258,7 +258,7 @@ class MessageHandler:
     def _answered(
         self,
         worker: Worker,
-        envelope: codec.Envelope,
+        envelope: serialization.Envelope,
         replies: Iterable[tuple[int, float, Reply]],
         state: ClientState | None,
     ) -> None:

@@ -47,7 +47,7 @@ from coordinator.workers.scheduler import TaskScheduler
 from coordinator.workers.sockets import RemoteAccess, Sockets
 from coordinator.workers.task import PoolError, PoolTask, Reply, ReplyHandler, Stopped, caused_by
 from coordinator.workers.task_group import OpenTask, PoolTaskGroup, TaskGroups
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.config import Job, ModelProfile, ShippedFile
 from edge.protocol.payload import Payload
 from edge.protocol.scratch import scratch
@@ -380,7 +380,7 @@ class Pool:
                 registry.start(number, self._scheduler.slot(number))
             case CancelTask(number, sequence):
                 worker = registry[number]
-                sender.send(worker, messages.Cancel(), codec.Envelope(worker.identity, sequence))
+                sender.send(worker, messages.Cancel(), serialization.Envelope(worker.identity, sequence))
             case Requeue(number, sequence, reason):
                 self._event("task_repeated", registry[number], f"{self._groups.open[sequence].task.name}: {reason}")
             case InvalidatePartial(number, sequences, reason):

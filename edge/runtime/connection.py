@@ -20,7 +20,7 @@ import numpy as np
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from edge.protocol import codec, files, messages
+from edge.protocol import files, messages, serialization
 from edge.protocol.config import Job
 from edge.protocol.payload import ITEM_NBYTES, Vector
 from edge.runtime.keys import KeyPair
@@ -155,9 +155,9 @@ class CoordinatorConnection:
         self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0, telemetry: str = ""
     ) -> None:
         """Send a message; its vectors must not be overwritten until `settle` has returned."""
-        encoded = codec.encode(message, self._run_id)
+        encoded = serialization.encode(message, self._run_id)
         logged = message.logged if isinstance(message, messages.Update) else {}
-        envelope = codec.Envelope(
+        envelope = serialization.Envelope(
             self._identity, sequence, wall_seconds=wall_seconds, telemetry=telemetry, logged=logged
         )
         parts: list[bytes | memoryview] = [envelope.pack(), encoded.header, *encoded.frames]
@@ -175,7 +175,7 @@ class CoordinatorConnection:
             tracker.wait()
         self._unsent.clear()
 
-    def receive(self, wait: bool = True) -> tuple[codec.Envelope, messages.Message]:
+    def receive(self, wait: bool = True) -> tuple[serialization.Envelope, messages.Message]:
         """The next message that is not `Tensors`; without ``wait``, zmq.Again if there is none.
 
         Messages that do not follow the protocol are refused.
@@ -186,7 +186,7 @@ class CoordinatorConnection:
             try:
                 if len(parts) < 2:
                     raise messages.WireError(f"{len(parts)} parts where at least 2 were due")
-                addressed = codec.Envelope.parse(parts[0].buffer)
+                addressed = serialization.Envelope.parse(parts[0].buffer)
                 if addressed.worker != self._identity:
                     raise messages.WireError(f"the envelope names {addressed.worker}")
                 envelope = addressed
@@ -201,7 +201,7 @@ class CoordinatorConnection:
                 return envelope, message
             self._cached.update((vector.version, vector) for vector in new)
 
-    def received(self) -> Iterator[tuple[codec.Envelope, messages.Message]]:
+    def received(self) -> Iterator[tuple[serialization.Envelope, messages.Message]]:
         """Messages that have come, as `receive` returns them; a limited number of them."""
         with suppress(zmq.Again):
             for _ in range(MAX_RECEIVED):
@@ -246,8 +246,8 @@ class CoordinatorConnection:
             log(f"refused: {reason} ({self._refused} refused so far)")
         self.send(messages.Error("WireError", reason), sequence)
 
-    def _message(self, envelope: codec.Envelope, rest: Sequence[memoryview]) -> messages.Message:
-        message = codec.decode(rest[0], rest[1:], self._run_id, self._cached, COMES_DOWN)
+    def _message(self, envelope: serialization.Envelope, rest: Sequence[memoryview]) -> messages.Message:
+        message = serialization.decode(rest[0], rest[1:], self._run_id, self._cached, COMES_DOWN)
         if isinstance(message, messages.MappedTensors) and not self._reuses_vectors:
             raise messages.WireError("a node agent maps no files of the run")
         if isinstance(message, NUMBERED) != (envelope.sequence > 0):

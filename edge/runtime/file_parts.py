@@ -16,9 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from edge.protocol.codec import Envelope
 from edge.protocol.config import ShippedFile
 from edge.protocol.messages import MOST_REQUESTS, PART_NBYTES, FetchFile, FilePart, Message, Ping, Shutdown
+from edge.protocol.serialization import Envelope
 
 PARTIAL = ".partial"
 CHECK_SECONDS = 1.0

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from edge.protocol import messages
-from edge.protocol.codec import Envelope
 from edge.protocol.messages import Message
+from edge.protocol.serialization import Envelope
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.reply_batch import ReplyBatch, visits_of
 

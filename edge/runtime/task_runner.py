@@ -11,7 +11,7 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.payload import Payload
@@ -33,6 +33,10 @@ class TaskExecutor(Protocol):
         """One visit of one client. The vectors of the update are unchanged until the next call."""
         ...
 
+    def decoded(self, update: messages.Update) -> messages.Update:
+        """The update of the last visit with the vectors that its receiver decodes."""
+        ...
+
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
         """Score a model on a range of test examples."""
         ...
@@ -45,7 +49,7 @@ class TaskRunner:
         self._executor, self._gpu = executor, gpu
         self._sums = FixedPointSums(0)
 
-    def perform(self, task: messages.Message, envelope: codec.Envelope) -> messages.Message:
+    def perform(self, task: messages.Message, envelope: serialization.Envelope) -> messages.Message:
         """The reply to one task; an exception becomes an `Error`."""
         try:
             if self._gpu is not None:
@@ -71,7 +75,8 @@ class TaskRunner:
     def _added(self, update: messages.Update, weight: float) -> messages.Update:
         if update.round != self._sums.round:
             self._sums = FixedPointSums(update.round)
-        return self._sums.put(update, weight)
+        added = self._sums.put(self._executor.decoded(update), weight)
+        return update if added.payload else added
 
     def _collected(self, round: int) -> messages.PartialSum:
         if round != self._sums.round:

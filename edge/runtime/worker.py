@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import zmq
 
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.portable import NATIVE, trains_portably
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.inbox import TaskInbox
@@ -48,7 +48,7 @@ def serve(connection: CoordinatorConnection, open_runner: Callable[[], TaskRunne
             pass
         return False
     replies = ReplyBatch(connection)
-    inbox: TaskInbox[tuple[codec.Envelope, messages.Message]] = TaskInbox(connection, replies)
+    inbox: TaskInbox[tuple[serialization.Envelope, messages.Message]] = TaskInbox(connection, replies)
     while inbox.tasks or _receive(connection, inbox):
         number, task = next(iter(inbox.tasks.items()))
         envelope, message = task
@@ -69,7 +69,9 @@ def serve(connection: CoordinatorConnection, open_runner: Callable[[], TaskRunne
     return True
 
 
-def _receive(connection: CoordinatorConnection, inbox: TaskInbox[tuple[codec.Envelope, messages.Message]]) -> bool:
+def _receive(
+    connection: CoordinatorConnection, inbox: TaskInbox[tuple[serialization.Envelope, messages.Message]]
+) -> bool:
     """Handle all messages that have come, and wait for a task if there is none; False after a `Shutdown`."""
     while True:
         if inbox.tasks and not connection.is_readable():

@@ -20,9 +20,9 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, PoolTask, Reply
 from coordinator.workers.task_group import PoolTaskGroup
 from edge.protocol import client_state, messages
-from edge.protocol.codec import Envelope
 from edge.protocol.messages import MAX_ERROR_TEXT, ClientState, Evaluate, Message, Train
 from edge.protocol.payload import Payload
+from edge.protocol.serialization import Envelope
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.inbox import MAX_PREFETCHED, TaskInbox
 from edge.runtime.reply_batch import ReplyBatch

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.methods import fedbr
@@ -33,11 +34,12 @@ from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_demand import Operations
 from edge.data.json_partition import MOST_NBYTES
-from edge.protocol import codec
+from edge.protocol import serialization
+from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import BUFFERS, Layout, Payload, step_flops
+from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
 from scenarios.config.fleet_files import read_inputs
@@ -48,7 +50,7 @@ from scenarios.run.evaluated_clients import evaluation_scope, examples_of_client
 from scenarios.run.observer import Observers
 
 RUN_ID_BYTES = 8
-HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
+HEADERS_NBYTES = 4 * serialization.MAX_HEADER_NBYTES
 """Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
 PassFlops = tuple[tuple[float, float, float, float], ...]
 """FLOPs by type of pass, a row per block or unit"""
@@ -150,6 +152,8 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         options_values=loaded.options.model_dump(),
         up=up,
         kept_blocks=kept_blocks,
+        codec=scenario.codec,
+        tensors=profile.tensors if profile is not None and scenario.codec.is_used else {},
         reports=method.reports,
         by_layer=method.objective.traffic.by_layer(loaded.options),
         initial_models=method.objective.model.initial_models(loaded.options),
@@ -229,10 +233,12 @@ def method_notes(loaded: Loaded, description: ModelProfile) -> list[str]:
 
 
 def with_operations(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fleet:
-    """The fleet with the speed of its devices for the described model, for devices calibrated by kind of operation.
+    """The fleet with the speed of its devices for the described model and the scenario's codecs, for devices calibrated
+    by kind of operation or by codec.
 
     A plain step computes no gradient for the examples. ScenarioError for a speed out of range.
     """
+    drawn = _with_codecs(loaded, drawn, description)
     if not len(description.operations):
         return drawn
     flops = step_flops(description.flops)
@@ -241,6 +247,23 @@ def with_operations(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> 
         return drawn.for_model((loaded.model.name, loaded.model.family), Operations(flops, per_example, per_step))
     except ValueError as error:
         raise ScenarioError(str(error)) from None
+
+
+def _with_codecs(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fleet:
+    codec = loaded.scenario.codec
+    if not codec.is_used:
+        return drawn
+    stages = []
+    for keys, chain, slots in zip(
+        travels(loaded, description.layout), (codec.down, codec.up), (codec.down_slots, codec.up_slots), strict=True
+    ):
+        codecs, model = (
+            VectorCodecs(chain, slots, codec.min_values, description.tensors),
+            description.layout.shapes(keys),
+        )
+        encoded = {key: size for key, size in model.items() if codecs.codec(MODEL, key, size) is not None}
+        stages.append(codecs.stages({MODEL: encoded}, {MODEL: model}))
+    return drawn.for_codecs(encoded=stages[1], decoded=stages[0])
 
 
 def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int, str]:
@@ -253,9 +276,10 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
     batch = loaded.scenario.train.batch
-    needed = model_demand.training_nbytes(parameters, activations, batch)
+    kept = kept_by_codec(loaded, description)
+    needed = model_demand.training_nbytes(parameters, activations, batch, kept)
     reasons = {
-        index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes)}"
+        index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes, kept)}"
         for index, device in enumerate(drawn.devices)
         if not model_demand.fits(needed, device.memory_bytes)
     }
@@ -268,6 +292,24 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
 def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
     """Bytes that a training visit takes by the count of `costmodel.fleet.model_demand`, with the largest choice."""
     return model_demand.training_nbytes(*_training_memory(loaded, description), loaded.scenario.train.batch)
+
+
+def kept_by_codec(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy | None = None) -> int:
+    """Numbers that a client keeps for codecs between visits: residuals, what stages keep, and versions that updates and
+    downloads differ from."""
+    codec, layout = loaded.scenario.codec, description.layout
+    if not codec.is_used:
+        return 0
+    down, up = travels(loaded, layout)
+    upwards = UpdateCodec(codec, loaded.scenario.seed, description.tensors)
+    up_shapes = {MODEL: layout.shapes(up)} if server_side is None else server_side.up_shapes()
+    kept = sum(size for named in upwards.client_state(up_shapes).values() for size in named.values())
+    kept_blocks = loaded.method.objective.traffic.kept_blocks(layout, down, loaded.options)
+    held = set(upwards.references(kept_blocks))
+    if codec.down and codec.of == "update":
+        downwards = VectorCodecs(codec.down, codec.down_slots, codec.min_values, description.tensors)
+        held |= {key for key, size in layout.sizes.items() if downwards.codec(MODEL, key, size) is not None}
+    return kept + sum(layout.sizes[key] for key in held)
 
 
 def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float]:
@@ -346,9 +388,13 @@ def federated_run(
     ``refused``: client -> why it cannot take part; the other arguments are the parts of the run.
     """
     method, scenario, folder = loaded.method, loaded.scenario, ledger.path.parent
-    has_client_state = bool(job.kept_blocks) or method.keeps_slots
+    codec = UpdateCodec(job.codec, job.seed, description.tensors)
+    keeps_slots = method.keeps_slots or bool(codec.client_state(server_side.up_shapes()))
+    has_client_state = bool(job.kept_blocks) or keeps_slots
+    downloads = DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks)
+    keeps_references = bool(codec.references(job.kept_blocks))
     target = scenario.stop.target_accuracy if stop_at_target else None
-    states = ClientStates(folder, job.kept_blocks, method.keeps_slots) if has_client_state else None
+    states = ClientStates(folder, job.kept_blocks, keeps_slots, keeps_references) if has_client_state else None
     store = CheckpointStore(ledger, folder, server_side, states)
     run = FederatedRun(
         job=job,
@@ -357,13 +403,16 @@ def federated_run(
         description=description,
         server=server_side,
         clock=clock,
-        trainer=PoolTrainer(job, method, description, server_side, workers, folder, scenario.faults, states),
+        trainer=PoolTrainer(
+            *(job, method, description, server_side, workers, folder, scenario.faults, states, downloads.held)
+        ),
         evaluator=PoolEvaluator(job, evaluation_scope(loaded, description), description, server_side, workers, states),
         recorder=store,
         states=states,
         budget=Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience),
         rules=scenario.rounds,
         selection=client_selection(loaded, description),
+        downloads=downloads,
         eval_every=scenario.eval.every,
         on_round=watch.on_round,
         is_stopped=watch,
@@ -383,7 +432,9 @@ def client_selection(loaded: Loaded, description: ModelProfile) -> ClientSelecti
 def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> int:
     """A bound of the bytes of one message of a worker, all of its parts together."""
     model = description.layout.nbytes()
-    up = codec.update_nbytes(job.run_id, job.reports, server_side.up_shapes())
+    up = serialization.update_nbytes(job.run_id, job.reports, server_side.up_shapes())
     parts_with_state = sum(part.client_state is not None for part in loaded.method.parts)
-    state = description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state
+    codec = UpdateCodec(job.codec, job.seed, description.tensors)
+    kept = sum(size for named in codec.client_state(server_side.up_shapes()).values() for size in named.values())
+    state = 2 * description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state + ITEM_NBYTES * kept
     return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.server import Download, ServerStrategy
-from coordinator.records.history_replay import DecisionOnlyServer, RecordedEvaluation, RecordedTraining
+from coordinator.records.history_replay import DecisionOnlyServer, RecordedEvaluation, RecordedTraining, placeholders
 from coordinator.records.round_record import EvalResult, RoundRecord
 from coordinator.records.schema import (
     COUNTED,
@@ -25,7 +26,9 @@ from coordinator.records.schema import (
     TRAIN,
     TRAINED,
     EvaluationRow,
+    Lengths,
     MethodTable,
+    PayloadShapeRow,
     RoundRow,
     VisitRow,
 )
@@ -41,6 +44,7 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_seconds
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Totals, Update
+from edge.protocol.payload import Payload
 from scenarios.config import plugin_errors
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
@@ -62,6 +66,8 @@ class RecordedRounds:
     """None while the run is unfinished."""
     evaluations: Mapping[int, Sequence[EvaluationRow]] = field(default_factory=dict)
     """Round -> values of its evaluation beside its accuracy and loss."""
+    payloads: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    """Name -> slot -> key -> bytes of the vectors of a message."""
 
     @classmethod
     def of(cls, run: RecordedRun, method_table: MethodTable | None) -> RecordedRounds:
@@ -81,7 +87,10 @@ class RecordedRounds:
         for row in run.evaluations:
             values[row.round].append(row)
         stopped_by = (run.summary or {}).get("stopped_by")
-        return cls(rows("rounds", RoundRow, "round"), visits, by_visit, stopped_by, values)
+        payloads: dict[str, dict[str, dict[str, int]]] = {}
+        for part in rows("payload_shapes", PayloadShapeRow, "rowid"):
+            payloads.setdefault(part.payload, {}).setdefault(part.slot, {})[part.key] = part.nbytes
+        return cls(rows("rounds", RoundRow, "round"), visits, by_visit, stopped_by, values, payloads)
 
     def of_kinds(self, round: int, kinds: Collection[str]) -> dict[int, VisitRow]:
         """Client -> its visit, for the visits of these kinds."""
@@ -178,8 +187,9 @@ class RetimedRun:
 
         # A target ends the replay only if it ended the run.
         ending = ready.target if self.record.stopped_by == TARGET else None
+        job = builder.job(loaded, description, "cpu", Path())
         self.run = FederatedRun(
-            job=builder.job(loaded, description, "cpu", Path()),
+            job=job,
             method=loaded.method,
             options=loaded.options,
             description=description,
@@ -192,6 +202,7 @@ class RetimedRun:
             budget=Budget(loaded.scenario.budget, loaded.scenario.rounds.max, ending, loaded.scenario.stop.patience),
             rules=loaded.scenario.rounds,
             selection=builder.client_selection(loaded, description),
+            downloads=DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks),
             eval_every=loaded.scenario.eval.every,
             on_round=lambda progress: None,
             is_stopped=is_stopped,
@@ -235,6 +246,18 @@ class RetimedRun:
     def begun(self, visit: PlannedVisit) -> PlannedVisit:
         """Without vectors there is nothing to hold."""
         return visit
+
+    def train_first(self, visits: Sequence[PlannedVisit]) -> None:
+        """Nothing is trained."""
+
+    def encoded(self, visit: PlannedVisit) -> Lengths:
+        """As recorded; bounds for a visit that was not made then."""
+        row = self.record.visits[self.run.rounds].get(visit.client)
+        return self.record.payloads.get("" if row is None else row.up_payload, visit.price.up)
+
+    def downloaded(self, visit: PlannedVisit) -> Payload:
+        """Zeros."""
+        return placeholders(visit.down)
 
     def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:
         return self.record.visits[self.run.rounds][visit.client].kind, update

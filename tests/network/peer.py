@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from edge.protocol import codec
+from edge.protocol import serialization
 from edge.protocol.messages import Train, Update
 from edge.protocol.payload import ITEM_NBYTES, MODEL, Payload, Vector, shapes
 
@@ -74,7 +74,7 @@ class Peer:
             seen.append((_number(name), time.monotonic()))
         return seen
 
-    def send(self, messages: Sequence[tuple[int, codec.Encoded]]) -> list[tuple[int, float, int]]:
+    def send(self, messages: Sequence[tuple[int, serialization.Encoded]]) -> list[tuple[int, float, int]]:
         """Hand all messages over at once."""
         sent = []
         for client, message in messages:
@@ -106,21 +106,21 @@ class Peer:
             opened.setsockopt(zmq.IDENTITY, self.name.encode())
         return opened
 
-    def _encode(self, client: int, payload_nbytes: int) -> codec.Encoded:
+    def _encode(self, client: int, payload_nbytes: int) -> serialization.Encoded:
         payload = _payload(payload_nbytes)
         if self.name == SERVER:
-            return codec.encode(Train(client=client, round=1, lr=0.1, choice=CHOICE, payload=payload), RUN_ID)
-        return codec.encode(Update(client=client, round=1, numbers=NUMBERS, payload=payload), RUN_ID)
+            return serialization.encode(Train(client=client, round=1, lr=0.1, choice=CHOICE, payload=payload), RUN_ID)
+        return serialization.encode(Update(client=client, round=1, numbers=NUMBERS, payload=payload), RUN_ID)
 
     def _account(self, at: float, parts: list[memoryview]) -> tuple[int, float, int, int]:
         if self.name == SERVER:
             parts = parts[1:]
-        message = codec.decode(parts[0], parts[1:], RUN_ID)
+        message = serialization.decode(parts[0], parts[1:], RUN_ID)
         nbytes = sum(part.nbytes for part in parts)
         if isinstance(message, Train):
-            return message.client, at, nbytes, codec.train_nbytes(RUN_ID, CHOICE, shapes(message.payload))
+            return message.client, at, nbytes, serialization.train_nbytes(RUN_ID, CHOICE, shapes(message.payload))
         assert isinstance(message, Update), message
-        return message.client, at, nbytes, codec.update_nbytes(RUN_ID, NUMBERS, shapes(message.payload))
+        return message.client, at, nbytes, serialization.update_nbytes(RUN_ID, NUMBERS, shapes(message.payload))
 
 
 def _number(name: bytes) -> int:

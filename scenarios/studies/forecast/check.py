@@ -21,7 +21,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from costmodel.units import format_bytes
 from edge.data.decoded_cache import why_no_download
 from edge.data.locate import find_data, search_paths, to_have
-from edge.protocol import codec
+from edge.protocol import serialization
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, MODEL, WEIGHT_GRADIENT, step_flops
 from edge.protocol.scratch import scratch
@@ -204,7 +204,7 @@ def alphas(visits: TypicalVisits) -> list[Row]:
             {
                 "alpha": alpha,
                 "payload_nbytes": layout.nbytes(keys),
-                "message_nbytes": codec.train_nbytes(visits.job.run_id, choice, {MODEL: layout.shapes(keys)}),
+                "message_nbytes": serialization.train_nbytes(visits.job.run_id, choice, {MODEL: layout.shapes(keys)}),
                 "share": layout.nbytes(keys) / layout.nbytes(),
                 "nominal_share": alpha / len(layout),
                 "flops_ratio": (whole_step + extra) / whole_step,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from coordinator.workers.block_cache import CachedPayloads
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.payload import Payload, Vector
 
 
@@ -94,4 +94,7 @@ def test_the_entries_of_a_cached_payload_make_the_header_of_each_task() -> None:
     cached_payload = CachedPayloads(lambda version: None).take(payload)
     for client in (1, 2**40):
         task = messages.Train(client, 3, 0.1, {"alpha": 2}, payload)
-        assert codec.encode_header(task, "run-1", cached_payload.entries) == codec.encode(task, "run-1").header
+        assert (
+            serialization.encode_header(task, "run-1", cached_payload.entries)
+            == serialization.encode(task, "run-1").header
+        )

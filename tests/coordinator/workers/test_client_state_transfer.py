@@ -14,7 +14,7 @@ from msgspec import structs
 from msgspec.structs import replace as changed
 
 from coordinator.workers.task import PoolError, PoolTask, Reply, UpdateValidator
-from edge.protocol import client_state, codec, messages
+from edge.protocol import client_state, messages, serialization
 from edge.protocol.payload import Payload, Vector
 from tests.pools import ALICE, Opener, Peer, answer, meanwhile, model, visit
 
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused_and_written_nowhere_and_the_visit_is_done_
 
 
 def test_a_frame_that_was_damaged_cut_or_swapped_for_a_longer_one_is_refused(listening: Opener, folder: Path) -> None:
-    encoded = codec.encode(KEPT, "run-1")
+    encoded = serialization.encode(KEPT, "run-1")
     damaged, longer = bytearray(encoded.frames[0]), bytes(encoded.frames[0]) + bytes(4)
     damaged[3] ^= 1
     wrong = {
@@ -186,7 +186,7 @@ def test_a_frame_that_was_damaged_cut_or_swapped_for_a_longer_one_is_refused(lis
         (folder / "after").unlink(missing_ok=True)
 
         def act(eve: Guest, update: messages.Update, n: int, parts: list[bytes] = parts) -> None:
-            eve.send([codec.Envelope(eve.name, n).pack(), *parts])
+            eve.send([serialization.Envelope(eve.name, n).pack(), *parts])
 
         _refused_then_done(listening, folder, reason, act)
 

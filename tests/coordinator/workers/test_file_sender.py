@@ -13,7 +13,7 @@ import pytest
 from coordinator.workers.file_sender import FileSender
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.registry import Worker
-from edge.protocol import codec
+from edge.protocol import serialization
 from edge.protocol.config import ShippedFile
 from edge.protocol.messages import (
     MOST_REQUESTS,
@@ -212,4 +212,4 @@ def test_a_joining_worker_is_not_late_while_files_are_sent(host: Host) -> None:
 def test_a_path_cannot_even_be_said() -> None:
     for path in ("/etc/passwd", "../secret", ""):
         with pytest.raises(WireError, match=r"FetchFile: Expected `str` matching regex .* at `\$.sha256`"):
-            codec.encode(FetchFile(path, 0), "run-1")
+            serialization.encode(FetchFile(path, 0), "run-1")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
 from coordinator.workers.task import PoolTask, Reply, UpdateValidator
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.fixed_point import sum_vector
 from edge.protocol.payload import Payload, Vector, shapes
 from tests.edge.protocol.mutations import RUN, pack, payload
@@ -109,9 +109,9 @@ def test_a_worker_greets_first_and_once(tmp_path: Path) -> None:
     class Rude(Impostors):
         def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
             if self.lives == 1 and isinstance(message, messages.Hello):
-                self.send(identity, pack(messages.Pong(), codec.Envelope(identity), run_id=messages.NO_RUN))
+                self.send(identity, pack(messages.Pong(), serialization.Envelope(identity), run_id=messages.NO_RUN))
             elif self.lives == 2 and isinstance(message, messages.Pong):
-                self.send(identity, pack(messages.Hello(), codec.Envelope(identity), run_id=RUN))
+                self.send(identity, pack(messages.Hello(), serialization.Envelope(identity), run_id=RUN))
             else:
                 super().say(identity, message, sequence)
 

@@ -20,7 +20,7 @@ from coordinator.workers import monitor
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.sockets import Received
 from coordinator.workers.task import PoolError, PoolTask, Reply
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.payload import Vector
 from tests.pools import ALICE, AUTH, BOB, EVE, RUN, SECONDS, Host, Opener, Peer, answer, meanwhile, sums, visit
 
@@ -345,8 +345,8 @@ def test_a_node_agents_workers_are_each_recorded_and_those_that_retire_are_not_c
             agent.join(workers=3)
             for memory in ("worker 0 on cuda:0: 1 MiB", "worker 1 on cuda:0: 2 MiB", "", "worker 2 on cuda:0: 3 MiB"):
                 sequence, task = agent.hear()
-                encoded = codec.encode(answer(task), agent.run_id)
-                envelope = codec.Envelope(agent.name, sequence, telemetry=memory).pack()
+                encoded = serialization.encode(answer(task), agent.run_id)
+                envelope = serialization.Envelope(agent.name, sequence, telemetry=memory).pack()
                 agent.send([envelope, encoded.header, *encoded.frames])
             for left in (2, 1, 1):
                 agent.say(messages.Capacity(left))

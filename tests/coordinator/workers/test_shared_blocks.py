@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.workers import block_cache
 from coordinator.workers.block_cache import SHARED_NBYTES
-from edge.protocol import codec
+from edge.protocol import serialization
 from edge.protocol.messages import MappedTensors, WireError
 from edge.protocol.payload import Payload, Vector
 from edge.runtime.connection import vectors_of
@@ -72,4 +72,4 @@ def test_a_worker_maps_what_is_named_read_only_and_skips_what_is_gone(tmp_path: 
     with pytest.raises(WireError, match="mmap length is greater than file size"):
         vectors_of(MappedTensors(str(tmp_path), {here: 5}))
     with pytest.raises(WireError, match=r"MappedTensors: Expected `str` matching regex"):
-        codec.encode(MappedTensors(str(tmp_path), {"../other": 4}), "run-1")
+        serialization.encode(MappedTensors(str(tmp_path), {"../other": 4}), "run-1")

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from coordinator.workers import scheduler as scheduling
 from coordinator.workers.task import PoolTask, Reply, ReplyValidator, UpdateValidator
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.messages import Update
 from edge.protocol.payload import Payload
 from tests.pools import ALICE, BOB, Opener, Peer, answer, meanwhile, sums, visit
@@ -113,8 +113,8 @@ def test_a_lone_remote_worker_is_asked_twice_and_cannot_buy_time_by_saying_how_l
         alice.join()
         for act in (lambda task: lie(task, loss=math.nan), lambda task: lie(task, loss=math.nan), answer):
             sequence, task = alice.hear()
-            encoded = codec.encode(act(task), alice.run_id)
-            envelope = codec.Envelope(alice.name, sequence, wall_seconds=9e7).pack()
+            encoded = serialization.encode(act(task), alice.run_id)
+            envelope = serialization.Envelope(alice.name, sequence, wall_seconds=9e7).pack()
             alice.send([envelope, encoded.header, *encoded.frames])
 
     with Peer(host.endpoint, ALICE) as alice, meanwhile(work):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from msgspec import msgpack
 
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 
@@ -112,11 +112,14 @@ def run_of(message: messages.Message) -> str:
 
 
 def pack(
-    message: messages.Message, envelope: codec.Envelope | None = None, frames: bool = True, run_id: str | None = None
+    message: messages.Message,
+    envelope: serialization.Envelope | None = None,
+    frames: bool = True,
+    run_id: str | None = None,
 ) -> Parts:
     """A message as its parts; without ``frames``, as a task whose vectors went ahead; or with the wrong ``run_id``."""
-    encoded = codec.encode(message, run_of(message) if run_id is None else run_id)
-    envelope = envelope or codec.Envelope(WORKER, 3, "state/1", None, (b"v" * 16,), 0.5, 0.25, (1,), "")
+    encoded = serialization.encode(message, run_of(message) if run_id is None else run_id)
+    envelope = envelope or serialization.Envelope(WORKER, 3, "state/1", None, (b"v" * 16,), 0.5, 0.25, (1,), "")
     return [envelope.pack(), encoded.header, *map(bytes, encoded.frames if frames else ())]
 
 
@@ -136,11 +139,11 @@ def refusal(
     message: messages.Message, edit: Callable[[Any], object] = lambda header: None, frames: list[bytes] | None = None
 ) -> str:
     """Encode, edit the unpacked header, and return what decode says about it."""
-    encoded = codec.encode(message, RUN)
+    encoded = serialization.encode(message, RUN)
     unpacked = msgpack.decode(encoded.header)
     edit(unpacked)
     with pytest.raises(messages.WireError) as refused:
-        codec.decode(msgpack.encode(unpacked), encoded.frames if frames is None else frames, RUN)
+        serialization.decode(msgpack.encode(unpacked), encoded.frames if frames is None else frames, RUN)
     return str(refused.value)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.protocol import codec
+from edge.protocol import serialization
 from edge.protocol.messages import Message, Train, Update, Updates, Visits, WireError
 from edge.protocol.payload import Payload, Vector, shapes
 from tests.edge.protocol.mutations import put, refusal
@@ -50,8 +50,8 @@ def updates(**changed: Any) -> Updates:
 
 
 def through(message: Message) -> Any:
-    encoded = codec.encode(message, "run-1")
-    return codec.decode(encoded.header, encoded.frames, "run-1")
+    encoded = serialization.encode(message, "run-1")
+    return serialization.decode(encoded.header, encoded.frames, "run-1")
 
 
 def numbers_of(payload: Payload) -> list[float]:
@@ -76,7 +76,7 @@ def test_floats_and_integers_of_choices_stay_what_they_are() -> None:
 
 
 def test_updates_come_out_one_by_one_from_one_frame_each() -> None:
-    assert [frame.nbytes for frame in codec.encode(updates(), "run-1").frames] == [12, 12]
+    assert [frame.nbytes for frame in serialization.encode(updates(), "run-1").frames] == [12, 12]
     first, second = through(updates()).replies()
     assert [first[:2], second[:2]] == [(7, 0.25), (8, 0.5)]
     assert first[2] == Update(0, 4, {"loss": 1.5, "steps": 3.0}, first[2].payload, {"gap": 0.25})
@@ -88,7 +88,7 @@ def test_updates_come_out_one_by_one_from_one_frame_each() -> None:
 
 def test_updates_that_are_in_a_partial_sum_have_no_frames() -> None:
     added = updates(payloads=())
-    assert codec.encode(added, "run-1").frames == ()
+    assert serialization.encode(added, "run-1").frames == ()
     assert [update.payload for _, _, update in through(added).replies()] == [{}, {}]
 
 
@@ -128,21 +128,21 @@ def test_there_is_one_upload_for_each_update() -> None:
 
 
 def test_a_frame_of_another_length_and_a_missing_one_are_refused() -> None:
-    encoded = codec.encode(updates(), "run-1")
+    encoded = serialization.encode(updates(), "run-1")
     with pytest.raises(WireError, match="Updates: 2 frames announced, 1 received"):
-        codec.decode(encoded.header, encoded.frames[:1], "run-1")
+        serialization.decode(encoded.header, encoded.frames[:1], "run-1")
     with pytest.raises(WireError, match="Updates: 12 bytes announced, a frame of 8 came"):
-        codec.decode(encoded.header, [encoded.frames[0], encoded.frames[1][:8]], "run-1")
+        serialization.decode(encoded.header, [encoded.frames[0], encoded.frames[1][:8]], "run-1")
 
 
 def test_updates_of_very_many_empty_vectors_are_refused() -> None:
     """A thousand updates of a thousand would be a million objects, of a message of 100 kB."""
     empty = {"model": {str(key): Vector(np.zeros(0, np.float32)) for key in range(1000)}}
-    encoded = codec.encode(updates(payloads=[empty] * 2), "run-1")
+    encoded = serialization.encode(updates(payloads=[empty] * 2), "run-1")
     column = list(range(1, 1001))
-    header = codec.encode_header(
-        Updates(column, column, column, [0.5] * 1000, {}), "run-1", codec.pack_tensor_specs({})
+    header = serialization.encode_header(
+        Updates(column, column, column, [0.5] * 1000, {}), "run-1", serialization.pack_tensor_specs({})
     )
     entries = encoded.header[encoded.header.index(b"\xdc\x03\xe8") :]
     with pytest.raises(WireError, match="Updates: vectors: 1000000 does not fit"):
-        codec.decode(header[:-1] + entries, [b""] * 1000, "run-1")
+        serialization.decode(header[:-1] + entries, [b""] * 1000, "run-1")

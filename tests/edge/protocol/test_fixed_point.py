@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.fixed_point import (
     CHUNK,
     FRACTION_BITS,
@@ -160,9 +160,9 @@ SUMS = PartialSum(
 
 
 def test_sums_come_back_as_64_bit_integers() -> None:
-    encoded = codec.encode(SUMS, RUN)
+    encoded = serialization.encode(SUMS, RUN)
     assert sum(frame.nbytes for frame in encoded.frames) == 3 * 8
-    back = codec.decode(encoded.header, encoded.frames, RUN)
+    back = serialization.decode(encoded.header, encoded.frames, RUN)
     assert isinstance(back, PartialSum)
     assert (back.round, back.clients) == (5, 2)
     assert {slot: {key: t.tolist() for key, t in named.items()} for slot, named in back.totals.items()} == {
@@ -196,5 +196,5 @@ def test_sums_that_do_not_follow_the_protocol_and_updates_of_integers_are_refuse
 
 @pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
 def test_a_share_of_the_whole_rides_in_the_envelope(share: float) -> None:
-    envelope = codec.Envelope("worker-1-00ff", 9, weight=share)
-    assert codec.Envelope.parse(envelope.pack()) == envelope
+    envelope = serialization.Envelope("worker-1-00ff", 9, weight=share)
+    assert serialization.Envelope.parse(envelope.pack()) == envelope

@@ -16,7 +16,7 @@ from msgspec import msgpack
 
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
-from edge.protocol import client_state, codec, messages
+from edge.protocol import client_state, messages, serialization
 from edge.protocol.payload import Payload, Vector
 from edge.protocol.scratch import scratch
 from edge.runtime.connection import CoordinatorConnection
@@ -104,7 +104,7 @@ class Listener:
         _, envelope, header, *frames = self._router.recv_multipart()
         if msgpack.decode(header)[2] == RUN:  # it has got its welcome, and names the run from now on
             self._run_id = RUN
-        return codec.Envelope.parse(envelope).sequence, codec.decode(header, frames, self._run_id)
+        return serialization.Envelope.parse(envelope).sequence, serialization.decode(header, frames, self._run_id)
 
     def visit(
         self,
@@ -122,8 +122,8 @@ class Listener:
         task = messages.Train(client, 5, 0.1, {"act": 0}, payload(float(self.sent)))
         vectors = tuple(task.payload["model"].values())
         gone = tuple(vector.version for vector in payload(float(self.sent - 1))["model"].values())
-        self.send(pack(messages.Tensors(vectors), codec.Envelope(self.identity, evict=gone)))
-        mine = codec.Envelope(self.identity, sequence, None if kept is None else "before", out)
+        self.send(pack(messages.Tensors(vectors), serialization.Envelope(self.identity, evict=gone)))
+        mine = serialization.Envelope(self.identity, sequence, None if kept is None else "before", out)
         if kept is not None:
             self.send(pack(messages.ClientState(client, kept), mine))
         self.send(pack(task, mine, frames=False))
@@ -135,7 +135,7 @@ class Listener:
 
     def close(self) -> int:
         """How the worker ends after a bye."""
-        self.send(pack(messages.Shutdown(), codec.Envelope(self.identity)))
+        self.send(pack(messages.Shutdown(), serialization.Envelope(self.identity)))
         try:
             return self.process.wait(SILENT_SECONDS)
         finally:

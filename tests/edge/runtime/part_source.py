@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from edge.protocol.codec import Envelope
 from edge.protocol.config import ShippedFile
 from edge.protocol.messages import PART_NBYTES, FetchFile, FilePart, Message, Ping
+from edge.protocol.serialization import Envelope
 
 
 def shipped(kind: Literal["data", "partition", "source"], contents: Mapping[str, bytes]) -> list[ShippedFile]:

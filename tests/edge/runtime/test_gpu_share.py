@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coordinator.workers.messaging import OUT_OF_MEMORY
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import Payload
 from edge.runtime import gpu_share
@@ -93,6 +93,9 @@ class Visited:
             raise torch.OutOfMemoryError("too little")
         return messages.Update(task.client, task.round, {}, {})
 
+    def decoded(self, update: messages.Update) -> messages.Update:
+        raise AssertionError
+
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         raise AssertionError
 
@@ -148,7 +151,7 @@ def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_
     notes = []
     for task, left in ((failing, ()), (visit, ()), (visit, (2,))):
         notes.append(
-            runner.telemetry(task, runner.perform(task, codec.Envelope("worker-0-00ff", 1, retired_slots=left)))
+            runner.telemetry(task, runner.perform(task, serialization.Envelope("worker-0-00ff", 1, retired_slots=left)))
         )
     assert notes == ["", "cuda:0: 0 MiB reserved, 1536 MiB context, share 0.50", ""]
     assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", pytest.approx(0.35)), ("cuda:0", pytest.approx(0.85))]
@@ -156,6 +159,6 @@ def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_
 
 def test_torchs_own_error_reaches_the_coordinator_by_the_name_that_it_knows() -> None:
     task = messages.Train(1, 0, 0.1, {}, {})
-    reply = TaskRunner(Visited(), None).perform(task, codec.Envelope("worker-0-00ff", 1))
+    reply = TaskRunner(Visited(), None).perform(task, serialization.Envelope("worker-0-00ff", 1))
     assert isinstance(reply, messages.Error)
     assert (reply.kind, reply.text.partition(" (")[0]) == (OUT_OF_MEMORY, "too little")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, cast
 
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.task_runner import TaskRunner
 from edge.runtime.worker import serve
@@ -16,15 +16,15 @@ class SentVisits:
 
     def __init__(self, visits: int) -> None:
         train = [messages.Train(client, 0, 0.1, {}, {}) for client in range(visits)]
-        tasks = [(codec.Envelope("worker", sequence), visit) for sequence, visit in enumerate(train, 1)]
-        self.left: deque[tuple[codec.Envelope, messages.Message]] = deque(tasks)
+        tasks = [(serialization.Envelope("worker", sequence), visit) for sequence, visit in enumerate(train, 1)]
+        self.left: deque[tuple[serialization.Envelope, messages.Message]] = deque(tasks)
         self.happened: list[str] = []
 
     def is_readable(self) -> bool:
         return bool(self.left)
 
-    def receive(self, wait: bool = True) -> tuple[codec.Envelope, messages.Message]:
-        return self.left.popleft() if self.left else (codec.Envelope("worker"), messages.Shutdown())
+    def receive(self, wait: bool = True) -> tuple[serialization.Envelope, messages.Message]:
+        return self.left.popleft() if self.left else (serialization.Envelope("worker"), messages.Shutdown())
 
     def settle(self) -> None:
         pass
@@ -33,7 +33,7 @@ class SentVisits:
         count = len(message.sequences) if isinstance(message, messages.Updates) else 1
         self.happened.append(f"{count} sent")
 
-    def perform(self, task: messages.Train, envelope: codec.Envelope) -> messages.Update:
+    def perform(self, task: messages.Train, envelope: serialization.Envelope) -> messages.Update:
         self.happened.append(f"client {task.client}")
         return messages.Update(task.client, task.round, {"loss": 1.0}, {})
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.payload import Vector
 from edge.runtime.reply_batch import ReplyBatch
 
@@ -119,4 +119,4 @@ def test_a_batch_that_would_be_too_large_goes_out_before_the_next_update() -> No
     many.send()
     counts = [len(message.clients) if isinstance(message, messages.Updates) else 1 for message, _ in sent.messages]
     assert counts == [1024, 6, 8, 1, 65, 1]
-    assert max(codec.encode(message, "run-1").nbytes for message, _ in sent.messages) < 3 << 20
+    assert max(serialization.encode(message, "run-1").nbytes for message, _ in sent.messages) < 3 << 20

@@ -28,7 +28,7 @@ from coordinator.workers.instructions import Instruction, SendTask
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.runtime.keys import make, read_pair, read_public
 from scenarios.cli import main
 from tests.edge.protocol.mutations import JOB
@@ -296,8 +296,8 @@ def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_contr
         identity = router.recv_multipart()[0]
 
         def say(message: messages.Message, run_id: str) -> None:
-            encoded = codec.encode(message, run_id)
-            envelope = codec.Envelope(identity.decode()).pack()
+            encoded = serialization.encode(message, run_id)
+            envelope = serialization.Envelope(identity.decode()).pack()
             router.send_multipart([identity, envelope, encoded.header, *encoded.frames])
 
         say(messages.Welcome(replace(JOB, run_id="run-1", device="\x1b]0;a title\x07")), messages.NO_RUN)

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.workers.task import PoolError, PoolTask
 from coordinator.workers.task_group import PoolTaskGroup
-from edge.protocol import client_state, codec, messages
+from edge.protocol import client_state, messages, serialization
 from edge.protocol.payload import Payload, Vector
 from scenarios.cluster.task_forwarder import SWEEP_FILES, StateFiles, TaskForwarder
 from tests.edge.protocol.mutations import JOB, pack
@@ -29,7 +29,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listener]:
     """That has been welcomed, and leaves no file behind."""
     opened = Listener(tmp_path_factory.mktemp("g"), "tests.edge.runtime.listener:node_agent")
     assert opened.hear() == (0, messages.Hello())
-    opened.send(pack(messages.Welcome(JOB), codec.Envelope(opened.identity)))
+    opened.send(pack(messages.Welcome(JOB), serialization.Envelope(opened.identity)))
     yield opened
     assert opened.close() == 0
     assert list(opened.temporary.iterdir()) == []
@@ -59,7 +59,7 @@ def test_an_agent_starts_from_what_came_and_gives_back_what_is_kept_whatever_the
 
 def test_no_name_that_came_is_a_path(agent: Listener, tmp_path: Path) -> None:
     client_state.write(str(tmp_path / "secret"), kept(9.0))
-    mine = codec.Envelope(agent.identity, 7, str(tmp_path / "secret"), str(tmp_path / "after"))
+    mine = serialization.Envelope(agent.identity, 7, str(tmp_path / "secret"), str(tmp_path / "after"))
     agent.send(pack(messages.ClientState(2, kept(1.0)), mine))
     agent.send(pack(TASK, mine, frames=False))
     assert three(agent.hear()[1]) == [3.0, 3.0, 3.0]
@@ -69,12 +69,12 @@ def test_no_name_that_came_is_a_path(agent: Listener, tmp_path: Path) -> None:
 
 def test_a_task_and_what_came_ahead_of_it_must_belong_together(agent: Listener) -> None:
     """Whatever is refused fails as a task, and the next is served from what came with it."""
-    asked, plain = codec.Envelope(agent.identity, 7, "before"), codec.Envelope(agent.identity, 7)
+    asked, plain = serialization.Envelope(agent.identity, 7, "before"), serialization.Envelope(agent.identity, 7)
     other = "came ahead of another task"
     ahead = messages.ClientState(2, kept(1.0))
-    wrong: list[tuple[str, list[tuple[messages.Message, codec.Envelope]]]] = [
+    wrong: list[tuple[str, list[tuple[messages.Message, serialization.Envelope]]]] = [
         (f"the state of client 3 {other}", [(messages.ClientState(3, kept(1.0)), asked), (TASK, asked)]),
-        (f"the state of client 2 {other}", [(ahead, codec.Envelope(agent.identity, 6)), (TASK, asked)]),
+        (f"the state of client 2 {other}", [(ahead, serialization.Envelope(agent.identity, 6)), (TASK, asked)]),
         (f"the state of client 2 {other}", [(ahead, asked), (TASK, plain)]),
         (f"the state of client 2 {other}", [(ahead, asked), (messages.Describe(True), plain)]),
     ]
@@ -87,7 +87,7 @@ def test_a_task_and_what_came_ahead_of_it_must_belong_together(agent: Listener) 
 
 
 def test_what_is_damaged_is_refused_and_its_task_not_done_without_it(agent: Listener) -> None:
-    asked = codec.Envelope(agent.identity, 7, "before")
+    asked = serialization.Envelope(agent.identity, 7, "before")
     envelope, header, frame = pack(messages.ClientState(2, kept(1.0)), asked)
     agent.send([envelope, header, frame[:-1] + b"\x01"])
     agent.send(pack(TASK, asked, frames=False))
@@ -99,7 +99,7 @@ def test_what_is_damaged_is_refused_and_its_task_not_done_without_it(agent: List
 
 
 def test_a_visit_that_fails_brings_back_its_error_alone(agent: Listener) -> None:
-    mine = codec.Envelope(agent.identity, 7, "before", "after")
+    mine = serialization.Envelope(agent.identity, 7, "before", "after")
     agent.send(pack(messages.ClientState(2, {"other": kept(1.0)["model"]}), mine))
     agent.send(pack(TASK, mine, frames=False))
     sequence, error = agent.hear()
@@ -117,7 +117,7 @@ def test_a_visit_that_fails_brings_back_its_error_alone(agent: Listener) -> None
 
 def test_a_state_is_found_again_for_the_clients_next_visit_and_requested_if_it_is_gone(agent: Listener) -> None:
     assert brought(agent, 2, None, "first") == [[2.0, 2.0, 2.0]]
-    again = codec.Envelope(agent.identity, 8, "first", "second")
+    again = serialization.Envelope(agent.identity, 8, "first", "second")
     agent.send(pack(TASK, again, frames=False))
     assert three(agent.hear()[1]) == [4.0, 4.0, 4.0]
     assert isinstance(agent.hear()[1], messages.Update)
@@ -128,10 +128,10 @@ def test_a_state_is_found_again_for_the_clients_next_visit_and_requested_if_it_i
 def test_updates_of_a_round_go_up_as_one_sum_of_the_machine_once(agent: Listener) -> None:
     for number, client in ((8, 2), (9, 4)):
         task = messages.Train(client, 5, 0.1, {}, {})
-        agent.send(pack(task, codec.Envelope(agent.identity, number, weight=0.5), frames=False))
+        agent.send(pack(task, serialization.Envelope(agent.identity, number, weight=0.5), frames=False))
         sequence, update = agent.hear()
         assert (sequence, update) == (number, messages.Update(client, 5, {"loss": 0.5}, {}))
-    plain = codec.Envelope(agent.identity)
+    plain = serialization.Envelope(agent.identity)
     agent.send(pack(messages.FetchPartial(5), plain))
     _, sums = agent.hear()
     assert isinstance(sums, messages.PartialSum) and (sums.round, sums.clients) == (5, 2)
@@ -142,27 +142,29 @@ def test_updates_of_a_round_go_up_as_one_sum_of_the_machine_once(agent: Listener
 
 def test_a_sum_that_nobody_wants_any_more_is_forgotten(agent: Listener) -> None:
     """The run has begun another round; a visit of the first that is cancelled is confirmed."""
-    agent.send(pack(TASK, codec.Envelope(agent.identity, 8, weight=0.5), frames=False))
+    agent.send(pack(TASK, serialization.Envelope(agent.identity, 8, weight=0.5), frames=False))
     assert isinstance(agent.hear()[1], messages.Update)
-    agent.send(pack(messages.Train(2, 6, 0.1, {}, {}), codec.Envelope(agent.identity, 9, weight=0.5), frames=False))
+    agent.send(
+        pack(messages.Train(2, 6, 0.1, {}, {}), serialization.Envelope(agent.identity, 9, weight=0.5), frames=False)
+    )
     assert agent.hear() == (9, messages.Update(2, 6, {"loss": 0.5}, {}))
-    plain = codec.Envelope(agent.identity)
+    plain = serialization.Envelope(agent.identity)
     agent.send(pack(messages.FetchPartial(5), plain))
     assert agent.hear() == (0, messages.PartialSum(5, 0, {}))
     slow = messages.Train(3, 6, 0.1, {"tenths": 5}, {})
     for number in (10, 11):
-        agent.send(pack(slow, codec.Envelope(agent.identity, number), frames=False))
-    agent.send(pack(messages.Cancel(), codec.Envelope(agent.identity, 11)))
+        agent.send(pack(slow, serialization.Envelope(agent.identity, number), frames=False))
+    agent.send(pack(messages.Cancel(), serialization.Envelope(agent.identity, 11)))
     assert [agent.hear()[0] for _ in range(2)] == [11, 10]
 
 
 def test_an_agent_refuses_what_it_was_sent_twice_and_files_of_the_run(agent: Listener) -> None:
     slow = messages.Train(3, 6, 0.1, {"tenths": 2}, {})
     for _ in range(2):
-        agent.send(pack(slow, codec.Envelope(agent.identity, 12), frames=False))
+        agent.send(pack(slow, serialization.Envelope(agent.identity, 12), frames=False))
     assert agent.hear() == (0, messages.Error("WireError", "task 12 came twice"))
     assert agent.hear()[0] == 12
-    agent.send(pack(messages.MappedTensors("/dev/shm", {"0f" * 16: 3}), codec.Envelope(agent.identity)))
+    agent.send(pack(messages.MappedTensors("/dev/shm", {"0f" * 16: 3}), serialization.Envelope(agent.identity)))
     assert agent.hear() == (0, messages.Error("WireError", "a node agent maps no files of the run"))
 
 
@@ -172,7 +174,7 @@ def test_an_agent_refuses_what_it_was_sent_twice_and_files_of_the_run(agent: Lis
 class Machine:
     """A pool and a connection of a forwarder, which the test plays."""
 
-    def __init__(self, *said: tuple[codec.Envelope, messages.Message]) -> None:
+    def __init__(self, *said: tuple[serialization.Envelope, messages.Message]) -> None:
         self.said, self.sent = list(said), list[messages.Message]()
         self.tasks: list[PoolTask] = []
         self.size, self.socket = 1, None
@@ -187,7 +189,7 @@ class Machine:
         self.tasks += tasks
         return PoolTaskGroup(lambda task, reply: None, lambda: None, lambda tasks: None, lambda tasks: None)
 
-    def received(self) -> list[tuple[codec.Envelope, messages.Message]]:
+    def received(self) -> list[tuple[serialization.Envelope, messages.Message]]:
         said, self.said = self.said, []
         return said
 
@@ -197,7 +199,7 @@ class Machine:
 
 def test_a_visit_that_fails_when_it_is_done_again_for_a_lost_sum_ends_the_agent(tmp_path: Path) -> None:
     """Its update counts for the run, which must learn that the sum with it does not come."""
-    machine: Any = Machine((codec.Envelope("agent", 7, weight=0.5), TASK))
+    machine: Any = Machine((serialization.Envelope("agent", 7, weight=0.5), TASK))
     forwarder = TaskForwarder(machine, machine, StateFiles(tmp_path, 1), [], workers=1)
     machine.on_readable()
     (task,) = machine.tasks

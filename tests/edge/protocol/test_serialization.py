@@ -14,7 +14,7 @@ from msgspec.msgpack import Ext
 from msgspec.msgpack import decode as unpackb
 from msgspec.msgpack import encode as packb
 
-from edge.protocol import codec, messages
+from edge.protocol import messages, serialization
 from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector, shapes
 from tests.edge.protocol.mutations import RUN, put, refusal
@@ -75,8 +75,8 @@ def plain(payload: Payload) -> dict[str, dict[str, list[float]]]:
 
 
 def there_and_back(message: messages.Message) -> messages.Message:
-    encoded = codec.encode(message, RUN)
-    return codec.decode(encoded.header, encoded.frames, RUN)
+    encoded = serialization.encode(message, RUN)
+    return serialization.decode(encoded.header, encoded.frames, RUN)
 
 
 def fields(message: messages.Message) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def test_vectors_come_back_with_their_versions_and_those_of_client_state_have_ch
         "teacher": {"head": [5.0]},
     }
     assert back.payload["model"]["stem"].version == sent.payload["model"]["stem"].version
-    crcs = [int.from_bytes(entry[6], "big") for entry in unpackb(codec.encode(kept, RUN).header)[4]]
+    crcs = [int.from_bytes(entry[6], "big") for entry in unpackb(serialization.encode(kept, RUN).header)[4]]
     assert crcs == [zlib.crc32(vector.data.tobytes()) for named in kept.payload.values() for vector in named.values()]
 
 
@@ -167,20 +167,20 @@ def test_blocks_are_found_again_by_version() -> None:
     assert isinstance(back, messages.Tensors)
     held = {vector.version: vector for vector in back.vectors}
     held |= {vector.version: vector for vector in model()["teacher"].values()}
-    task = codec.decode(codec.encode(train(), RUN).header, [], RUN, held)
+    task = serialization.decode(serialization.encode(train(), RUN).header, [], RUN, held)
     assert isinstance(task, messages.Train)
     assert plain(task.payload) == plain(model())
     stem = task.payload["model"]["stem"]
     assert stem.data is held[stem.version].data
     with pytest.raises(messages.WireError, match=r"model/stem: version .* is not held"):
-        codec.decode(codec.encode(train(), RUN).header, [], RUN, {})
+        serialization.decode(serialization.encode(train(), RUN).header, [], RUN, {})
 
 
 def test_vectors_are_views_of_the_received_frame_and_copied_only_if_it_is_not_aligned() -> None:
     numbers = np.arange(100_000, dtype=np.float32)
-    encoded = codec.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(numbers)}}), RUN)
+    encoded = serialization.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(numbers)}}), RUN)
     shifted = memoryview(b"x" + bytes(encoded.frames[0]))[1:]
-    view, copy = (codec.decode(encoded.header, frames, RUN) for frames in (encoded.frames, [shifted]))
+    view, copy = (serialization.decode(encoded.header, frames, RUN) for frames in (encoded.frames, [shifted]))
     assert isinstance(view, messages.Update) and isinstance(copy, messages.Update)
     assert np.shares_memory(view.payload["model"]["b"].data, numbers)
     assert copy.payload["model"]["b"].data.flags.aligned
@@ -188,9 +188,9 @@ def test_vectors_are_views_of_the_received_frame_and_copied_only_if_it_is_not_al
 
 
 def test_length_does_not_depend_on_values() -> None:
-    small = codec.encode(train(client=0, round=0, lr=0.0, choice={"alpha": 0}), RUN)
-    large = codec.encode(train(client=2**62, round=2**62, lr=1e300, choice={"alpha": -(2**62)}), RUN)
-    real = codec.encode(train(client=1, round=1, lr=0.1, choice={"alpha": 0.1}), RUN)
+    small = serialization.encode(train(client=0, round=0, lr=0.0, choice={"alpha": 0}), RUN)
+    large = serialization.encode(train(client=2**62, round=2**62, lr=1e300, choice={"alpha": -(2**62)}), RUN)
+    real = serialization.encode(train(client=1, round=1, lr=0.1, choice={"alpha": 0.1}), RUN)
     assert small.nbytes == large.nbytes == real.nbytes
 
 
@@ -204,27 +204,32 @@ def test_a_number_of_a_choice_stays_what_it_is(value: float) -> None:
 
 def test_length_is_known_before_the_message() -> None:
     sent = train()
-    encoded = codec.encode(sent, RUN)
-    assert codec.train_nbytes(RUN, ["alpha"], shapes(sent.payload)) == encoded.nbytes
+    encoded = serialization.encode(sent, RUN)
+    assert serialization.train_nbytes(RUN, ["alpha"], shapes(sent.payload)) == encoded.nbytes
     assert encoded.nbytes == len(encoded.header) + 4 * (3 + 0 + 1 + 1)
     answer = messages.Update(7, 3, {"loss": 1.0, "steps": 2.0}, sent.payload)
-    assert codec.update_nbytes(RUN, ["loss", "steps"], shapes(sent.payload)) == codec.encode(answer, RUN).nbytes
+    assert (
+        serialization.update_nbytes(RUN, ["loss", "steps"], shapes(sent.payload))
+        == serialization.encode(answer, RUN).nbytes
+    )
 
 
 def test_length_counted_by_hand() -> None:
     # array of 5: 1; protocol: 1; "train": 6; "r": 2; fields 71; entries 63; frame 8
     #   fields: map 1; "client" 7 + bin 10; "round" 6 + 10; "lr" 3 + 10; "choice" 7 + map 1 + "alpha" 6 + 10 = 71
     #   entries: array 1; entry array 1; "model" 6; "b" 2; bin of 16: 18; "<f4" 4; shape 1 + 10; nbytes 10; crc 10 = 63
-    assert codec.train_nbytes("r", ["alpha"], {"model": {"b": 2}}) == 1 + 1 + 6 + 2 + 71 + 63 + 8
+    assert serialization.train_nbytes("r", ["alpha"], {"model": {"b": 2}}) == 1 + 1 + 6 + 2 + 71 + 63 + 8
 
 
 def test_checksum_is_verified_when_there_is_one() -> None:
-    encoded = codec.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(np.array([1.0], np.float32))}}), RUN, True)
+    encoded = serialization.encode(
+        messages.Update(0, 0, {}, {"model": {"b": Vector(np.array([1.0], np.float32))}}), RUN, True
+    )
     entry = unpackb(encoded.header)[4][0]
     assert int.from_bytes(entry[6], "big") == zlib.crc32(np.float32(1.0).tobytes())
-    codec.decode(encoded.header, encoded.frames, RUN)
+    serialization.decode(encoded.header, encoded.frames, RUN)
     with pytest.raises(messages.WireError, match="checksum"):
-        codec.decode(encoded.header, [np.float32(2.0).tobytes()], RUN)
+        serialization.decode(encoded.header, [np.float32(2.0).tobytes()], RUN)
 
 
 def described(**changes: Any) -> messages.Described:
@@ -278,7 +283,7 @@ MAPPED = messages.MappedTensors("/dev/shm/fedbr-", {"0f" * 16: 3})
         (described(), put(3, "layout", [[["a", 1, 0, [["a/0", 2, 0]]]]]), "Described: layout: a: layers: (2, 0)"),
         (described(), put(3, "layout", [[["a", 2, 0, [["a/0", 1, 0]] * 2]]]), "Described: layout: a layer twice"),
         (described(), put(3, "layout", [[["a", 1, 0, []], ["a", 1, 0, []]]]), "Described: layout: a block twice"),
-        (described(samples=np.array([5, -7, 9])), put(0, codec.PROTOCOL), "Described: samples: [-7]"),
+        (described(samples=np.array([5, -7, 9])), put(0, serialization.PROTOCOL), "Described: samples: [-7]"),
         (messages.Error("E", ""), put(3, "text", LONG), "Error: Expected `str` of length <= 4000 - at `$.text`"),
         (messages.Error("E", ""), put(3, "traceback", "x" * 16_001), "Error: Expected `str` of length <= 16000"),
         (train(), put(3, "choice", "alpha", Ext(0, b"\x7f\xf0" + bytes(6))), "Train: Expected `float` <= 1.79"),
@@ -304,18 +309,20 @@ def test_frames_must_be_those_that_are_announced() -> None:
 
 
 def test_what_is_too_large_or_not_msgpack_is_refused() -> None:
-    for raw in (b"", b"\xc1", b"\x95", b"\xff" * 40, b"\x91" * 5000, bytes(codec.MAX_HEADER_NBYTES + 1)):
+    for raw in (b"", b"\xc1", b"\x95", b"\xff" * 40, b"\x91" * 5000, bytes(serialization.MAX_HEADER_NBYTES + 1)):
         with pytest.raises(messages.WireError):
-            codec.decode(raw, [], RUN)
+            serialization.decode(raw, [], RUN)
         with pytest.raises(messages.WireError):
-            codec.Envelope.parse(raw)
+            serialization.Envelope.parse(raw)
 
 
 def test_envelope_comes_back() -> None:
-    envelope = codec.Envelope("worker-1-00ff", 9, "state/1", None, (b"v" * 16,), 0.5, 0.25, (3, 0), "cuda:0: 1 MiB")
-    assert codec.Envelope.parse(envelope.pack()) == envelope
+    envelope = serialization.Envelope(
+        "worker-1-00ff", 9, "state/1", None, (b"v" * 16,), 0.5, 0.25, (3, 0), "cuda:0: 1 MiB"
+    )
+    assert serialization.Envelope.parse(envelope.pack()) == envelope
     logged = structs.replace(envelope, logged={"gap": 0.5, "a-z_0.9": -1.0, "unknown": float("nan")})
-    assert repr(codec.Envelope.parse(logged.pack())) == repr(logged)
+    assert repr(serialization.Envelope.parse(logged.pack())) == repr(logged)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +345,9 @@ def test_envelope_comes_back() -> None:
 def test_an_envelope_with_a_wrong_field_is_refused(name: str, values: list[Any], refusal: str) -> None:
     for value in values:
         with pytest.raises(messages.WireError, match=refusal):
-            codec.Envelope.parse(packb(structs.replace(codec.Envelope("worker-1-00ff"), **{name: value})))
+            serialization.Envelope.parse(
+                packb(structs.replace(serialization.Envelope("worker-1-00ff"), **{name: value}))
+            )
 
 
 # --- bombs --------------------------------------------------------------------------------------------------------
@@ -356,14 +365,17 @@ def test_a_bomb_is_refused_before_it_is_built(bomb: bytes) -> None:
 
     What is measured is the copy of the header, of a megabyte, and the error.
     """
-    begin = {kind: b"\x95" + packb(codec.PROTOCOL) + packb(kind) + packb(RUN) for kind in codec.KINDS_OF_MESSAGES}
+    begin = {
+        kind: b"\x95" + packb(serialization.PROTOCOL) + packb(kind) + packb(RUN)
+        for kind in serialization.KINDS_OF_MESSAGES
+    }
     headers = [start + bomb + b"\x90" for start in begin.values()]
     headers += [begin["Update"] + packb({}) + bomb, bomb]
     tracemalloc.start()
     for raw in headers:
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
-        for read in (codec.Envelope.parse, lambda header: codec.decode(header, [], RUN)):
+        for read in (serialization.Envelope.parse, lambda header: serialization.decode(header, [], RUN)):
             with pytest.raises(messages.WireError):
                 read(raw)
         assert tracemalloc.get_traced_memory()[1] - before < 2.5e6
@@ -372,8 +384,8 @@ def test_a_bomb_is_refused_before_it_is_built(bomb: bytes) -> None:
 
 def filled(kind: str, fields: object = None, entries: object = ()) -> bytes:
     """A header of about a megabyte."""
-    header = packb([codec.PROTOCOL, kind, RUN, fields or {}, entries])
-    assert 0.5e6 < len(header) <= codec.MAX_HEADER_NBYTES, len(header)
+    header = packb([serialization.PROTOCOL, kind, RUN, fields or {}, entries])
+    assert 0.5e6 < len(header) <= serialization.MAX_HEADER_NBYTES, len(header)
     return header
 
 
@@ -403,7 +415,7 @@ def test_the_most_that_a_megabyte_becomes_is_bounded(header: bytes) -> None:
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     with pytest.raises(messages.WireError):
-        codec.decode(header, [], RUN)
+        serialization.decode(header, [], RUN)
     grown = tracemalloc.get_traced_memory()[1] - before
     tracemalloc.stop()
     assert grown < 25e6
@@ -420,12 +432,12 @@ def test_the_most_that_a_megabyte_becomes_is_bounded(header: bytes) -> None:
 )
 def test_what_announces_more_than_there_is_says_so(raw: bytes, refusal: str) -> None:
     with pytest.raises(messages.WireError, match=refusal):
-        codec.Envelope.parse(raw)
+        serialization.Envelope.parse(raw)
 
 
 def test_a_name_that_stands_twice_is_refused() -> None:
-    header = codec.encode(messages.FetchPartial(1), RUN).header
+    header = serialization.encode(messages.FetchPartial(1), RUN).header
     twice = header.replace(b"\x81\xa5round\x01", b"\x82\xa5round\x00\xa5round\x01")
     assert len(twice) == len(header) + 7
     with pytest.raises(messages.WireError, match="FetchPartial: other bytes than those of"):
-        codec.decode(twice, [], RUN)
+        serialization.decode(twice, [], RUN)
