@@ -112,8 +112,8 @@ class VisitRow(NamedTuple):
     down_payload: str
     """Vectors of the download, by their name in `PayloadShapeRow`; '' if the visit did not count"""
     up_payload: str
-    """Vectors of the upload; '' if there was none, or the visit did not count. Where lengths depend on numbers, also of a
-    visit that was trained and did not count: what it would have sent"""
+    """Vectors of the upload; '' if there was none, or the visit did not count. Where lengths depend on numbers, also
+    of a visit that was trained and did not count: what it would have sent"""
     idle_joules: float
     """Of ``joules``: while the client was away, or waited for the round's end. These four add up to ``joules``, but for
     rounding; each is the whole device's, its baseline included. The hash chain has ``joules`` and leaves them out."""

@@ -20,6 +20,7 @@ from costmodel.fleet.devices import devices, networks
 from costmodel.units import format_rate, format_seconds
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
+from edge.protocol.codecs.registry import make_codec
 from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.options.base import Options
@@ -207,6 +208,23 @@ def of_sum(method: Method, options: Options, scenario: Scenario) -> Contradictio
             yield "aggregate.sum", f'aggregate.sum = "fixed_point": {why}'
     if scenario.rounds.is_asynchronous:
         why = f"rounds.policy = {scenario.rounds.policy} discounts updates one by one"
+        yield "aggregate.sum", f'aggregate.sum = "fixed_point": {why}'
+
+
+def of_codec(scenario: Scenario) -> Contradictions:
+    """Entropy coders where the length of a message must follow from shapes."""
+    codec = scenario.codec
+    for key, chains in (("down", [codec.down]), ("down_slots", list(codec.down_slots.values()))):
+        if not all(make_codec(stages).is_fixed_length for stages in chains):
+            yield (
+                f"codec.{key}",
+                f"codec.{key}: an entropy coder makes lengths that depend on numbers, but a visit is priced before its "
+                "download is made; leave it out",
+            )
+    if all(make_codec(stages).is_fixed_length for stages in (codec.up, *codec.up_slots.values())):
+        return
+    if scenario.aggregate.sum == "fixed_point":
+        why = "codec.up has an entropy coder, and workers do not send the lengths of what they add up"
         yield "aggregate.sum", f'aggregate.sum = "fixed_point": {why}'
 
 
