@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from costmodel.network.tcp import wire_bits
+from edge.protocol.payload import ITEM_NBYTES, Layout
+from scenarios.report import labels
 from scenarios.report.columns import BYTES, JOULES, SECONDS
 from scenarios.report.readings import Reading, of_field
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.run.visits import SUMS
+
+CODEC = "codec."
+CHAINS = (f"{CODEC}up", f"{CODEC}down")
+"""Beginnings of the keys of a scenario that are about codecs, and of those that name their stages"""
 
 
 @dataclass(frozen=True)
@@ -92,8 +99,11 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
     """What the run had spent when so many of its rounds had ended, by default all. ReportError."""
     rows = run.rounds[:rounds]
     vectors = defaultdict[str, list[tuple[str, SlotBytes]]](list)
-    for row in run.query("SELECT payload, slot, nbytes FROM payload_shapes"):
-        vectors[row["payload"]].append((row["slot"], SlotBytes(row["nbytes"], row["nbytes"])))
+    sizes = Layout(tuple(block.shape for block in run.environment.blocks)).sizes if codecs(run.settings) else {}
+    for row in run.query("SELECT payload, slot, key, nbytes FROM payload_shapes"):
+        size = sizes.get(row["key"])  # vectors that no block names travel as they are
+        raw = row["nbytes"] if size is None else ITEM_NBYTES * size
+        vectors[row["payload"]].append((row["slot"], SlotBytes(raw, row["nbytes"])))
     by_slot = defaultdict[tuple[str, str], SlotBytes](SlotBytes)
     message_bytes = wasted_bytes = 0
     contention, parts = 0.0, dict.fromkeys(("idle", "compute", "receive", "send"), 0.0)
@@ -124,6 +134,11 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
         sum(row.joules for row in rows),
         **parts,
     )
+
+
+def codecs(settings: labels.Settings) -> dict[str, Any]:
+    """Key -> the chain of stages by which a scenario encodes vectors; empty if they travel as they are."""
+    return {key: chain for key, chain in settings.items() if key.startswith(CHAINS) and chain}
 
 
 def nominal_rule(group: RunGroup) -> str:

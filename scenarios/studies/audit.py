@@ -25,8 +25,6 @@ from scenarios.run.run_finder import found
 
 FACTOR = Quantity({"x": 1}, 2)
 REFERENCE_METHOD = "fedavg"
-CODECS = "codec."
-"""Beginning of the keys that twins may differ in"""
 Means = Mapping[str, Mapping[str, Any]]
 """Key of a stage -> `with_interval` over seeds"""
 
@@ -179,7 +177,7 @@ def _pairs(groups: Sequence[RunGroup], target: float | None, twin: str | None) -
             j
             for j in others
             if groups[j].first.method == REFERENCE_METHOD
-            and not _codecs(settings[j])
+            and not stages.codecs(settings[j])
             and not _other_data(settings[i], settings[j])
         ]
         if chosen is not None and chosen != i:
@@ -214,14 +212,11 @@ def _chosen(groups: Sequence[RunGroup], name: str) -> int:
     raise ScenarioError(Argument("twin", repr(name)), ": none of these runs, ", given=name, choices=known)
 
 
-def _codecs(settings: labels.Settings) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key.startswith(CODECS) and value}
-
-
 def _is_twin(settings: labels.Settings, other: labels.Settings) -> bool:
     """Whether the other group has no codec, and is the same otherwise."""
-    has_codec = bool(_codecs(settings)) and not _codecs(other)
-    return has_codec and all(key.startswith(CODECS) for key in labels.differing([settings, other]))
+    if not stages.codecs(settings) or stages.codecs(other):
+        return False
+    return all(key.startswith(stages.CODEC) for key in labels.differing([settings, other]))
 
 
 def _other_data(settings: labels.Settings, other: labels.Settings) -> list[str]:
@@ -312,7 +307,7 @@ def pair_tables(result: Mapping[str, Any]) -> Iterator[Table]:
             ]
             for stage in stages.STAGES
         ]
-        title = f"{row['name']} against {pair['name']} at {percent(pair['accuracy'])}"
+        title = f"until {percent(pair['accuracy'])}: {row['name']} against {pair['name']}"
         yield of_texts(title, ["", row["name"], pair["name"], "factor"], texts)
 
 
