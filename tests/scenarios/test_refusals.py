@@ -40,7 +40,7 @@ def test_values_of_a_scenario_are_refused_with_one_message(words: str, message: 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of runs: ``fedavg``, ``fedbr`` on other data, ``later`` of another seed, and ``begun``, which has not ended."""
+    """Runs: ``fedavg``, ``fedbr`` on other data, ``later`` of another seed, and ``begun``, which has not ended."""
     folder = tmp_path_factory.mktemp("runs")
     made_run(folder / "fedavg", (0.5, 0.75), 'method = "fedavg"\nseed = 0\n')
     made_run(folder / "fedbr", (0.5,), 'method = "fedbr"\nseed = 0\n[data]\nclients = 20\n')

@@ -1,4 +1,4 @@
-"""What an audit says of runs: every stage by hand, twins and references, and the accuracy at which they are compared."""
+"""What an audit says of runs: every stage by hand, twins and references, and the accuracy of their comparison."""
 
 from __future__ import annotations
 
@@ -73,7 +73,11 @@ def test_scaffold_sends_twice_what_is_nominal(tmp_path: Path) -> None:
 
 
 def made(
-    folder: Path, accuracies: Sequence[float | None], settings: str = 'method = "fedavg"', nbytes: int = 400, seed: int = 0
+    folder: Path,
+    accuracies: Sequence[float | None],
+    settings: str = 'method = "fedavg"',
+    nbytes: int = 400,
+    seed: int = 0,
 ) -> Path:
     """A run of a visit a round: 100 numbers down and up, as ``nbytes`` each, behind headers of 50 bytes; 10 s, 10 J.
 
@@ -97,14 +101,10 @@ def made(
             number, start, start + 10, 1, accuracy, None, 1.0, nbytes + 80, nbytes + 50, 800.0, 1e6, 1e6,
             10.0, 11.0, 1.0, 30, 1.0, 0, "", "ab",
         )  # fmt: skip
-        ledger.commit(Commit(row, VisitColumns.of([visit, lost]), {"p": payload(nbytes)}))
+        ledger.commit(Commit(row, VisitColumns.of([visit, lost]), {"p": {"model": {"net": nbytes}}}))
     ledger.finish({"stopped_by": "rounds", "rounds": len(accuracies)})
     ledger.close()
     return folder
-
-
-def payload(nbytes: int) -> dict[str, dict[str, int]]:
-    return {"model": {"net": nbytes // 4}}
 
 
 QUANTIZED = 'method = "fedavg"\n[codec]\nup = [{ kind = "quantize", bits = 4 }]\ndown = [{ kind = "fp16" }]'
@@ -160,7 +160,8 @@ def test_without_a_twin_fedavg_is_the_reference_and_without_that_the_amounts_sta
     assert main.run_command(["audit", str(fedbr_run), str(fedavg_run), "--target", "0.5"]) == 0
     shown = capsys.readouterr().out
     assert "Nominal: Eq. 3 of the FedBR paper (fedbr)." in shown
-    assert [line.split() for line in shown.splitlines() if line.startswith("fedbr ")][0][1:4] == ["fedavg", "50.00", "%"]
+    factors = next(line.split() for line in shown.splitlines() if line.startswith("fedbr "))
+    assert factors[1:4] == ["fedavg", "50.00", "%"]
     assert main.run_command(["audit", str(fedbr_run)]) == 0
     assert "fedbr has no reference: add the run with the same seed and without codecs" in capsys.readouterr().out
 
