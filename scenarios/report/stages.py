@@ -51,6 +51,8 @@ class StageTotals:
     virtual_seconds: float
     visit_seconds: float
     """Of all visits, one after another"""
+    computing_seconds: float
+    """Of these, between download and upload: training, and what encoding takes the device"""
     contention_seconds: float
     """Of these, lost because others used the same links"""
     joules: float
@@ -85,6 +87,7 @@ ENERGY: Reading[StageTotals] = of_field("joules", "energy", JOULES, "min")
 STAGES: Sequence[Reading[StageTotals]] = (
     *(NOMINAL, PAYLOAD, ENCODED, MESSAGES, WASTED, WIRE, TIME),
     of_field("visit_seconds", "time of visits", SECONDS, "min"),
+    of_field("computing_seconds", "  computing", SECONDS, "min"),
     of_field("contention_seconds", "  contention", SECONDS, "min"),
     ENERGY,
     *(of_field(part, f"  {part}", JOULES, "min") for part in ("compute", "receive", "send", "idle")),
@@ -106,12 +109,13 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
         vectors[row["payload"]].append((row["slot"], SlotBytes(raw, row["nbytes"])))
     by_slot = defaultdict[tuple[str, str], SlotBytes](SlotBytes)
     message_bytes = wasted_bytes = 0
-    contention, parts = 0.0, dict.fromkeys(("idle", "compute", "receive", "send"), 0.0)
+    computing, contention, parts = 0.0, 0.0, dict.fromkeys(("idle", "compute", "receive", "send"), 0.0)
     for row in run.query(
         "SELECT down_payload, up_payload, COUNT(*) AS visits, SUM(bytes_down + bytes_up) AS nbytes, "
-        f"TOTAL(shared_s) AS shared, {SUMS} FROM visits WHERE round < ? GROUP BY down_payload, up_payload",
+        f"TOTAL(compute_end_s - down_end_s) AS computing, TOTAL(shared_s) AS shared, {SUMS} FROM visits WHERE round < ? GROUP BY down_payload, up_payload",
         [len(rows)],
     ):
+        computing += row["computing"]
         contention += row["shared"]
         for part in parts:
             parts[part] += row[part]
@@ -130,6 +134,7 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
         wasted_bytes,
         rows[-1].end_s if rows else 0.0,
         sum(row.busy_s for row in rows),
+        computing,
         contention,
         sum(row.joules for row in rows),
         **parts,

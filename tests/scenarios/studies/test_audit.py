@@ -123,7 +123,7 @@ def test_a_run_with_codecs_is_compared_with_its_twin_at_the_best_accuracy_of_bot
     whole = rows[coded]["whole"]
     keys = ("nominal_bytes", "payload_bytes", "encoded_bytes", "message_bytes", "wasted_bytes")
     assert values(whole, *keys) == [4 * 800, 4 * 800, 4 * 200, 4 * 300, 4 * 30]
-    assert values(whole, "visit_seconds", "contention_seconds") == [44.0, 8.0]
+    assert values(whole, "visit_seconds", "computing_seconds", "contention_seconds") == [44.0, 12.0, 8.0]
     assert rows[plain]["reference"]["is_twin"] is False  # that is the FedAvg of another step size
     pair = rows[coded]["reference"]
     assert (pair["is_twin"], pair["seeds"], pair["accuracy"]) == (True, [0], 0.7)
@@ -183,3 +183,14 @@ def test_a_target_that_one_of_two_has_not_reached_gives_no_factor(tmp_path: Path
     pair = next(row["reference"] for row in audit([tmp_path], target=0.8).result()["rows"] if row["reference"])
     assert pair["factors"]["message_bytes"]["mean"] is None
     assert pair["reference_spent"]["message_bytes"]["mean"] == 900
+
+
+def test_runs_that_were_not_evaluated_have_amounts_and_no_factor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path / "a", (None, None), 'method = "fedbr"')
+    made(tmp_path / "b", (None,))
+    assert main.run_command(["audit", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "fedbr against fedavg, no twin: no common accuracy, since one was not evaluated." in shown
+    assert ["nominal", "bytes", "1,600", "B", "800", "B"] in [line.split() for line in shown.splitlines()]
