@@ -112,7 +112,8 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
     computing, contention, parts = 0.0, 0.0, dict.fromkeys(("idle", "compute", "receive", "send"), 0.0)
     for row in run.query(
         "SELECT down_payload, up_payload, COUNT(*) AS visits, SUM(bytes_down + bytes_up) AS nbytes, "
-        f"TOTAL(compute_end_s - down_end_s) AS computing, TOTAL(shared_s) AS shared, {SUMS} FROM visits WHERE round < ? GROUP BY down_payload, up_payload",
+        f"TOTAL(compute_end_s - down_end_s) AS computing, TOTAL(shared_s) AS shared, {SUMS} "
+        "FROM visits WHERE round < ? GROUP BY down_payload, up_payload",
         [len(rows)],
     ):
         computing += row["computing"]

@@ -260,7 +260,7 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
     rules: dict[str, list[str]] = {}
     for row in rows:
         rules.setdefault(row["nominal_rule"], []).append(row["name"])
-    notes = [f"Nominal: {rule} ({', '.join(names)})." for rule, names in rules.items()]
+    notes = [f"Nominal: {rule} ({'; '.join(names)})." for rule, names in rules.items()]
     found = [of_texts("whole runs", ["", *(row["name"] for row in rows)], texts, notes)]
     paired = [(row, row["reference"]) for row in rows if row["reference"]]
     if paired:

@@ -20,6 +20,7 @@ from scenarios.report import stages
 from scenarios.report.run_reader import open_runs
 from scenarios.run.builder import RUN_ID_BYTES
 from scenarios.studies.audit import audit
+from tests import warm
 from tests.ledgers import visit_row
 from tests.scenarios.in_this_process import pool_in_this_process, run
 
@@ -67,6 +68,19 @@ def test_scaffold_sends_twice_what_is_nominal(tmp_path: Path) -> None:
     assert spent.nominal_bytes == 4 * 2 * MODEL
     assert spent.payload_bytes == 2 * spent.nominal_bytes
     assert {slot for slot, _ in spent.by_slot} == {"model", "control"}
+
+
+def test_four_bits_a_number_are_half_a_byte_beside_a_norm_per_bucket(tmp_path: Path) -> None:
+    words = ("run", "digits", "method=fedavg", *PAIR, "rounds.max=2", 'codec.up={kind="quantize",bits=4,bucket=512}')
+    warm.run([*words, "--workers", "1", "--quiet", "--out", str(tmp_path), "--run-id", "coded"]).check_returncode()
+    (opened,) = open_runs([tmp_path / "digits" / "coded"])
+    spent = stages.totals(opened)
+    # blocks of 160, 4640, 9248 and 1290 numbers, whose last buckets are not full
+    packed = sum(count // 2 + 4 * -(-count // 512) for count in (160, 4640, 9248, 1290))
+    assert packed == 7801
+    assert spent.by_slot["model", "up"] == stages.SlotBytes(4 * MODEL, 4 * packed)
+    assert spent.by_slot["model", "down"] == stages.SlotBytes(4 * MODEL, 4 * MODEL)
+    assert spent.payload_bytes == spent.nominal_bytes == 8 * MODEL
 
 
 # --- pairs, of runs that are made by hand -----------------------------------------------------------------------------
