@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.server import Download, LaterPayload, Model, Models, ServerStrategy, VisitFeedback
 from coordinator.records.round_record import EvalResult, RoundRecord
-from coordinator.records.schema import RoundRow
+from coordinator.records.schema import Lengths, RoundRow
 from coordinator.rounds.ports import Arrays, PendingCommit, PendingEvaluation, RunMemory, Snapshot
 from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
 from edge.protocol.messages import Choice, Totals, Update
-from edge.protocol.payload import Payload, Shapes, Vector
+from edge.protocol.payload import VERSION_NBYTES, Payload, Shapes, Vector
 
 
 class DecisionOnlyServer(ServerStrategy):
@@ -119,7 +119,7 @@ def placeholders(shapes: Shapes) -> Payload:
     """Zeros of these shapes, which take no memory."""
     zero = np.zeros(1, np.float32)
     return {
-        slot: {key: Vector(np.broadcast_to(zero, (size,))) for key, size in named.items()}
+        slot: {key: Vector(np.broadcast_to(zero, (size,)), bytes(VERSION_NBYTES)) for key, size in named.items()}
         for slot, named in shapes.items()
     }
 
@@ -206,6 +206,13 @@ class ReplayedRun:
     def begun(self, visit: PlannedVisit) -> PlannedVisit:
         """Without vectors there is nothing to hold."""
         return visit
+
+    def train_first(self, visits: Sequence[PlannedVisit]) -> None:
+        """Nothing is trained."""
+
+    def encoded(self, visit: PlannedVisit) -> Lengths:
+        """Lengths of asynchronous visits follow from shapes."""
+        raise AssertionError(visit)
 
     def downloaded(self, visit: PlannedVisit) -> Payload:
         """Zeros."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge.protocol.codecs.codec import CodecRow
-from edge.protocol.codecs.registry import codec_row, make_codec
+from edge.protocol.codecs.registry import CODECS, codec_row, make_codec, stage_nbytes
 from edge.protocol.codecs.sign import Sign, SignOptions
 from edge.protocol.payload import Floats
 from edge.protocol.rng import keyed_generator
@@ -158,12 +158,31 @@ def test_a_ratio_is_taken_as_it_is_written() -> None:
         ([{"kind": "topk", "ratio": 0}], "topk: ratio = 0: Input should be greater than 0"),
         ([{"kind": "topk"}, {"kind": "randk"}], "topk and randk are both a reduction; a codec has one at most"),
         ([{"kind": "sign"}, {"kind": "topk"}], "topk is a reduction, and stands behind sign, a number format; the ord"),
+        (
+            [{"kind": "zstd"}, {"kind": "fp16"}],
+            "fp16 is a number format, and stands behind zstd, an entropy coder; the o",
+        ),
+        ([{"kind": "zstd"}, {"kind": "elias"}], "zstd and elias are both an entropy coder; a codec has one at most"),
+        (
+            [{"kind": "sign"}, {"kind": "elias"}],
+            "elias codes integers, and sign has none; topk, quantize, ternary have some",
+        ),
+        ([{"kind": "elias"}], "elias codes integers, and a vector has none; "),
+        ([{"kind": "powersgd", "rank": 0}], "powersgd: rank = 0: Input should be greater than or equal to 1"),
         ([{"kind": "tests.nowhere:ROW"}], "cannot load 'tests.nowhere:ROW'"),
     ],
 )
 def test_a_chain_that_cannot_be_is_refused_with_the_reason(stages: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_codec(stages)
+
+
+def test_every_row_has_its_source_and_every_option_its_meaning() -> None:
+    names = "topk randk powersgd fp16 bf16 quantize ternary sign zstd elias"
+    assert list(CODECS) == names.split()
+    for row in CODECS.values():
+        assert row.title and row.source[-4:].isdigit() and row.title_of_error
+        make_codec([{"kind": "quantize"}, {"kind": row.name}] if row.name == "elias" else [{"kind": row.name}])
 
 
 OWN = CodecRow("own", "signs of a user's own", "a test", SignOptions, Sign)
@@ -173,3 +192,34 @@ def test_a_users_own_stage_is_a_row_by_module_and_name(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "own_codecs", sys.modules[__name__])
     assert codec_row("own_codecs:OWN") is OWN
     assert encoded(floats(1, -3), {"kind": "own_codecs:OWN"}) == encoded(floats(1, -3), {"kind": "sign"})
+
+
+@pytest.mark.parametrize(
+    ("stages", "reach"),
+    [
+        ([], []),
+        ([{"kind": "quantize"}], [("quantize", 40_000)]),
+        # 100 of 10,000 numbers: 400 bytes reach the format, 100 indices and 200 bytes of numbers zstd.
+        ([{"kind": "topk"}, {"kind": "fp16"}, {"kind": "zstd"}], [("topk", 40_000), ("fp16", 400), ("zstd", 600)]),
+        # 100 indices and 100 levels.
+        (
+            [{"kind": "topk"}, {"kind": "quantize"}, {"kind": "elias"}],
+            [("topk", 40_000), ("quantize", 400), ("elias", 800)],
+        ),
+        ([{"kind": "topk"}, {"kind": "elias"}], [("topk", 40_000), ("elias", 400)]),
+        ([{"kind": "quantize"}, {"kind": "elias"}], [("quantize", 40_000), ("elias", 40_000)]),
+        # P and Q of a matrix of 100 x 100.
+        ([{"kind": "powersgd"}, {"kind": "bf16"}], [("powersgd", 40_000), ("bf16", 1600)]),
+        ([{"kind": "own_codecs:LIKE_SIGN"}], [("sign", 40_000)]),
+        # One that says nothing of its cost has its own name, for which no rate is known.
+        ([{"kind": "own_codecs:OWN"}], [("own", 40_000)]),
+    ],
+)
+def test_the_bytes_that_reach_each_stage(
+    monkeypatch: pytest.MonkeyPatch, stages: list[dict[str, Any]], reach: list[tuple[str, float]]
+) -> None:
+    monkeypatch.setitem(sys.modules, "own_codecs", sys.modules[__name__])
+    assert stage_nbytes(stages, ((100, 100),)) == reach
+
+
+LIKE_SIGN = CodecRow("own", "signs of a user's own", "a test", SignOptions, Sign, costs_like="sign")
