@@ -168,35 +168,31 @@ def audit(folders: Sequence[Path], target: float | None = None, twin: str | None
 
 
 def _pairs(groups: Sequence[RunGroup], target: float | None, twin: str | None) -> Iterator[ReferencePair]:
+    """Each group with the one that is named, or with its twin, or with the first of FedAvg on the same data."""
     settings = settings_of(groups)
     chosen = None if twin is None else _chosen(groups, twin)
-    for i, group in enumerate(groups):
-        others = [j for j in range(len(groups)) if j != i]
-        twins = [j for j in others if _is_twin(settings[i], settings[j])]
+    for i, own in enumerate(settings):
+        if chosen is not None and (other := _other_data(own, settings[chosen])):
+            raise ReportError(
+                Argument("twin", repr(twin)),
+                f": {groups[i].label} has other data ({', '.join(other)}), on which an equal accuracy says nothing",
+            )
+        twins = [j for j, each in enumerate(settings) if _is_twin(own, each)]
         averaging = [
             j
-            for j in others
-            if groups[j].first.method == REFERENCE_METHOD
-            and not stages.codecs(settings[j])
-            and not _other_data(settings[i], settings[j])
+            for j, each in enumerate(settings)
+            if groups[j].first.method == REFERENCE_METHOD and not stages.codecs(each) and not _other_data(own, each)
         ]
-        if chosen is not None and chosen != i:
-            if other := _other_data(settings[i], settings[chosen]):
-                raise ReportError(
-                    Argument("twin", repr(twin)),
-                    f": {group.label} has other data ({', '.join(other)}), on which an equal accuracy says nothing",
-                )
-            named = [chosen]
-        else:
-            named = []
-        for j in named if chosen is not None else (*twins, *averaging):
-            differing = labels.differing([settings[i], settings[j]])
-            pair = ReferencePair(group, groups[j], _is_twin(settings[i], settings[j]), differing, target)
+        for j in (*twins, *averaging) if chosen is None else (chosen,):
+            if i == j:  # it is the reference of others
+                break
+            differing = labels.differing([own, settings[j]])
+            pair = ReferencePair(groups[i], groups[j], j in twins, differing, target)
             if pair.seeds:
                 yield pair
                 break
             if chosen is not None:
-                raise ReportError(Argument("twin", repr(twin)), f": has no seed in common with {group.label}")
+                raise ReportError(Argument("twin", repr(twin)), f": has no seed in common with {groups[i].label}")
 
 
 def _chosen(groups: Sequence[RunGroup], name: str) -> int:
