@@ -61,6 +61,10 @@ class StageTotals:
     receive: float
     send: float
     idle: float
+    encoding_seconds: float | None = 0.0
+    """Of the virtual seconds, what they would be fewer if codecs took the devices no time; None if it is unknown"""
+    encoding_joules: float | None = 0.0
+    """The same of the joules"""
 
     @property
     def payload_bytes(self) -> int:
@@ -86,11 +90,13 @@ TIME: Reading[StageTotals] = of_field("virtual_seconds", "virtual time", SECONDS
 ENERGY: Reading[StageTotals] = of_field("joules", "energy", JOULES, "min")
 STAGES: Sequence[Reading[StageTotals]] = (
     *(NOMINAL, PAYLOAD, ENCODED, MESSAGES, WASTED, WIRE, TIME),
+    of_field("encoding_seconds", "  encoding", SECONDS, "min"),
     of_field("visit_seconds", "time of visits", SECONDS, "min"),
     of_field("computing_seconds", "  computing", SECONDS, "min"),
     of_field("contention_seconds", "  contention", SECONDS, "min"),
     ENERGY,
     *(of_field(part, f"  {part}", JOULES, "min") for part in ("compute", "receive", "send", "idle")),
+    of_field("encoding_joules", "  encoding", JOULES, "min"),
 )
 """In the order in which one follows from another; parts are indented"""
 CHAIN = (NOMINAL, ENCODED, MESSAGES, TIME, ENERGY)

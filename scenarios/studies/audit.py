@@ -8,9 +8,12 @@ their seeds, and read where both have reached the same accuracy: nothing is trai
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.experiment.sweep import check_targets
@@ -20,13 +23,40 @@ from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_run
 from scenarios.report.stages import StageTotals
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_texts
 from scenarios.run.plugin_sources import not_imported
-from scenarios.run.progress import best, percent, to_target, with_interval
+from scenarios.run.progress import Trail, accumulated, best, percent, to_target, with_interval
 from scenarios.run.run_finder import found
+from scenarios.studies.replay import prepared
 
 FACTOR = Quantity({"x": 1}, 2)
 REFERENCE_METHOD = "fedavg"
 Means = Mapping[str, Mapping[str, Any]]
 """Key of a stage -> `with_interval` over seeds"""
+
+
+def spent_by(run: RecordedRun, rounds: int | None = None) -> StageTotals:
+    """The stages of a run until so many of its rounds have ended, by default all, with what encoding has cost.
+
+    That is the difference of two replays, on the run's devices and on such that encode in no time. It is unknown for
+    runs that cannot be replayed (`scenarios.studies.replay`), and where other visits would count.
+    """
+    spent = stages.totals(run, rounds)
+    if not stages.codecs(run.settings):
+        return spent
+    try:
+        real, free = (trail[:rounds][-1] for trail in _with_and_without_encoding(run))
+    except ScenarioError:
+        return replace(spent, encoding_seconds=None, encoding_joules=None)
+    seconds, joules = real.virtual_seconds - free.virtual_seconds, real.joules - free.joules
+    return replace(spent, encoding_seconds=seconds, encoding_joules=joules)
+
+
+@lru_cache(maxsize=64)
+def _with_and_without_encoding(run: RecordedRun) -> tuple[Trail, Trail]:
+    """The progress of a run, replayed on its devices and on such that encode in no time. ScenarioError."""
+    ready = prepared(run.folder)
+    free = replace(ready.fleet, codec_slowdown=np.zeros_like(ready.fleet.codec_slowdown))
+    real, without = (accumulated(ready.play(fleet).rounds_done) for fleet in (ready.fleet, free))
+    return real, without
 
 
 def means_of(spent: Sequence[StageTotals | None]) -> Means:
@@ -82,7 +112,7 @@ class ReferencePair:
     def spent(self, group: RunGroup) -> Means:
         """The stages of one of the two groups until the accuracy."""
         points = [(run, to_target(run.trail, self.accuracy)) for run in self._runs(group)]
-        return means_of([None if point is None else stages.totals(run, point.rounds) for run, point in points])
+        return means_of([None if point is None else spent_by(run, point.rounds) for run, point in points])
 
     def result(self) -> dict[str, Any]:
         own, reference = self.spent(self.group), self.spent(self.reference)
@@ -111,7 +141,7 @@ class Audit:
         """What ``audit --json`` prints."""
         rows = []
         for group in self.groups:
-            spent = [stages.totals(run) for run in group.runs]
+            spent = [spent_by(run) for run in group.runs]
             slots = sorted({key for run in spent for key in run.by_slot})
             pair = self.pairs.get(group.label)
             rows.append(
