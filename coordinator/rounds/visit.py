@@ -56,18 +56,20 @@ class VisitPricing:
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""
         self._shared: dict[Hashable, VisitPrice | None] = {}
-        """(choice, shapes of the download, examples) -> price of all such visits; None if each has its own"""
+        """(choice, shapes of the download, examples, local epochs) -> price of all such visits; None if each has its own"""
 
     def train(self, choice: Choice, down: Shapes, samples: int, client: int, rng_round: int) -> VisitPrice:
         """A training visit to a client with ``samples`` examples, whose download has ``choice`` and shapes ``down``.
 
         ``rng_round`` is the key of the visit's random streams, as of `PlannedVisit`.
         """
-        alike = tuple(choice.items()), tuple((slot, tuple(named.items())) for slot, named in down.items()), samples
+        train = self._job.train.of_visit(self._job.seed, rng_round, client)
+        shapes = tuple((slot, tuple(named.items())) for slot, named in down.items())
+        alike = tuple(choice.items()), shapes, samples, train.local_epochs
         price = self._shared.get(alike)
         if price is None:
             kind = ComputeContext if alike in self._shared else SharedContext
-            context = self._context(choice, self._job.train, samples, client, rng_round, kind)
+            context = self._context(choice, train, samples, client, rng_round, kind)
             price = self._price(context, down)
             if isinstance(context, SharedContext):
                 if len(self._shared) >= MOST_PRICES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -22,6 +22,7 @@ from edge.protocol.options.base import Options, joined
 from edge.protocol.payload import Layout
 from edge.protocol.plugins import PluginOptions, load
 from edge.protocol.portable import Instructions
+from edge.protocol.rng import keyed_generator
 from edge.protocol.wire import Count
 
 T = TypeVar("T")
@@ -149,6 +150,10 @@ class TrainConfig(Section):
     """Passes over a client's examples per visit."""
     local_steps: Annotated[int | None, Field(ge=0), Also("steps", "iterations")] = None
     """Exactly so many steps per visit, over as many epochs as it takes, instead of local_epochs."""
+    partial_work: Annotated[float, Field(ge=0, le=1), Also("stragglers_fraction", "drop_percent")] = 0.0
+    """Fraction of visits with fewer local epochs, drawn uniformly from 1 .. local_epochs for each such visit: FedProx's
+    systems heterogeneity (Li et al., MLSys 2020, section 5.2: 0, 0.5 and 0.9). Which visits these are is drawn, too. 0:
+    none."""
     drop_last: bool = False
     """Whether a short last batch is left out."""
     precision: Annotated[Literal["fp32", "bf16", "tf32"] | None, Also("dtype", "amp")] = None
@@ -207,6 +212,20 @@ class TrainConfig(Section):
             return float(steps)
         plain = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
         return steps + rho * plain if self.nesterov else plain
+
+    def of_visit(self, seed: int, round: int, client: int) -> TrainConfig:
+        """The training of one visit, with its own number of epochs; ``round``: the key of its random streams."""
+        if not self.partial_work or self.local_steps is not None or self.local_epochs < 2:
+            return self
+        rng = keyed_generator(seed, "partial work", round, client)
+        if rng.random() >= self.partial_work:
+            return self
+        return replace(self, local_epochs=int(rng.integers(1, self.local_epochs + 1)))
+
+    def of_typical_visit(self) -> TrainConfig:
+        """With the mean number of epochs of a visit, rounded, for forecasts that foresee no single visit."""
+        fewer = self.partial_work * (self.local_epochs - 1) / 2
+        return replace(self, local_epochs=round(self.local_epochs - fewer), partial_work=0.0)
 
     def usable(self, samples: int) -> int:
         """How many of ``samples`` examples one local epoch trains on."""

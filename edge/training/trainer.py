@@ -23,7 +23,7 @@ from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split
 from edge.models.user_module import check_module
 from edge.protocol import client_state
-from edge.protocol.config import EvalSplit, Job, ModelProfile
+from edge.protocol.config import EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, Payload
@@ -194,13 +194,14 @@ class LocalTrainer:
 
     def _visit(self, task: Train | Evaluate) -> VisitContext:
         indices, job = self.client_indices.train[task.client], self.job
-        plan = job.train.plan(len(indices))
+        train = self._train_of(task)
+        plan = train.plan(len(indices))
         return VisitContext(
             client=task.client,
             round=task.round,
             seed=job.seed,
             lr=task.lr,
-            step_sum=job.train.step_sum(plan.steps),
+            step_sum=train.step_sum(plan.steps),
             choice=task.choice,
             plan=plan,
             up=job.up,
@@ -208,7 +209,7 @@ class LocalTrainer:
             local=lambda: self.train_set.in_order(indices, job.eval_batch),
             device=self.device,
             pathways=job.train.pathways or "each",
-            train=job.train,
+            train=train,
             class_counts=self._class_counts(indices),
             variants=self.model.variant_flops,
             flexible=self.model.row.flexible,
@@ -217,11 +218,15 @@ class LocalTrainer:
             phase=lambda purpose, epochs: self._batches(task).phase(purpose, epochs),
         )
 
+    def _train_of(self, task: Train | Evaluate) -> TrainConfig:
+        train, seed = self.job.train, self.job.seed
+        return train.of_visit(seed, task.round, task.client) if isinstance(task, Train) else train
+
     def _batches(self, task: Train | Evaluate) -> LocalBatches:
         """Of a visit, or of the adaptation before an evaluation."""
         key, indices = (self.job.seed, task.round, task.client), self.client_indices.train[task.client]
         if isinstance(task, Train):
-            return LocalBatches(self.train_set, indices, self.job.train, key)
+            return LocalBatches(self.train_set, indices, self._train_of(task), key)
         # Draws of its own, so that no adaptation is like the training of a visit.
         train = replace(self.job.train, local_epochs=self.job.adapt_epochs, local_steps=None)
         return LocalBatches(self.train_set, indices, train, key, ("adapt", "adapt: augment"))

@@ -98,6 +98,12 @@ def of_training(train: TrainConfig) -> Contradictions:
         )
     if train.nesterov and train.momentum == 0:
         yield "train.nesterov", "train.nesterov = true needs train.momentum above 0"
+    if train.partial_work and train.local_steps is not None:
+        yield (
+            "train.partial_work",
+            f"train.partial_work = {train.partial_work}: visits differ in local epochs, and train.local_steps = "
+            f"{train.local_steps} gives all as many steps; leave one of them out",
+        )
 
 
 def check_schedule(train: TrainConfig, rounds: int) -> None:
