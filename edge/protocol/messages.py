@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edge.protocol.client_state import SEPARATOR
 from edge.protocol.config import EvalSplit, Job, ModelProfile
 from edge.protocol.logged import MOST_NAMES, LoggedName, expect_no_infinity
-from edge.protocol.payload import VERSION_NBYTES, Payload, Vector
+from edge.protocol.payload import VERSION_NBYTES, EncodedVectors, Payload, Vector
 from edge.protocol.wire import (
     MAX_LENGTH,
     Buffer,
@@ -198,10 +198,12 @@ class Update(Message, frozen=True):
     numbers: Annotated[Mapping[str, float], Meta(max_length=MAX_LENGTH)]
     """What the visit measured, by name (losses, samples, steps)."""
     payload: Attached[Payload]
-    """Empty if the worker has added the vectors to its partial sum."""
+    """Its vectors as they are; empty if the worker has added them to its partial sum."""
     logged: Attached[Mapping[str, float]] = {}
     """What the method has logged in the visit, by name; NaN for a number that was not finite. It travels in the
     envelope, and is charged to nobody."""
+    encoded: Attached[EncodedVectors] = {}
+    """Those that a codec has encoded; none as soon as they are decoded."""
     by: Attached[str] = ""
     """The remote worker that trained it; empty for a local one. It does not travel."""
     problem: Attached[str | None] = None
@@ -249,10 +251,13 @@ class Updates(Message, frozen=True):
     """As of `Update`; all have logged the same names"""
     payloads: Attached[Sequence[Payload]] = ()
     """One for each, all of the same shapes; none if all have been added to the worker's partial sum"""
+    encoded: Attached[Sequence[EncodedVectors]] = ()
+    """One for each, all of the same lengths; none if nothing is encoded"""
 
     def __post_init__(self) -> None:
         others = (self.clients, self.rounds, self.seconds, *self.numbers.values(), *self.logged.values())
-        _expect_columns("Updates", self.sequences, *others, *([self.payloads] if self.payloads else []))
+        vectors = [column for column in (self.payloads, self.encoded) if column]
+        _expect_columns("Updates", self.sequences, *others, *vectors)
         for name, column in self.logged.items():
             expect_no_infinity(f"Updates: logged: {name}", column)
 
@@ -260,8 +265,9 @@ class Updates(Message, frozen=True):
         """(sequence, seconds, update) of each."""
         count = len(self.sequences)
         payloads = self.payloads or [{} for _ in range(count)]
+        encoded = self.encoded or [{} for _ in range(count)]
         numbers, logged = by_row(self.numbers, count), by_row(self.logged, count)
-        updates = map(Update, self.clients, self.rounds, numbers, payloads, logged)
+        updates = map(Update, self.clients, self.rounds, numbers, payloads, logged, encoded)
         yield from zip(self.sequences, self.seconds, updates, strict=True)
 
 

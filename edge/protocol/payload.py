@@ -76,6 +76,10 @@ Payload = dict[str, dict[str, Vector]]
 """slot -> key -> vector, in the order in which the frames travel."""
 
 
+EncodedVectors = dict[str, dict[str, NDArray[np.uint8]]]
+"""slot -> key -> frame that a codec has made of a vector"""
+
+
 def initial_slot(index: int) -> str:
     """The slot of the initial model of this number, 0, 1, .., in a worker's description."""
     return MODEL if index == 0 else f"{MODEL}.{index}"
@@ -88,6 +92,11 @@ Shapes = Mapping[str, Mapping[str, int]]
 def shapes(payload: Payload) -> dict[str, dict[str, int]]:
     """The shapes of a payload."""
     return {slot: {key: vector.data.size for key, vector in vectors.items()} for slot, vectors in payload.items()}
+
+
+def frame_nbytes(encoded: EncodedVectors) -> dict[str, dict[str, int]]:
+    """The lengths of frames."""
+    return {slot: {key: frame.size for key, frame in named.items()} for slot, named in encoded.items()}
 
 
 def vectors(payload: Payload) -> Iterator[tuple[str, str, Vector]]:

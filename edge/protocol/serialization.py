@@ -10,7 +10,8 @@ message exists. The job of a ``Welcome`` is JSON. One *entry* per frame: ``[slot
 checksum]``; version is the 16 bytes of `Vector.version` for vectors that go down and zeros for those that go up;
 checksum is the CRC-32 of the frame, zero when unused. Numbers of entries are 8 bytes, too.
 
-*Frames* (charged). The raw little-endian numbers of one vector each, in the order of the entries.
+*Frames* (charged). The raw little-endian numbers of one vector each, in the order of the entries; of a vector that a
+codec has encoded (`edge.protocol.codecs`), which only updates have, its bytes, of type ``|u1``.
 
 *Envelope* (not charged). What only the transport needs; see `Envelope`.
 
@@ -115,11 +116,12 @@ from edge.protocol.messages import (
     Welcome,
 )
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import ITEM_NBYTES, PASS_TYPES, Floats, Layout, Payload, Shapes, Vector, vectors
+from edge.protocol.payload import PASS_TYPES, EncodedVectors, Layout, Payload, Shapes, Vector, vectors
 from edge.protocol.tensor_specs import (
     DESCRIPTION,
     FLOAT32,
     INT64,
+    UINT8,
     UNNAMED,
     Frame,
     Sizes,
@@ -159,7 +161,7 @@ __all__ = [
     "update_nbytes",
 ]
 
-PROTOCOL = 9
+PROTOCOL = 10
 MAX_COMPLAINT = 500
 """Characters of the reason for which a job is refused."""
 MAX_CACHED_NBYTES = 1 << 16
@@ -228,9 +230,10 @@ def encode(message: Message, run_id: str, checksum: bool = False) -> Encoded:
     """The canonical encoding; ``checksum`` fills the CRC-32 of each frame, as `ClientState` always does."""
     if isinstance(message, Updates):
         # One frame per upload, with all its vectors; the entries are those of one upload.
-        uploads = [[vector.data for _, _, vector in vectors(payload)] for payload in message.payloads]
-        raw = tuple(_joined(upload).data.cast("B") for upload in uploads if upload)
-        entries = pack_all(_up(message.payloads[0]) if message.payloads else [], repeat(0))
+        encoded = message.encoded or repeat({})
+        uploads = [_up(*pair) for pair in zip(message.payloads, encoded, strict=False)]
+        raw = tuple(_joined([frame.array for frame in upload]) for upload in uploads if upload)
+        entries = pack_all(uploads[0] if uploads else [], repeat(0))
     else:
         frames = _frames(message)
         raw = tuple(frame.array.reshape(-1).data.cast("B") for frame in frames)
@@ -239,12 +242,12 @@ def encode(message: Message, run_id: str, checksum: bool = False) -> Encoded:
     return Encoded(encode_header(message, run_id, entries), raw)
 
 
-def _joined(upload: Sequence[Floats]) -> Floats:
-    """The vectors of one upload, one after the other; no copy if they are all that there is of one array."""
+def _joined(upload: Sequence[NDArray[Any]]) -> memoryview:
+    """The arrays of one upload, one after the other; no copy if they are all that there is of one array."""
     whole = upload[0].base
     if isinstance(whole, np.ndarray) and whole.nbytes == sum(numbers.nbytes for numbers in upload):
-        return whole
-    return np.concatenate(upload)
+        return whole.data.cast("B")
+    return np.concatenate([numbers.view(np.uint8) for numbers in upload]).data
 
 
 def pack_tensor_specs(payload: Payload) -> TensorSpecs:
@@ -269,31 +272,26 @@ def encode_header(message: Message, run_id: str, entries: TensorSpecs) -> bytes:
 
 def train_nbytes(run_id: str, choice_names: Iterable[str], shapes: Shapes) -> int:
     """Bytes charged for a `Train` that carries these vectors."""
-    return _nbytes(
-        Train,
-        run_id,
-        tuple(choice_names),
-        tuple((slot, key, size) for slot, named in shapes.items() for key, size in named.items()),
-    )
+    return _nbytes(Train, run_id, tuple(choice_names), _sizes(shapes, FLOAT32))
 
 
-def update_nbytes(run_id: str, number_names: Iterable[str], shapes: Shapes) -> int:
-    """Bytes charged for an `Update` that carries these vectors."""
-    return _nbytes(
-        Update,
-        run_id,
-        tuple(number_names),
-        tuple((slot, key, size) for slot, named in shapes.items() for key, size in named.items()),
-    )
+def update_nbytes(run_id: str, number_names: Iterable[str], shapes: Shapes, encoded: Shapes | None = None) -> int:
+    """Bytes charged for an `Update` that carries these vectors, and frames of these lengths in bytes."""
+    sizes = _sizes(shapes, FLOAT32) + _sizes(encoded or {}, UINT8)
+    return _nbytes(Update, run_id, tuple(number_names), sizes)
+
+
+def _sizes(shapes: Shapes, dtype: np.dtype[Any]) -> Sizes:
+    return tuple((slot, key, size, dtype.str) for slot, named in shapes.items() for key, size in named.items())
 
 
 @lru_cache(maxsize=1024)
 def _nbytes(kind: type[Message], run_id: str, names: tuple[str, ...], sizes: Sizes) -> int:
     numbers = {"choice": dict.fromkeys(names, 0), "numbers": dict.fromkeys(names, 0)}
     fields = {name: numbers.get(name, 0) for name in _STRUCTS[kind].__struct_fields__}
-    entries = [pack_tensor_spec(slot, key, UNNAMED, "<f4", (size,), 0) for slot, key, size in sizes]
+    entries = [pack_tensor_spec(slot, key, UNNAMED, dtype, (size,), 0) for slot, key, size, dtype in sizes]
     header = _packed_header(kind, run_id, fields, entries)
-    return len(header) + ITEM_NBYTES * sum(size for _, _, size in sizes)
+    return len(header) + sum(size * np.dtype(dtype).itemsize for _, _, size, dtype in sizes)
 
 
 def _packed_header(kind: type[Message], run_id: str, fields: dict[str, Any], entries: object) -> bytes:
@@ -319,13 +317,14 @@ def _frames(message: Message) -> list[Frame]:
             array = np.ascontiguousarray(getattr(message.description, name), dtype=dtype)
             frames.append(Frame(DESCRIPTION, name, UNNAMED, array))
     if isinstance(message, Described | Update | Score | ClientState):
-        frames += _up(message.payload)
+        frames += _up(message.payload, message.encoded if isinstance(message, Update) else {})
     return frames
 
 
-def _up(payload: Payload) -> list[Frame]:
-    """Of vectors that are used once: a content hash of them would be computed for nobody."""
-    return [Frame(slot, key, UNNAMED, vector.data) for slot, key, vector in vectors(payload)]
+def _up(payload: Payload, encoded: EncodedVectors) -> list[Frame]:
+    """Of vectors that are used once: a content hash of them would be computed for nobody. Encoded ones are last."""
+    frames = [Frame(slot, key, UNNAMED, vector.data) for slot, key, vector in vectors(payload)]
+    return frames + [Frame(slot, key, UNNAMED, data) for slot, named in encoded.items() for key, data in named.items()]
 
 
 def _down(payload: Payload) -> list[Frame]:
@@ -356,7 +355,8 @@ def decode(
     parse = parse_tensor_specs if len(packed_entries) <= MAX_CACHED_NBYTES else parse_tensor_specs.__wrapped__
     entries = parse(packed_entries, name)
     if kind is Updates:
-        return Updates(**values, payloads=_uploads(entries, frames, len(values["sequences"])))
+        payloads, encoded = _uploads(entries, frames, len(values["sequences"]))
+        return Updates(**values, payloads=payloads, encoded=encoded)
     if held is not None and kind in (Train, Visits, Evaluate):
         expect(len(frames) == 0, f"{name}: frames beside held blocks", len(frames))
         return _compose(kind, values, entries, [_held(entry, held) for entry in entries])
@@ -389,24 +389,34 @@ def _values(kind: type[Message], fields: Raw) -> dict[str, Any]:
     return values
 
 
-def _uploads(entries: Sequence[TensorSpec], frames: Sequence[Buffer], count: int) -> list[Payload]:
+def _uploads(
+    entries: Sequence[TensorSpec], frames: Sequence[Buffer], count: int
+) -> tuple[list[Payload], list[EncodedVectors]]:
     """The vectors of each update, all with these entries. WireError for frames of another length or number."""
     if len(frames) != (count if entries else 0):
         raise WireError(f"Updates: {count if entries else 0} frames announced, {len(frames)} received")
     expect(count * len(entries) <= MAX_BATCH_VECTORS, "Updates: vectors", count * len(entries))
-    ends = np.cumsum([entry.shape[0] for entry in entries]).tolist()
+    has_frames = any(entry.dtype == UINT8 for entry in entries)
+    ends = np.cumsum([entry.nbytes for entry in entries]).tolist()
     payloads: list[Payload] = []
+    encoded: list[EncodedVectors] = []
     for frame in frames:
-        if memoryview(frame).nbytes != ITEM_NBYTES * ends[-1]:
+        if memoryview(frame).nbytes != ends[-1]:
             got = memoryview(frame).nbytes
-            raise WireError(f"Updates: {ITEM_NBYTES * ends[-1]} bytes announced, a frame of {got} came")
-        numbers = np.frombuffer(frame, FLOAT32)
-        numbers = numbers if numbers.flags.aligned else numbers.copy()
+            raise WireError(f"Updates: {ends[-1]} bytes announced, a frame of {got} came")
+        whole = np.frombuffer(frame, np.uint8)
+        whole = whole if whole.ctypes.data % FLOAT32.alignment == 0 else whole.copy()
         payload: Payload = {}
+        by_slot: EncodedVectors = {}
         for entry, end in zip(entries, ends, strict=True):
-            payload.setdefault(entry.slot, {})[entry.key] = Vector(numbers[end - entry.shape[0] : end])
+            part = whole[end - entry.nbytes : end]
+            if entry.dtype == UINT8:
+                by_slot.setdefault(entry.slot, {})[entry.key] = part
+            else:
+                payload.setdefault(entry.slot, {})[entry.key] = Vector(part.view(FLOAT32))
         payloads.append(payload)
-    return payloads
+        encoded.append(by_slot)
+    return payloads, encoded if has_frames else []
 
 
 def _compose(
@@ -414,8 +424,9 @@ def _compose(
 ) -> Message:
     """The message of its fields, and of the arrays of its frames."""
     by_slot: dict[str, dict[str, NDArray[Any]]] = {}
+    encoded: EncodedVectors = {}
     for entry, array in zip(entries, arrays, strict=True):
-        by_slot.setdefault(entry.slot, {})[entry.key] = array
+        (encoded if entry.dtype == UINT8 else by_slot).setdefault(entry.slot, {})[entry.key] = array
     if kind is PartialSum:
         return PartialSum(**values, totals=by_slot)
     described = by_slot.pop(DESCRIPTION, {}) if kind is Described else {}
@@ -430,6 +441,8 @@ def _compose(
         return Tensors(tuple(vector for _, _, vector in vectors(payload)))
     if kind in (Train, Visits, Update, Evaluate, Score, ClientState):
         values["payload"] = payload
+        if kind is Update:
+            values["encoded"] = encoded
     elif entries:
         raise WireError(f"{kind.__name__} carries no frames, but {len(entries)} came")
     return kind(**values)

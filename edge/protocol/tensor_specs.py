@@ -22,13 +22,17 @@ MAX_DIMENSION = 1 << 40
 UNNAMED = bytes(VERSION_NBYTES)
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype("<i8")
+UINT8 = np.dtype(np.uint8)
+"""Of frames that a codec has made (`edge.protocol.codecs`)."""
 DESCRIPTION = "(description)"
 """The slot of the arrays of a `ModelProfile`."""
 HAVE_VERSIONS = ("Train", "Visits", "Evaluate", "Tensors")
 """Messages whose vectors are known by version."""
+HAVE_CODECS = ("Update", "Updates")
+"""Messages whose vectors may be encoded."""
 
 _Shape = Annotated[tuple[Fixed, ...], Meta(min_length=1, max_length=2)]
-_Entry = tuple[str, str, VersionBytes, Literal["<f4", "<f8", "<i8"], _Shape, Fixed, Fixed]
+_Entry = tuple[str, str, VersionBytes, Literal["<f4", "<f8", "<i8", "|u1"], _Shape, Fixed, Fixed]
 _ENTRIES = Decoder(Annotated[tuple[_Entry, ...], Meta(max_length=MAX_LENGTH)])
 
 
@@ -41,8 +45,8 @@ class Frame(NamedTuple):
     array: NDArray[Any]
 
 
-Sizes = tuple[tuple[str, str, int], ...]
-"""(slot, key, number of float32 values) of each vector."""
+Sizes = tuple[tuple[str, str, int, str], ...]
+"""(slot, key, number of items, type) of each vector."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def pack_all(frames: Sequence[Frame], checksums: Iterable[int]) -> TensorSpecs:
         pack_tensor_spec(frame.slot, frame.key, frame.version, frame.array.dtype.str, frame.array.shape, checksum)
         for frame, checksum in zip(frames, checksums, strict=False)
     ]
-    sizes = tuple([(frame.slot, frame.key, frame.array.size) for frame in frames])
+    sizes = tuple([(frame.slot, frame.key, frame.array.size, frame.array.dtype.str) for frame in frames])
     return TensorSpecs(packb(packed), sizes, sum(frame.array.nbytes for frame in frames))
 
 
@@ -101,8 +105,9 @@ def parse_tensor_specs(packed: bytes, name: str) -> tuple[TensorSpec, ...]:
         crc = unpack_int(checksum)
         expect(0 <= crc < 1 << 32, f"{what}: checksum", crc)
         if name != "Described" or slot != DESCRIPTION:
-            due = INT64 if name == "PartialSum" else FLOAT32
-            expect(dtype == due.str and len(shape) == 1, f"{what}: type and shape", (dtype, dimensions))
+            due = (INT64,) if name == "PartialSum" else (FLOAT32, UINT8) if name in HAVE_CODECS else (FLOAT32,)
+            is_due = np.dtype(dtype) in due and len(shape) == 1
+            expect(is_due, f"{what}: type and shape", (dtype, dimensions))
         expect((name in HAVE_VERSIONS) == (version != UNNAMED), f"{what}: version", version)
         if name == "Tensors":
             expect((slot, key) == ("", version.hex()), f"{what}: version", version.hex())

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from edge.protocol import messages, serialization
-from edge.protocol.payload import ITEM_NBYTES, Payload, Vector, nbytes, vectors
+from edge.protocol.payload import ITEM_NBYTES, Payload, Vector, frame_nbytes, nbytes, shapes, vectors
 
 BATCH_SECONDS = 0.1
 """Half of the foreseen work that a coordinator prefetches (`coordinator.workers.assignment`): more comes in time."""
@@ -47,7 +47,7 @@ class ReplyBatch:
 
     def add(self, sequence: int, seconds: float, reply: messages.Message) -> bool:
         """Keep an update for the next batch; False for a reply that must be sent alone."""
-        if not isinstance(reply, messages.Update) or (size := nbytes(reply.payload)) > MAX_COPY_NBYTES:
+        if not isinstance(reply, messages.Update) or (size := _upload_nbytes(reply)) > MAX_COPY_NBYTES:
             return False
         if len(reply.numbers) > messages.MAX_BATCH_NUMBERS:
             return False
@@ -72,7 +72,8 @@ class ReplyBatch:
     def _is_full(self, more_nbytes: int) -> bool:
         """Whether an update of so many bytes does not fit into the batch."""
         count = len(self._waiting) + 1
-        count_of_vectors = count * sum(map(len, self._waiting[0][2].payload.values()))
+        first = self._waiting[0][2]
+        count_of_vectors = count * sum(map(len, (*first.payload.values(), *first.encoded.values())))
         return (
             count > messages.MAX_BATCH
             or count_of_vectors > messages.MAX_BATCH_VECTORS
@@ -94,20 +95,25 @@ class ReplyBatch:
                 [seconds for _, seconds, _ in waiting],
                 {name: [update.numbers[name] for update in updates] for name in updates[0].numbers},
                 {name: [update.logged[name] for update in updates] for name in updates[0].logged},
-                [update.payload for update in updates] if updates[0].payload else [],
+                [update.payload for update in updates] if updates[0].payload or updates[0].encoded else [],
+                [update.encoded for update in updates] if updates[0].encoded else [],
             )
             self._connection.send(batch)
 
 
 def _match(first: messages.Update, other: messages.Update) -> bool:
     """Whether two updates fit into one batch."""
-    shapes = [[(slot, key, vector.data.size) for slot, key, vector in vectors(each.payload)] for each in (first, other)]
     names = [(list(each.numbers), list(each.logged)) for each in (first, other)]
-    return names[0] == names[1] and shapes[0] == shapes[1]
+    sizes = [(shapes(each.payload), frame_nbytes(each.encoded)) for each in (first, other)]
+    return names[0] == names[1] and sizes[0] == sizes[1]
+
+
+def _upload_nbytes(update: messages.Update) -> int:
+    return nbytes(update.payload) + sum(sum(named.values()) for named in frame_nbytes(update.encoded).values())
 
 
 def _copy(payload: Payload) -> Payload:
-    """The same numbers, as views of one new array."""
+    """The same numbers, as views of one new array. (Frames of a codec are arrays of their own.)"""
     flat = np.empty(nbytes(payload) // ITEM_NBYTES, np.float32)
     copied: Payload = {}
     end = 0

@@ -183,7 +183,7 @@ class LocalTrainer:
         flops = float((net.executed * self._flops_per_example).sum()) + net.further_flops
         numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": flops}
         logged = joined(part.take_logged() for part in (objective, *corrections))
-        return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged)
+        return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged=logged)
 
     def _client_state(self, state_in: str | None) -> Payload:
         return self.unvisited if state_in is None else client_state.read(state_in)

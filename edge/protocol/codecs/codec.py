@@ -7,11 +7,14 @@ A chain has at most one stage of each class, in this order:
   without one;
 * an `EntropyCoder` makes frequent bytes short (``zstd``, ``elias``), so that the length depends on the data.
 
-Without an entropy coder the length of a frame follows from the shape of its vector alone.
+Without an entropy coder the length of a frame follows from the shape of its vector alone: the side bytes of the
+reduction, then the bytes of the numbers. With one, a byte comes first: 1 if what follows is coded, 0 if it is as it
+would be without, since coding would not shorten it. Numbers of more than one byte are little-endian.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 
 from edge.protocol.payload import Floats
 from edge.protocol.plugins import OptionsRow
-from edge.protocol.wire import Buffer
+from edge.protocol.wire import Buffer, WireError
 
 Frame = NDArray[np.uint8]
 """One-dimensional."""
@@ -34,7 +37,7 @@ Tensors = tuple[tuple[int, ...], ...]
 class Stage(ABC):
     """One stage of a codec, made from its options."""
 
-    is_unbiased: ClassVar[bool]
+    is_unbiased: bool
     """Whether the mean of what comes back is what was sent (`EntropyCoder` and exact stages: True)"""
 
     def __init__(self, options: Any) -> None:
@@ -42,15 +45,21 @@ class Stage(ABC):
 
 
 class Reduction(Stage):
-    """A stage that puts fewer numbers in the place of a vector."""
+    """A stage that puts fewer numbers in the place of a vector.
+
+    Subclasses may say ``has_indices``: the side bytes, if there are any, are the places of the numbers, uint32 in
+    ascending order, for coders of integers.
+    """
+
+    has_indices: ClassVar[bool] = False
 
     @abstractmethod
     def count(self, tensors: Tensors) -> int:
         """How many numbers it leaves of a vector of these tensors."""
 
-    @abstractmethod
     def side_nbytes(self, tensors: Tensors) -> int:
         """Bytes that travel beside these numbers, such as indices."""
+        return 0
 
     def kept(self, tensors: Tensors) -> int:
         """Numbers that the sender keeps from one use to the next."""
@@ -68,7 +77,12 @@ class Reduction(Stage):
 
 
 class NumberFormat(Stage):
-    """A stage that packs numbers into bytes."""
+    """A stage that packs numbers into bytes.
+
+    Subclasses may say ``has_integers``: then they have `integers` and `frame`, for coders of integers.
+    """
+
+    has_integers: ClassVar[bool] = False
 
     @abstractmethod
     def nbytes(self, count: int) -> int:
@@ -80,21 +94,100 @@ class NumberFormat(Stage):
 
     @abstractmethod
     def unpack(self, frame: Frame, count: int) -> Floats:
-        """The numbers of a frame of `nbytes`. WireError for bytes that no `pack` gives."""
+        """The numbers of a frame of `nbytes`, finite. WireError for bytes that no `pack` gives."""
 
-    def integers(self, frame: Frame, count: int) -> tuple[Integers, Frame] | None:
-        """(the signed levels, the other bytes) of a frame, for coders of integers; None if it has none."""
-        return None
+    def rest_nbytes(self, count: int) -> int:
+        """Bytes beside the integers of so many numbers, such as norms."""
+        raise NotImplementedError
 
-    def frame(self, integers: Integers, rest: Frame, count: int) -> Frame:
+    def integers(self, frame: Frame, count: int) -> tuple[Integers, Frame]:
+        """(the signed levels, the other bytes) of a frame that `pack` has given."""
+        raise NotImplementedError
+
+    def frame(self, integers: Integers, rest: Frame) -> Frame:
         """The inverse of `integers`. WireError for levels out of range."""
         raise NotImplementedError
 
 
-class EntropyCoder(Stage):
-    """A stage that shortens bytes without loss, by how frequent they are."""
+class Everything(Reduction):
+    """No reduction."""
 
     is_unbiased = True
+
+    def count(self, tensors: Tensors) -> int:
+        """All."""
+        return size(tensors)
+
+    def reduce(
+        self, values: Floats, tensors: Tensors, rng: np.random.Generator, kept: Floats | None
+    ) -> tuple[Floats, Frame, Floats | None]:
+        """The values."""
+        return values, NOTHING, None
+
+    def restore(self, numbers: Floats, side: Frame, tensors: Tensors, rng: np.random.Generator) -> Floats:
+        """The numbers."""
+        return numbers
+
+
+class Float32(NumberFormat):
+    """Numbers as they are."""
+
+    is_unbiased = True
+
+    def nbytes(self, count: int) -> int:
+        """4 a number."""
+        return 4 * count
+
+    def pack(self, numbers: Floats, rng: np.random.Generator) -> Frame:
+        """Their bytes."""
+        return numbers.astype("<f4").view(np.uint8)
+
+    def unpack(self, frame: Frame, count: int) -> Floats:
+        """Their numbers."""
+        return finite_floats(frame)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The stages before an entropy coder, for vectors of one shape."""
+
+    reduction: Reduction
+    number_format: NumberFormat
+    tensors: Tensors
+
+    @property
+    def count(self) -> int:
+        """Numbers that are packed."""
+        return self.reduction.count(self.tensors)
+
+    @property
+    def side_nbytes(self) -> int:
+        """Bytes of the reduction, first in the frame."""
+        return self.reduction.side_nbytes(self.tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a frame of these stages."""
+        return self.side_nbytes + self.number_format.nbytes(self.count)
+
+
+class EntropyCoder(Stage):
+    """A stage that shortens bytes without loss, by how frequent they are.
+
+    Subclasses may say ``needs_integers``: it codes what ``has_indices`` or ``has_integers`` alone.
+    """
+
+    is_unbiased = True
+    needs_integers: ClassVar[bool] = False
+
+    @abstractmethod
+    def shorten(self, plain: Frame, chain: Chain) -> Frame:
+        """The coded bytes of a frame of these stages, of any length."""
+
+    @abstractmethod
+    def lengthen(self, coded: Frame, chain: Chain) -> Frame:
+        """The frame of ``chain.nbytes`` bytes, or of more or fewer, which is refused. WireError for what `shorten` does
+        not give, before memory is taken that no frame of these stages needs."""
 
 
 @dataclass(frozen=True)
@@ -116,30 +209,40 @@ class Encoded:
 
 
 class Codec:
-    """A chain of stages.
+    """A chain of stages, which `registry.make_codec` checks.
 
     ``is_fixed_length``: whether lengths follow from shapes alone; ``is_unbiased``: whether all stages are.
     """
 
-    is_fixed_length: bool
-    is_unbiased: bool
-
     def __init__(self, stages: Sequence[Stage]) -> None:
-        raise NotImplementedError
+        self.reduction = next((each for each in stages if isinstance(each, Reduction)), Everything(None))
+        self.number_format = next((each for each in stages if isinstance(each, NumberFormat)), Float32(None))
+        self.entropy_coder = next((each for each in stages if isinstance(each, EntropyCoder)), None)
+        self.is_fixed_length = self.entropy_coder is None
+        self.is_unbiased = all(each.is_unbiased for each in stages)
 
     def nbytes(self, tensors: Tensors) -> int:
         """Length of a frame; a bound on it with an entropy coder."""
-        raise NotImplementedError
+        return Chain(self.reduction, self.number_format, tensors).nbytes + (not self.is_fixed_length)
 
     def kept(self, tensors: Tensors) -> int:
         """Numbers that the sender keeps between uses, beside a residual."""
-        raise NotImplementedError
+        return self.reduction.kept(tensors)
 
-    def encode(
-        self, values: Floats, tensors: Tensors, rng: np.random.Generator, kept: Floats | None = None
-    ) -> Encoded:
+    def encode(self, values: Floats, tensors: Tensors, rng: np.random.Generator, kept: Floats | None = None) -> Encoded:
         """The frame of a vector of finite numbers, the same for the same arguments on every processor."""
-        raise NotImplementedError
+        assert values.shape == (size(tensors),), (values.shape, tensors)
+        assert kept is None or kept.size == self.kept(tensors), (kept.size, tensors)
+        chain = Chain(self.reduction, self.number_format, tensors)
+        numbers, side, kept = self.reduction.reduce(np.ascontiguousarray(values), tensors, rng, kept)
+        packed = self.number_format.pack(numbers, rng)
+        plain = np.concatenate((side, packed)) if side.size else packed
+        assert plain.size == chain.nbytes, (plain.size, chain.nbytes)
+        if self.entropy_coder is None:
+            return Encoded(plain, kept)
+        coded = self.entropy_coder.shorten(plain, chain)
+        is_shorter = coded.size < plain.size
+        return Encoded(np.concatenate((np.array([is_shorter], np.uint8), coded if is_shorter else plain)), kept)
 
     def decode(self, frame: Buffer, tensors: Tensors, rng: np.random.Generator) -> Floats:
         """The vector of a frame, for a generator in the state that `encode` got. Always finite.
@@ -147,4 +250,42 @@ class Codec:
         WireError for a frame that `encode` does not give: length, NaN or infinity, indices that are not in order or out
         of range, levels beyond the largest, sizes that its own header claims before memory is taken for them.
         """
-        raise NotImplementedError
+        plain = np.frombuffer(frame, np.uint8)
+        chain = Chain(self.reduction, self.number_format, tensors)
+        if self.entropy_coder is not None:
+            plain = _uncoded(plain, self.entropy_coder, chain)
+        side_nbytes = chain.side_nbytes
+        if plain.size != chain.nbytes:
+            raise WireError(f"codec: {plain.size} bytes instead of {chain.nbytes}")
+        numbers = self.number_format.unpack(plain[side_nbytes:], chain.count)
+        return self.reduction.restore(numbers, plain[:side_nbytes], tensors, rng)
+
+
+def _uncoded(frame: Frame, coder: EntropyCoder, chain: Chain) -> Frame:
+    """The frame without its entropy coder."""
+    if not 1 <= frame.size <= chain.nbytes + 1:
+        raise WireError(f"codec: {frame.size} bytes instead of 1 to {chain.nbytes + 1}")
+    if frame[0] > 1:
+        raise WireError(f"codec: begins with {frame[0]} instead of 0 or 1")
+    if not frame[0]:
+        return frame[1:]
+    if frame.size > chain.nbytes:
+        raise WireError(f"codec: {frame.size - 1} coded bytes for {chain.nbytes}")
+    return coder.lengthen(frame[1:], chain)
+
+
+NOTHING: Frame = np.empty(0, np.uint8)
+
+
+def size(tensors: Tensors) -> int:
+    """Values of a vector of these tensors."""
+    return sum(math.prod(shape) for shape in tensors)
+
+
+def finite_floats(frame: Frame, least: float = -np.inf) -> Floats:
+    """The float32 numbers of these bytes, in memory of their own. WireError for one that is not finite, or less than
+    ``least``."""
+    floats = frame.view("<f4").astype(np.float32)
+    if floats.size and not (least <= floats.min() and np.isfinite(floats).all()):
+        raise WireError("codec: a number is not finite, or negative where none may be")
+    return floats

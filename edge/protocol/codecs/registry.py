@@ -1,0 +1,141 @@
+"""All stages of codecs, under the names that scenarios use. No state.
+
+A stage of your own needs no entry: a scenario names its row as ``my_package.my_stage:ROW``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from edge.protocol.codecs.codec import Codec, CodecRow, EntropyCoder, NumberFormat, Reduction
+from edge.protocol.codecs.halves import BFloat16, Float16, HalfOptions
+from edge.protocol.codecs.quantize import Quantize, QuantizeOptions, Ternary, TernaryOptions
+from edge.protocol.codecs.sign import Sign, SignOptions
+from edge.protocol.codecs.sparse import RandK, RandKOptions, TopK, TopKOptions
+from edge.protocol.plugins import find
+from edge.protocol.spelling import nearest
+
+CODECS: dict[str, CodecRow] = {
+    row.name: row
+    for row in (
+        CodecRow(
+            "topk",
+            "the numbers of largest magnitude, with their indices",
+            "Stich et al., Sparsified SGD with Memory, NeurIPS 2018",
+            TopKOptions,
+            TopK,
+            "‖v - v'‖² ≤ (1 - k/n)·‖v‖²",
+        ),
+        CodecRow(
+            "randk",
+            "numbers at drawn indices, which need not travel",
+            "Stich et al., Sparsified SGD with Memory, NeurIPS 2018",
+            RandKOptions,
+            RandK,
+            "E‖v - v'‖² = (n/k - 1)·‖v‖², unscaled (1 - k/n)·‖v‖²",
+        ),
+        CodecRow(
+            "fp16",
+            "2 bytes a number, of 11 significant bits, at most 65504",
+            "IEEE 754-2008, binary16; Micikevicius et al., Mixed Precision Training, ICLR 2018",
+            HalfOptions,
+            Float16,
+            "|v - v'| ≤ 2^-11·|v|",
+        ),
+        CodecRow(
+            "bf16",
+            "2 bytes a number, of 8 significant bits, with the range of float32",
+            "Kalamkar et al., A Study of BFLOAT16 for Deep Learning Training, arXiv 2019",
+            HalfOptions,
+            BFloat16,
+            "|v - v'| ≤ 2^-8·|v|",
+        ),
+        CodecRow(
+            "quantize",
+            "integer levels of a norm per bucket, rounded at random",
+            "Alistarh et al., QSGD, NeurIPS 2017",
+            QuantizeOptions,
+            Quantize,
+            "E‖v - v'‖² ≤ min(n/s², √n/s)·‖v‖² of each bucket of n (l2)",
+        ),
+        CodecRow(
+            "ternary",
+            "-norm, 0 or norm, rounded at random; five numbers in a byte",
+            "Wen et al., TernGrad, NeurIPS 2017",
+            TernaryOptions,
+            Ternary,
+            "E‖v - v'‖² = ‖v‖∞·‖v‖₁ - ‖v‖², of v as clipped",
+        ),
+        CodecRow(
+            "sign",
+            "signs, and the mean magnitude",
+            "Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019",
+            SignOptions,
+            Sign,
+            "‖v - v'‖² = ‖v‖² - ‖v‖₁²/n",
+        ),
+    )
+}
+
+ORDER = (Reduction, NumberFormat, EntropyCoder)
+"""Of the stages of a chain"""
+
+
+def codec_row(name: str) -> CodecRow:
+    """The row of a shipped name or of ``module:ROW``; ValueError with the nearest name."""
+    return find(name, CODECS, CodecRow, "codec")
+
+
+def make_codec(stages: Sequence[Mapping[str, Any]]) -> Codec:
+    """The chain of these stages, each ``{"kind": NAME, OPTION: VALUE, ..}``; without any, numbers travel as they are.
+
+    ValueError for an unknown kind or option, an option out of its range, and stages that do not fit one another.
+    """
+    rows = [_row(stage) for stage in stages]
+    ranks = [next(rank for rank, each in enumerate(ORDER) if issubclass(row.stage, each)) for row in rows]
+    for first, second, row, after in zip(ranks, ranks[1:], rows, rows[1:], strict=False):
+        if first == second:
+            raise ValueError(f"{row.name} and {after.name} are both {_NOUNS[first]}; a codec has one at most")
+        if first > second:
+            raise ValueError(
+                f"{after.name} is {_NOUNS[second]}, and stands behind {row.name}, {_NOUNS[first]}; "
+                "the order is: fewer numbers, their format, entropy coding"
+            )
+    made = [row.stage(_options(row, stage)) for row, stage in zip(rows, stages, strict=True)]
+    if made and isinstance(made[-1], EntropyCoder) and made[-1].needs_integers:
+        codec = Codec(made[:-1])
+        if not (codec.reduction.has_indices or codec.number_format.has_integers):
+            of = [row.name for row in CODECS.values() if _has_integers(row)]
+            before = " and ".join(row.name for row in rows[:-1]) or "no stage"
+            raise ValueError(f"{rows[-1].name} codes integers, of which {before} has none; those of {', '.join(of)} do")
+    return Codec(made)
+
+
+_NOUNS = ("a reduction", "a number format", "an entropy coder")
+
+
+def _row(stage: Mapping[str, Any]) -> CodecRow:
+    if not isinstance(stage.get("kind"), str):
+        raise ValueError(f"a stage of a codec needs a kind: {', '.join(CODECS)}")
+    return codec_row(stage["kind"])
+
+
+def _options(row: CodecRow, stage: Mapping[str, Any]) -> Any:
+    given = {name: value for name, value in stage.items() if name != "kind"}
+    fields = row.options.model_fields
+    if unknown := [name for name in given if name not in fields]:
+        hint = nearest(unknown[0], fields) if fields else "it has no options"
+        raise ValueError(f"{row.name}: no option {unknown[0]!r}; {hint}")
+    try:
+        return row.options.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = " = ".join((*map(str, first["loc"]), repr(first["input"]))) if first["loc"] else "options"
+        raise ValueError(f"{row.name}: {place}: {first['msg'].removeprefix('Value error, ')}") from error
+
+
+def _has_integers(row: CodecRow) -> bool:
+    return getattr(row.stage, "has_indices", False) or getattr(row.stage, "has_integers", False)
