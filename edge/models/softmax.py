@@ -1,7 +1,7 @@
-"""Multinomial logistic regression for rows of numbers: one linear layer, one block; 60 features, 10 classes: 610 weights.
+"""Multinomial logistic regression for rows of numbers: one linear layer, one block.
 
-The model of FedProx and DAdaQuant for Synthetic(1, 1), without the L2 term of 0.001 of their code; `train.weight_decay`
-is a model's.
+60 features and 10 classes give 610 parameters.
+The model of FedProx and DAdaQuant for Synthetic(1, 1); FedProx's code has an L2 term of 0.001 beside it.
 """
 
 from __future__ import annotations
