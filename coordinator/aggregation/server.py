@@ -252,6 +252,11 @@ class ServerStrategy(NumberLog):
         """
         return {MODEL: GLOBAL}
 
+    @final
+    def reference_slots(self, update: Update) -> Mapping[str, str]:
+        """Slot of an update -> slot of its visit's download that it is a new version of; others hold changes."""
+        return {slot: MODEL if name == GLOBAL else name for slot, name in self.targets(update).items()}
+
     # --- what goes down -----------------------------------------------------------------------------------------------
 
     @final

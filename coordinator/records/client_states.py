@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.records import names
 from edge.protocol import client_state
+from edge.protocol.codecs.update_codec import REFERENCE
 from edge.protocol.payload import MODEL, Payload
 
 if TYPE_CHECKING:
@@ -19,9 +20,16 @@ if TYPE_CHECKING:
 
 
 class ClientStates:
-    """The client states of one run folder. ``kept_blocks``: keys of the model that a client keeps."""
+    """The client states of one run folder. ``kept_blocks``: keys of the model that a client keeps.
 
-    def __init__(self, folder: Path, kept_blocks: Sequence[str], keeps_slots: bool) -> None:
+    ``keeps_references``: whether a client also keeps the last downloaded version of these, which its updates differ
+    from where a codec encodes them.
+    """
+
+    def __init__(
+        self, folder: Path, kept_blocks: Sequence[str], keeps_slots: bool, keeps_references: bool = False
+    ) -> None:
+        self._keeps_references = keeps_references
         self._folder, self._kept_blocks, self._keeps_slots = folder / names.STATE, kept_blocks, keeps_slots
         self.committed: dict[int, str] = {}
         """client -> file name in the ledger"""
@@ -49,7 +57,8 @@ class ClientStates:
         if not visits:
             return {}
         sent, round = visits[0].dispatch.payload[MODEL], visits[0].rng_round
-        model: Payload = {MODEL: {key: sent[key] for key in self._kept_blocks}}
+        kept = {key: sent[key] for key in self._kept_blocks}
+        model: Payload = {MODEL: kept} | ({f"{REFERENCE}{MODEL}": kept} if self._keeps_references else {})
         if not self._keeps_slots:
             name = names.of_broadcast(round)
             client_state.write(str(self.path(name)), model)

@@ -26,7 +26,7 @@ from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
 from edge.protocol.messages import Choice, Totals, Update
-from edge.protocol.payload import Payload, Vector
+from edge.protocol.payload import Payload, Shapes, Vector
 
 
 class DecisionOnlyServer(ServerStrategy):
@@ -115,6 +115,15 @@ def unpack_in_flight(arrays: Arrays) -> dict[int, InFlight]:
     return {int(client): InFlight(models(visit["payload"]), models(visit["start"])) for client, visit in index.items()}
 
 
+def placeholders(shapes: Shapes) -> Payload:
+    """Zeros of these shapes, which take no memory."""
+    zero = np.zeros(1, np.float32)
+    return {
+        slot: {key: Vector(np.broadcast_to(zero, (size,))) for key, size in named.items()}
+        for slot, named in shapes.items()
+    }
+
+
 class ReplayFinished(Exception):  # noqa: N818 - a signal, not an error
     """All rounds of the ledger have been replayed."""
 
@@ -156,6 +165,7 @@ class ReplayedRun:
             evaluator=self,
             recorder=self,
             states=None,  # client states exist already
+            downloads=run.downloads.anew(),
             on_round=lambda progress: None,
             is_stopped=self._is_stopped,
             rounds=0,
@@ -196,6 +206,10 @@ class ReplayedRun:
     def begun(self, visit: PlannedVisit) -> PlannedVisit:
         """Without vectors there is nothing to hold."""
         return visit
+
+    def downloaded(self, visit: PlannedVisit) -> Payload:
+        """Zeros."""
+        return placeholders(visit.down)
 
     def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:
         """The recorded kind."""

@@ -23,6 +23,7 @@ from coordinator.records.schema import (
     TRAINED,
     WAITING,
     EvaluationRow,
+    Lengths,
     LoggedRow,
     RoundRow,
     payload_name,
@@ -30,7 +31,6 @@ from coordinator.records.schema import (
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import VALIDATION_ACCURACY, Update
-from edge.protocol.payload import Shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.fleet import Fleet
@@ -90,8 +90,8 @@ class RoundRecord:
     start: float
     """Absolute virtual seconds"""
     visits: VisitColumns = field(default_factory=VisitColumns.of)
-    payloads: dict[str, Shapes] = field(default_factory=dict)
-    """Name -> shapes of the payloads of visits that counted"""
+    payloads: dict[str, Lengths] = field(default_factory=dict)
+    """Name -> lengths of the vectors of payloads of visits that counted"""
     method_rows: list[NamedTuple] = field(default_factory=list)
     """Rows of the method's own table"""
     evaluations: list[EvaluationRow] = field(default_factory=list)
@@ -142,14 +142,12 @@ class RoundRecord:
         waiting_joules: NDArray[np.float64] | float = 0.0,
         staleness: int = 0,
         losses: Sequence[float | None] | None = None,
-        *,
-        up: Shapes,
     ) -> VisitColumns:
-        """Add visits that ended, or were interrupted at ``until``; returns them. ``up``: shapes of an update."""
+        """Add visits that ended, or were interrupted at ``until``; returns them."""
         clients, count = [visit.client for visit in visits], len(visits)
         counted = [visit if kind in COUNTED else None for visit, kind in zip(visits, kinds, strict=True)]
         end = np.minimum(timeline.end, until)
-        down_payloads, up_payloads = self._payloads(counted, timeline.bytes_up.tolist(), up)
+        down_payloads, up_payloads = self._payloads(counted, timeline.bytes_up.tolist())
         added = VisitColumns(
             visit=[visit.number for visit in visits],
             round=[self.round] * count,
@@ -183,20 +181,18 @@ class RoundRecord:
         self.visits.extend(added)
         return added
 
-    def _payloads(
-        self, counted: Sequence[PlannedVisit | None], bytes_up: Sequence[int], up: Shapes
-    ) -> tuple[list[str], list[str]]:
-        """The names of the shapes that went down and up in visits that counted; '' for others."""
-        names: dict[int, str] = {}  # by identity, since visits share shapes
+    def _payloads(self, counted: Sequence[PlannedVisit | None], bytes_up: Sequence[int]) -> tuple[list[str], list[str]]:
+        """The names of the payloads that went down and up in visits that counted; '' for others."""
+        names: dict[int, str] = {}  # by identity, since visits share lengths
 
-        def noted(shapes: Shapes) -> str:
-            if id(shapes) not in names:
-                name = names[id(shapes)] = payload_name(shapes)
-                self.payloads[name] = shapes
-            return names[id(shapes)]
+        def noted(lengths: Lengths) -> str:
+            if id(lengths) not in names:
+                name = names[id(lengths)] = payload_name(lengths)
+                self.payloads[name] = lengths
+            return names[id(lengths)]
 
         pairs = [
-            (noted(visit.down), noted(up) if nbytes else "") if visit else ("", "")
+            (noted(visit.price.down), noted(visit.price.up) if nbytes else "") if visit else ("", "")
             for visit, nbytes in zip(counted, bytes_up, strict=True)
         ]
         return [down for down, _ in pairs], [up for _, up in pairs]

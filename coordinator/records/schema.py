@@ -110,9 +110,9 @@ class VisitRow(NamedTuple):
     steps: int
     loss: float | None
     down_payload: str
-    """Shapes of the download, by their name in `PayloadShapeRow`; '' if the visit did not count"""
+    """Vectors of the download, by their name in `PayloadShapeRow`; '' if the visit did not count"""
     up_payload: str
-    """Shapes of the upload; '' if there was none, or the visit did not count"""
+    """Vectors of the upload; '' if there was none, or the visit did not count"""
     idle_joules: float
     """Of ``joules``: while the client was away, or waited for the round's end. These four add up to ``joules``, but for
     rounding; each is the whole device's, its baseline included. The hash chain has ``joules`` and leaves them out."""
@@ -133,12 +133,13 @@ class PayloadShapeRow(NamedTuple):
     """One vector of a payload: a message without its header."""
 
     payload: str
-    """Name of the payload's shapes (`payload_name`); visits refer to it"""
+    """Name of the payload's lengths (`payload_name`); visits refer to it"""
     round: int
-    """The first round with a payload of these shapes"""
+    """The first round with a payload of these lengths"""
     slot: str
     key: str
     nbytes: int
+    """As it is sent: 4 bytes a number, or what a codec makes of them"""
 
 
 class EvaluationRow(NamedTuple):
@@ -237,7 +238,7 @@ TRANSFERS = """CREATE VIEW transfers AS
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
 for all bytes of a visit that did not count."""
 
-FORMAT = 2
+FORMAT = 3
 """The format of a ledger, kept as ``user_version``; raised with its tables or with what its chain begins with. Another
 one is refused"""
 SCHEMA = (
@@ -264,20 +265,33 @@ TABLES = (
 """Names that a method's own table must not have"""
 
 
-def payload_name(shapes: Shapes) -> str:
-    """A name for the shapes of a payload: 16 hexadecimal digits of their hash."""
-    return _payload_name(tuple((slot, key, size) for slot, named in shapes.items() for key, size in named.items()))
+Lengths = Mapping[str, Mapping[str, int]]
+"""slot -> key -> bytes of the vector in a message, as it is or as a codec has encoded it"""
+
+
+def lengths(shapes: Shapes, encoded: Lengths | None = None) -> Lengths:
+    """The bytes of vectors of these shapes, some of which are ``encoded``; in the order of the shapes."""
+    frames = encoded or {}
+    return {
+        slot: {key: frames.get(slot, {}).get(key, ITEM_NBYTES * size) for key, size in named.items()}
+        for slot, named in shapes.items()
+    }
+
+
+def payload_name(lengths: Lengths) -> str:
+    """A name for the lengths of a payload's vectors: 16 hexadecimal digits of their hash."""
+    return _payload_name(tuple((slot, key, nbytes) for slot, named in lengths.items() for key, nbytes in named.items()))
 
 
 @lru_cache(maxsize=1024)
-def _payload_name(sizes: tuple[tuple[str, str, int], ...]) -> str:
-    return hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:16]
+def _payload_name(parts: tuple[tuple[str, str, int], ...]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def payload_rows(name: str, round: int, shapes: Shapes) -> list[PayloadShapeRow]:
-    """The rows of one payload's shapes, in the order of its vectors."""
+def payload_rows(name: str, round: int, lengths: Lengths) -> list[PayloadShapeRow]:
+    """The rows of one payload, in the order of its vectors."""
     return [
-        PayloadShapeRow(name, round, slot, key, ITEM_NBYTES * size)
-        for slot, named in shapes.items()
-        for key, size in named.items()
+        PayloadShapeRow(name, round, slot, key, nbytes)
+        for slot, named in lengths.items()
+        for key, nbytes in named.items()
     ]

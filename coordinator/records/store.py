@@ -31,6 +31,7 @@ from coordinator.records.schema import (
     SCHEMA,
     EvaluationRow,
     HostEvent,
+    Lengths,
     LoggedRow,
     MethodTable,
     PayloadShapeRow,
@@ -42,7 +43,6 @@ from coordinator.records.schema import (
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
 from edge.protocol.home import abbreviated
-from edge.protocol.payload import Shapes
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Commit:
 
     row: RoundRow
     visits: VisitColumns = field(default_factory=VisitColumns.of)
-    payloads: Mapping[str, Shapes] = field(default_factory=dict)
-    """Name -> shapes of all payloads of its visits"""
+    payloads: Mapping[str, Lengths] = field(default_factory=dict)
+    """Name -> lengths of the vectors of all payloads of its visits"""
     method_rows: Sequence[NamedTuple] = ()
     """Rows of the method's own table"""
     evaluations: Sequence[EvaluationRow] = ()
@@ -155,9 +155,9 @@ class Ledger:
         files = committed_files(commit.checkpoint, commit.states, commit.vectors)
         shapes = [
             row
-            for name, shapes in commit.payloads.items()
+            for name, lengths in commit.payloads.items()
             if name not in self._payloads  # new in this round, in the order of the visits
-            for row in payload_rows(name, commit.row.round, shapes)
+            for row in payload_rows(name, commit.row.round, lengths)
         ]
         visits = commit.visits.rows()
         others = [*stored_rows(shapes), *stored_rows(commit.method_rows), *stored_rows(commit.evaluations)]

@@ -28,14 +28,14 @@ import numpy as np
 from msgspec import structs
 
 from coordinator.aggregation.update_checks import bases
-from coordinator.records.checkpoints import clock_state, restore_server
+from coordinator.records.checkpoints import arrays_under, clock_state, restore_server
 from coordinator.records.history_replay import InFlight, ReplayedRun, ReplayFinished, pack_in_flight, unpack_in_flight
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord, outcomes
 from coordinator.records.schema import TRAINED
 from coordinator.rounds import selection
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.ports import PendingEvaluation
-from coordinator.rounds.run import FederatedRun, History, RunFailed
+from coordinator.rounds.run import HELD, FederatedRun, History, RunFailed
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import Update
 from edge.protocol.payload import Vector
@@ -119,6 +119,7 @@ class _AsynchronousRun:
         ):
             raise RunFailed(f"round {run.rounds}: its visits in flight differ between replay and checkpoint")
         restore_server(run.server, history.checkpoint)
+        run.downloads.held.restore(arrays_under(HELD, history.checkpoint))
         for client, flight in self.in_flight.items():
             start, payload = stored[client].start, stored[client].payload
             dispatch = replace(flight.visit.dispatch, payload=payload, later=None)
@@ -185,7 +186,7 @@ class _AsynchronousRun:
             if client in self.record.states:
                 run.states.drop(self.record.states[client])
             self.record.states[client] = visit.state_name
-        run.server.received(visit.round, [visit.dispatch])
+        run.received(visit.round, [visit])
         run.server.observe(reply, lambda: visit.start or {})
         self.record.log_visits([reply])
         self._account(flight, ended, kind, reply.numbers["loss"])
@@ -240,7 +241,6 @@ class _AsynchronousRun:
             run.clock.now,
             staleness=self.version - flight.visit.round,
             losses=[loss],
-            up=run.up_shapes,
         )
         run.charge(added)
         run.clock.passed(ended.conditions, ended.timeline)

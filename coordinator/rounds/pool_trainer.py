@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
+from coordinator.aggregation.held_versions import HeldVersions
 from coordinator.aggregation.server import Models, ServerStrategy
 from coordinator.aggregation.update_checks import (
     InvalidUpdate,
@@ -33,9 +34,11 @@ from coordinator.rounds.run import RunFailed
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolTask, Reply, TaskGroup, UpdateValidator, Workers
 from edge.protocol import messages
+from edge.protocol.codecs.update_codec import REFERENCE, UpdateCodec
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.fixed_point import not_summable, sizes
-from edge.protocol.payload import ITEM_NBYTES, MODEL, Payload, Shapes, shapes, vectors
+from edge.protocol.messages import WireError
+from edge.protocol.payload import ITEM_NBYTES, MODEL, Floats, Payload, Shapes, shapes, vectors
 from edge.protocol.plugins import error_text
 
 INEXACT = 10.0
@@ -61,13 +64,26 @@ class PoolTrainer:
         folder: Path,
         checks: UpdateChecks,
         states: ClientStates | None,
+        held: HeldVersions | None = None,
     ) -> None:
+        self.held = HeldVersions() if held is None else held
+        self._downloads: dict[int, Payload] = {}
+        """Number of a visit -> its download, where anybody holds versions of it"""
         self.job, self.method, self.description, self.server = job, method, description, server
         self.workers, self.folder, self.checks, self.states = workers, folder, checks, states
         self._reports = frozenset(job.reports)
-        self._state_shapes = None if method.keeps_slots else {MODEL: description.layout.shapes(job.kept_blocks)}
+        self.codec = UpdateCodec(job.codec, job.seed, description.tensors)
+        self._state_shapes = None if method.keeps_slots else self._kept_shapes()
         """The vectors of a client state; None if the method does not tell"""
         self._reaches: dict[tuple[float, int], Reach] = {}  # of visits with this step size and so many steps
+
+    def _kept_shapes(self) -> Shapes:
+        """Of what clients keep between visits under a method without slots of its own."""
+        layout = self.description.layout
+        shapes = {MODEL: layout.shapes(self.job.kept_blocks)} if self.job.kept_blocks else {}
+        if references := self.codec.references(self.job.kept_blocks):
+            shapes[f"{REFERENCE}{MODEL}"] = layout.shapes(references)
+        return shapes | self.codec.client_state(self.server.up_shapes())
 
     def reorder_buffer(self) -> ReorderBuffer:
         """A reorder buffer whose overflow goes to a file of the run folder."""
@@ -99,6 +115,14 @@ class PoolTrainer:
             return visit
         building = replace(later, build=self.workers.build(later.build).result)
         return replace(visit, dispatch=replace(visit.dispatch, later=building))
+
+    def note_download(self, visit: PlannedVisit, payload: Payload) -> None:
+        """Remember what a visit that was trained has downloaded."""
+        self._downloads[visit.number] = payload
+
+    def downloaded(self, visit: PlannedVisit) -> Payload:
+        """The vectors that a visit has downloaded which counts; to be called once."""
+        return self._downloads.pop(visit.number, visit.dispatch.payload)
 
     def start(self, visit: PlannedVisit) -> Models:
         """The models that a visit started from; no step of the server lies between its start and this call."""
@@ -167,6 +191,27 @@ class PoolTrainer:
             raise RunFailed(problem)
         return kind, validated
 
+    def decoded(self, task: PoolTask, update: messages.Update, visit: PlannedVisit) -> messages.Update:
+        """An update with its vectors decoded. WireError names the task."""
+        server = self.server
+
+        def reference(slot: str, key: str) -> Floats | None:
+            downloaded = slots.get(slot)
+            if downloaded is None:
+                return None
+            vector = task.payload.get(downloaded, {}).get(key)
+            if vector is None and slot == MODEL:
+                vector = self.held.of(visit.client).get((slot, key), server.setup.initial_models[0].get(key))
+            return None if vector is None else vector.data
+
+        up, client, number = server.up_shapes(), visit.client, visit.rng_round
+        try:
+            slots = {} if self.job.codec.of == "weights" else server.reference_slots(update)
+            payload = self.codec.decode(client, number, update.payload, update.encoded, reference, up)
+        except ValueError as error:
+            raise WireError(f"{task.name}: {error}") from None
+        return structs.replace(update, payload=payload, encoded={})
+
     def wrong_flops(self, update: messages.Update, visit: PlannedVisit) -> str | None:
         """Why the FLOPs that a worker has counted are not those of the visit's plan, or None."""
         counted, predicted = update.numbers["flops"], visit.work.flops
@@ -201,6 +246,18 @@ class VisitValidator(UpdateValidator):
     trainer: PoolTrainer
     visit: PlannedVisit
     reach: Reach
+
+    def check(
+        self, task: PoolTask, reply: Reply, state: messages.ClientState | None, is_remote: bool, is_doubted: bool
+    ) -> tuple[Reply, str]:
+        """Also decodes the update's vectors."""
+        if (
+            isinstance(reply, messages.Update)
+            and self.trainer.codec.config.is_used
+            and not task.is_in_partial_sum(reply)
+        ):
+            reply = self.trainer.decoded(task, reply, self.visit)
+        return super().check(task, reply, state, is_remote, is_doubted)
 
     def examine(self, task: PoolTask, reply: Reply, state: Payload) -> tuple[Reply, str | None]:
         """Finds an update and a client state that cannot be used, and FLOPs that the visit cannot have taken."""

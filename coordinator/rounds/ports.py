@@ -20,6 +20,7 @@ from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
 from edge.protocol.messages import Totals, Update
+from edge.protocol.payload import Payload
 
 Arrays = Mapping[str, NDArray[np.generic]]
 """name -> array, as in a checkpoint"""
@@ -43,6 +44,11 @@ class Trainer(Protocol):
     def begun(self, visit: PlannedVisit) -> PlannedVisit:
         """A visit that begins now and is submitted later: it holds the models that it starts from, and its download is
         built once, in the background."""
+        ...
+
+    def downloaded(self, visit: PlannedVisit) -> Payload:
+        """The vectors that a visit has downloaded which counts; to be called once. A replay has none, but their
+        places."""
         ...
 
     def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, payload_shapes
 from coordinator.methods.registry import Method
 from coordinator.records.client_states import ClientStates
@@ -50,6 +51,8 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
 
 SELECTOR = "selector|"
 """Prefix of the names of the client selector's arrays in a checkpoint"""
+HELD = "held|"
+"""Prefix of the names of arrays of the versions that clients hold"""
 
 
 VisitedClients = Callable[[], Sequence[int] | None]
@@ -121,6 +124,7 @@ class FederatedRun:
     budget: Budget
     rules: RoundPolicy
     selection: ClientSelection
+    downloads: DownloadCodec
     eval_every: int
     on_round: Callable[[RoundFinished], None]
     is_stopped: Callable[[], bool]
@@ -192,10 +196,10 @@ class FederatedRun:
 
     def prepare(self, client: int, round: int, rng_round: int | None = None) -> PlannedVisit:
         """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""
-        dispatch, samples = self.server.download(client, round), int(self.description.samples[client])
-        down = dispatch.shapes
+        dispatch, encoded = self.downloads.planned(self.server.download(client, round))
+        down, samples = dispatch.shapes, int(self.description.samples[client])
         rng_round = round if rng_round is None else rng_round
-        price = self.pricing.train(dispatch.choice, down, samples, client, rng_round)
+        price = self.pricing.train(dispatch.choice, down, samples, client, rng_round, encoded)
         with self._named_failure():
             lr = self.job.train.lr_in(self.rounds)
         return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price, down)
@@ -281,6 +285,13 @@ class FederatedRun:
         """Whether visits begin and end one by one."""
         return self.server.setup.asynchronous
 
+    def received(self, round: int, visits: Sequence[PlannedVisit]) -> None:
+        """Visits that began in ``round`` count: their clients have their downloads."""
+        self.server.received(round, [visit.dispatch for visit in visits])
+        if self.job.codec.is_used:
+            for visit in visits:
+                self.downloads.held.received(visit.client, self.trainer.downloaded(visit))
+
     # --- the model ------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
@@ -324,7 +335,8 @@ class FederatedRun:
         ``policy_state``: arrays of the round policy, for the checkpoint.
         """
         selector = {f"{SELECTOR}{name}": array for name, array in self.selection.selector.state().items()}
-        state = selector | dict(policy_state or {})
+        held = {f"{HELD}{name}": array for name, array in self.downloads.held.state().items()}
+        state = selector | held | dict(policy_state or {})
         memory = RunMemory(self.rounds, self.visits, self.evaluated, self.clock.state(), state)
         record.log(None, self.server.take_logged())
         snapshot = self.recorder.snapshot(record, memory)

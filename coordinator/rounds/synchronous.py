@@ -357,7 +357,7 @@ class _SynchronousRound:
             states = run.states.store_broadcast([visit for visit in counted if visit.kind == "listen"])
             states |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
             self.record.states = run.states.uncommitted = states
-        run.server.received(self.number, [visit.dispatch for visit in counted])
+        run.received(self.number, counted)
         self.record.log_visits(replies)
         if replies:
             run.step()
@@ -386,9 +386,7 @@ class _SynchronousRound:
             for visit, counts, is_lost in zip(visits, self.counts, np.isfinite(timeline.lost), strict=True)
         ]
         reported = [losses.get(visit.client) for visit in visits]
-        run.charge(
-            self.record.add(visits, run.clock.fleet, timeline, kinds, now, waiting, losses=reported, up=run.up_shapes)
-        )
+        run.charge(self.record.add(visits, run.clock.fleet, timeline, kinds, now, waiting, losses=reported))
         run.clock.passed(conditions, timeline, waiting)
         if run.rules.on_late != "stop":
             self._account_leftovers(solved)
@@ -405,7 +403,7 @@ class _SynchronousRound:
             flowed = timeline.seconds(now) > 0
             visits = list(compress(self.going_on, flowed))
             kinds = [LEFTOVER] * len(visits)
-            run.charge(self.record.add(visits, run.clock.fleet, timeline.only(flowed), kinds, now, up={}))
+            run.charge(self.record.add(visits, run.clock.fleet, timeline.only(flowed), kinds, now))
         run.clock.leave(solved.solution, messages_alone=run.rules.on_late == "finish")
 
 
@@ -454,6 +452,6 @@ def visit_for_evaluation(run: FederatedRun, record: RoundRecord) -> list[int] | 
     clock.advance(end)
     waiting = timeline.waiting_joules(clock.now, conditions)
     kinds = [EVALUATE if is_scored else NOT_SCORED for is_scored in ended.tolist()]
-    run.charge(record.add(visits, clock.fleet, timeline, kinds, clock.now, waiting, up={}))
+    run.charge(record.add(visits, clock.fleet, timeline, kinds, clock.now, waiting))
     clock.passed(conditions, timeline, waiting)
     return [visit.client for visit in compress(visits, ended)]

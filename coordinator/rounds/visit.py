@@ -8,7 +8,7 @@ here is timed or trained: seconds and joules are the clock's.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from coordinator.aggregation.server import Download, Models
 from coordinator.methods.compute import ComputeContext, SharedContext, forward_passes
 from coordinator.methods.registry import Method
 from coordinator.records import names
-from coordinator.records.schema import LEFTOVER
+from coordinator.records.schema import LEFTOVER, Lengths, lengths
 from coordinator.rounds.budget import Cost
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge.protocol import serialization
+from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice, further_values
 from edge.protocol.options.base import Options
@@ -42,6 +43,10 @@ class VisitPrice:
     """FedBR's Eq. 2"""
     exact: bool = True
     """Whether the worker's own count of FLOPs must be the same (`coordinator.methods.compute.Compute.exact`)"""
+    down: Lengths = field(default_factory=dict)
+    """Bytes of each downloaded vector"""
+    up: Lengths = field(default_factory=dict)
+    """Bytes of each uploaded vector, or bounds on them where a codec's lengths depend on numbers"""
 
 
 class VisitPricing:
@@ -52,52 +57,66 @@ class VisitPricing:
     ) -> None:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
-        self._bytes_up = serialization.update_nbytes(job.run_id, job.reports, up_shapes)
+        raw, encoded = UpdateCodec(job.codec, job.seed, description.tensors).split(up_shapes)
+        self._bytes_up = serialization.update_nbytes(job.run_id, job.reports, raw, encoded)
+        self._up = lengths(up_shapes, encoded)
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""
         self._shared: dict[Hashable, VisitPrice | None] = {}
-        """(choice, shapes of the download, examples, local epochs) -> price of all such visits; None if each has its own"""
+        """(choice, lengths of the download, examples, local epochs) -> price of all such visits; None if each has its
+        own"""
 
-    def train(self, choice: Choice, down: Shapes, samples: int, client: int, rng_round: int) -> VisitPrice:
+    def train(
+        self,
+        choice: Choice,
+        down: Shapes,
+        samples: int,
+        client: int,
+        rng_round: int,
+        encoded: Lengths | None = None,
+    ) -> VisitPrice:
         """A training visit to a client with ``samples`` examples, whose download has ``choice`` and shapes ``down``.
 
-        ``rng_round`` is the key of the visit's random streams, as of `PlannedVisit`.
+        ``encoded``: bytes of the vectors of it that a codec has encoded. ``rng_round`` is the key of the visit's random
+        streams, as of `PlannedVisit`.
         """
-        train = self._job.train.of_visit(self._job.seed, rng_round, client)
-        shapes = tuple((slot, tuple(named.items())) for slot, named in down.items())
+        train, sent = self._job.train.of_visit(self._job.seed, rng_round, client), lengths(down, encoded)
+        shapes = tuple((slot, tuple(named.items())) for slot, named in sent.items())
         alike = tuple(choice.items()), shapes, samples, train.local_epochs
         price = self._shared.get(alike)
         if price is None:
             kind = ComputeContext if alike in self._shared else SharedContext
             context = self._context(choice, train, samples, client, rng_round, kind)
-            price = self._price(context, down)
+            price = self._price(context, down, encoded or {})
             if isinstance(context, SharedContext):
                 if len(self._shared) >= MOST_PRICES:
                     self._shared.clear()
                 self._shared[alike] = None if context.is_individual else price
         return price
 
-    def _price(self, context: ComputeContext, down: Shapes) -> VisitPrice:
+    def _price(self, context: ComputeContext, down: Shapes, encoded: Lengths) -> VisitPrice:
         spec, choice, layout = self._spec, context.choice, self._description.layout
         compute, plan = spec.costs.compute(context), context.plan
         alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
         tau = spec.costs.nominal_period(self._options)
-        bytes_down, bytes_up = serialization.train_nbytes(self._job.run_id, tuple(choice), down), self._bytes_up
+        raw = {slot: {k: n for k, n in named.items() if k not in encoded.get(slot, {})} for slot, named in down.items()}
+        bytes_down = serialization.train_nbytes(self._job.run_id, tuple(choice), raw, encoded)
+        bytes_up = self._bytes_up
         model = layout.nbytes()
         nominal = nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)
         if not spec.traffic.contacts_server:
             bytes_down, bytes_up, nominal = 0, 0, 0.0
         work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps)
         flops = nominal_flops(alpha, len(layout), plan.samples, self._plain_flops)
-        return VisitPrice(work, plan, nominal, flops, compute.exact)
+        return VisitPrice(work, plan, nominal, flops, compute.exact, lengths(down, encoded), self._up)
 
     def download_only(self) -> VisitPrice:
         """A visit that downloads the whole model and trains nothing."""
         layout = self._description.layout
-        nbytes = serialization.train_nbytes(
-            self._job.run_id, self._spec.traffic.choices, {MODEL: layout.shapes(layout.keys())}
-        )
-        return VisitPrice(Work(nbytes, 0, 0.0), TrainingPlan(0, 0, 0), float(layout.nbytes()), 0.0)
+        model = {MODEL: layout.shapes(layout.keys())}
+        nbytes = serialization.train_nbytes(self._job.run_id, self._spec.traffic.choices, model)
+        work, nothing = Work(nbytes, 0, 0.0), TrainingPlan(0, 0, 0)
+        return VisitPrice(work, nothing, float(layout.nbytes()), 0.0, down=lengths(model))
 
     def evaluation(self, down: Shapes, examples: int, samples: int) -> VisitPrice:
         """A visit that evaluates a client's model, of which shapes ``down`` are sent, in ``examples`` forward passes.
@@ -122,7 +141,7 @@ class VisitPricing:
             float((passes * description.flops).sum()) + further_flops,
             steps,
         )
-        return VisitPrice(work, plan, 0.0, 0.0)
+        return VisitPrice(work, plan, 0.0, 0.0, down=lengths(down))
 
     def _context(
         self,

@@ -1,4 +1,4 @@
-"""Messages to a pool's workers, by the protocol of `edge.protocol.serialization`: tasks, and a block version once per worker.
+"""Messages to a pool's workers: tasks, and a block version once per worker (`edge.protocol.serialization`).
 
 Local workers map long block versions (`coordinator.workers.block_cache`). Remote workers do not reach the run's
 folder: the client state that a task needs is read when the task is sent to a remote worker, unless that worker did the

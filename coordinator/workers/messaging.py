@@ -1,5 +1,5 @@
-"""Messages from a pool's workers, by the protocol of `edge.protocol.serialization`; `coordinator.workers.message_sender` has
-those to them.
+"""Messages from a pool's workers (`edge.protocol.serialization`); `coordinator.workers.message_sender` has those to
+them.
 
 `MessageHandler` checks each message against the state of its sender, and turns it into an event of the scheduler. A
 worker that sends an invalid message is ended, and nothing else changes.

@@ -217,7 +217,9 @@ class PoolTask:
 
     def is_in_partial_sum(self, reply: Reply) -> bool:
         """Whether the worker has added its update to a partial sum, in place of sending it."""
-        return self.weight > 0.0 and isinstance(reply, messages.Update) and not reply.payload
+        if self.weight == 0.0 or not isinstance(reply, messages.Update):
+            return False
+        return not reply.payload and not reply.encoded
 
 
 def check_partial_sum(sums: messages.PartialSum, tasks: Sequence[PoolTask], is_remote: bool) -> None:

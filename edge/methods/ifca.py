@@ -53,6 +53,11 @@ class IFCAUpdate(ClientUpdate):
         self.cluster = self._best(net, models, visit.local) if len(models) > 1 else 0
         net.load(models[self.cluster])
 
+    @property
+    def reference_slots(self) -> Mapping[str, str]:
+        """The chosen model, and the shared blocks."""
+        return {MODEL: f"{CLUSTER}{self.cluster}", SHARED: SHARED}
+
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """The update of the model, with shared blocks in their slot, and its number."""
         up, state, numbers = super().end(net, visit)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from edge.protocol.home import FilePath
 from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
@@ -23,10 +25,15 @@ from edge.protocol.payload import Layout
 from edge.protocol.plugins import PluginOptions, load
 from edge.protocol.portable import Instructions
 from edge.protocol.rng import keyed_generator
-from edge.protocol.wire import Count
+from edge.protocol.wire import MAX_LENGTH, Count
 
 T = TypeVar("T")
 
+TensorShapes = Annotated[
+    Mapping[str, Annotated[tuple[Annotated[tuple[Count, ...], Meta(max_length=8)], ...], Meta(max_length=MAX_LENGTH)]],
+    Meta(max_length=MAX_LENGTH),
+]
+"""key -> shapes of the tensors that lie one after another in its vector"""
 CPU = "cpu"
 MAX_ITEMS = 1 << 15
 """Items of all lists and maps of a record that travels as JSON."""
@@ -243,6 +250,50 @@ class TrainConfig(Section):
         return TrainingPlan(self.local_steps, epochs * usable + min(rest * self.batch, usable), per_epoch)
 
 
+def _as_chain(given: object) -> object:
+    """A stage alone as a chain of one."""
+    return (given,) if isinstance(given, Mapping) else given
+
+
+Chain = Annotated[tuple[dict[str, Any], ...], BeforeValidator(_as_chain), Field(max_length=3)]
+"""Stages, each ``{ kind = "NAME", OPTION = VALUE, .. }`` (``fedbr list codecs``); none: vectors travel as they are."""
+
+
+@dataclass(frozen=True)
+class CodecConfig(Section):
+    """How vectors of messages are compressed, in each direction."""
+
+    up: Annotated[Chain, Also("compression", "compressor", "quantization", "sparsification")] = field(
+        default=(), hash=False
+    )
+    """Stages for the model in updates: ``{ kind = "quantize", bits = 4 }``, or a list of them in the order reduction,
+    number format, entropy coder (``fedbr list codecs``). Empty: none."""
+    down: Chain = field(default=(), hash=False)
+    """Stages for the model in downloads. Evaluations and downloads without training travel as they are."""
+    up_slots: dict[str, Chain] = field(default_factory=dict, hash=False)
+    """Stages for other vectors of updates, by slot: ``{ control = { kind = "fp16" } }`` for SCAFFOLD's control
+    variates. Slots that are not named travel as they are."""
+    down_slots: dict[str, Chain] = field(default_factory=dict, hash=False)
+    """The same of downloads."""
+    of: Literal["update", "weights"] = "update"
+    """What is encoded: update, the difference from a version that both sides know; weights, the numbers themselves.
+    That version is, upwards, the one that the visit downloaded, or the client's last one of blocks that the visit
+    did not download; downwards, the one that the client holds from its last visit that counted, without which the
+    vector travels as it is. Slots other than models are encoded as they are."""
+    error_feedback: bool | None = None
+    """Whether a client adds to its next update what encoding has taken from this one (Karimireddy et al., ICML 2019):
+    4 bytes a number on the device. By default where a stage is biased. A visit that does not count leaves the residual
+    as it was."""
+    min_values: Annotated[int, Field(ge=0)] = 0
+    """Vectors of fewer numbers travel as they are, and running statistics always do. QSGD leaves vectors below 10,000
+    as they are (Alistarh et al., NeurIPS 2017)."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any vector is encoded."""
+        return bool(self.up or self.down or any(self.up_slots.values()) or any(self.down_slots.values()))
+
+
 @dataclass(frozen=True)
 class ShippedFile(Section):
     """A file of a run that a remote worker can request (`edge.protocol.messages.FetchFile`)."""
@@ -285,6 +336,9 @@ class Job(Section):
     """Keys of slot ``model`` that a client sends."""
     kept_blocks: tuple[str, ...] = ()
     """Keys of the model that a client keeps between its visits."""
+    codec: CodecConfig = CodecConfig()
+    tensors: TensorShapes = field(default_factory=dict)
+    """`ModelProfile.tensors`, if the codec asks for them."""
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride in an update, beside the vectors."""
     by_layer: bool = False
@@ -355,7 +409,8 @@ class ModelProfile:
     ``samples`` (clients,) and ``histogram`` (clients, classes) count training examples; ``test_samples`` (clients,)
     the local test examples, for methods that are evaluated client by client; ``validation_samples`` (clients,) the
     examples that ``data.validation`` holds out of training, by default none. ``operations`` (kinds, 2) are those of a
-    plain training step, per example and per step (`edge.protocol.operations`), or none, (0, 2).
+    plain training step, per example and per step (`edge.protocol.operations`), or none, (0, 2). ``tensors`` are the
+    shapes of the parameters in each vector, by key, in their order.
     ``unit_blocks`` (units,) are the indices of the blocks of the model's residual units, in the order of their use, and
     ``unit_flops`` (units, 4) the share of their bodies in the block's ``flops``: a step that leaves a body out in
     training executes these less.
@@ -378,6 +433,7 @@ class ModelProfile:
     variants: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
     operations: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
     outputs: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
+    tensors: TensorShapes = field(default_factory=dict)
     unit_blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     unit_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
 

@@ -230,8 +230,8 @@ def encode(message: Message, run_id: str, checksum: bool = False) -> Encoded:
     """The canonical encoding; ``checksum`` fills the CRC-32 of each frame, as `ClientState` always does."""
     if isinstance(message, Updates):
         # One frame per upload, with all its vectors; the entries are those of one upload.
-        encoded = message.encoded or repeat({})
-        uploads = [_up(*pair) for pair in zip(message.payloads, encoded, strict=False)]
+        nothing: list[EncodedVectors] = [{}] * len(message.payloads)
+        uploads = [_up(*pair) for pair in zip(message.payloads, message.encoded or nothing, strict=True)]
         raw = tuple(_joined([frame.array for frame in upload]) for upload in uploads if upload)
         entries = pack_all(uploads[0] if uploads else [], repeat(0))
     else:
@@ -270,9 +270,10 @@ def encode_header(message: Message, run_id: str, entries: TensorSpecs) -> bytes:
     return header
 
 
-def train_nbytes(run_id: str, choice_names: Iterable[str], shapes: Shapes) -> int:
-    """Bytes charged for a `Train` that carries these vectors."""
-    return _nbytes(Train, run_id, tuple(choice_names), _sizes(shapes, FLOAT32))
+def train_nbytes(run_id: str, choice_names: Iterable[str], shapes: Shapes, encoded: Shapes | None = None) -> int:
+    """Bytes charged for a `Train` that carries these vectors, and frames of these lengths in bytes."""
+    sizes = _sizes(shapes, FLOAT32) + _sizes(encoded or {}, UINT8)
+    return _nbytes(Train, run_id, tuple(choice_names), sizes)
 
 
 def update_nbytes(run_id: str, number_names: Iterable[str], shapes: Shapes, encoded: Shapes | None = None) -> int:

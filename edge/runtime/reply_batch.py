@@ -73,7 +73,7 @@ class ReplyBatch:
         """Whether an update of so many bytes does not fit into the batch."""
         count = len(self._waiting) + 1
         first = self._waiting[0][2]
-        count_of_vectors = count * sum(map(len, (*first.payload.values(), *first.encoded.values())))
+        count_of_vectors = count * (sum(map(len, first.payload.values())) + sum(map(len, first.encoded.values())))
         return (
             count > messages.MAX_BATCH
             or count_of_vectors > messages.MAX_BATCH_VECTORS

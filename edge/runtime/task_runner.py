@@ -33,6 +33,10 @@ class TaskExecutor(Protocol):
         """One visit of one client. The vectors of the update are unchanged until the next call."""
         ...
 
+    def decoded(self, update: messages.Update) -> messages.Update:
+        """The update of the last visit with the vectors that its receiver decodes."""
+        ...
+
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
         """Score a model on a range of test examples."""
         ...
@@ -71,7 +75,8 @@ class TaskRunner:
     def _added(self, update: messages.Update, weight: float) -> messages.Update:
         if update.round != self._sums.round:
             self._sums = FixedPointSums(update.round)
-        return self._sums.put(update, weight)
+        added = self._sums.put(self._executor.decoded(update), weight)
+        return update if added.payload else added
 
     def _collected(self, round: int) -> messages.PartialSum:
         if round != self._sums.round:

@@ -105,6 +105,16 @@ class BlockModel:
     def __len__(self) -> int:
         return len(self.modules)
 
+    @property
+    def tensors(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """key -> shapes of the parameters in its vector, in their order."""
+        return {
+            part.key: tuple(tuple(parameter.shape) for parameter in parameters)
+            for shape, module in zip(self.layout.blocks, self.modules, strict=True)
+            for part, (parameters, _) in zip(shape.parts, _parts(module, self.by_layer).values(), strict=True)
+            if parameters
+        }
+
     def load(self, named: Mapping[str, Vector], into: Tensor | None = None) -> None:
         """Copy vectors into the model, by key; or ``into`` a vector like ``flat``, which has no buffers."""
         for key, vector in named.items():

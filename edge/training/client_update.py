@@ -12,6 +12,7 @@ Subclasses of `ClientUpdate` can customise by overriding
 * ``train``: only for methods that train in more than one phase, or with more than one backward pass per step;
 * ``end``: further uploads beside the model, the client state, the reported numbers;
 * ``prepare_score``: a client's model that is evaluated, where models are evaluated client by client;
+* ``reference_slots``: which vectors of the download those of the upload are new versions of, if not ``model``;
 * ``adapt``: how that model is adapted to the client's examples before it is evaluated;
 * ``capturable``: whether its steps may be replayed from a CUDA graph (conditions in `edge.training.cuda_graphs`).
 
@@ -137,6 +138,11 @@ class ClientUpdate(NumberLog):
     def __init__(self, options: Options) -> None:
         self.options = options
         self.losses: list[Tensor] = []
+
+    @property
+    def reference_slots(self) -> Mapping[str, str]:
+        """Slot of the upload -> slot of the download that it is a new version of, for codecs, after `begin`."""
+        return {MODEL: MODEL}
 
     def choose_initial(self, net: BlockModel, draws: Callable[[int], Payload], clients: Clients) -> Payload:
         """The initial models of the run, one of the independent ``draws``, numbered 0, 1, ..; by default the first.

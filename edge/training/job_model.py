@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from edge.data.atomic_cache import text_once
 from edge.data.registry import DataSet
 from edge.models.registry import model
-from edge.protocol.config import Job, ModelConfig, ModelProfile
+from edge.protocol.config import Job, ModelConfig, ModelProfile, TensorShapes
 from edge.protocol.operations import KINDS
 from edge.protocol.options.base import Options
 from edge.protocol.payload import PASS_TYPES, Layout, Payload, initial_slot
@@ -91,7 +91,7 @@ class JobModel:
 
     # --- counts -------------------------------------------------------------------------------------------------------
 
-    def profile(self, layout: Layout) -> ModelProfile:
+    def profile(self, layout: Layout, tensors: TensorShapes) -> ModelProfile:
         """Its profile without the data: FLOPs, activations, variants and residual units."""
         counts = cached_counts(self.job.model, self.blocks, self.dataset, self.cache, self._wrapper)
         empty = np.zeros(0, dtype=np.int64)
@@ -109,6 +109,7 @@ class JobModel:
             test_samples=empty,
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
             operations=counts.operations,
+            tensors=tensors,
             outputs=output_shapes(self.blocks, self.dataset) if self.job.variants else np.zeros((0, 3)),
             unit_blocks=counts.unit_blocks,
             unit_flops=counts.unit_flops,

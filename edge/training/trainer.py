@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from msgspec.structs import replace as replace_fields
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,10 +24,11 @@ from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split
 from edge.models.user_module import check_module
 from edge.protocol import client_state
+from edge.protocol.codecs.update_codec import REFERENCE, References, UpdateCodec
 from edge.protocol.config import EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Evaluate, Score, Train, Update
-from edge.protocol.payload import MODEL, PASS_TYPES, Payload
+from edge.protocol.payload import MODEL, PASS_TYPES, EncodedVectors, Floats, Payload, Shapes, shapes
 from edge.protocol.plugins import error_text
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
@@ -102,6 +104,10 @@ class LocalTrainer:
         self.unvisited: Payload = {MODEL: net.dump(self.job.kept_blocks)}
         return net
 
+    _references: References
+    """Of the last visit, as are the shapes of its update"""
+    _sent: Shapes
+
     @cached_property
     def stepper(self) -> StepFactory:
         """Makes the training steps of visits."""
@@ -115,7 +121,7 @@ class LocalTrainer:
             self._check_client_side(correction, GradientCorrection)
         net = self.net
         check_module(self.job.model, self.dataset)
-        description, draws = self.model.profile(net.layout), partial(self.model.initial, net)
+        description, draws = self.model.profile(net.layout, net.tensors), partial(self.model.initial, net)
         if not data:
             return description, draws(0)
         clients = self.client_indices
@@ -177,13 +183,56 @@ class LocalTrainer:
         for correction in corrections:
             more_up, more_keep, more_numbers = correction.end(net, visit)
             up, keep, numbers = up | more_up, keep | more_keep, numbers | more_numbers
+        encoded: EncodedVectors = {}
+        if job.codec.is_used and not job.is_measured:
+            self._sent, self._references = shapes(up), self._known_to_both(objective, task, state)
+            number, references = task.round, self._references
+            up, encoded, more_keep = self.update_codec.encode(task.client, number, up, references, state)
+            keep = keep | more_keep | self._downloaded_last(task, state)
         if state_out is not None:
             client_state.write(state_out, keep)
         plan = visit.plan
         flops = float((net.executed * self._flops_per_example).sum()) + net.further_flops
         numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": flops}
         logged = joined(part.take_logged() for part in (objective, *corrections))
-        return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged=logged)
+        return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged, encoded)
+
+    @cached_property
+    def update_codec(self) -> UpdateCodec:
+        """Encodes updates."""
+        return UpdateCodec(self.job.codec, self.job.seed, self.job.tensors)
+
+    def decoded(self, update: Update) -> Update:
+        """The update of the last visit with the vectors that its receiver decodes."""
+        if not update.encoded:
+            return update
+        client, number = update.client, update.round
+        more = update.payload, update.encoded, self._references, self._sent
+        return replace_fields(update, payload=self.update_codec.decode(client, number, *more), encoded={})
+
+    def _known_to_both(self, objective: ClientUpdate, task: Train, state: Payload) -> References:
+        """The versions of vectors that the server knows, too: downloaded in this visit, or in an earlier one."""
+        if self.job.codec.of == "weights":
+            return lambda slot, key: None
+        earlier = state.get(f"{REFERENCE}{MODEL}", {})
+
+        def reference(slot: str, key: str) -> Floats | None:
+            downloaded = objective.reference_slots.get(slot)
+            if downloaded is None:
+                return None
+            vector = task.payload.get(downloaded, {}).get(key)
+            if vector is None and slot == MODEL:
+                vector = earlier.get(key, self.unvisited[MODEL].get(key))
+            return None if vector is None else vector.data
+
+        return reference
+
+    def _downloaded_last(self, task: Train, state: Payload) -> Payload:
+        """The last downloaded versions of blocks that not every visit downloads, which later updates differ from."""
+        slot, keys = f"{REFERENCE}{MODEL}", self.update_codec.references(self.job.kept_blocks)
+        sources = (task.payload.get(MODEL, {}), state.get(slot, {}), self.unvisited[MODEL])
+        last = {key: next(source[key] for source in sources if key in source) for key in keys}
+        return {slot: last} if last else {}
 
     def _client_state(self, state_in: str | None) -> Payload:
         return self.unvisited if state_in is None else client_state.read(state_in)

@@ -19,6 +19,8 @@ from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
+from edge.protocol.codecs.registry import codec_row, make_codec
+from edge.protocol.config import Chain, CodecConfig
 from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions, is_own
 from edge.protocol.spelling import closest
@@ -316,8 +318,32 @@ def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
     schedule = resolver.row_options("train.lr_schedule", train.lr_schedule, train.lr_schedule_options)
     span = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or rounds.max
     tables = {
+        "codec": _resolved_codec(scenario.codec, resolver),
         "eval": replace(scenario.eval, metric_options=metric_options),
         "rounds": replace(rounds, policy_options=policy.model_dump(), selection_options=selection.model_dump()),
         "train": replace(train, lr_schedule_options=schedule.model_dump(), lr_rounds=span),
     }
     return scenario.model_copy(update=tables)
+
+
+def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
+    """The codec with every option of its stages written out, and whether it feeds errors back."""
+    is_unbiased = True
+
+    def chain(key: str, stages: Chain) -> Chain:
+        nonlocal is_unbiased
+        made = resolver.row(key, make_codec, stages)
+        is_unbiased &= made.is_unbiased or not key.startswith("codec.up")
+        resolved = []
+        for stage in stages:
+            given = {name: value for name, value in stage.items() if name != "kind"}
+            options = codec_row(stage["kind"]).options.model_validate(given)
+            resolved.append({"kind": stage["kind"], **options.model_dump(exclude_none=True)})
+        return tuple(resolved)
+
+    written: dict[str, Any] = {"up": chain("codec.up", codec.up), "down": chain("codec.down", codec.down)}
+    for direction in ("up_slots", "down_slots"):
+        slots = getattr(codec, direction)
+        written[direction] = {slot: chain(f"codec.{direction}.{slot}", stages) for slot, stages in slots.items()}
+    feedback = not is_unbiased if codec.error_feedback is None else codec.error_feedback
+    return replace(codec, **written, error_feedback=feedback)

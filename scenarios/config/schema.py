@@ -22,7 +22,16 @@ from coordinator.records.kept_checkpoints import CheckpointRules
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.policy import RoundPolicy
 from costmodel.config import FILE_NAMES, FleetConfig
-from edge.protocol.config import Also, DataConfig, EvalSplit, ModelConfig, Section, SelectionSplit, TrainConfig
+from edge.protocol.config import (
+    Also,
+    CodecConfig,
+    DataConfig,
+    EvalSplit,
+    ModelConfig,
+    Section,
+    SelectionSplit,
+    TrainConfig,
+)
 from edge.protocol.home import abbreviated
 
 
@@ -168,6 +177,7 @@ class Scenario(BaseModel):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     travels: BlockExchangeSection = BlockExchangeSection()
+    codec: CodecConfig = CodecConfig()
     aggregate: AggregateSection = AggregateSection()
     faults: UpdateChecks = UpdateChecks()
     rounds: RoundPolicy = RoundPolicy()

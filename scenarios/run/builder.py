@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.methods import fedbr
@@ -34,6 +35,7 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_demand import Operations
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
+from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
@@ -150,6 +152,8 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         options_values=loaded.options.model_dump(),
         up=up,
         kept_blocks=kept_blocks,
+        codec=scenario.codec,
+        tensors=profile.tensors if profile is not None and scenario.codec.is_used else {},
         reports=method.reports,
         by_layer=method.objective.traffic.by_layer(loaded.options),
         initial_models=method.objective.model.initial_models(loaded.options),
@@ -346,9 +350,13 @@ def federated_run(
     ``refused``: client -> why it cannot take part; the other arguments are the parts of the run.
     """
     method, scenario, folder = loaded.method, loaded.scenario, ledger.path.parent
-    has_client_state = bool(job.kept_blocks) or method.keeps_slots
+    codec = UpdateCodec(job.codec, job.seed, description.tensors)
+    keeps_slots = method.keeps_slots or bool(codec.client_state(server_side.up_shapes()))
+    has_client_state = bool(job.kept_blocks) or keeps_slots
+    downloads = DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks)
+    keeps_references = bool(codec.references(job.kept_blocks))
     target = scenario.stop.target_accuracy if stop_at_target else None
-    states = ClientStates(folder, job.kept_blocks, method.keeps_slots) if has_client_state else None
+    states = ClientStates(folder, job.kept_blocks, keeps_slots, keeps_references) if has_client_state else None
     store = CheckpointStore(ledger, folder, server_side, states)
     run = FederatedRun(
         job=job,
@@ -357,13 +365,16 @@ def federated_run(
         description=description,
         server=server_side,
         clock=clock,
-        trainer=PoolTrainer(job, method, description, server_side, workers, folder, scenario.faults, states),
+        trainer=PoolTrainer(
+            *(job, method, description, server_side, workers, folder, scenario.faults, states, downloads.held)
+        ),
         evaluator=PoolEvaluator(job, evaluation_scope(loaded, description), description, server_side, workers, states),
         recorder=store,
         states=states,
         budget=Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience),
         rules=scenario.rounds,
         selection=client_selection(loaded, description),
+        downloads=downloads,
         eval_every=scenario.eval.every,
         on_round=watch.on_round,
         is_stopped=watch,

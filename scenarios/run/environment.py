@@ -122,6 +122,8 @@ class Environment(Record):
     """The blocks of residual units"""
     unit_flops: list[list[Number]] = []
     """FLOPs of the bodies of these units"""
+    tensors: dict[str, list[list[Count]]] = {}
+    """Key -> shapes of the parameters in its vector, of runs with a codec"""
     own_method: dict[str, Any] = {}
     """What reports show of a method of the user's own"""
     sources: dict[str, SourceFile] = {}
@@ -181,6 +183,7 @@ class Environment(Record):
             variants=np.array(self.variants, np.float64).reshape(-1, PASS_TYPES),
             operations=np.array(operations, np.float64).reshape(-1, 2),
             outputs=np.array(self.outputs, np.float64).reshape(-1, 3),
+            tensors={key: tuple(map(tuple, shapes)) for key, shapes in self.tensors.items()},
             unit_blocks=np.array(self.unit_blocks, np.int64),
             unit_flops=np.array(self.unit_flops, np.float64).reshape(-1, PASS_TYPES),
         )

@@ -67,6 +67,7 @@ def environment(
         is_calibrated = path is not None and own_rows(path, Device).get(name) == inputs.devices[name]
         if path is not None and is_calibrated and (lines := calibration_of(path)):
             calibrations[name] = lines
+    tensors = profile.tensors if loaded.scenario.codec.is_used else {}
     concerns = {
         "files": inputs.sha256,
         "variants": profile.variants.tolist(),
@@ -74,6 +75,7 @@ def environment(
         "operations": dict(zip(KINDS, counts, strict=True)) if counts else {},
         "unit_blocks": profile.unit_blocks.tolist(),
         "unit_flops": profile.unit_flops.tolist(),
+        "tensors": {key: [*map(list, shapes)] for key, shapes in tensors.items()},
         **own_method.record(loaded.method),
         "sources": dict(sources),
     }

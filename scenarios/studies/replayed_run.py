@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.server import Download, ServerStrategy
-from coordinator.records.history_replay import DecisionOnlyServer, RecordedEvaluation, RecordedTraining
+from coordinator.records.history_replay import DecisionOnlyServer, RecordedEvaluation, RecordedTraining, placeholders
 from coordinator.records.round_record import EvalResult, RoundRecord
 from coordinator.records.schema import (
     COUNTED,
@@ -41,6 +42,7 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_seconds
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Totals, Update
+from edge.protocol.payload import Payload
 from scenarios.config import plugin_errors
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
@@ -178,8 +180,9 @@ class RetimedRun:
 
         # A target ends the replay only if it ended the run.
         ending = ready.target if self.record.stopped_by == TARGET else None
+        job = builder.job(loaded, description, "cpu", Path())
         self.run = FederatedRun(
-            job=builder.job(loaded, description, "cpu", Path()),
+            job=job,
             method=loaded.method,
             options=loaded.options,
             description=description,
@@ -192,6 +195,7 @@ class RetimedRun:
             budget=Budget(loaded.scenario.budget, loaded.scenario.rounds.max, ending, loaded.scenario.stop.patience),
             rules=loaded.scenario.rounds,
             selection=builder.client_selection(loaded, description),
+            downloads=DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks),
             eval_every=loaded.scenario.eval.every,
             on_round=lambda progress: None,
             is_stopped=is_stopped,
@@ -235,6 +239,10 @@ class RetimedRun:
     def begun(self, visit: PlannedVisit) -> PlannedVisit:
         """Without vectors there is nothing to hold."""
         return visit
+
+    def downloaded(self, visit: PlannedVisit) -> Payload:
+        """Zeros."""
+        return placeholders(visit.down)
 
     def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:
         return self.record.visits[self.run.rounds][visit.client].kind, update

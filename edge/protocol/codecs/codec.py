@@ -32,6 +32,7 @@ Frame = NDArray[np.uint8]
 Integers = NDArray[np.int32]
 Tensors = tuple[tuple[int, ...], ...]
 """Shapes of the tensors that lie one after another in a vector; ``((n,),)`` for one whose parts do not matter."""
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class Stage(ABC):

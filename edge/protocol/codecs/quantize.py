@@ -3,8 +3,8 @@
 quantize: Alistarh, Grubic, Li, Tomioka, Vojnovic, QSGD, NeurIPS 2017, https://arxiv.org/abs/1610.02132, section 3.1; s
 are the levels on each side of 0, d the bucket. With ``norm = "max"`` it is what FedPAQ and 8-bit integers are.
 
-ternary: Wen, Xu, Yan, Wu, Wang, Chen, Li, TernGrad, NeurIPS 2017, https://arxiv.org/abs/1705.07878, sections 3 and 3.3:
-one level on each side of 0, the largest magnitude as norm, and numbers clipped before.
+ternary: Wen, Xu, Yan, Wu, Wang, Chen, Li, TernGrad, NeurIPS 2017, https://arxiv.org/abs/1705.07878: one
+level on each side of 0, the largest magnitude as norm, and numbers clipped before.
 
 A number v becomes norm·l/s: l is s·v/norm, or one of the two integers around it, the upper one with probability of the
 fraction.
@@ -13,19 +13,17 @@ fraction.
 from __future__ import annotations
 
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from edge.protocol.codecs.bits import check_padding, pack_bits, packed_nbytes, unpack_bits
-from edge.protocol.codecs.codec import Frame, Integers, NumberFormat, finite_floats
+from edge.protocol.codecs.codec import LARGEST, Frame, Integers, NumberFormat, finite_floats
 from edge.protocol.payload import Floats
 from edge.protocol.plugins import PluginOptions
 from edge.protocol.wire import WireError
-
-LARGEST = float(np.finfo(np.float32).max)
 
 
 class QuantizeOptions(PluginOptions):
@@ -97,7 +95,7 @@ class Quantize(NumberFormat):
         """norm·(l/s)."""
         s, width, rest = self.options.s, self.width, self.rest_nbytes(count)
         norms = finite_floats(frame[:rest], least=0)
-        if 8 % width == 0:
+        if width in (2, 4):
             check_padding(frame, count * width)
             values = byte_table(2 * s + 1, 8 // width, 1 << width).take(frame[rest:], axis=0).reshape(-1)[:count]
         else:
@@ -153,8 +151,9 @@ class Ternary(NumberFormat):
             if most > 0:  # where all are equal, they have no deviation
                 numbers = np.clip(numbers, -most, most)
         norm = np.maximum(numbers.max(keepdims=True), -numbers.min(keepdims=True))
-        levels = _levels(numbers[None], norm, 1, rng)
-        return self.frame(levels.astype(np.int32), norm.astype("<f4").view(np.uint8))
+        codes = _levels(numbers[None], norm, 1, rng)
+        codes += np.float32(1)
+        return np.concatenate((norm.astype("<f4").view(np.uint8), _pack_digits(codes)))
 
     def unpack(self, frame: Frame, count: int) -> Floats:
         """norm·l."""
@@ -174,13 +173,7 @@ class Ternary(NumberFormat):
 
     def frame(self, integers: Integers, rest: Frame) -> Frame:
         """WireError for a level beyond 1."""
-        digits = np.zeros((-(-integers.size // 5), 5), np.uint8)
-        digits.reshape(-1)[: integers.size] = _codes(integers, 1)
-        packed = digits[:, 4].copy()
-        for place in (3, 2, 1, 0):
-            packed *= np.uint8(3)
-            packed += digits[:, place]
-        return np.concatenate((rest, packed))
+        return np.concatenate((rest, _pack_digits(_codes(integers, 1))))
 
 
 @cache
@@ -210,6 +203,17 @@ def _levels(buckets: Floats, norms: Floats, s: int, rng: np.random.Generator) ->
     scaled -= levels  # the fraction, without rounding error where it is not tiny
     levels += rng.random(scaled.shape, np.float32) < scaled
     return levels.reshape(-1)
+
+
+def _pack_digits(codes: NDArray[Any]) -> Frame:
+    """Five of 0, 1, 2 in a byte."""
+    digits = np.zeros((-(-codes.size // 5), 5), np.uint8)
+    digits.reshape(-1)[: codes.size] = codes
+    packed = digits[:, 4].copy()
+    for place in (3, 2, 1, 0):
+        packed *= np.uint8(3)
+        packed += digits[:, place]
+    return packed
 
 
 def _codes(integers: Integers, s: int) -> NDArray[np.int32]:

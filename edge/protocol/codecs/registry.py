@@ -11,10 +11,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from edge.protocol.codecs.codec import Codec, CodecRow, EntropyCoder, NumberFormat, Reduction
+from edge.protocol.codecs.elias import Elias, EliasOptions
 from edge.protocol.codecs.halves import BFloat16, Float16, HalfOptions
+from edge.protocol.codecs.low_rank import PowerSGD, PowerSGDOptions
 from edge.protocol.codecs.quantize import Quantize, QuantizeOptions, Ternary, TernaryOptions
 from edge.protocol.codecs.sign import Sign, SignOptions
 from edge.protocol.codecs.sparse import RandK, RandKOptions, TopK, TopKOptions
+from edge.protocol.codecs.zstd import Zstd, ZstdOptions
 from edge.protocol.plugins import find
 from edge.protocol.spelling import nearest
 
@@ -36,6 +39,14 @@ CODECS: dict[str, CodecRow] = {
             RandKOptions,
             RandK,
             "E‖v - v'‖² = (n/k - 1)·‖v‖², unscaled (1 - k/n)·‖v‖²",
+        ),
+        CodecRow(
+            "powersgd",
+            "P and Q of each matrix, by a step of power iteration",
+            "Vogels et al., PowerSGD, NeurIPS 2019",
+            PowerSGDOptions,
+            PowerSGD,
+            "v' = v for matrices of rank r, once Q has converged",
         ),
         CodecRow(
             "fp16",
@@ -76,6 +87,22 @@ CODECS: dict[str, CodecRow] = {
             SignOptions,
             Sign,
             "‖v - v'‖² = ‖v‖² - ‖v‖₁²/n",
+        ),
+        CodecRow(
+            "zstd",
+            "the bytes of the stages before, shortened by zstd",
+            "Collet and Kucherawy, RFC 8878, 2021",
+            ZstdOptions,
+            Zstd,
+            "v' = v",
+        ),
+        CodecRow(
+            "elias",
+            "the indices and levels of the stages before, as Rice and Elias omega codes",
+            "Alistarh et al., QSGD, NeurIPS 2017; gaps: Sattler et al., IEEE TNNLS 2020",
+            EliasOptions,
+            Elias,
+            "v' = v",
         ),
     )
 }

@@ -1,7 +1,7 @@
 """A part of the numbers, and zeros for the others.
 
 topk: Stich, Cordonnier, Jaggi, Sparsified SGD with Memory, NeurIPS 2018, https://arxiv.org/abs/1809.07599: the k
-numbers of largest magnitude, with their indices. randk: the same paper, section 2: k numbers at random, which need no
+numbers of largest magnitude, with their indices. randk: the same paper: k numbers at random, which need no
 indices where both sides draw them.
 """
 
@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from edge.protocol.codecs.codec import NOTHING, Frame, Reduction, Tensors, size
+from edge.protocol.codecs.codec import LARGEST, NOTHING, Frame, Reduction, Tensors, size
 from edge.protocol.payload import Floats
 from edge.protocol.plugins import PluginOptions
 from edge.protocol.wire import WireError
-
-LARGEST = float(np.finfo(np.float32).max)
 
 
 class TopKOptions(PluginOptions):

@@ -19,16 +19,15 @@ from edge.protocol.config import TrainingPlan
 from tests.costmodel.worlds import streams
 from tests.ledgers import visit_row
 
-WHOLE, HEAD = {"model": {"head": 5, "stem": 7}}, {"model": {"head": 5}}
+WHOLE, HEAD = {"model": {"head": 20, "stem": 28}}, {"model": {"head": 20}}
 KINDS = ("late", "listen", "train", "train")
 
 
 def planned(number: int) -> PlannedVisit:
     """The clients of visits 2, 3, 4 and 5 are 0, 1, 2 and 3; visit 3 only downloads."""
     work = Work(100, 0 if number == 3 else 80, 1e9, 4)
-    price = VisitPrice(work, TrainingPlan(32, 4, 1), 400.0, 2e9)
-    down = HEAD if number == 5 else WHOLE
-    return PlannedVisit(number, 0, 0, 0.1, Download(number - 2, {}), "train", price, down)
+    price = VisitPrice(work, TrainingPlan(32, 4, 1), 400.0, 2e9, down=HEAD if number == 5 else WHOLE, up=HEAD)
+    return PlannedVisit(number, 0, 0, 0.1, Download(number - 2, {}), "train", price, {})
 
 
 def test_a_batch_gives_the_rows_of_its_visits_one_by_one() -> None:
@@ -39,10 +38,10 @@ def test_a_batch_gives_the_rows_of_its_visits_one_by_one() -> None:
     timeline = clock.solve([0.0] * 4, [visit.work for visit in visits], clock.conditions(range(4), 0))
     until = float(np.median(timeline.up_end))  # some have ended, some are interrupted
     together, alone = RoundRecord(0, 0.0), RoundRecord(0, 0.0)
-    added = together.add(visits, fleet, timeline, KINDS, until, np.arange(4.0), losses=losses, up=HEAD)
+    added = together.add(visits, fleet, timeline, KINDS, until, np.arange(4.0), losses=losses)
     for i, visit in enumerate(visits):
         one = timeline.only(np.arange(4) == i)
-        alone.add([visit], fleet, one, [KINDS[i]], until, float(i), losses=[losses[i]], up=HEAD)
+        alone.add([visit], fleet, one, [KINDS[i]], until, float(i), losses=[losses[i]])
 
     assert list(added) == list(together.visits) == list(alone.visits)
     assert together.round_row(9.0, NOT_EVALUATED, "ab") == alone.round_row(9.0, NOT_EVALUATED, "ab")

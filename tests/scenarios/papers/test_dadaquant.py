@@ -42,7 +42,7 @@ def test_the_levels_follow_from_the_factor_of_fixed_point(dataset: str, printed:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_papers_scale_is_the_papers_protocol(name: str) -> None:
     found = dadaquant.FIGURES[name].settings[NAMES[name]]["paper"]
-    scenario = load(found.scenario, parse_all(found.overrides), name).scenario
+    scenario = load(found.scenario, parse_all(found.overrides)).scenario
     train, rounds = scenario.train, scenario.rounds
     assert (train.batch, train.local_epochs, train.partial_work, rounds.participants, rounds.max) == (
         *(10, 20, 0.9),

@@ -1,0 +1,204 @@
+"""The encoding of updates: workers encode, the coordinator decodes, and so do workers that add updates up.
+
+Both sides know a *reference* of each vector, which the difference is taken from and added to again; each vector has
+random draws of its own, keyed by its name, client and round, so that the result depends on neither worker nor order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from edge.protocol.codecs.codec import Codec, Tensors
+from edge.protocol.codecs.registry import make_codec
+from edge.protocol.config import Chain, CodecConfig
+from edge.protocol.payload import BUFFERS, MODEL, EncodedVectors, Floats, Payload, Shapes, Vector
+from edge.protocol.rng import keyed_generator
+from edge.protocol.wire import WireError
+
+RESIDUAL, KEPT, REFERENCE = "residual of ", "codec of ", "reference of "
+"""Before the name of a slot: the slots of a client state with what encoding has taken from the client's last update,
+with what stages keep (PowerSGD's Q), and with the last downloaded version of blocks that not every visit downloads."""
+
+References = Callable[[str, str], Floats | None]
+"""(slot, key) -> the version that both sides know; None: there is none, and the vector itself is encoded"""
+
+
+@dataclass(frozen=True)
+class VectorCodecs:
+    """The codecs of the vectors of messages in one direction."""
+
+    model: Chain
+    """Stages for slot ``model``"""
+    slots: Mapping[str, Chain]
+    """Stages for other slots"""
+    min_values: int
+    tensors: Mapping[str, Tensors]
+    """key -> shapes of the tensors in its vector; keys that are missing have one tensor"""
+
+    def codec(self, slot: str, key: str, size: int) -> Codec | None:
+        """The codec of a vector of so many numbers; None if it travels as it is."""
+        if key.endswith(BUFFERS) or size < max(self.min_values, 1):
+            return None
+        stages = self.model if slot == MODEL else self.slots.get(slot, ())
+        return chain_codec(stages) if stages else None
+
+    def shape(self, key: str, size: int) -> Tensors:
+        """The shapes of the tensors in a vector."""
+        return self.tensors.get(key) or ((size,),)
+
+
+@dataclass(frozen=True)
+class UpdateCodec:
+    """The codecs of one run's updates. ``tensors``: of its model, as in `VectorCodecs`."""
+
+    config: CodecConfig
+    seed: int
+    tensors: Mapping[str, Tensors]
+
+    @cached_property
+    def _codecs(self) -> VectorCodecs:
+        return VectorCodecs(self.config.up, self.config.up_slots, self.config.min_values, self.tensors)
+
+    def codec(self, slot: str, key: str, size: int) -> Codec | None:
+        """As of `VectorCodecs`."""
+        return self._codecs.codec(slot, key, size)
+
+    def shape(self, key: str, size: int) -> Tensors:
+        """As of `VectorCodecs`."""
+        return self._codecs.shape(key, size)
+
+    def split(self, up: Shapes) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
+        """(sizes of the vectors that travel as they are, bytes of the frames of the others or bounds on them)."""
+        raw: dict[str, dict[str, int]] = {}
+        encoded: dict[str, dict[str, int]] = {}
+        for slot, named in up.items():
+            for key, size in named.items():
+                codec = self.codec(slot, key, size)
+                if codec is None:
+                    raw.setdefault(slot, {})[key] = size
+                else:
+                    encoded.setdefault(slot, {})[key] = codec.nbytes(self.shape(key, size))
+        return raw, encoded
+
+    def is_fixed_length(self, up: Shapes) -> bool:
+        """Whether the length of an update with these vectors follows from their shapes."""
+        codecs = [self.codec(slot, key, size) for slot, named in up.items() for key, size in named.items()]
+        return all(codec is None or codec.is_fixed_length for codec in codecs)
+
+    def client_state(self, up: Shapes) -> dict[str, dict[str, int]]:
+        """Numbers that clients keep between visits, by slot of their state: residuals, and what stages keep."""
+        state: dict[str, dict[str, int]] = {}
+        for slot, named in up.items():
+            for key, size in named.items():
+                codec = self.codec(slot, key, size)
+                if codec is None:
+                    continue
+                if self.config.error_feedback:
+                    state.setdefault(f"{RESIDUAL}{slot}", {})[key] = size
+                if kept := codec.kept(self.shape(key, size)):
+                    state.setdefault(f"{KEPT}{slot}", {})[key] = kept
+        return state
+
+    def references(self, kept_blocks: Sequence[str]) -> tuple[str, ...]:
+        """Of the blocks that clients keep, which not every visit downloads, those whose last downloaded version both
+        sides must know."""
+        return tuple(kept_blocks) if self.config.up and self.config.of == "update" else ()
+
+    def encode(
+        self, client: int, number: int, payload: Payload, references: References, state: Payload
+    ) -> tuple[Payload, EncodedVectors, Payload]:
+        """(vectors that travel as they are, frames of the others, what the client keeps).
+
+        ``number``: the visit's, as of its random streams; ``state``: what the client has kept. A vector that is not
+        finite travels as it is, so that the server names what is wrong with it.
+        """
+        raw: Payload = {}
+        frames: EncodedVectors = {}
+        keep: Payload = {}
+        for slot, named in payload.items():
+            for key, vector in named.items():
+                codec = self.codec(slot, key, vector.data.size)
+                if codec is None:
+                    raw.setdefault(slot, {})[key] = vector
+                    continue
+                tensors = self.shape(key, vector.data.size)
+                reference, residual = references(slot, key), _kept(state, f"{RESIDUAL}{slot}", key)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    change: Floats = vector.data - (np.float32(0) if reference is None else reference)
+                    if residual is not None:
+                        change += residual
+                    is_finite = bool(np.isfinite(np.abs(change).max(initial=0)))
+                if not is_finite:
+                    raw.setdefault(slot, {})[key] = vector
+                    change = np.zeros_like(change)
+                kept = _kept(state, f"{KEPT}{slot}", key)
+                encoded = codec.encode(change, tensors, self._rng(slot, key, client, number), kept)
+                if is_finite:
+                    frames.setdefault(slot, {})[key] = encoded.frame
+                if self.config.error_feedback:
+                    change -= codec.decode(encoded.frame.data, tensors, self._rng(slot, key, client, number))
+                    keep.setdefault(f"{RESIDUAL}{slot}", {})[key] = Vector(change)
+                if encoded.kept is not None:
+                    keep.setdefault(f"{KEPT}{slot}", {})[key] = Vector(encoded.kept)
+        return raw, frames, keep
+
+    def decode(
+        self, client: int, number: int, raw: Payload, frames: EncodedVectors, references: References, up: Shapes
+    ) -> Payload:
+        """The vectors of an update, those of ``up`` in its order.
+
+        WireError for a frame that is malformed or of a vector that is not encoded, and for a finite vector that travels
+        as it is though it should be encoded. What is missing, or too much, is for the checks of updates to refuse.
+        """
+        for slot, by_key in frames.items():
+            for key in by_key:
+                if key not in up.get(slot, {}) or self.codec(slot, key, up[slot][key]) is None:
+                    raise WireError(f"{slot}/{key}: a frame of a vector that is not encoded")
+        decoded: Payload = {slot: {} for slot in up if slot in raw or slot in frames}
+        for slot, named in up.items():
+            for key, size in named.items():
+                codec, frame = self.codec(slot, key, size), frames.get(slot, {}).get(key)
+                vector = raw.get(slot, {}).get(key)
+                if frame is not None and codec is not None:
+                    if vector is not None:
+                        raise WireError(f"{slot}/{key}: sent twice")
+                    tensors = self.shape(key, size)
+                    try:
+                        change = codec.decode(frame.data, tensors, self._rng(slot, key, client, number))
+                    except WireError as error:
+                        raise WireError(f"{slot}/{key}: {error}") from None
+                    reference = references(slot, key)
+                    if reference is not None:
+                        with np.errstate(over="ignore"):  # the sum is checked as all updates are
+                            change += reference
+                    decoded[slot][key] = Vector(change)
+                elif vector is not None:
+                    if codec is not None and np.isfinite(vector.data).all():
+                        raise WireError(f"{slot}/{key}: travels as it is, though it has a codec")
+                    decoded[slot][key] = vector
+        for slot, vectors in raw.items():
+            among = decoded.setdefault(slot, {})
+            among.update({key: vector for key, vector in vectors.items() if key not in among})
+        return decoded
+
+    def _rng(self, slot: str, key: str, client: int, number: int) -> np.random.Generator:
+        return keyed_generator(self.seed, f"codec {slot}/{key}", number, client)
+
+
+def _kept(state: Payload, slot: str, key: str) -> Floats | None:
+    vector = state.get(slot, {}).get(key)
+    return None if vector is None else vector.data
+
+
+def chain_codec(stages: Sequence[Mapping[str, object]]) -> Codec:
+    """The codec of these stages; ValueError as of `make_codec`."""
+    return _cached(tuple(tuple(stage.items()) for stage in stages))
+
+
+@lru_cache(maxsize=256)
+def _cached(stages: tuple[tuple[tuple[str, object], ...], ...]) -> Codec:
+    return make_codec([dict(stage) for stage in stages])
