@@ -17,29 +17,16 @@ they receive, which takes a pass of its own over their examples; ours is the mea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from edge.protocol.plugins import PluginOptions
+from edge.protocol.config import LevelsConfig
 
 
-class DAdaQuantOptions(PluginOptions):
-    """Without both adaptations every visit has the level of the codec."""
-
-    least: int = Field(default=1, ge=1, title="q_min")
-    """The level of the first rounds; the codec's own, q_max, is the largest."""
-    momentum: float = Field(default=0.9, ge=0, lt=1, title="ψ")
-    """Weight of the last running average of the loss; 0: the loss of the round alone."""
-    patience: int | None = Field(default=None, ge=1, title="φ")
-    """Rounds within which the average must fall, and the fewest at a level; by default a tenth of rounds.max. 1: the
-    level doubles in every round."""
-    by_round: bool = True
-    """Whether the level depends on the round; else it is q_max in all of them."""
-    by_client: bool = True
-    """Whether it depends on the client's weight in its cohort."""
+MOST_LEVELS = 32767
+"""Of a ``quantize``"""
 
 
 def client_levels(level: int, weights: Mapping[int, float]) -> dict[int, int]:
@@ -49,19 +36,16 @@ def client_levels(level: int, weights: Mapping[int, float]) -> dict[int, int]:
     """
     a, b = sum(w ** (2 / 3) for w in weights.values()), sum(w**2 for w in weights.values()) / level**2
     scale = math.sqrt(a / b) if b > 0 else 0.0
-    return {client: max(1, round(scale * w ** (2 / 3))) for client, w in weights.items()}
+    return {client: min(max(1, round(scale * w ** (2 / 3))), MOST_LEVELS) for client, w in weights.items()}
 
 
 class LevelSchedule:
-    """The levels of a run with rounds; ``most``: q_max."""
+    """The levels of a run with rounds; ``most``: q_max, those of the stage."""
 
-    def __init__(self, options: DAdaQuantOptions, most: int, rounds: int) -> None:
-        """ValueError, naming the option, for a q_min above q_max."""
-        if options.least > most:
-            raise ValueError(f"least = {options.least}: must be at most the codec's levels, {most}")
-        self.options, self.most = options, most
-        self.patience = options.patience or max(1, rounds // 10)
-        self.level = options.least if options.by_round else most
+    def __init__(self, config: LevelsConfig, most: int, rounds: int) -> None:
+        self.config, self.most = config, most
+        self.patience = config.patience or max(1, rounds // 10)
+        self.level = config.least if config.by_round else most
         """q_t of the next round"""
         self.average: float | None = None
         """The running average of the loss; None before the first"""
@@ -70,15 +54,15 @@ class LevelSchedule:
 
     def of_cohort(self, weights: Mapping[int, float]) -> dict[int, int]:
         """client -> its level in the next round, with these aggregation weights."""
-        return client_levels(self.level, weights) if self.options.by_client else dict.fromkeys(weights, self.level)
+        return client_levels(self.level, weights) if self.config.by_client else dict.fromkeys(weights, self.level)
 
-    def learn(self, losses: Sequence[float], weights: Sequence[float]) -> None:
-        """The losses that the clients of a round have reported; a round without any changes nothing."""
-        total = sum(weights)
-        if not self.options.by_round or total <= 0:
+    def learn(self, losses: Mapping[int, float], weights: Mapping[int, float]) -> None:
+        """client -> the loss that it has reported in a round; a round without any changes nothing."""
+        total = sum(weights.values())
+        if not self.config.by_round or total <= 0:
             return
-        loss = sum(weight * own for weight, own in zip(weights, losses, strict=True)) / total
-        psi = self.options.momentum
+        loss = sum(weights[client] * own for client, own in losses.items()) / total
+        psi = self.config.momentum
         self.average = loss if self.average is None else psi * self.average + (1 - psi) * loss
         self.window = [*self.window, self.average][-self.patience :]
         if len(self.window) == self.patience and self.window[-1] >= self.window[0]:

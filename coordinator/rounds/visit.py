@@ -57,9 +57,7 @@ class VisitPricing:
     ) -> None:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
-        raw, encoded = UpdateCodec(job.codec, job.seed, description.tensors).split(up_shapes)
-        self._bytes_up = serialization.update_nbytes(job.run_id, job.reports, raw, encoded)
-        self._up = lengths(up_shapes, encoded)
+        self._codec, self._up_shapes = UpdateCodec(job.codec, job.seed, description.tensors), up_shapes
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""
         self._shared: dict[Hashable, VisitPrice | None] = {}
@@ -101,14 +99,17 @@ class VisitPricing:
         tau = spec.costs.nominal_period(self._options)
         raw = {slot: {k: n for k, n in named.items() if k not in encoded.get(slot, {})} for slot, named in down.items()}
         bytes_down = serialization.train_nbytes(self._job.run_id, tuple(choice), raw, encoded)
-        bytes_up = self._bytes_up
+        raw_up, encoded_up = self._codec.of_visit(choice).split(self._up_shapes)
+        bytes_up = serialization.update_nbytes(self._job.run_id, self._job.reports, raw_up, encoded_up)
         model = layout.nbytes()
         nominal = nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)
         if not spec.traffic.contacts_server:
             bytes_down, bytes_up, nominal = 0, 0, 0.0
         work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps)
         flops = nominal_flops(alpha, len(layout), plan.samples, self._plain_flops)
-        return VisitPrice(work, plan, nominal, flops, compute.exact, lengths(down, encoded), self._up)
+        return VisitPrice(
+            work, plan, nominal, flops, compute.exact, lengths(down, encoded), lengths(self._up_shapes, encoded_up)
+        )
 
     def download_only(self) -> VisitPrice:
         """A visit that downloads the whole model and trains nothing."""

@@ -260,6 +260,31 @@ Chain = Annotated[tuple[dict[str, Any], ...], BeforeValidator(_as_chain), Field(
 
 
 @dataclass(frozen=True)
+class LevelsConfig(Section):
+    """How many levels a visit's ``quantize`` has upwards, of at most the stage's own: DAdaQuant (Hönig, Zhao and
+    Mullins, ICML 2022, sections 3.4 to 3.6). Without either adaptation, the stage's own in every visit."""
+
+    by_round: bool = False
+    """Whether the level begins with ``least`` and doubles when the clients' loss has not fallen; else it is the
+    stage's in every round."""
+    by_client: bool = False
+    """Whether the clients of a round have levels by their aggregation weights to the power 2/3, with the error of the
+    same level for all. The client with most weight may have more levels than the stage."""
+    least: Annotated[int, Field(ge=1, le=32767)] = 1
+    """Level of the first rounds; q_min."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Weight of the last running average of the loss, ψ; 0: the loss of the round alone."""
+    patience: Annotated[int | None, Field(ge=1)] = None
+    """Rounds within which the average must fall, and the fewest at a level, φ; by default a tenth of rounds.max. 1: the
+    level doubles in every round."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether visits differ in levels."""
+        return self.by_round or self.by_client
+
+
+@dataclass(frozen=True)
 class CodecConfig(Section):
     """How vectors of messages are compressed, in each direction."""
 
@@ -284,6 +309,7 @@ class CodecConfig(Section):
     """Whether a client adds to its next update what encoding has taken from this one (Karimireddy et al., ICML 2019):
     4 bytes a number on the device. By default where a stage is biased. A visit that does not count leaves the residual
     as it was."""
+    levels: LevelsConfig = LevelsConfig()
     min_values: Annotated[int, Field(ge=0)] = 0
     """Vectors of fewer numbers travel as they are, and running statistics always do. QSGD leaves vectors below 10,000
     as they are (Alistarh et al., NeurIPS 2017)."""

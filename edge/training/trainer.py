@@ -187,7 +187,8 @@ class LocalTrainer:
         if job.codec.is_used and not job.is_measured:
             self._sent, self._references = shapes(up), self._known_to_both(objective, task, state)
             number, references = task.round, self._references
-            up, encoded, more_keep = self.update_codec.encode(task.client, number, up, references, state)
+            self._visit_codec = self.update_codec.of_visit(task.choice)
+            up, encoded, more_keep = self._visit_codec.encode(task.client, number, up, references, state)
             keep = keep | more_keep | self._downloaded_last(task, state)
         if state_out is not None:
             client_state.write(state_out, keep)
@@ -208,7 +209,7 @@ class LocalTrainer:
             return update
         client, number = update.client, update.round
         more = update.payload, update.encoded, self._references, self._sent
-        return replace_fields(update, payload=self.update_codec.decode(client, number, *more), encoded={})
+        return replace_fields(update, payload=self._visit_codec.decode(client, number, *more), encoded={})
 
     def _known_to_both(self, objective: ClientUpdate, task: Train, state: Payload) -> References:
         """The versions of vectors that the server knows, too: downloaded in this visit, or in an earlier one."""

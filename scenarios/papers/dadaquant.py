@@ -105,11 +105,10 @@ def _rows(dataset: str) -> dict[str, PaperRow]:
         notes = "; ".join(text for text in (note, more) if text)
         return PaperRow("fedprox", (f"codec.up=[{stages}]", *overrides), note=notes)
 
-    def adaptive(*options: str) -> PaperRow:
-        overrides = ("codec.levels=dadaquant", *(f"codec.levels_options.{option}" for option in options))
+    def adaptive(*by: str) -> PaperRow:
         return row(
             "elias",
-            overrides=overrides,
+            overrides=tuple(f"codec.levels.{key}=true" for key in by),
             more="the loss of a round is that of local steps, and no pass over the received model",
         )
 
@@ -120,9 +119,9 @@ def _rows(dataset: str) -> dict[str, PaperRow]:
         "FedPAQ (FxPQ)": row(),
         "FxPQ + GZip": row("zstd", more=ZSTD),
         "UVeQFed": PaperRow("", note="vector quantisation is no codec here"),
-        "DAdaQuant": adaptive(),
-        "DAdaQuant time": adaptive("by_client=false"),
-        "DAdaQuant clients": adaptive("by_round=false"),
+        "DAdaQuant": adaptive("by_round", "by_client"),
+        "DAdaQuant time": adaptive("by_round"),
+        "DAdaQuant clients": adaptive("by_client"),
     }
 
 

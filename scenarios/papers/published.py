@@ -68,17 +68,22 @@ def highest_accuracy(folder: Path) -> float | None:
 
 
 UPLOADS = """
-    WITH vectors AS (SELECT payload, SUM(nbytes) AS encoded FROM payload_shapes GROUP BY payload)
-    SELECT SUM(bytes_up) AS messages, SUM(encoded) AS encoded, SUM(encoded) AS raw
-    FROM visits JOIN vectors ON payload = up_payload"""
+    WITH sizes AS (SELECT payload, SUM(nbytes) AS nbytes FROM payload_shapes GROUP BY payload)
+    SELECT COUNT(*) AS visits, SUM(bytes_up) AS messages, SUM(nbytes) AS vectors
+    FROM visits JOIN sizes ON payload = up_payload"""
 
 
 def uploads(name: str, folder: Path) -> float | None:
-    """Bytes of all uploads that counted: ``messages``, or of their vectors ``encoded`` and ``raw``, or raw/encoded."""
+    """Bytes of all uploads that counted: of whole ``messages``, or of their ``vectors``."""
     (row,) = read(folder / "ledger.sqlite", UPLOADS)
-    if row["messages"] is None:
-        return None
-    return float(row["raw"] / row["encoded"] if name == "factor" else row[name])
+    return None if row[name] is None else float(row[name])
+
+
+def factor(folder: Path) -> float | None:
+    """How many times longer the vectors of uploads would be as float32 numbers; each update has the whole model."""
+    (row,) = read(folder / "ledger.sqlite", UPLOADS)
+    blocks = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["blocks"]
+    return row["visits"] * sum(block["nbytes"] for block in blocks) / row["vectors"] if row["visits"] else None
 
 
 @dataclass(frozen=True)
@@ -105,9 +110,9 @@ TABLE_AMOUNTS: Mapping[str, TableAmount] = {
     HESSIAN_NORM: TableAmount("H_N", partial(hessian, "H_N")),
     HESSIAN_DIRECTION: TableAmount("H_D", partial(hessian, "H_D")),
     HIGHEST: TableAmount("highest %", highest_accuracy, unit=0.01),
-    UPLOADED: TableAmount("MB up", partial(uploads, "encoded"), unit=1e6),
+    UPLOADED: TableAmount("MB up", partial(uploads, "vectors"), unit=1e6),
     UPLOADED_MESSAGES: TableAmount("MB up with headers", partial(uploads, "messages"), unit=1e6),
-    FACTOR: TableAmount("factor", partial(uploads, "factor")),
+    FACTOR: TableAmount("factor", factor),
 }
 """Measure -> how it is read and shown; papers call one multiply-accumulate a FLOP"""
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 
-from coordinator.aggregation.level_schedule import DAdaQuantOptions, LevelSchedule, client_levels
+from coordinator.aggregation.level_schedule import LevelSchedule, client_levels
+from edge.protocol.config import LevelsConfig
 
 
-def levels(losses: list[float], most: int = 8, **options: float | bool | None) -> list[int]:
+def levels(losses: list[float], most: int = 8, by_round: bool = True, **options: Any) -> list[int]:
     """The level of each round, and of the one after the last, with a client that reports these losses."""
-    schedule, found = LevelSchedule(DAdaQuantOptions.model_validate(options), most, rounds=30), []
+    schedule, found = LevelSchedule(LevelsConfig(by_round, **options), most, rounds=30), []
     for loss in losses:
         found.append(schedule.level)
-        schedule.learn([loss], [1.0])
+        schedule.learn({0: loss}, {0: 1.0})
     return [*found, schedule.level]
 
 
@@ -36,11 +40,11 @@ def test_the_average_hides_a_round_whose_clients_are_hard() -> None:
 
 
 def test_the_loss_of_a_round_is_the_mean_by_weight_and_a_round_without_any_teaches_nothing() -> None:
-    schedule = LevelSchedule(DAdaQuantOptions(momentum=0.0, patience=2), 8, 100)
-    schedule.learn([1.0, 5.0], [3.0, 1.0])
+    schedule = LevelSchedule(LevelsConfig(by_round=True, momentum=0.0, patience=2), 8, 100)
+    schedule.learn({4: 1.0, 2: 5.0}, {2: 1.0, 4: 3.0})
     assert schedule.average == 2.0
-    schedule.learn([], [])
-    schedule.learn([1.0, 5.0], [0.0, 0.0])
+    schedule.learn({}, {})
+    schedule.learn({4: 1.0, 2: 5.0}, {2: 0.0, 4: 0.0})
     assert (schedule.level, schedule.average) == (1, 2.0)
 
 
@@ -52,10 +56,16 @@ def test_a_clients_level_grows_with_the_power_two_thirds_of_its_weight() -> None
     assert client_levels(1, {0: 27.0, 1: 1.0}) == {0: 1, 1: 1}
     assert client_levels(4, {0: 0.0, 1: 1.0}) == {0: 1, 1: 4}
     assert client_levels(4, {0: 0.0}) == {0: 1}
-    options = DAdaQuantOptions(least=2)
-    assert LevelSchedule(options, 8, 10).of_cohort({0: 8.0, 1: 1.0}) == {0: 2, 1: 1}
-    plain = LevelSchedule(options.model_copy(update={"by_client": False}), 8, 10)
-    assert plain.of_cohort({0: 8.0, 1: 1.0}) == {0: 2, 1: 2}
+    found = {
+        by: LevelSchedule(LevelsConfig(*by, least=2), 8, 10).of_cohort({0: 8.0, 1: 1.0})
+        for by in product((False, True), (False, True))
+    }
+    assert found == {
+        (False, False): {0: 8, 1: 8},
+        (False, True): {0: 9, 1: 2},
+        (True, False): {0: 2, 1: 2},
+        (True, True): {0: 2, 1: 1},
+    }
 
 
 @pytest.mark.parametrize("q", [4, 16, 64])
@@ -69,21 +79,16 @@ def test_levels_by_client_keep_the_error_with_fewer_levels_in_all(q: int) -> Non
 
 
 def test_a_schedule_goes_on_where_its_state_was_kept() -> None:
-    options, losses = DAdaQuantOptions(patience=4), [5.0, 4.0, 4.1, 4.3, 4.2, 4.4, 4.5, 4.4, 4.6]
-    whole, first = (LevelSchedule(options, 8, 100) for _ in range(2))
+    config, losses = LevelsConfig(by_round=True, patience=4), [5.0, 4.0, 4.1, 4.3, 4.2, 4.4, 4.5, 4.4, 4.6]
+    whole, first = (LevelSchedule(config, 8, 100) for _ in range(2))
     for number, loss in enumerate(losses):
-        whole.learn([loss], [1.0])
+        whole.learn({0: loss}, {0: 1.0})
         if number == 5:
             state = whole.state()
     first.restore(state)
     for loss in losses[6:]:
-        first.learn([loss], [1.0])
+        first.learn({0: loss}, {0: 1.0})
     assert vars(first) == vars(whole)
-    fresh = LevelSchedule(options, 8, 100)
-    fresh.restore(LevelSchedule(options, 8, 100).state())
+    fresh = LevelSchedule(config, 8, 100)
+    fresh.restore(LevelSchedule(config, 8, 100).state())
     assert fresh.average is None
-
-
-def test_a_least_level_above_the_codecs_is_refused() -> None:
-    with pytest.raises(ValueError, match="least = 9: must be at most the codec's levels, 8"):
-        LevelSchedule(DAdaQuantOptions(least=9), 8, 10)
