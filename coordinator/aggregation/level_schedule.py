@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from edge.protocol.config import LevelsConfig
 
-
 MOST_LEVELS = 32767
 """Of a ``quantize``"""
 
