@@ -50,11 +50,14 @@ class ServerLink(FleetTable):
     aggregate: Rate = 24e9
     """Rate at which the server handles the bytes of updates once the last has come, bit/s (assumed: 3 GB/s, a server
     that only adds up). Our own coordinator took 2.0 ns of CPU per byte sent or received on a virtual core of an AMD
-    EPYC, 2026 (docs/evidence/scale.md): 4 Gbit/s, or 2 Gbit/s where each model also goes down to its client alone."""
+    EPYC, 2026 (docs/evidence/scale.md): 4 Gbit/s, or 2 Gbit/s where each model also goes down to its client alone. It
+    includes decoding, where messages have a codec: bytes are those on the wire, of which codecs of 4 bits a value make
+    an eighth, but not of the server's work."""
     visit: Annotated[float, BeforeValidator(units.seconds), Field(ge=0)] = 0.0
     """Seconds of the server's CPU for each update that counts, beside its bytes. Our own coordinator took 0.38 ms
     (likewise), which a round of 10,000 visits would add 3.8 s for. By default none: most of it falls while other
-    clients still compute or send, and the clock adds all of it after the last update."""
+    clients still compute or send, and the clock adds all of it after the last update. Decoding of an update is part of
+    it."""
 
 
 @dataclass(frozen=True)

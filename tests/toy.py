@@ -36,7 +36,7 @@ from coordinator.records.store import Ledger, read
 from coordinator.rounds.budget import Limits, RunLimits
 from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.policy import PolicyName, RoundPolicy
-from coordinator.rounds.pool_trainer import PoolTrainer
+from coordinator.rounds.pool_trainer import PoolTrainer, VisitValidator
 from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Workers
@@ -165,6 +165,7 @@ class Direct:
         sums = FixedPointSums(first.round if isinstance(first, messages.Train) else 0)
 
         def do(task: PoolTask) -> None:
+            task = task if task.build is None else task.with_payload(task.build())
             reply = self._do(task)
             if task.weight > 0.0:
                 assert isinstance(reply, messages.Update)
@@ -177,7 +178,7 @@ class Direct:
         return Later([functools.partial(do, tasks[index]) for index in order], sums)
 
     def _do(self, task: PoolTask) -> Reply:
-        message = (task if task.build is None else task.with_payload(task.build())).message
+        message = task.message
         assert isinstance(message, messages.Train | messages.Evaluate)
         # A slot without vectors does not arrive.
         message = structs.replace(message, payload={slot: named for slot, named in message.payload.items() if named})
@@ -188,6 +189,14 @@ class Direct:
         sent = serialization.encode(site.train(message, task.state_in, task.state_out), site.job.run_id)
         # The worker's own vectors change with the next task.
         reply = serialization.decode(sent.header, [bytes(frame) for frame in sent.frames], site.job.run_id)
+        assert isinstance(reply, messages.Update)
+        if site.job.codec.is_used:
+            if task.weight > 0.0:
+                assert isinstance(task.validator, VisitValidator)
+                task.validator.trainer.note_download(task.validator.visit, task.payload)
+                reply = site.decoded(reply)
+            else:
+                reply = task.validator.check(task, reply, None, False, False)[0]
         assert isinstance(reply, messages.Update)
         down, up = serialization.encode(message, site.job.run_id).nbytes, sent.nbytes
         self.bytes_down += down
@@ -225,6 +234,7 @@ def loaded(
     rules: RoundPolicy | None = None,
     checks: UpdateChecks | None = None,
     fleet: Mapping[str, Any] | None = None,
+    codec: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Loaded:
     """A scenario on digits; ``options`` are the method's.
@@ -253,6 +263,7 @@ def loaded(
             "train": replace(train, **{key: way for key, way in PLAIN.items() if getattr(train, key) is None}),
             "travels": dict(zip(("down", "up"), travels, strict=True)),
             "aggregate": {"weights": weights or method.objective.weights, "sum": sum},
+            "codec": codec or {},
             "faults": checks or UpdateChecks(),
             "rounds": replace(policy, participants=participants or clients, max=rounds),
             "stop": {"target_accuracy": target, "patience": patience},
@@ -391,6 +402,7 @@ def clockwork(
         same,
         same,
         flops_per_second=np.array([work.flops for work in works]) / compute,
+        codec_slowdown=np.ones(len(seconds)),
         down=wire_bits(np.array([work.bytes_down for work in works], np.float64)) / down,
         up=wire_bits(np.array([work.bytes_up for work in works], np.float64)) / up,
         rtt=np.zeros(len(seconds)),

@@ -108,7 +108,7 @@ class FedBRServer(ServerStrategy):
     def received(self, round: int, dispatches: Sequence[Download]) -> None:
         """Note the round of each client's visit, and its visits since the last full download."""
         for dispatch in dispatches:
-            client, was_full = dispatch.client, len(dispatch.payload[MODEL]) == len(self.setup.layout.keys())
+            client, was_full = dispatch.client, len(dispatch.shapes[MODEL]) == len(self.setup.layout.keys())
             self.last_seen[client] = round
             self.since_full[client] = 0 if was_full else self.since_full[client] + 1
 

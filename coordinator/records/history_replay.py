@@ -26,7 +26,7 @@ from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
 from edge.protocol.messages import Choice, Totals, Update
-from edge.protocol.payload import Payload, Shapes, Vector
+from edge.protocol.payload import VERSION_NBYTES, Payload, Shapes, Vector
 
 
 class DecisionOnlyServer(ServerStrategy):
@@ -119,7 +119,7 @@ def placeholders(shapes: Shapes) -> Payload:
     """Zeros of these shapes, which take no memory."""
     zero = np.zeros(1, np.float32)
     return {
-        slot: {key: Vector(np.broadcast_to(zero, (size,))) for key, size in named.items()}
+        slot: {key: Vector(np.broadcast_to(zero, (size,)), bytes(VERSION_NBYTES)) for key, size in named.items()}
         for slot, named in shapes.items()
     }
 

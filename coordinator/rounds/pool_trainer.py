@@ -67,8 +67,8 @@ class PoolTrainer:
         held: HeldVersions | None = None,
     ) -> None:
         self.held = HeldVersions() if held is None else held
-        self._downloads: dict[int, Payload] = {}
-        """Number of a visit -> its download, where anybody holds versions of it"""
+        self._downloads: dict[int, tuple[int, Payload]] = {}
+        """client -> (number, download) of its last visit that was trained, in runs with codecs"""
         self.job, self.method, self.description, self.server = job, method, description, server
         self.workers, self.folder, self.checks, self.states = workers, folder, checks, states
         self._reports = frozenset(job.reports)
@@ -118,11 +118,12 @@ class PoolTrainer:
 
     def note_download(self, visit: PlannedVisit, payload: Payload) -> None:
         """Remember what a visit that was trained has downloaded."""
-        self._downloads[visit.number] = payload
+        self._downloads[visit.client] = visit.number, payload
 
     def downloaded(self, visit: PlannedVisit) -> Payload:
         """The vectors that a visit has downloaded which counts; to be called once."""
-        return self._downloads.pop(visit.number, visit.dispatch.payload)
+        number, payload = self._downloads.pop(visit.client, (None, {}))
+        return payload if number == visit.number else visit.dispatch.payload
 
     def start(self, visit: PlannedVisit) -> Models:
         """The models that a visit started from; no step of the server lies between its start and this call."""
@@ -252,12 +253,10 @@ class VisitValidator(UpdateValidator):
         self, task: PoolTask, reply: Reply, state: messages.ClientState | None, is_remote: bool, is_doubted: bool
     ) -> tuple[Reply, str]:
         """Also decodes the update's vectors."""
-        if (
-            isinstance(reply, messages.Update)
-            and self.trainer.codec.config.is_used
-            and not task.is_in_partial_sum(reply)
-        ):
-            reply = self.trainer.decoded(task, reply, self.visit)
+        if isinstance(reply, messages.Update) and self.trainer.codec.config.is_used:
+            self.trainer.note_download(self.visit, task.payload)
+            if not task.is_in_partial_sum(reply):
+                reply = self.trainer.decoded(task, reply, self.visit)
         return super().check(task, reply, state, is_remote, is_doubted)
 
     def examine(self, task: PoolTask, reply: Reply, state: Payload) -> tuple[Reply, str | None]:

@@ -22,6 +22,8 @@ class Conditions:
     flops_per_second: Doubles
     step_seconds: Doubles
     """Overhead of each local step"""
+    codec_slowdown: Doubles
+    """Seconds of encoding or decoding for each second of the reference host"""
     slowdown: Doubles
     """Factor on the computing time of this visit"""
     down: Doubles
@@ -91,9 +93,11 @@ class Conditions:
         last_down, last_up = (np.where(which, -math.inf, last) for last in (self.last_down, self.last_up))
         return replace(self, last_down=last_down, last_up=last_up)
 
-    def compute_seconds(self, flops: Doubles, steps: NDArray[np.int64]) -> Doubles:
-        """Seconds of ``flops`` in ``steps`` local steps, without a pause; (visits,) each."""
-        return (steps * self.step_seconds + flops / self.flops_per_second) * self.slowdown
+    def compute_seconds(self, flops: Doubles, steps: NDArray[np.int64], codec_seconds: Doubles) -> Doubles:
+        """Seconds of ``flops`` in ``steps`` local steps and of ``codec_seconds`` on the reference host, without a
+        pause; (visits,) each."""
+        training = steps * self.step_seconds + flops / self.flops_per_second
+        return (training + codec_seconds * self.codec_slowdown) * self.slowdown
 
     def rate(self, direction: int) -> Doubles:
         """Rates of the clients' own links in one direction, bit/s on the wire."""

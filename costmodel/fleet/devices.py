@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from costmodel.files import parse_toml, read_bytes
+from costmodel.fleet.codec_costs import SIZES, CodecRates, reference_rates
 from costmodel.units import nearest
 
 __all__ = [
@@ -65,6 +66,11 @@ class Device:
     operations_per_second: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """By kind of operation ("conv.w16", "elementwise"; `edge.protocol.operations` has the kinds), for devices whose
     time for any model was measured kind by kind (`costmodel.fleet.model_demand`); a row may leave it out."""
+    codec_slowdown: float = 1.0
+    """Seconds that it takes to encode or decode what the reference host of `costmodel.fleet.codec_costs` takes a second
+    for; in a row that leaves it out, `CODEC_HZ` by ``clock_hz``."""
+    codecs: Mapping[str, CodecRates] = dataclasses.field(default_factory=dict)
+    """By kind of stage, where they were measured on the device itself; a row may leave it out."""
 
     def throughput(self, *names: str) -> float:
         """FLOP/s in training, for the first of the names (a model, then its family) that the device has a figure for.
@@ -139,12 +145,18 @@ NO_FIGURES = {"name", "goodput", "source", "year", *BASES}
 MOST = {"loss": 0.1, "outages_per_hour": 3600.0, "outage_seconds": 1e6}
 """Largest values. Up to the loss of 0.1 the clock's TCP stays near the formula of Padhye et al. (1998); with more, the
 sender mostly waits for its timer, and what it takes is several times longer than computed."""
+CODEC_HZ = 2.2e9
+"""Clock of a processor that encodes and decodes as fast as the reference host, where nothing else is known of it: of
+the boards from which `Device.codec_slowdown` is derived (profiles.toml) the median product of slowdown and clock, which
+goes from 1.4e9 (Apple M1) to 4.6e9 (Raspberry Pi 4)."""
 MUST_BE_POSITIVE = {
     "flops_per_second",
     "operations_per_second",
     "modes",
     "memory_bytes",
     "clock_hz",
+    "codec_slowdown",
+    "codecs",
     "down_bits_per_second",
     "up_bits_per_second",
     "year",
@@ -221,6 +233,8 @@ def _row(kind: type[Row], where: str, name: str, table: Any) -> Row:
         for key, field in fields.items()
         if key not in BASES and (key in table or field.default is not dataclasses.MISSING)
     }
+    if "codec_slowdown" in fields and "codec_slowdown" not in table:
+        values["codec_slowdown"] = CODEC_HZ / values["clock_hz"]
     known, bases = list(figures(values)), [key for key in BASES if key in fields]
     listed = {basis: _listed(where, basis, table.get(basis, False), known) for basis in bases}
     # Figures that the row leaves to their default are assumed.
@@ -265,6 +279,8 @@ def _value(where: str, key: str, value: Any, expected: str) -> Any:
             name: _scalar(f"{where}, key '{key}.{name}'", number, "float", positive=key in MUST_BE_POSITIVE)
             for name, number in value.items()
         }
+    if expected == "Mapping[str, CodecRates]":
+        return _codecs(where, key, value)
     if expected == "tuple[float, ...]":
         if not isinstance(value, list) or not value:
             raise ValueError(f"{where}, key {key!r}: expected a list of numbers, not {value!r}")
@@ -280,6 +296,29 @@ def _value(where: str, key: str, value: Any, expected: str) -> Any:
     if key in MOST and scalar > MOST[key]:
         raise ValueError(f"{where}, key {key!r}: {scalar!r} is out of range, the most is {MOST[key]:g}")
     return scalar
+
+
+def _codecs(where: str, key: str, value: Any) -> dict[str, CodecRates]:
+    known = reference_rates()
+    directions = [field.name for field in dataclasses.fields(CodecRates)]
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}, key {key!r}: expected a table of rates by stage of a codec, not {value!r}")
+    rates = {}
+    for kind, row in value.items():
+        if kind not in known:
+            raise ValueError(f"{where}, key {key!r}: unknown stage {kind!r}, {nearest(kind, known)}")
+        at = f"{where}, key '{key}.{kind}'"
+        is_table = isinstance(row, dict) and sorted(row) == sorted(directions)
+        if not is_table or not all(isinstance(each, list) and len(each) == len(SIZES) for each in row.values()):
+            needed = f"bytes per second at {', '.join(f'{size:,.0f}' for size in SIZES)} bytes"
+            raise ValueError(f"{at}: expected encode and decode, each the {needed}, not {row!r}")
+        rates[kind] = CodecRates(
+            **{
+                direction: tuple(_scalar(f"{at}, {direction}", rate, "float", positive=True) for rate in row[direction])
+                for direction in directions
+            }
+        )
+    return rates
 
 
 def _scalar(where: str, value: Any, expected: str, *, positive: bool) -> Any:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles, Streams, everywhere
 from costmodel.config import FleetConfig
+from costmodel.fleet.codec_costs import Stages, codec_seconds, reference_rates
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.devices import devices as device_table
@@ -51,6 +52,8 @@ class Fleet:
     """(clients,) index into ``networks``"""
     flops_per_second: Doubles
     """(clients,) in the full-speed mode"""
+    codec_slowdown: Doubles
+    """(clients,) `Device.codec_slowdown`, times what makes the client slower than its device, in the full-speed mode"""
     down: Doubles
     """(clients,) bit/s on the wire"""
     up: Doubles
@@ -115,6 +118,8 @@ class Fleet:
             computes = computes * own.relative_speed
         columns_of_rows = {"flops_per_second": computes, "down": down, "up": up, "rtt": network["rtt_seconds"]}
         traced = {name: column for name in columns_of_rows if (column := getattr(own, name)) is not None}
+        by_row = np.array([device.codec_slowdown for device in devices])[device_of]
+        codec_slowdown = by_row * (throughputs[device_of] / traced.get("flops_per_second", computes))
         outages = network["outages_per_hour"], network["outage_seconds"]
         fleet = cls(
             devices,
@@ -122,6 +127,7 @@ class Fleet:
             device_of,
             network_of,
             **(columns_of_rows | traced),
+            codec_slowdown=codec_slowdown,
             streams=streams,
             config=config,
             links=Links.of(config),
@@ -164,6 +170,24 @@ class Fleet:
         fleet = replace(self, devices=rows, flops_per_second=self.flops_per_second * ratio[self.device_of])
         fleet.check("fleet.devices")
         return fleet
+
+    def for_codecs(self, encoded: Stages, decoded: Stages) -> Fleet:
+        """The same clients, of whom those on devices with `Device.codecs` take the time that these have for a visit.
+
+        ``encoded``, ``decoded``: the stages of a plain visit's upload and of its download; messages of other lengths
+        take as much longer or shorter as on the reference host.
+        """
+        reference = codec_seconds(encoded, "encode") + codec_seconds(decoded, "decode")
+        if not reference or not any(device.codecs for device in self.devices):
+            return self
+        ratio = np.ones(len(self.devices))
+        for row, device in enumerate(self.devices):
+            if device.codecs:
+                rates = {kind: rates.slower(device.codec_slowdown) for kind, rates in reference_rates().items()}
+                rates |= device.codecs  # a stage that it has no rates of takes the slowdown times its seconds
+                own = codec_seconds(encoded, "encode", rates) + codec_seconds(decoded, "decode", rates)
+                ratio[row] = own / (device.codec_slowdown * reference)
+        return replace(self, codec_slowdown=self.codec_slowdown * ratio[self.device_of])
 
     def __len__(self) -> int:
         return self.device_of.size
@@ -223,7 +247,8 @@ class Fleet:
             device, network, radio = self._profiles_of(self.device_of[chosen], self.network_of[chosen])
         draws = self._draws(chosen, round, visit, is_second)
         mode, down, up = self._modes(chosen, round)
-        flops_per_second = self.flops_per_second[chosen] * mode
+        full_speed = self.flops_per_second[chosen]
+        flops_per_second = full_speed * mode
         if config.redraw:
             vary = 1 + 2 * config.redraw * (draws.uniform - 0.5)
             flops_per_second, down, up = flops_per_second * vary[:, 0], down * vary[:, 1], up * vary[:, 1]
@@ -235,6 +260,7 @@ class Fleet:
             clients=chosen,
             access_link=chosen % max(len(self.links.site_down), 1),  # assigned in turn
             flops_per_second=flops_per_second,
+            codec_slowdown=self.codec_slowdown[chosen] * (full_speed / flops_per_second),
             step_seconds=device["step_seconds"],
             slowdown=np.exp(config.jitter * draws.normal[:, 0]) if config.jitter else np.ones(chosen.size),
             down=down,
@@ -327,7 +353,7 @@ class Fleet:
         return mode, down, up
 
 
-DEVICE_FIGURES = ("flops_per_second", "step_seconds")
+DEVICE_FIGURES = ("flops_per_second", "step_seconds", "codec_slowdown")
 NETWORK_FIGURES = ("down", "up", "rtt")
 
 
@@ -351,7 +377,7 @@ def scaled(fleet: Fleet, factors: RowFactors) -> Fleet:
     links that clients share.
     """
     columns = {}
-    for name in ("flops_per_second", *NETWORK_FIGURES):
+    for name in ("flops_per_second", "codec_slowdown", *NETWORK_FIGURES):
         is_device = name in DEVICE_FIGURES
         by_row = factors.devices[name] if is_device else factors.networks[name]
         rows: Sequence[Device] | Sequence[Network] = fleet.devices if is_device else fleet.networks

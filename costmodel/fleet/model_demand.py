@@ -5,8 +5,9 @@ of each. The kinds are those of `edge.protocol.operations`. Nothing here estimat
 figures, which computes all models of a family at one throughput.
 
 A client stores the received global model, its local copy and the gradients, and for each example of a batch the
-activations that the backward pass needs; all are 32-bit floats. Further vectors of a method (momentum, a teacher, a
-control variate) are not counted, nor is evaluation, which stores no activations.
+activations that the backward pass needs; beside these the residual of a codec with error feedback, and what its stages
+keep. All are 32-bit floats. Encoding works when the activations are gone, and is not counted; further vectors of a
+method (momentum, a teacher, a control variate) are not either, nor is evaluation, which stores no activations.
 """
 
 from __future__ import annotations
@@ -84,13 +85,15 @@ def _parted(kind: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (kind, 0)
 
 
-def training_nbytes(parameters: int, activations: float, batch: int) -> int:
-    """Bytes that training takes; ``activations`` is floats per example, over all blocks that train."""
+def training_nbytes(parameters: int, activations: float, batch: int, kept: int = 0) -> int:
+    """Bytes that training takes; ``activations`` is floats per example, over all blocks that train, and ``kept`` the
+    numbers that a client keeps for its codec from one visit to the next."""
     assert parameters >= 0, parameters
     assert 0 <= activations < math.inf, activations
     assert batch >= 0, batch
+    assert kept >= 0, kept
     # 2: the global and the local copy; the third is the gradients.
-    return math.ceil(FLOAT_NBYTES * (2 * parameters + parameters + activations * batch))
+    return math.ceil(FLOAT_NBYTES * (2 * parameters + parameters + activations * batch + kept))
 
 
 def fits(nbytes: int, memory_bytes: float) -> bool:
@@ -98,12 +101,13 @@ def fits(nbytes: int, memory_bytes: float) -> bool:
     return nbytes <= LIMIT * memory_bytes
 
 
-def sum_text(parameters: int, activations: float, batch: int, memory_bytes: float) -> str:
+def sum_text(parameters: int, activations: float, batch: int, memory_bytes: float, kept: int = 0) -> str:
     """The sum of `training_nbytes` and the result of `fits`, as text."""
-    nbytes = training_nbytes(parameters, activations, batch)
+    nbytes = training_nbytes(parameters, activations, batch, kept)
     verdict = "within" if fits(nbytes, memory_bytes) else "more than"
+    further = f" + {kept:,} kept" if kept else ""
     return (
         f"{FLOAT_NBYTES} B x (2 x {parameters:,} parameters + {parameters:,} gradients"
-        f" + {batch:,} x {activations:,.12g} activations) = {format_bytes(nbytes)},"
+        f" + {batch:,} x {activations:,.12g} activations{further}) = {format_bytes(nbytes)},"
         f" {verdict} {LIMIT:g} of {format_bytes(memory_bytes)}"
     )

@@ -86,7 +86,7 @@ class Leftovers:
         works, down, up = self.works, *self.messages
         receives = (works.bytes_down > 0) & (down.sent > 0) & ~np.isfinite(self.charged.down_end)
         sends = (works.bytes_up > 0) & (up.sent > 0) & ~np.isfinite(self.charged.up_end)
-        columns = (works.bytes_up, works.flops, works.steps)
+        columns = (works.bytes_up, works.flops, works.steps, works.codec_seconds)
         works = Works(works.bytes_down, *(np.where(receives, column.dtype.type(0), column) for column in columns))
         return replace(self, works=works).only(receives | sends)
 

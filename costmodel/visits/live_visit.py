@@ -34,6 +34,7 @@ class LiveVisit:
         self._links, self._behaviour = links, behaviour
         self._used = float(conditions.last_message[0])
         self.work, self.conditions = work, conditions
+        self._works = Works.of([work])
         if links.transport.reconnect < math.inf:
             conditions = conditions.disconnected(np.array([is_closed(start, self._used, links.transport)]))
         self._connections = conditions
@@ -42,7 +43,8 @@ class LiveVisit:
         self._rtt = float(conditions.rtt[0])
         self._charge = float(conditions.charge[0])
         self._lost = float(behaviour.losses(conditions, np.array([start]))[0])
-        self._seconds = float(conditions.compute_seconds(np.array([work.flops]), np.array([work.steps]))[0])
+        works = self._works
+        self._seconds = float(conditions.compute_seconds(works.flops, works.steps, works.codec_seconds)[0])
         self._computed = self._seconds
         self._ends = [math.inf] * 3
         self._begins = [start, math.inf, math.inf]
@@ -154,9 +156,8 @@ class LiveVisit:
         down, up = (self._transfer(direction, until) for direction in (DOWN, UP))
         begin, cut = self._begins[COMPUTE], min(self._cuts[COMPUTE], until)
         computing = ComputePhase(*_each(begin, cut, self._ends[COMPUTE], self._seconds, self._computed))
-        works = Works.of([self.work])
         return account_visits(
-            np.array([self.start]), down, computing, up, works, self.conditions, self._behaviour, until
+            np.array([self.start]), down, computing, up, self._works, self.conditions, self._behaviour, until
         )
 
     def _transfer(self, direction: int, until: float) -> Transfer:

@@ -88,7 +88,7 @@ def solve_beside(
         connections = conditions.disconnected(np.asarray(is_closed(start, used, links.transport)))
     cut, charge, more = np.minimum(lost, until), conditions.charge, (connections, links, behaviour, messages)
     down = _transfer(DOWN, start, used, works.bytes_down.astype(np.float64), cut, charge, *more)
-    seconds = conditions.compute_seconds(works.flops, works.steps)
+    seconds = conditions.compute_seconds(works.flops, works.steps, works.codec_seconds)
     charge = charge - radio_joules(DOWN, down, conditions)
     flat = battery_cut(cut, down.end, charge, conditions.train_watts, partial(behaviour.after, conditions))
     compute_end, computed = behaviour.computing(conditions, down.end, seconds)

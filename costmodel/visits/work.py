@@ -29,6 +29,9 @@ class Work:
     """FLOPs that the device executes; 1 multiply-add = 2 FLOPs."""
     steps: int = 0
     """Local SGD steps, each with an overhead on the device."""
+    codec_seconds: float = 0.0
+    """Decoding of the download and encoding of the upload, seconds on the reference host
+    (`costmodel.fleet.codec_costs`); the device computes meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Works:
     bytes_up: NDArray[np.int64]
     flops: NDArray[np.float64]
     steps: NDArray[np.int64]
+    codec_seconds: NDArray[np.float64]
 
     @classmethod
     def of(cls, visits: Sequence[Work]) -> Works:
@@ -48,6 +52,7 @@ class Works:
             np.array([visit.bytes_up for visit in visits], np.int64),
             np.array([visit.flops for visit in visits], np.float64),
             np.array([visit.steps for visit in visits], np.int64),
+            np.array([visit.codec_seconds for visit in visits], np.float64),
         )
 
     def __len__(self) -> int:

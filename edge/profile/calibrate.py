@@ -1,5 +1,5 @@
 """The CPU time of training steps on this host, and a device fitted to it: ``python -m edge.profile.calibrate
-[--quick] [--passes N]``.
+[--quick] [--passes N] [--codec-sizes BYTES ..]``.
 
 Prints one JSON object. Networks take the steps of a visit (a batch gathered and augmented, forward, backward, SGD) on
 random images, on one thread. Only CPU time is read, never wall-clock time. Other processes still lengthen it through
@@ -7,7 +7,8 @@ the caches and memory that they share, so all networks are measured in several p
 time counts. No file is written, and no data set is opened.
 
 The device is fitted to reference networks alone (`edge.profile.references`). Shipped models are measured in the same
-passes, to compare their times with those that the device predicts for them.
+passes, to compare their times with those that the device predicts for them. Stages of codecs are measured after them
+(`edge.profile.codecs`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 from edge.data.augment import profile_for
 from edge.data.registry import DATASETS, DataSet, Split
 from edge.models.registry import MODELS, ModelRow
+from edge.profile.codecs import CALLS, codec_rates
 from edge.profile.fit import Measurement, fit
 from edge.profile.references import REFERENCES, Reference
 from edge.protocol.config import CPU, ModelConfig, TrainConfig
@@ -59,7 +61,7 @@ EXAMPLES = 4 * max(BATCHES)
 WARM_UP_STEPS = 2
 STEPS = range(3, 301)
 """Steps measured of one kind in one pass: more if they are short (`ENOUGH_SECONDS`)."""
-FEW_STEPS = range(3, 4)
+FEW_STEPS, FEW_CALLS = range(3, 4), range(1, 2)
 ENOUGH_SECONDS = 0.1
 PASSES = 3
 
@@ -168,6 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="edge.profile.calibrate")
     parser.add_argument("--quick", action="store_true", help="two networks, few steps")
     parser.add_argument("--passes", type=int, default=PASSES, help="repetitions, of which the least time counts")
+    parser.add_argument("--codec-sizes", nargs="*", type=float, default=[], help="bytes on which codecs are measured")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     makers: list[Callable[[], TimedNetwork]]
@@ -179,7 +182,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         makers = [partial(reference, one) for one in REFERENCES]
         makers += [partial(shipped, MODELS[name], width) for name, width in CHECKED]
         measurements = in_passes(makers, options.passes, STEPS)
-    print(json.dumps(result(measurements)))
+    codecs = codec_rates(options.codec_sizes, FEW_CALLS if options.quick else CALLS)
+    print(json.dumps({**result(measurements), "codecs": codecs}))
 
 
 if __name__ == "__main__":

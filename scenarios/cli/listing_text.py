@@ -126,6 +126,8 @@ def _device_details(row: Row) -> list[str]:
         f"GFLOP/s: {speeds}; {figure['step_seconds']} more per step",
         f"{figure['memory_bytes']}, {figure['train_watts']} training, {figure['idle_watts']} idle, "
         f"{figure['clock_hz']}",
+        f"codecs: {row['codec_slowdown']:.3g}{_mark(row, 'codec_slowdown')} times as long as the reference host"
+        + (f", or as measured: {', '.join(row['codecs'])}" if row["codecs"] else ""),
         *([f"power modes: {modes}{_mark(row, 'modes')}"] if len(row["modes"]) > 1 else []),
         _source(row),
     ]

@@ -7,6 +7,7 @@ writes one file: this machine as a device that a scenario's fleet can name.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import IO, Any
 
 import psutil
@@ -29,6 +30,7 @@ from rich.console import Console
 from coordinator.workers.launcher import environment, how_ended, quote
 from coordinator.workers.sockets import MAX_SOCKET_PATH_NBYTES
 from coordinator.workers.task import PoolError
+from costmodel.fleet.codec_costs import SIZES, reference_rates
 from costmodel.fleet.devices import Device, devices
 from costmodel.fleet.model_demand import Operations, speed
 from costmodel.units import format_bytes
@@ -48,8 +50,9 @@ THIS_HOST = "this-host"
 LIKE = "laptop-cpu"
 """The shipped device whose figures are taken where nothing can be measured."""
 ASSUMED_CLOCK_HZ = 2.5e9
-NOTICE = "measuring the training steps of reference networks and of shipped models on one core; one to two minutes"
-QUICK_NOTICE = "measuring a few training steps of two networks on one core"
+MEASURED_FIGURES = ("step_seconds", "flops_per_second", "operations_per_second", "codec_slowdown", "codecs")
+NOTICE = "measuring training steps of reference networks and shipped models, and codecs, on one core; some two minutes"
+QUICK_NOTICE = "measuring a few training steps of two networks, and codecs, on one core"
 BAR = 0.1
 """Largest relative error of a predicted step that counts as right."""
 
@@ -120,9 +123,10 @@ def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def calibrate(
     name: str = THIS_HOST, quick: bool = False, quiet: bool = False, passes: int | None = None
 ) -> dict[str, Any]:
-    """Measure training steps of reference networks on this machine, write the device that results, and check it.
+    """Measure training steps of reference networks, and codecs, on this machine, write the device that results, and
+    check it.
 
-    The check predicts steps of shipped models that were measured but not fitted. It takes one to two minutes of a core,
+    The check predicts steps of shipped models that were measured but not fitted. It takes about two minutes of a core,
     which is announced on stderr unless ``quiet``; ``quick`` measures little. ``passes``: repetitions, of which the
     least time counts. Signals require the main thread. Returns what ``doctor --calibrate --json`` prints. ScenarioError
     for a name that no device can have, for less than one pass, or if the file cannot be written; PoolError if the
@@ -148,7 +152,7 @@ def calibrate(
     result = {
         "device": name,
         "file": str(path),
-        **{key: row[key] for key in ("step_seconds", "flops_per_second", "operations_per_second")},
+        **{key: row[key] for key in MEASURED_FIGURES},
         "measurements": measurements,
         "fitted": errors([one for one in measurements if one["fitted"]]),
         "not_fitted": errors([one for one in measurements if not one["fitted"]]),
@@ -190,6 +194,7 @@ def errors(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _measure(quick: bool, passes: int | None = None) -> dict[str, Any]:
     """The output of `edge.profile.calibrate` under the workers' settings; that process ends with this one."""
     options = [*(["--quick"] if quick else []), *(["--passes", str(passes)] if passes is not None else [])]
+    options += ["--codec-sizes", *(f"{size:.0f}" for size in (SIZES[:1] if quick else SIZES))]
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "edge.profile.calibrate", *options],
         env=environment(),
@@ -218,6 +223,14 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
     if clock := psutil.cpu_freq():
         clock_hz = _rounded((clock.max or clock.current) * 1e6) or None
     processor = numerics.processor_fields().get("model name") or platform.machine()
+    # A quick trial has no larger sizes: the rates of its last one stand for them.
+    codecs: dict[str, dict[str, list[float]]] = {
+        kind: {
+            way: [_rounded(rates[min(place, len(rates) - 1)]) for place in range(len(SIZES))]
+            for way, rates in both.items()
+        }
+        for kind, both in measured["codecs"].items()
+    }
     taken = [f"throughput of {' and '.join(others)} (conv times its ratio)"] if others else []
     networks = len({row["model"] for row in measured["measurements"] if row["fitted"]})
     return {
@@ -229,9 +242,11 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
         "train_watts": like.train_watts,
         "idle_watts": like.idle_watts,
         "clock_hz": clock_hz or ASSUMED_CLOCK_HZ,
+        "codec_slowdown": _rounded(mean_slowdown(codecs)),
+        "codecs": codecs,
         "source": "rates by kind of operation, throughputs and step overhead: CPU time of one core "
         f"({processor}) in training {networks} reference networks with torch {measured['torch']}, "
-        "by fedbr doctor --calibrate; "
+        "by fedbr doctor --calibrate; codecs: likewise, in coding random numbers; "
         f"memory{' and clock' if clock_hz else ''}: as the system tells; of {like.name}: "
         f"{', '.join([*taken, 'both powers'])}",
         "year": datetime.now(UTC).year,
@@ -242,6 +257,17 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
             *([] if clock_hz else ["clock_hz"]),
         ],
     }
+
+
+def mean_slowdown(codecs: Mapping[str, Mapping[str, Sequence[float]]]) -> float:
+    """How much longer these rates take than those of the reference host: the geometric mean over all of them."""
+    ratios = [
+        math.log(reference / own)
+        for kind, rates in codecs.items()
+        for way, figures in rates.items()
+        for reference, own in zip(getattr(reference_rates()[kind], way), figures, strict=True)
+    ]
+    return math.exp(fmean(ratios))
 
 
 def _rounded(figure: float) -> float:
@@ -264,5 +290,9 @@ def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -
             console.print("the machine is busy: repeat it when it is idle, or with more --passes")
     fitted = result["fitted"]
     console.print(f"reference networks: median error {fitted['median']:.1%}, at most {fitted['worst']:.0%}")
+    rates = ", ".join(f"{kind} {both['encode'][1] / 1e6:.3g}" for kind, both in result["codecs"].items())
+    console.print(
+        f"codecs: {result['codec_slowdown']:.2f} times as long as the reference host; encoding of 250 kB, MB/s: {rates}"
+    )
     console.print(f"written to {result['file']}")
     console.print(f"a scenario names it so: fleet.devices = {{ {result['device']} = 1.0 }}")

@@ -227,6 +227,7 @@ def _timed(
             np.full(count, VISIT.bytes_up, np.int64),
             np.full(count, VISIT.flops, np.float64),
             np.full(count, VISIT.steps, np.int64),
+            np.full(count, VISIT.codec_seconds, np.float64),
         )
         yield place, conditions, clock.solve(np.full(count, clock.now), works, conditions, until)
 

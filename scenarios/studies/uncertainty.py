@@ -285,8 +285,8 @@ def row_factors(
 
     by_basis = draws.sigmas
     for device in devices:
-        step_sigma = by_basis[basis(device, "step_seconds")]
-        add(by_device, "device", device, [throughput_sigma(device, families, by_basis), step_sigma])
+        others = [by_basis[basis(device, key)] for key in ("step_seconds", "codec_slowdown")]
+        add(by_device, "device", device, [throughput_sigma(device, families, by_basis), *others])
     for network in networks:
         keys = "down_bits_per_second", "up_bits_per_second", "rtt_seconds"
         add(by_network, "network", network, [by_basis[basis(network, key)] for key in keys])

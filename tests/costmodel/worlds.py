@@ -41,6 +41,7 @@ BY_HAND = {
     "access_link": 0,
     "flops_per_second": 2.0,
     "step_seconds": 0.02,
+    "codec_slowdown": 4.0,
     "slowdown": 1.0,
     "down": DOWN_RATE,
     "up": UP_RATE,
@@ -186,4 +187,4 @@ def _speed(turn: int) -> ComputeSpeed:
 
 def _random_work(rng: np.random.Generator) -> Work:
     down, up = (int(rng.integers(most) * (rng.random() > 0.1)) for most in (3_000_000, 2_000_000))
-    return Work(down, up, float(rng.uniform(0, 1e11)), int(rng.integers(0, 20)))
+    return Work(down, up, float(rng.uniform(0, 1e11)), int(rng.integers(0, 20)), codec_seconds=(down + up) / 5e6)

@@ -35,7 +35,8 @@ def clock(
     watts = ("train_watts", "idle_watts", "transmit_watts", "receive_watts", "tail_watts")
     free = (*watts, "transmit_joules_per_bit", "receive_joules_per_bit", "tail_seconds", "step_seconds")
     radio = ("awake_seconds", "promotion_seconds", "promotion_watts")
-    same = dict.fromkeys((*free, *radio), 0.0) | {"flops_per_second": 1.0, "slowdown": 1.0, "rtt": rtt}
+    ones = dict.fromkeys(("flops_per_second", "codec_slowdown", "slowdown"), 1.0)
+    same = dict.fromkeys((*free, *radio), 0.0) | ones | {"rtt": rtt}
     conditions = Conditions(
         clients=np.arange(visits),
         access_link=np.zeros(visits, np.intp),

@@ -198,6 +198,8 @@ class CodecRow(OptionsRow):
     stage: type[Stage]
     title_of_error: str = ""
     """How far what comes back may differ, in a few words and symbols, for ``fedbr list codecs``"""
+    costs_like: str = ""
+    """The shipped stage that takes as long, for one of your own, of which no time was measured"""
 
 
 @dataclass(frozen=True)

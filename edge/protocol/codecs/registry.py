@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from edge.protocol.codecs.codec import Codec, CodecRow, EntropyCoder, NumberFormat, Reduction
+from edge.protocol.codecs.codec import Chain, Codec, CodecRow, EntropyCoder, NumberFormat, Reduction, Tensors, size
 from edge.protocol.codecs.elias import Elias, EliasOptions
 from edge.protocol.codecs.halves import BFloat16, Float16, HalfOptions
 from edge.protocol.codecs.low_rank import PowerSGD, PowerSGDOptions
@@ -139,6 +139,28 @@ def make_codec(stages: Sequence[Mapping[str, Any]]) -> Codec:
             before = " and ".join(row.name for row in rows[:-1]) or "no stage"
             raise ValueError(f"{rows[-1].name} codes integers, of which {before} has none; those of {', '.join(of)} do")
     return Codec(made)
+
+
+def stage_nbytes(stages: Sequence[Mapping[str, Any]], tensors: Tensors) -> list[tuple[str, float]]:
+    """(shipped kind whose time it takes, bytes that reach it) of each stage, as `costmodel.fleet.codec_costs` counts.
+
+    4 bytes for each number; an entropy coder of integers has 4 for each of these, and any other the bytes of the frame.
+    """
+    codec, counted = make_codec(stages), list[tuple[str, float]]()
+    chain = Chain(codec.reduction, codec.number_format, tensors)
+    for stage in stages:
+        row, numbers = _row(stage), chain.count
+        if issubclass(row.stage, Reduction):
+            nbytes = 4 * size(tensors)
+        elif not issubclass(row.stage, EntropyCoder):
+            nbytes = 4 * numbers
+        elif row.stage.needs_integers:
+            indices = numbers if chain.reduction.has_indices and chain.side_nbytes else 0
+            nbytes = 4 * (indices + numbers * chain.number_format.has_integers)
+        else:
+            nbytes = chain.nbytes
+        counted.append((row.costs_like or row.name, float(nbytes)))
+    return counted
 
 
 _NOUNS = ("a reduction", "a number format", "an entropy coder")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.fleet.codec_costs import CodecRates
 from costmodel.fleet.devices import (
     Device,
     Network,
@@ -29,13 +30,13 @@ ROW = {
     "train_watts": "5",
     "idle_watts": "0.0",
     "clock_hz": "1e9",
+    "codec_slowdown": "3",
     "source": '"a bench"',
     "year": "2024",
     "assumed": "false",
 }
-TOASTER = Device(
-    "toaster", {"conv": 1e9, "depthwise": 2e8}, 0.0, (1.0, 0.5), 1_000_000, 5.0, 0.0, 1e9, "a bench", 2024, ()
-)
+SPEEDS = {"conv": 1e9, "depthwise": 2e8}
+TOASTER = Device("toaster", SPEEDS, 0.0, (1.0, 0.5), 1_000_000, 5.0, 0.0, 1e9, "a bench", 2024, (), codec_slowdown=3.0)
 LINE = """
 [string]
 down_bits_per_second = 8
@@ -57,7 +58,7 @@ assumed = false
 """
 FIGURES = (
     *("flops_per_second.conv", "flops_per_second.depthwise", "step_seconds", "modes", "memory_bytes"),
-    *("train_watts", "idle_watts", "clock_hz"),
+    *("train_watts", "idle_watts", "clock_hz", "codec_slowdown"),
 )
 MOBILENET_V2_MACS, RESNET18_MACS = 0.30e9, 1.82e9
 """Multiply-adds of one forward pass of an image of 224x224."""
@@ -117,7 +118,7 @@ RADIO = (
         # Published: the times of its training, memory and clock.
         (devices()["jetson-nano"], ("step_seconds", "train_watts", "idle_watts")),
         # Published: nothing but, of other Jetsons, the share of the peak that training reaches.
-        (devices()["jetson-agx-xavier"], tuple(figures(asdict(devices()["jetson-agx-xavier"])))[2:]),
+        (devices()["jetson-agx-xavier"], tuple(figures(asdict(devices()["jetson-agx-xavier"])))[2:-1]),
         # Published: the median rates and the round trip.
         (
             networks()["broadband"],
@@ -289,6 +290,50 @@ def test_a_good_row_is_read_into_its_types(tmp_path: Path) -> None:
 )
 def test_assumed_is_a_list_of_figures_or_all_or_none(tmp_path: Path, text: str, assumed: tuple[str, ...]) -> None:
     assert own_rows(_file(tmp_path, assumed=text), Device)["toaster"].assumed == assumed
+
+
+def test_a_row_without_a_slowdown_of_codecs_has_one_by_its_clock(tmp_path: Path) -> None:
+    row = own_rows(_file(tmp_path, codec_slowdown=None, clock_hz="1.1e9"), Device)["toaster"]
+    assert (row.codec_slowdown, basis(row, "codec_slowdown")) == (pytest.approx(2.0), "assumed")
+
+
+def test_a_slowdown_of_codecs_is_derived_from_how_boards_compress_and_copy() -> None:
+    # sbc-bench, single-threaded 7-zip and memcpy: 1752 MIPS and 2330 MB/s on a Raspberry Pi 4, 2735 and 8400 here.
+    pi = devices()["raspberry-pi-4"]
+    assert pi.codec_slowdown == pytest.approx((2735 / 1752 * 8400 / 2330) ** 0.5, abs=0.005)
+    assert {basis(row, "codec_slowdown") for row in devices().values()} == {"derived", "training", "assumed"}
+    assert [row.name for row in devices().values() if basis(row, "codec_slowdown") == "training"] == ["x86-core"]
+
+
+RATES = "encode = [1e6, 2e6, 3e6], decode = [4, 5, 6]"
+
+
+def test_a_row_may_have_rates_of_codecs_of_its_own(tmp_path: Path) -> None:
+    row = own_rows(_file(tmp_path, codecs=f"{{ quantize = {{ {RATES} }} }}"), Device)["toaster"]
+    assert row.codecs == {"quantize": CodecRates((1e6, 2e6, 3e6), (4.0, 5.0, 6.0))}
+    assert basis(row, "codecs.quantize") == "training"
+
+
+@pytest.mark.parametrize(
+    ("codecs", "message"),
+    [
+        ("3", "key 'codecs': expected a table of rates by stage of a codec, not 3"),
+        (f"{{ quantise = {{ {RATES} }} }}", "key 'codecs': unknown stage 'quantise', did you mean 'quantize'?"),
+        (
+            "{ quantize = { encode = [1, 2, 3] } }",
+            "key 'codecs.quantize': expected encode and decode, each the bytes per second at 10,000, 250,000, "
+            "25,000,000 bytes, not {'encode': [1, 2, 3]}",
+        ),
+        ("{ quantize = { encode = [1, 2], decode = [4, 5, 6] } }", "expected encode and decode"),
+        (
+            "{ quantize = { encode = [1, 0, 3], decode = [4, 5, 6] } }",
+            "key 'codecs.quantize', encode: 0.0 is out of range",
+        ),
+    ],
+)
+def test_wrong_rates_of_codecs_are_named(tmp_path: Path, codecs: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        own_rows(_file(tmp_path, codecs=codecs), Device)
 
 
 def test_a_good_network_is_read_into_its_types(tmp_path: Path) -> None:

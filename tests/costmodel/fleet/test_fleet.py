@@ -226,6 +226,7 @@ def test_normal_numbers_may_have_streams_of_their_own_while_all_other_draws_stay
 def test_factors_of_rows_apply_to_all_clients_of_a_row_but_not_to_what_a_trace_gives() -> None:
     devices = {"flops_per_second": {"raspberry-pi-4": 2.0, "phone-mid": 4.0}}
     devices["step_seconds"] = {"raspberry-pi-4": 3.0, "phone-mid": 1.0}
+    devices["codec_slowdown"] = {"raspberry-pi-4": 0.5, "phone-mid": 2.0}
     networks = {figure: {"wifi-4": factor} for figure, factor in (("down", 2.0), ("up", 0.5), ("rtt", 4.0))}
     names = ["raspberry-pi-4", "phone-mid", "raspberry-pi-4"]
     rows: dict[str, Any] = {"devices": names, "networks": {"wifi-4": 1.0}}
@@ -234,6 +235,7 @@ def test_factors_of_rows_apply_to_all_clients_of_a_row_but_not_to_what_a_trace_g
     before, after = fleet.conditions(range(3), 0), new.conditions(range(3), 0)
     assert (after.flops_per_second / before.flops_per_second).tolist() == [2, 4, 2]
     assert (after.step_seconds / before.step_seconds).tolist() == [3, 1, 3]
+    assert (after.codec_slowdown / before.codec_slowdown).tolist() == [0.5, 2, 0.5]
     assert [set(getattr(after, name) / getattr(before, name)) for name in ("down", "up", "rtt")] == [{2}, {0.5}, {4}]
     trace = Users(*(np.array([8e6, 4e6, 2e6]) for _ in range(2)), *(np.array([0.1, 0.1, 0.1]) for _ in range(2)))
     traced = _build(3, **rows, trace=trace)
@@ -278,11 +280,12 @@ def test_kappa_makes_slow_modes_cheaper_and_full_clock_what_it_is() -> None:
     # E = kappa cycles f^2: the same cycles at 0.46 of the clock take 0.46^2 of the joules, in 1 / 0.46 of the time,
     # beside the 4 W that the device draws all the time.
     clock = kappa.flops_per_second / 430e9
-    joules = (kappa.train_watts - 4.0) * kappa.compute_seconds(np.full(100, 430e9), np.zeros(100, np.int64))
+    work = np.full(100, 430e9), np.zeros(100, np.int64), np.zeros(100)
+    joules = (kappa.train_watts - 4.0) * kappa.compute_seconds(*work)
     assert joules == pytest.approx(11.0 * clock**2)
     assert set(clock.round(9).tolist()) == {0.46, 0.73, 1.0}
     # At constant watts slow modes are the dearer ones.
-    constant = watts.train_watts * watts.compute_seconds(np.full(100, 430e9), np.zeros(100, np.int64))
+    constant = watts.train_watts * watts.compute_seconds(*work)
     assert constant == pytest.approx(15.0 / clock)
 
 

@@ -114,6 +114,8 @@ def test_two_copies_and_the_gradients_and_a_batch_of_activations() -> None:
     assert training_nbytes(parameters=100, activations=7, batch=5) == 4 * (200 + 100 + 35)
     # 3 x 44,880,528 bytes of model, 50 x 4,700,480 bytes of activations.
     assert training_nbytes(RESNET18, ACTIVATIONS, 50) == 134_641_584 + 235_024_000
+    # The residual of a codec is one more copy.
+    assert training_nbytes(parameters=100, activations=7, batch=5, kept=100) == 4 * (200 + 100 + 35 + 100)
     assert training_nbytes(RESNET18, ACTIVATIONS, 0) == 134_641_584
     assert training_nbytes(parameters=0, activations=0.3, batch=1) == 2  # a part of a byte takes a whole one
     for activations in (-1.0, math.nan, math.inf):
@@ -135,4 +137,7 @@ def test_the_sum_is_shown_with_its_verdict() -> None:
     )
     assert sum_text(100, 7.5, 4, 8e9) == (
         "4 B x (2 x 100 parameters + 100 gradients + 4 x 7.5 activations) = 1.32 kB, within 0.7 of 8 GB"
+    )
+    assert sum_text(100, 7.5, 4, 8e9, kept=120) == (
+        "4 B x (2 x 100 parameters + 100 gradients + 4 x 7.5 activations + 120 kept) = 1.8 kB, within 0.7 of 8 GB"
     )

@@ -102,9 +102,10 @@ def test_it_waits_for_a_client_that_comes_back_and_the_radio_stays_awake_after_i
 
 
 def test_a_visit_of_a_message_alone_ends_with_it() -> None:
-    # Cut at 0.5 s of its download, which then ends as ever: 1.1 s. The client neither computes nor sends.
+    # Cut at 0.5 s of its download, which then ends as ever: 1.1 s. The client neither computes nor decodes nor sends.
     who = connected(1, last_down=-2.1, last_up=-2.1)
-    state = solve_beside(None, [0.0], Works.of([VISIT]), who, Links(), until=0.5, goes_on=True).state
+    coded = Works.of([dataclasses.replace(VISIT, codec_seconds=0.25)])
+    state = solve_beside(None, [0.0], coded, who, Links(), until=0.5, goes_on=True).state
     assert state is not None
     alone = solve_beside(state.messages_alone(), [], Works.of([]), who.only(np.zeros(1, bool)), Links())
     assert alone.leftovers is not None

@@ -48,6 +48,13 @@ def test_a_flight_names_the_time_of_each_of_its_parts() -> None:
     assert ends(flight.timeline()) == pytest.approx(FIRST_ENDS)
 
 
+def test_a_flight_with_a_codec_computes_for_its_seconds_too() -> None:
+    flight = _flight(replace(VISIT, codec_seconds=0.25))
+    flight.begin()
+    _download(flight)
+    assert flight.go_on(1.8) == pytest.approx((6.0, INF))
+
+
 def test_parts_without_bytes_are_passed_at_once() -> None:
     flight = _flight(Work(0, 0, 6.0))
     assert flight.begin() == (3.0, INF)

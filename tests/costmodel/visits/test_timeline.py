@@ -71,6 +71,22 @@ def test_what_else_a_visit_takes() -> None:
     assert all(getattr(nobody, field.name).shape == (0,) for field in dataclasses.fields(nobody))
 
 
+def test_a_codec_takes_its_seconds_of_the_device_between_the_messages() -> None:
+    # 0.25 s on the reference host and a device four times as slow: 1 s more, at the 10 W of computing.
+    coded = dataclasses.replace(VISIT, codec_seconds=0.25)
+    plain, timeline = _solve(VISIT, connected()), _solve(coded, connected())
+    assert ends(timeline) == pytest.approx((1.1, 5.3, 6.4))
+    assert (timeline.computed[0], timeline.flops[0]) == (pytest.approx(4.2), 6.0)
+    assert timeline.joules_spent[0] - plain.joules_spent[0] == pytest.approx(10.0)
+    # Jitter slows all of it alike; half of the computing has done half of the FLOPs.
+    assert _solve(coded, connected(slowdown=1.5)).computed[0] == pytest.approx(6.3)
+    assert _solve(coded, connected(), until=1.1 + 2.1).flops[0] == pytest.approx(3.0)
+    # A visit that computes nothing else takes the time, too; without a codec the device's slowdown is nothing.
+    assert ends(_solve(Work(0, 0, 0.0, codec_seconds=2.0), conditions())) == (0.0, 8.0, 8.0)
+    slow = vars(_solve(VISIT, connected(codec_slowdown=1e9)))
+    assert all(slow[name].tobytes() == column.tobytes() for name, column in vars(plain).items())
+
+
 def test_a_connection_that_is_not_used_for_long_is_set_up_again() -> None:
     links = Links(transport=Transport(reconnect=3.0))
     # Unused for 2.9 s: as before. For 3.1 s: 3.5 round trips of 0.2 s before the download.

@@ -8,10 +8,11 @@ from costmodel.visits.work import Work, Works, nominal_bytes, nominal_bytes_plai
 
 
 def test_visits_become_columns_in_their_order() -> None:
-    works = Works.of([Work(3_000_000_000, 2, 5.0, 7), Work(0, 1, 0.5)])
+    works = Works.of([Work(3_000_000_000, 2, 5.0, 7, 0.25), Work(0, 1, 0.5)])
     assert len(works) == 2
     assert (works.bytes_down.tolist(), works.bytes_up.tolist()) == ([3_000_000_000, 0], [2, 1])
     assert (works.flops.tolist(), works.steps.tolist()) == ([5.0, 0.5], [7, 0])
+    assert works.codec_seconds.tolist() == [0.25, 0.0]
     assert len(Works.of([])) == 0
 
 

@@ -93,6 +93,9 @@ class Visited:
             raise torch.OutOfMemoryError("too little")
         return messages.Update(task.client, task.round, {}, {})
 
+    def decoded(self, update: messages.Update) -> messages.Update:
+        raise AssertionError
+
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         raise AssertionError
 

@@ -18,7 +18,9 @@ import psutil
 import pytest
 
 from coordinator.workers.task import PoolError
+from costmodel.fleet.codec_costs import reference_rates
 from costmodel.fleet.devices import Device, devices, figures, own_rows
+from edge.protocol.codecs.registry import CODECS
 from scenarios.config.load import ScenarioError
 from scenarios.studies import doctor
 
@@ -35,13 +37,18 @@ MEASURED: dict[str, Any] = {
     "flops_per_second": {"conv": 80e9, "attention": 50e9},
     "operations_per_second": {"conv.w16": 40e9, "calls": 1 / 0.0008764},
     "torch": "2.99",
+    "codecs": {
+        kind: {"encode": [rate / 2 for rate in rates.encode], "decode": [rate / 8 for rate in rates.decode]}
+        for kind, rates in reference_rates().items()
+    },
     "measurements": [
         measurement("plain-6x2@32", 6, 32, 0.65, fitted=True),
         measurement("resnet18", 16, 16, 0.32),
         measurement("cnn", None, 32, 0.60),
     ],
 }
-"""A step takes 1.236 + 8.764 = 10 ms and 20 ms per example: 330 ms with 16 and 650 ms with 32."""
+"""A step takes 1.236 + 8.764 = 10 ms and 20 ms per example: 330 ms with 16 and 650 ms with 32. Encoding takes twice as
+long as on the reference host, and decoding eight times: four times in the geometric mean."""
 
 LIKE = Device(
     name="a-laptop",
@@ -92,6 +99,11 @@ def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
     assert device.step_seconds == made["step_seconds"] < 1
     assert device.flops_per_second == made["flops_per_second"]
     assert device.operations_per_second == made["operations_per_second"]
+    assert {kind: asdict(rates) for kind, rates in device.codecs.items()} == {
+        kind: {way: tuple(figures) for way, figures in both.items()} for kind, both in made["codecs"].items()
+    }
+    assert set(device.codecs) == set(CODECS) == set(reference_rates())
+    assert device.codec_slowdown == made["codec_slowdown"] > 0
     # Which classes come out as the limit of a short trial varies.
     assert any(kind.startswith("conv.w") for kind in device.operations_per_second)
     assert set(device.flops_per_second) == {*devices()["laptop-cpu"].flops_per_second}
@@ -111,10 +123,15 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
     assert made["flops_per_second"] == MEASURED["flops_per_second"] | {"depthwise": 32e9}
     assert made["step_seconds"] == 0.001236
     assert made["operations_per_second"] == {"conv.w16": 40e9, "calls": 1141.0}
+    assert made["codec_slowdown"] == pytest.approx(4.0, rel=1e-3)
+    few = {kind: {way: figures[:1] for way, figures in both.items()} for kind, both in MEASURED["codecs"].items()}
+    quick = doctor.profile({**MEASURED, "codecs": few}, LIKE)["codecs"]["zstd"]["encode"]
+    assert quick == made["codecs"]["zstd"]["encode"][:1] * 3
     assert (made["train_watts"], made["idle_watts"], made["clock_hz"]) == (25.0, 6.0, 2.5e9)
     assert made["source"] == (
         "rates by kind of operation, throughputs and step overhead: CPU time of one core (a processor) "
-        "in training 1 reference networks with torch 2.99, by fedbr doctor --calibrate; memory: as the system tells; "
+        "in training 1 reference networks with torch 2.99, by fedbr doctor --calibrate; codecs: likewise, in coding "
+        "random numbers; memory: as the system tells; "
         "of a-laptop: throughput of depthwise (conv times its ratio), both powers"
     )
     assert made["assumed"] == ["flops_per_second.depthwise", "train_watts", "idle_watts", "clock_hz"]
@@ -145,8 +162,8 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: p
 
     assert capsys.readouterr() == (
         "",
-        "fedbr: measuring the training steps of reference networks and of shipped models on one core; one to two "
-        "minutes\n",
+        "fedbr: measuring training steps of reference networks and shipped models, and codecs, on one core; "
+        "some two minutes\n",
     )
     assert [line.rstrip() for line in stream.getvalue().splitlines()] == [
         "model               batch        work  CPU time  predicted  error",
@@ -155,6 +172,8 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: p
         "",
         "not fitted: 2 of 2 within 10%; median error 5.7%, at most 8%; the measurements differ by 5% from pass to pass",
         "reference networks: median error 0.0%, at most 0%",
+        "codecs: 4.00 times as long as the reference host; encoding of 250 kB, MB/s: "
+        + ", ".join(f"{kind} {rates.encode[1] / 2e6:.3g}" for kind, rates in reference_rates().items()),
         f"written to {file}",
         "a scenario names it so: fleet.devices = { desk = 1.0 }",
     ]
@@ -167,7 +186,10 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: p
         "[desk]",
     ]
     doctor.calibrate(quick=True)
-    assert capsys.readouterr() == ("", "fedbr: measuring a few training steps of two networks on one core\n")
+    assert capsys.readouterr() == (
+        "",
+        "fedbr: measuring a few training steps of two networks, and codecs, on one core\n",
+    )
     assert (cache / "devices" / "this-host.toml").is_file()
     doctor.calibrate(quiet=True)
     assert capsys.readouterr() == ("", "")
@@ -207,7 +229,7 @@ def test_it_runs_as_workers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     python_is(tmp_path, monkeypatch, f"printf '{answer}' \"$*\" $OMP_NUM_THREADS $MALLOC_MMAP_THRESHOLD_")
 
     assert doctor._measure(quick=True, passes=5) == {
-        "words": "-P -m edge.profile.calibrate --quick --passes 5",
+        "words": "-P -m edge.profile.calibrate --quick --passes 5 --codec-sizes 10000",
         "threads": 1,
         "mmap": 1 << 30,
     }

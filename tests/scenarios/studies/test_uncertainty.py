@@ -25,7 +25,15 @@ from scenarios.report import drawn_times, html, terminal
 from scenarios.report.drawn_times import DrawnTimes, Interval, TimesOverSeeds, chance, interval, with_intervals
 from scenarios.report.run_reader import grouped, open_runs
 from scenarios.run import run_finder
-from scenarios.studies.uncertainty import SIGMAS, DrawnRuns, Draws, replay_in_draws, sigmas, throughput_sigma
+from scenarios.studies.uncertainty import (
+    SIGMAS,
+    DrawnRuns,
+    Draws,
+    replay_in_draws,
+    row_factors,
+    sigmas,
+    throughput_sigma,
+)
 from tests.scenarios.in_this_process import BOARDS, run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -162,6 +170,19 @@ def test_a_throughput_is_as_uncertain_as_its_basis_and_the_model_that_it_was_mea
 ) -> None:
     row = replace(device.devices()["raspberry-pi-5"], **figures)
     assert throughput_sigma(row, (model, "conv"), SIGMAS) == sigma
+
+
+def test_the_time_of_a_codec_is_as_uncertain_as_the_basis_of_its_slowdown() -> None:
+    pi, core = device.devices()["raspberry-pi-4"], device.devices()["x86-core"]
+    factors = [
+        [
+            row_factors([row], [], ("conv", "conv"), Draws(1, seed=3), draw).devices["codec_slowdown"][row.name]
+            for row in (pi, core)
+        ]
+        for draw in range(400)
+    ]
+    # Derived: 0.3 in the logarithm. That of the reference host itself: 0.1.
+    assert np.std(np.log(factors), axis=0) == pytest.approx([0.3, 0.1], rel=0.1)
 
 
 def test_draws_that_would_train_other_visits_are_left_out_and_too_many_of_them_refused(alone: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge.protocol.codecs.codec import CodecRow
-from edge.protocol.codecs.registry import codec_row, make_codec
+from edge.protocol.codecs.registry import codec_row, make_codec, stage_nbytes
 from edge.protocol.codecs.sign import Sign, SignOptions
 from edge.protocol.payload import Floats
 from edge.protocol.rng import keyed_generator
@@ -173,3 +173,34 @@ def test_a_users_own_stage_is_a_row_by_module_and_name(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "own_codecs", sys.modules[__name__])
     assert codec_row("own_codecs:OWN") is OWN
     assert encoded(floats(1, -3), {"kind": "own_codecs:OWN"}) == encoded(floats(1, -3), {"kind": "sign"})
+
+
+@pytest.mark.parametrize(
+    ("stages", "reach"),
+    [
+        ([], []),
+        ([{"kind": "quantize"}], [("quantize", 40_000)]),
+        # 100 of 10,000 numbers: 400 bytes reach the format, 100 indices and 200 bytes of numbers zstd.
+        ([{"kind": "topk"}, {"kind": "fp16"}, {"kind": "zstd"}], [("topk", 40_000), ("fp16", 400), ("zstd", 600)]),
+        # 100 indices and 100 levels.
+        (
+            [{"kind": "topk"}, {"kind": "quantize"}, {"kind": "elias"}],
+            [("topk", 40_000), ("quantize", 400), ("elias", 800)],
+        ),
+        ([{"kind": "topk"}, {"kind": "elias"}], [("topk", 40_000), ("elias", 400)]),
+        ([{"kind": "quantize"}, {"kind": "elias"}], [("quantize", 40_000), ("elias", 40_000)]),
+        # P and Q of a matrix of 100 x 100.
+        ([{"kind": "powersgd"}, {"kind": "bf16"}], [("powersgd", 40_000), ("bf16", 1600)]),
+        ([{"kind": "own_codecs:LIKE_SIGN"}], [("sign", 40_000)]),
+        # One that says nothing of its cost has its own name, for which no rate is known.
+        ([{"kind": "own_codecs:OWN"}], [("own", 40_000)]),
+    ],
+)
+def test_the_bytes_that_reach_each_stage(
+    monkeypatch: pytest.MonkeyPatch, stages: list[dict[str, Any]], reach: list[tuple[str, float]]
+) -> None:
+    monkeypatch.setitem(sys.modules, "own_codecs", sys.modules[__name__])
+    assert stage_nbytes(stages, ((100, 100),)) == reach
+
+
+LIKE_SIGN = CodecRow("own", "signs of a user's own", "a test", SignOptions, Sign, costs_like="sign")

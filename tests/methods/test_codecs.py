@@ -1,0 +1,140 @@
+"""Codecs join every method, policy and sum: a run's result depends neither on its workers nor on interruptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.rounds.policy import POLICIES, PolicyName
+from edge.protocol import client_state
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.payload import MODEL, vectors
+from tests.ledgers import virtual_rows
+from tests.toy import Run, broken_off, model_sha256, play, resumed, state_file, store, unsteady_world
+
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
+THOROUGH = TrainConfig(lr=0.1, batch=16, local_epochs=2, momentum=0.5, clip=10.0)
+FOUR_BITS = {"kind": "quantize", "bits": 4, "bucket": 512}
+CODECS: Mapping[str, Mapping[str, Any]] = {
+    "quantize": {"up": (FOUR_BITS,)},
+    "topk, with residuals": {"up": ({"kind": "topk", "ratio": 0.05},), "error_feedback": True},
+    "weights, in bf16": {"up": ({"kind": "bf16"},), "of": "weights"},
+    "powersgd, with residuals": {"up": ({"kind": "powersgd", "rank": 2},), "error_feedback": True},
+    "both ways": {
+        "up": ({"kind": "randk", "ratio": 0.2}, {"kind": "fp16"}),
+        "down": ({"kind": "quantize", "bits": 8},),
+    },
+}
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "fedavg": {},
+    "fedbr": {"period": 3},
+    "fedbr+scaffold": {"period": 3},
+    "ifca": {},
+    "fedfomo": {},
+    "fedamp": {},
+    "pfedmb": {"branches": 2},
+    "fedper": {"layers": 1},
+    "fedgkd": {},
+}
+each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+each_method = pytest.mark.parametrize("method", METHODS)
+
+
+def start(folder: Path, method: str, codec: Mapping[str, Any], **how: Any) -> Run:
+    return play(folder, method, **{"train": BRIEF, "codec": codec, "rounds": 3, **METHODS[method], **how})
+
+
+@each_codec
+@each_method
+def test_the_frames_that_travel_are_charged_and_order_and_workers_change_nothing(
+    method: str, codec: Mapping[str, Any], tmp_path: Path
+) -> None:
+    run = start(tmp_path / "one", method, codec)
+    assert run.rows("SELECT SUM(bytes_up) FROM visits") == [(run.workers.bytes_up,)]
+    by_block = "SELECT SUM(nbytes) FROM transfers WHERE direction = 'up'"
+    assert run.rows(by_block) == [(run.workers.bytes_up,)]
+    assert run.workers.bytes_up < start(tmp_path / "plain", method, {}).workers.bytes_up
+    shuffled = start(tmp_path / "three", method, codec, shuffle=2, sites=3)
+    assert shuffled.workers.trained != run.workers.trained
+    assert model_sha256(shuffled.federation) == model_sha256(run.federation)
+    assert store(shuffled.federation).ledger.chain == store(run.federation).ledger.chain
+
+
+def test_four_bits_a_number_and_a_norm_for_each_bucket_by_hand(tmp_path: Path) -> None:
+    """Two numbers fill a byte, and each bucket of 512 has a norm of four bytes."""
+    run = start(tmp_path, "fedavg", CODECS["quantize"], rounds=1)
+    sizes = run.federation.up_shapes[MODEL]
+    frames = {key: -(-size // 2) + 4 * -(-size // 512) for key, size in sizes.items()}
+    sent = run.rows("SELECT DISTINCT key, nbytes FROM transfers WHERE direction = 'up' AND slot = 'model'")
+    assert dict(sent) == frames
+    # The header is that of a raw update: every number in it has a fixed width.
+    header = "SELECT DISTINCT nbytes FROM transfers WHERE direction = 'up' AND key = 'header'"
+    assert run.rows(header) == start(tmp_path / "plain", "fedavg", {}, rounds=1).rows(header)
+
+
+@each_codec
+def test_it_learns_to_read_digits(codec: Mapping[str, Any], tmp_path: Path) -> None:
+    how = {"train": THOROUGH, "partition": PartitionConfig("iid"), "clients": 3, "rounds": 15, "target": 0.9}
+    run = start(tmp_path, "fedavg", codec, **how)
+    assert max(accuracy for (accuracy,) in run.rows("SELECT accuracy FROM rounds")) >= 0.9
+
+
+@each_codec
+def test_partial_sums_have_the_updates_as_the_server_decodes_them(codec: Mapping[str, Any], tmp_path: Path) -> None:
+    summed = [start(tmp_path / str(n), "fedavg", codec, sum="fixed_point", sites=n, shuffle=n) for n in (1, 3)]
+    assert model_sha256(summed[0].federation) == model_sha256(summed[1].federation)
+    ordered = start(tmp_path / "ordered", "fedavg", codec)
+    if "down" not in codec:  # whose draws are keyed by the versions of vectors, so that a last bit changes all
+        assert np.abs(summed[0].model - ordered.model).max() < 1e-6
+    assert summed[0].rows("SELECT bytes_up FROM visits") == ordered.rows("SELECT bytes_up FROM visits")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("method", ["fedavg", "fedbr"])
+@pytest.mark.parametrize("name", ["topk, with residuals", "both ways", "powersgd, with residuals"])
+def test_resumed_after_any_round_it_ends_as_if_it_had_not_stopped(
+    name: str, method: str, policy: PolicyName, tmp_path: Path
+) -> None:
+    how = unsteady_world(policy) | {"rounds": 6, "eval_every": 2, "codec": CODECS[name]}
+    whole, folder = play(tmp_path / "whole", method, **how), tmp_path / "broken off"
+    for after in (1, 4):
+        broken_off(folder, method, after, **how, again=after > 1)
+    again = resumed(folder, method, **how)
+    assert np.array_equal(again.model, whole.model)
+    assert virtual_rows(folder) == virtual_rows(tmp_path / "whole")
+
+
+def test_what_encoding_took_from_updates_stays_with_the_client(tmp_path: Path) -> None:
+    """Residuals of two rounds telescope: decoded changes and the last residual add up to what training changed."""
+    codec = CODECS["topk, with residuals"]
+    run = start(tmp_path, "fedavg", codec, clients=1, participants=1, rounds=1)
+    state = client_state.read(state_file(run.federation, 0))
+    plain = start(tmp_path / "plain", "fedavg", {}, clients=1, participants=1, rounds=1)
+    residual = np.concatenate([vector.data for _, _, vector in vectors(state)])
+    assert np.abs(run.model + residual - plain.model).max() < 1e-6
+    assert np.count_nonzero(run.model - run.start) <= 0.05 * len(residual) < np.count_nonzero(residual)
+
+
+def test_downloads_are_charged_as_differences_from_what_a_client_holds(tmp_path: Path) -> None:
+    """A first download is raw; later ones have eight bits a number, whoever was visited in between."""
+    codec = {"down": ({"kind": "quantize", "bits": 8, "bucket": 512},)}
+    run = start(tmp_path, "fedavg", codec, participants=2, rounds=6)
+    raw = sum(4 * size for size in run.federation.up_shapes[MODEL].values())
+    encoded = sum(size + 4 * -(-size // 512) for size in run.federation.up_shapes[MODEL].values())
+    rows = "SELECT client, SUM(nbytes) FROM transfers WHERE direction = 'down' AND key != 'header' GROUP BY visit"
+    seen: set[int] = set()
+    for client, nbytes in run.rows(rows):
+        assert nbytes == (encoded if client in seen else raw)
+        seen.add(client)
+    assert len(run.rows(rows)) == 12
+
+
+def test_no_stage_is_no_codec_to_the_bit(tmp_path: Path) -> None:
+    plain = start(tmp_path / "plain", "fedavg", {})
+    whole = {"up": ({"kind": "topk", "ratio": 1.0},), "down": ({"kind": "topk", "ratio": 1.0},), "of": "weights"}
+    for name, codec in (("none", {"up": (), "error_feedback": True}), ("whole", whole)):
+        assert np.array_equal(start(tmp_path / name, "fedavg", codec).model, plain.model)
