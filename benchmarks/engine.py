@@ -7,6 +7,7 @@ A  1,000 clients of 100 examples, 100 a round, 1 epoch; small CNN    D  steps of
 B  100 clients of 500 examples, 10 a round, 2 epochs; small CNN      E  start-up to the first round
 C  ResNet-18 of width 16, 10 clients of 10 steps                     F  memory, with more clients and more workers
 G  the coordinator alone, with sums and with updates                 H  steps with portable and with native numerics
+I  codecs: encoding and decoding of 250 kB and of 25 MB
 
 For G, a thousand clients of `digits` take part in each round, and the two workers answer at once: each trains one visit
 and repeats its update for all others (`benchmarks.echo`). So a round is the coordinator's work: selection, prices, the
@@ -25,7 +26,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -58,7 +59,9 @@ from benchmarks.harness import (
 )
 from benchmarks.product import Federation, Request, differences
 from coordinator.workers.launcher import THREADS, environment
+from edge.protocol.codecs.registry import make_codec
 from edge.protocol.portable import NATIVE, PORTABLE, Instructions
+from edge.protocol.rng import keyed_generator
 from edge.runtime.numerics import lacking
 
 LAYOUTS = ("contiguous", "channels_last")
@@ -275,6 +278,54 @@ def coordinator_alone(options: Options) -> Iterator[Line]:
         yield at_most("the coordinator's CPU a visit", 1e3 * statistics.median(cpu) / clients, 0.4, "{:.3f} ms")
 
 
+# --- I: codecs --------------------------------------------------------------------------------------------------------
+
+LEVELS = {"kind": "quantize", "levels": 250, "norm": "l2", "bucket": 62_500}
+"""QSGD with as many levels as the root of a bucket"""
+CODECS_TIMED: dict[str, tuple[list[dict[str, Any]], float, float]] = {
+    "fp16": ([{"kind": "fp16"}], 0, 0),
+    "bf16": ([{"kind": "bf16"}], 0, 0),
+    "quantize, 4 bits": ([{"kind": "quantize"}], 200, 250 / 0.15),
+    "quantize, 8 bits": ([{"kind": "quantize", "bits": 8}], 200, 0),
+    "ternary": ([{"kind": "ternary"}], 0, 0),
+    "sign": ([{"kind": "sign"}], 200, 0),
+    "topk": ([{"kind": "topk"}], 50, 0),
+    "randk": ([{"kind": "randk"}], 0, 0),
+    "powersgd": ([{"kind": "powersgd"}], 0, 0),
+    "quantize, 4 bits, zstd": ([{"kind": "quantize"}, {"kind": "zstd"}], 0, 0),
+    "quantize, 250 levels, elias": ([LEVELS, {"kind": "elias"}], 5, 5),
+    "topk, elias": ([{"kind": "topk"}, {"kind": "elias"}], 5, 5),
+}
+"""Chain -> its stages, and the least MB/s of float32 numbers in encoding and decoding of 250 kB"""
+
+
+def codec_rates(options: Options) -> Iterator[Line]:
+    """MB of float32 numbers a second of the processor, medians. No codec has threads."""
+
+    def seconds(repeat: int, call: Callable[..., object], *arguments: object) -> float:
+        generators = [keyed_generator(0, "codec") for _ in range(repeat)]
+        begun = time.thread_time()
+        for generator in generators:
+            call(*arguments, generator)
+        return (time.thread_time() - begun) / repeat
+
+    for side, repeat, cycles in ((250, 20, 10), (2500, 1, 5)):
+        values = np.random.default_rng(0).normal(size=side * side).astype(np.float32)
+        nbytes, tensors = values.nbytes, ((side, side),)
+        variants = dict[str, Callable[[], float]]()
+        for name, (stages, *_) in CODECS_TIMED.items():
+            codec = make_codec(stages)
+            frame = codec.encode(values, tensors, keyed_generator(0, "codec")).frame.data
+            variants[f"{name}, encode"] = partial(seconds, repeat, codec.encode, values, tensors)
+            variants[f"{name}, decode"] = partial(seconds, repeat, codec.decode, frame, tensors)
+        turns = in_turns(variants, options.cycles(cycles), warm_up=1)
+        for name, (_, *bars) in CODECS_TIMED.items():
+            for does, bar in zip(("encode", "decode"), bars, strict=True):
+                rate = nbytes / turns.median(f"{name}, {does}") / 1e6
+                least = (f">= {bar:,.0f}", rate >= bar) if bar and side == 250 else ("", None)
+                yield Line(f"{nbytes / 1e6:g} MB: {name}, {does}", f"{rate:,.0f} MB/s", rate, *least)
+
+
 PARTS: dict[str, Part] = {
     **{part: partial(contest, part) for part in CONTESTS},
     "D": method_steps,
@@ -282,6 +333,7 @@ PARTS: dict[str, Part] = {
     "F": memory,
     "G": coordinator_alone,
     "H": portable_steps,
+    "I": codec_rates,
 }
 
 if __name__ == "__main__":

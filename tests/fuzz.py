@@ -1,9 +1,9 @@
 """Malformed messages against both sides of the protocol: ``python -m tests.fuzz --messages 100000 --seed 1``.
 
-The decoder alone; a pool with its ROUTER socket, which hears strangers and workers that misbehave, or remote workers
-that do; its port, to which anybody may send anything before a key is known; and a worker process, or a remote worker's,
-which hears a coordinator that does. Each is asked for honest work in between and must do it right; where there are
-remote workers, what clients keep travels with it.
+The decoder alone, and codecs alone; a pool with its ROUTER socket, which hears strangers and workers that misbehave, or
+remote workers that do; its port, to which anybody may send anything before a key is known; and a worker process, or a
+remote worker's, which hears a coordinator that does. Each is asked for honest work in between and must do it right;
+where there are remote workers, what clients keep travels with it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import psutil
 import zmq
 
@@ -32,8 +33,10 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.registry import Worker
 from coordinator.workers.task import PoolTask, Reply, UpdateValidator
 from edge.protocol import client_state, messages, serialization
+from edge.protocol.codecs.registry import make_codec
 from edge.protocol.fixed_point import sum_vector
 from edge.protocol.payload import Vector
+from tests.edge.protocol.codecs import chains
 from tests.edge.protocol.mutations import (
     BYE,
     JOB,
@@ -134,6 +137,23 @@ def read(parts: Parts, held: dict[bytes, Vector] | None, run_id: str = RUN) -> N
     message = serialization.decode(parts[1], parts[2:], run_id, held)
     again = serialization.encode(message, run_id)
     assert type(serialization.decode(again.header, again.frames, run_id)) is type(message)
+
+
+def fuzz_codecs(count: int, seed: int) -> Outcome:
+    """Frames of all codecs: a `WireError`, or a vector of finite numbers."""
+    draw, outcome = random.Random(seed), Outcome()
+    codecs = [(make_codec(stages), [chains.frame(stages, seed) for seed in range(3)]) for stages in chains.CHAINS]
+    with measured(outcome, psutil.Process) as done:
+        for number in range(count):
+            codec, valid = draw.choice(codecs)
+            outcome.sent += 1
+            try:
+                numbers = codec.decode(chains.mutated(draw, draw.choice(valid)), chains.TENSORS, chains.stream())
+                assert numbers.shape == (chains.COUNT,) and np.isfinite(numbers).all()
+            except messages.WireError as error:
+                outcome.refuse(str(error))
+            done(number / count)
+    return outcome
 
 
 # --- a pool -------------------------------------------------------------------------------------------------------
@@ -403,6 +423,7 @@ def fuzz_worker(count: int, seed: int, is_remote: bool = False) -> Outcome:
 
 SIDES: dict[str, Callable[[int, int], Outcome]] = {
     "decoder": fuzz_decoder,
+    "codecs": fuzz_codecs,
     "pool": fuzz_pool,
     "host": fuzz_host,
     "port": fuzz_port,

@@ -10,7 +10,17 @@ from msgspec import msgpack
 
 from edge.protocol import messages, serialization
 from tests.edge.protocol.mutations import BOMBS, RUN, going_up, mutate, one_of_each, pack, run_of
-from tests.fuzz import Outcome, fuzz_decoder, fuzz_host, fuzz_pool, fuzz_port, fuzz_remote_worker, fuzz_worker, read
+from tests.fuzz import (
+    Outcome,
+    fuzz_codecs,
+    fuzz_decoder,
+    fuzz_host,
+    fuzz_pool,
+    fuzz_port,
+    fuzz_remote_worker,
+    fuzz_worker,
+    read,
+)
 
 MESSAGES = 2000
 MOST_GROWN_BYTES = 50_000_000
@@ -26,6 +36,13 @@ def test_malformed_messages_are_refused_and_honest_work_goes_on(fuzz: Callable[[
     assert outcome.refused > count / 2
     assert len(outcome.reasons) > 50
     assert outcome.lines <= outcome.seconds + 2 * (1 + outcome.sent // 1000)  # one a second, and the first of each pool
+    assert outcome.grown_bytes < MOST_GROWN_BYTES
+
+
+def test_malformed_frames_of_codecs_are_refused() -> None:
+    outcome = fuzz_codecs(MESSAGES, 5)
+    assert outcome.refused > MESSAGES / 4
+    assert len(outcome.reasons) > 20
     assert outcome.grown_bytes < MOST_GROWN_BYTES
 
 

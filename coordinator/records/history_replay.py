@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.server import Download, LaterPayload, Model, Models, ServerStrategy, VisitFeedback
 from coordinator.records.round_record import EvalResult, RoundRecord
-from coordinator.records.schema import RoundRow
+from coordinator.records.schema import Lengths, RoundRow
 from coordinator.rounds.ports import Arrays, PendingCommit, PendingEvaluation, RunMemory, Snapshot
 from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
 from coordinator.rounds.visit import PlannedVisit
@@ -206,6 +206,13 @@ class ReplayedRun:
     def begun(self, visit: PlannedVisit) -> PlannedVisit:
         """Without vectors there is nothing to hold."""
         return visit
+
+    def train_first(self, visits: Sequence[PlannedVisit]) -> None:
+        """Nothing is trained."""
+
+    def encoded(self, visit: PlannedVisit) -> Lengths:
+        """Lengths of asynchronous visits follow from shapes."""
+        raise AssertionError(visit)
 
     def downloaded(self, visit: PlannedVisit) -> Payload:
         """Zeros."""

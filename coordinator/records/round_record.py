@@ -147,7 +147,7 @@ class RoundRecord:
         clients, count = [visit.client for visit in visits], len(visits)
         counted = [visit if kind in COUNTED else None for visit, kind in zip(visits, kinds, strict=True)]
         end = np.minimum(timeline.end, until)
-        down_payloads, up_payloads = self._payloads(counted, timeline.bytes_up.tolist())
+        down_payloads, up_payloads = self._payloads(visits, kinds, timeline.bytes_up.tolist())
         added = VisitColumns(
             visit=[visit.number for visit in visits],
             round=[self.round] * count,
@@ -181,8 +181,13 @@ class RoundRecord:
         self.visits.extend(added)
         return added
 
-    def _payloads(self, counted: Sequence[PlannedVisit | None], bytes_up: Sequence[int]) -> tuple[list[str], list[str]]:
-        """The names of the payloads that went down and up in visits that counted; '' for others."""
+    def _payloads(
+        self, visits: Sequence[PlannedVisit], kinds: Sequence[str], bytes_up: Sequence[int]
+    ) -> tuple[list[str], list[str]]:
+        """The names of the payloads that went down and up in visits that counted; '' for others.
+
+        Of those of which a replay could not know it otherwise, also what would have gone up.
+        """
         names: dict[int, str] = {}  # by identity, since visits share lengths
 
         def noted(lengths: Lengths) -> str:
@@ -191,11 +196,12 @@ class RoundRecord:
                 self.payloads[name] = lengths
             return names[id(lengths)]
 
-        pairs = [
-            (noted(visit.price.down), noted(visit.price.up) if nbytes else "") if visit else ("", "")
-            for visit, nbytes in zip(counted, bytes_up, strict=True)
-        ]
-        return [down for down, _ in pairs], [up for _, up in pairs]
+        down, up = [], []
+        for visit, kind, nbytes in zip(visits, kinds, bytes_up, strict=True):
+            price, counts = visit.price, kind in COUNTED
+            down.append(noted(price.down) if counts else "")
+            up.append(noted(price.up) if (counts and nbytes) or price.is_measured else "")
+        return down, up
 
     def log(self, client: int | None, logged: Mapping[str, float]) -> None:
         """Add the numbers that the visit of a client has logged; None: the server's side."""

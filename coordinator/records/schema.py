@@ -112,7 +112,8 @@ class VisitRow(NamedTuple):
     down_payload: str
     """Vectors of the download, by their name in `PayloadShapeRow`; '' if the visit did not count"""
     up_payload: str
-    """Vectors of the upload; '' if there was none, or the visit did not count"""
+    """Vectors of the upload; '' if there was none, or the visit did not count. Where lengths depend on numbers, also
+    of a visit that was trained and did not count: what it would have sent"""
     idle_joules: float
     """Of ``joules``: while the client was away, or waited for the round's end. These four add up to ``joules``, but for
     rounding; each is the whole device's, its baseline included. The hash chain has ``joules`` and leaves them out."""
@@ -234,7 +235,7 @@ TRANSFERS = """CREATE VIEW transfers AS
         FROM messages LEFT JOIN weights USING (payload) WHERE cut OR payload != ''
     UNION ALL
     SELECT visit, messages.round, client, direction, slot, "key", payload_shapes.nbytes
-        FROM messages JOIN payload_shapes USING (payload)"""
+        FROM messages JOIN payload_shapes USING (payload) WHERE NOT cut"""
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
 for all bytes of a visit that did not count."""
 

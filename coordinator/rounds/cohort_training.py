@@ -16,21 +16,36 @@ from msgspec.structs import replace
 from coordinator.aggregation.server import ServerStrategy
 from coordinator.records.schema import TRAIN, TRAINED
 from coordinator.rounds.ports import Trainer
+from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.visit import PlannedVisit
+from coordinator.workers.task import TaskGroup
 from edge.protocol.messages import Update
 
 
 class CohortTraining:
-    """The submitted visits of one synchronous round."""
+    """The submitted visits of one synchronous round.
 
-    def __init__(self, trainer: Trainer, server: ServerStrategy, visits: Sequence[PlannedVisit]) -> None:
+    ``received``: their updates, and perhaps others, if they have been trained already.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        server: ServerStrategy,
+        visits: Sequence[PlannedVisit],
+        received: ReorderBuffer | None = None,
+    ) -> None:
         self._trainer, self._server, self._visits = trainer, server, visits
         self._remaining = deque(sorted(visits, key=lambda visit: visit.client))
         self._updates: list[Update] = []
         self.faulty: dict[int, str] = {}
         """client -> kind of its visit, if its update failed a check"""
-        self._reorder_buffer = trainer.reorder_buffer()
         self._in_workers = server.setup.sum == "fixed_point"
+        self._group: TaskGroup | None = None
+        if received is not None:
+            self._reorder_buffer = received
+            return
+        self._reorder_buffer = trainer.reorder_buffer()
         clients = [visit.client for visit in visits]
         weights = server.aggregation_weights(clients) if self._in_workers else {}
         try:
@@ -45,17 +60,21 @@ class CohortTraining:
         RunFailed for an invalid update that ends the run; PoolError, Stopped.
         """
         try:
-            self._group.wait()
+            if self._group is None:
+                self._use_in_order()
+            else:
+                self._group.wait()
         finally:
             self._reorder_buffer.close()
         assert not self._remaining
-        if self._in_workers and self._updates:
+        if self._in_workers and self._updates and self._group is not None:
             self._trainer.accept_partial(self._group.collect(), self._visits)
         return self._updates
 
     def cancel(self) -> None:
         """Cancel the training. Updates that were accumulated stay in the server's sums."""
-        self._group.cancel()
+        if self._group is not None:
+            self._group.cancel()
         self._reorder_buffer.close()
 
     def _on_update(self, update: Update) -> None:
@@ -63,6 +82,10 @@ class CohortTraining:
             self._use(update)
         else:
             self._reorder_buffer.add(update)
+        self._use_in_order()
+
+    def _use_in_order(self) -> None:
+        """Use the updates that have come as far as those of all earlier clients have."""
         while self._remaining and self._remaining[0].client in self._reorder_buffer:
             self._use(self._reorder_buffer.take(self._remaining[0].client))
 

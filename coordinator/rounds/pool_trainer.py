@@ -28,7 +28,7 @@ from coordinator.aggregation.update_checks import (
 )
 from coordinator.methods.registry import Method
 from coordinator.records.client_states import ClientStates
-from coordinator.records.schema import FAILED
+from coordinator.records.schema import FAILED, Lengths
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.visit import PlannedVisit
@@ -38,7 +38,7 @@ from edge.protocol.codecs.update_codec import REFERENCE, UpdateCodec
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.fixed_point import not_summable, sizes
 from edge.protocol.messages import WireError
-from edge.protocol.payload import ITEM_NBYTES, MODEL, Floats, Payload, Shapes, shapes, vectors
+from edge.protocol.payload import ITEM_NBYTES, MODEL, Floats, Payload, Shapes, frame_nbytes, shapes, vectors
 from edge.protocol.plugins import error_text
 
 INEXACT = 10.0
@@ -69,6 +69,8 @@ class PoolTrainer:
         self.held = HeldVersions() if held is None else held
         self._downloads: dict[int, tuple[int, Payload]] = {}
         """client -> (number, download) of its last visit that was trained, in runs with codecs"""
+        self._encoded: dict[int, Lengths] = {}
+        """client -> bytes of the frames of its last update"""
         self.job, self.method, self.description, self.server = job, method, description, server
         self.workers, self.folder, self.checks, self.states = workers, folder, checks, states
         self._reports = frozenset(job.reports)
@@ -124,6 +126,20 @@ class PoolTrainer:
         """The vectors that a visit has downloaded which counts; to be called once."""
         number, payload = self._downloads.pop(visit.client, (None, {}))
         return payload if number == visit.number else visit.dispatch.payload
+
+    def train_first(self, visits: Sequence[PlannedVisit]) -> ReorderBuffer:
+        """Train these visits now."""
+        received = self.reorder_buffer()
+        try:
+            self.submit(visits, received.add).wait()
+        except BaseException:
+            received.close()
+            raise
+        return received
+
+    def encoded(self, visit: PlannedVisit) -> Lengths:
+        """Bytes of the frames of the update of a visit that has been trained."""
+        return self._encoded[visit.client]
 
     def start(self, visit: PlannedVisit) -> Models:
         """The models that a visit started from; no step of the server lies between its start and this call."""
@@ -212,6 +228,7 @@ class PoolTrainer:
             payload = codec.decode(client, number, update.payload, update.encoded, reference, up)
         except ValueError as error:
             raise WireError(f"{task.name}: {error}") from None
+        self._encoded[client] = frame_nbytes(update.encoded)
         return structs.replace(update, payload=payload, encoded={})
 
     def wrong_flops(self, update: messages.Update, visit: PlannedVisit) -> str | None:

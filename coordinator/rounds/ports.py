@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.server import Models
 from coordinator.records.round_record import EvalResult, RoundRecord
-from coordinator.records.schema import RoundRow
+from coordinator.records.schema import Lengths, RoundRow
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
@@ -49,6 +49,17 @@ class Trainer(Protocol):
     def downloaded(self, visit: PlannedVisit) -> Payload:
         """The vectors that a visit has downloaded which counts; to be called once. A replay has none, but their
         places."""
+        ...
+
+    def train_first(self, visits: Sequence[PlannedVisit]) -> ReorderBuffer | None:
+        """Train visits before they are timed, so that `encoded` is known of them; returns their updates.
+
+        None if they are submitted later all the same, since `encoded` is known anyway.
+        """
+        ...
+
+    def encoded(self, visit: PlannedVisit) -> Lengths:
+        """Bytes of the frames that a codec has made of the update of a visit."""
         ...
 
     def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:

@@ -23,6 +23,10 @@ the values back, and computes the forward passes and the adaptation. Visited are
 available, have power, and whose visits the budgets can pay for. The evaluation covers those whose visits end: not those
 whose clients are lost, or that are cut where the run's virtual seconds end.
 
+Where the length of an upload depends on its numbers (an entropy coder among the stages of ``codec.up``), all visits are
+trained before they are timed, those that will not count as well; the clock gets the real lengths, and budgets are
+reserved by bounds on them.
+
 The host does not wait where the simulated server would: while workers evaluate a model, the next round is sampled and
 timed, its visits are submitted behind the evaluation, and the round before is committed. If the evaluation ends the
 run, the next round is discarded and nothing of it is charged.
@@ -46,6 +50,7 @@ from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.policy import Mask, RoundPolicy
 from coordinator.rounds.ports import PendingCommit
+from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.visit import PlannedVisit, begins, upper_bounds
 from coordinator.workers.task import PoolError
@@ -213,6 +218,7 @@ class _SynchronousRound:
 
     def _submit(self) -> None:
         run = self.run
+        received = None if run.pricing.is_fixed_length else self._train_first()
         solved, self.counts, end = self._outcome(self.visits, self.going_on)
         timeline = solved.solution.timeline
         self.end_time = end + self._aggregation_seconds(self.visits, self.counts)
@@ -225,7 +231,24 @@ class _SynchronousRound:
         self.expected = self.counts
         run.server.started(self.number, [visit.dispatch for visit in self.visits])
         trained = [visit for visit in compress(self.visits, self.counts) if visit.kind == "train"]
-        self.training = CohortTraining(run.trainer, run.server, trained)
+        if run.states is not None and received is not None:
+            for visit in compress(self.visits, ~self.counts):
+                run.states.drop(visit.state_name)
+        self.training = CohortTraining(run.trainer, run.server, trained, received)
+
+    def _train_first(self) -> ReorderBuffer | None:
+        """Train all visits before they are timed, since the lengths of their uploads depend on numbers.
+
+        Returns the updates, if there are any. Budgets have reserved the bounds of these lengths.
+        """
+        run = self.run
+        received = run.trainer.train_first([visit for visit in self.visits if visit.kind == "train"])
+        self.visits = [
+            visit if visit.kind != "train" else run.pricing.sent(visit, run.trainer.encoded(visit))
+            for visit in self.visits
+        ]
+        self.solved.clear()
+        return received
 
     def discard(self) -> None:
         """Cancel the training of a round that is not needed, since the run has ended."""

@@ -19,9 +19,10 @@ from coordinator.methods.registry import Method
 from coordinator.records import names
 from coordinator.records.schema import LEFTOVER, Lengths, lengths
 from coordinator.rounds.budget import Cost
+from costmodel.fleet.codec_costs import codec_seconds
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge.protocol import serialization
-from edge.protocol.codecs.update_codec import UpdateCodec
+from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice, further_values
 from edge.protocol.options.base import Options
@@ -47,6 +48,8 @@ class VisitPrice:
     """Bytes of each downloaded vector"""
     up: Lengths = field(default_factory=dict)
     """Bytes of each uploaded vector, or bounds on them where a codec's lengths depend on numbers"""
+    is_measured: bool = False
+    """Whether these were bounds, and now are what training gave"""
 
 
 class VisitPricing:
@@ -57,7 +60,16 @@ class VisitPricing:
     ) -> None:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
-        self._codec, self._up_shapes = UpdateCodec(job.codec, job.seed, description.tensors), up_shapes
+        codec = UpdateCodec(job.codec, job.seed, description.tensors)
+        _, encoded = codec.split(up_shapes)
+        self._codec, self._up_shapes = codec, up_shapes
+        self.is_fixed_length = codec.is_fixed_length(up_shapes)
+        """Whether lengths of uploads follow from shapes alone"""
+        stages = codec.codecs.stages(encoded, up_shapes)
+        self._encoding_seconds = codec_seconds(stages, "encode")
+        if job.codec.error_feedback:  # a residual is what decoding does not give back
+            self._encoding_seconds += codec_seconds(stages, "decode")
+        self._down_codecs = VectorCodecs(job.codec.down, job.codec.down_slots, 0, description.tensors)
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""
         self._shared: dict[Hashable, VisitPrice | None] = {}
@@ -92,20 +104,28 @@ class VisitPricing:
                 self._shared[alike] = None if context.is_individual else price
         return price
 
+    def sent(self, visit: PlannedVisit, encoded: Lengths) -> PlannedVisit:
+        """A visit with the real lengths of the frames of its upload, in place of bounds on them."""
+        raw = _without(self._up_shapes, encoded)
+        nbytes = serialization.update_nbytes(self._job.run_id, self._job.reports, raw, encoded)
+        work, up = replace(visit.work, bytes_up=nbytes), lengths(self._up_shapes, encoded)
+        price = replace(visit.price, work=work, up=up, is_measured=True)
+        return replace(visit, price=price)
+
     def _price(self, context: ComputeContext, down: Shapes, encoded: Lengths) -> VisitPrice:
         spec, choice, layout = self._spec, context.choice, self._description.layout
         compute, plan = spec.costs.compute(context), context.plan
         alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
         tau = spec.costs.nominal_period(self._options)
-        raw = {slot: {k: n for k, n in named.items() if k not in encoded.get(slot, {})} for slot, named in down.items()}
-        bytes_down = serialization.train_nbytes(self._job.run_id, tuple(choice), raw, encoded)
+        bytes_down = serialization.train_nbytes(self._job.run_id, tuple(choice), _without(down, encoded), encoded)
         raw_up, encoded_up = self._codec.of_visit(choice).split(self._up_shapes)
         bytes_up = serialization.update_nbytes(self._job.run_id, self._job.reports, raw_up, encoded_up)
         model = layout.nbytes()
         nominal = nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)
         if not spec.traffic.contacts_server:
             bytes_down, bytes_up, nominal = 0, 0, 0.0
-        work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps)
+        seconds = self._encoding_seconds + codec_seconds(self._down_codecs.stages(encoded, down), "decode")
+        work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps, seconds)
         flops = nominal_flops(alpha, len(layout), plan.samples, self._plain_flops)
         return VisitPrice(
             work, plan, nominal, flops, compute.exact, lengths(down, encoded), lengths(self._up_shapes, encoded_up)
@@ -171,6 +191,14 @@ class VisitPricing:
             round=round,
             validation=0 if client is None or client >= len(held_out) else int(held_out[client]),
         )
+
+
+def _without(shapes: Shapes, encoded: Lengths) -> Shapes:
+    """The shapes of the vectors that travel as they are."""
+    return {
+        slot: {key: size for key, size in named.items() if key not in encoded.get(slot, {})}
+        for slot, named in shapes.items()
+    }
 
 
 @dataclass(frozen=True)

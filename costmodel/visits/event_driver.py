@@ -341,9 +341,13 @@ def solve_by_events(
 
     visits = []
     for order, start in enumerate(starts.tolist()):
-        nbytes = int(works.bytes_down[order]), int(works.bytes_up[order])
-        amounts = float(works.flops[order]), int(works.steps[order]), float(works.codec_seconds[order])
-        work = Work(*nbytes, *amounts)
+        work = Work(
+            int(works.bytes_down[order]),
+            int(works.bytes_up[order]),
+            float(works.flops[order]),
+            int(works.steps[order]),
+            float(works.codec_seconds[order]),
+        )
         visits.append(LiveVisit(work, conditions.only(slice(order, order + 1)), links, behaviour, start))
     for order, visit in enumerate(visits):
         live_visits[order] = visit

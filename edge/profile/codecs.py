@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.protocol.codecs.codec import Chain, EntropyCoder, Everything, Float32
+from edge.protocol.codecs.codec import EntropyCoder, Everything, Float32, PlainStages
 from edge.protocol.codecs.registry import CODECS, make_codec
 from edge.protocol.rng import keyed_generator
 
@@ -56,15 +56,15 @@ def encode_and_decode(kind: str, side: int) -> tuple[Callable[[], Any], Callable
         codec, values = make_codec([{"kind": kind}]), rng.standard_normal(count, np.float32)
         kept = codec.encode(values, tensors, rng).kept
         frame = codec.encode(values, tensors, rng, kept).frame
-        return lambda: codec.encode(values, tensors, rng, kept), lambda: codec.decode(frame, tensors, rng)
+        return lambda: codec.encode(values, tensors, rng, kept), lambda: codec.decode(frame.data, tensors, rng)
     codec = make_codec([{"kind": BEHIND}, {"kind": kind}])
     coder, before = codec.entropy_coder, codec.number_format
     assert coder is not None, kind
     if coder.needs_integers:
-        chain = Chain(Everything(None), before, tensors)
+        chain = PlainStages(Everything(None), before, tensors)
         plain = before.pack(rng.standard_normal(count, np.float32), rng)
     else:
-        chain = Chain(Everything(None), Float32(None), tensors)
+        chain = PlainStages(Everything(None), Float32(None), tensors)
         piece = before.nbytes(PIECE)
         pieces = [before.pack(rng.standard_normal(PIECE, np.float32), rng) for _ in range(0, 4 * count, piece)]
         plain = np.concatenate(pieces)[: 4 * count]

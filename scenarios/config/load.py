@@ -260,6 +260,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) ->
     resolver.make("data.partition", check_partition, scenario.data, data)
     resolver.refuse("eval", validation.of_evaluation(method, options, scenario))
     resolver.refuse("aggregate.sum", validation.of_sum(method, options, scenario))
+    resolver.refuse("codec", validation.of_codec(scenario))
     resolver.refuse("model.name", validation.of_examples(method, architecture, data))
     resolver.make("model.width", architecture.check_width, scenario.model.width)
     resolver.make("model.norm", architecture.check_norm, scenario.model.norm, scenario.model.width)

@@ -21,6 +21,7 @@ from costmodel.fleet.devices import devices, networks
 from costmodel.units import format_rate, format_seconds
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
+from edge.protocol.codecs.registry import make_codec
 from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
@@ -240,6 +241,27 @@ def of_sum(method: Method, options: Options, scenario: Scenario) -> Contradictio
     if scenario.rounds.is_asynchronous:
         why = f"rounds.policy = {scenario.rounds.policy} discounts updates one by one"
         yield "aggregate.sum", f'aggregate.sum = "fixed_point": {why}'
+
+
+def of_codec(scenario: Scenario) -> Contradictions:
+    """Entropy coders where the length of a message must follow from shapes."""
+    codec, rounds = scenario.codec, scenario.rounds
+    for key, chains in (("down", [codec.down]), ("down_slots", list(codec.down_slots.values()))):
+        if not all(make_codec(stages).is_fixed_length for stages in chains):
+            yield (
+                f"codec.{key}",
+                f"codec.{key}: an entropy coder makes lengths that depend on numbers, but a visit is priced before its "
+                "download is made; leave it out",
+            )
+    if all(make_codec(stages).is_fixed_length for stages in (codec.up, *codec.up_slots.values())):
+        return
+    varies = "codec.up: an entropy coder makes lengths that depend on numbers"
+    if scenario.aggregate.sum == "fixed_point":
+        why = f"{varies}, which the coordinator must know of each update; choose client_order"
+        yield "aggregate.sum", f'aggregate.sum = "fixed_point": {why}'
+    if rounds.is_asynchronous:
+        why = f"{varies}, and visits begin before they are trained; leave it out, or choose sync"
+        yield "rounds.policy", f"rounds.policy = {rounds.policy}: {why}"
 
 
 def of_examples(method: Method, architecture: ModelRow, data: DataSet) -> Contradictions:

@@ -35,11 +35,11 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_demand import Operations
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
-from edge.protocol.codecs.update_codec import UpdateCodec
+from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import BUFFERS, Layout, Payload, step_flops
+from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
 from scenarios.config.fleet_files import read_inputs
@@ -233,10 +233,12 @@ def method_notes(loaded: Loaded, description: ModelProfile) -> list[str]:
 
 
 def with_operations(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fleet:
-    """The fleet with the speed of its devices for the described model, for devices calibrated by kind of operation.
+    """The fleet with the speed of its devices for the described model and the scenario's codecs, for devices calibrated
+    by kind of operation or by codec.
 
     A plain step computes no gradient for the examples. ScenarioError for a speed out of range.
     """
+    drawn = _with_codecs(loaded, drawn, description)
     if not len(description.operations):
         return drawn
     flops = step_flops(description.flops)
@@ -245,6 +247,23 @@ def with_operations(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> 
         return drawn.for_model((loaded.model.name, loaded.model.family), Operations(flops, per_example, per_step))
     except ValueError as error:
         raise ScenarioError(str(error)) from None
+
+
+def _with_codecs(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fleet:
+    codec = loaded.scenario.codec
+    if not codec.is_used:
+        return drawn
+    stages = []
+    for keys, chain, slots in zip(
+        travels(loaded, description.layout), (codec.down, codec.up), (codec.down_slots, codec.up_slots), strict=True
+    ):
+        codecs, model = (
+            VectorCodecs(chain, slots, codec.min_values, description.tensors),
+            description.layout.shapes(keys),
+        )
+        encoded = {key: size for key, size in model.items() if codecs.codec(MODEL, key, size) is not None}
+        stages.append(codecs.stages({MODEL: encoded}, {MODEL: model}))
+    return drawn.for_codecs(encoded=stages[1], decoded=stages[0])
 
 
 def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int, str]:
@@ -257,9 +276,10 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
     batch = loaded.scenario.train.batch
-    needed = model_demand.training_nbytes(parameters, activations, batch)
+    kept = kept_by_codec(loaded, description)
+    needed = model_demand.training_nbytes(parameters, activations, batch, kept)
     reasons = {
-        index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes)}"
+        index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes, kept)}"
         for index, device in enumerate(drawn.devices)
         if not model_demand.fits(needed, device.memory_bytes)
     }
@@ -272,6 +292,24 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
 def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
     """Bytes that a training visit takes by the count of `costmodel.fleet.model_demand`, with the largest choice."""
     return model_demand.training_nbytes(*_training_memory(loaded, description), loaded.scenario.train.batch)
+
+
+def kept_by_codec(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy | None = None) -> int:
+    """Numbers that a client keeps for codecs between visits: residuals, what stages keep, and versions that updates and
+    downloads differ from."""
+    codec, layout = loaded.scenario.codec, description.layout
+    if not codec.is_used:
+        return 0
+    down, up = travels(loaded, layout)
+    upwards = UpdateCodec(codec, loaded.scenario.seed, description.tensors)
+    up_shapes = {MODEL: layout.shapes(up)} if server_side is None else server_side.up_shapes()
+    kept = sum(size for named in upwards.client_state(up_shapes).values() for size in named.values())
+    kept_blocks = loaded.method.objective.traffic.kept_blocks(layout, down, loaded.options)
+    held = set(upwards.references(kept_blocks))
+    if codec.down and codec.of == "update":
+        downwards = VectorCodecs(codec.down, codec.down_slots, codec.min_values, description.tensors)
+        held |= {key for key, size in layout.sizes.items() if downwards.codec(MODEL, key, size) is not None}
+    return kept + sum(layout.sizes[key] for key in held)
 
 
 def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float]:
@@ -396,5 +434,7 @@ def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_
     model = description.layout.nbytes()
     up = serialization.update_nbytes(job.run_id, job.reports, server_side.up_shapes())
     parts_with_state = sum(part.client_state is not None for part in loaded.method.parts)
-    state = description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state
+    codec = UpdateCodec(job.codec, job.seed, description.tensors)
+    kept = sum(size for named in codec.client_state(server_side.up_shapes()).values() for size in named.values())
+    state = 2 * description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state + ITEM_NBYTES * kept
     return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four

@@ -26,7 +26,9 @@ from coordinator.records.schema import (
     TRAIN,
     TRAINED,
     EvaluationRow,
+    Lengths,
     MethodTable,
+    PayloadShapeRow,
     RoundRow,
     VisitRow,
 )
@@ -40,6 +42,7 @@ from coordinator.workers.task import TaskGroup
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_seconds
+from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import Payload
@@ -64,6 +67,8 @@ class RecordedRounds:
     """None while the run is unfinished."""
     evaluations: Mapping[int, Sequence[EvaluationRow]] = field(default_factory=dict)
     """Round -> values of its evaluation beside its accuracy and loss."""
+    payloads: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    """Name -> slot -> key -> bytes of the vectors of a message."""
 
     @classmethod
     def of(cls, run: RecordedRun, method_table: MethodTable | None) -> RecordedRounds:
@@ -83,7 +88,10 @@ class RecordedRounds:
         for row in run.evaluations:
             values[row.round].append(row)
         stopped_by = (run.summary or {}).get("stopped_by")
-        return cls(rows("rounds", RoundRow, "round"), visits, by_visit, stopped_by, values)
+        payloads: dict[str, dict[str, dict[str, int]]] = {}
+        for part in rows("payload_shapes", PayloadShapeRow, "rowid"):
+            payloads.setdefault(part.payload, {}).setdefault(part.slot, {})[part.key] = part.nbytes
+        return cls(rows("rounds", RoundRow, "round"), visits, by_visit, stopped_by, values, payloads)
 
     def of_kinds(self, round: int, kinds: Collection[str]) -> dict[int, VisitRow]:
         """Client -> its visit, for the visits of these kinds."""
@@ -239,6 +247,20 @@ class RetimedRun:
     def begun(self, visit: PlannedVisit) -> PlannedVisit:
         """Without vectors there is nothing to hold."""
         return visit
+
+    def train_first(self, visits: Sequence[PlannedVisit]) -> None:
+        """Nothing is trained."""
+
+    def encoded(self, visit: PlannedVisit) -> Lengths:
+        """As recorded; bounds for a visit that was not made then."""
+        codec, up = UpdateCodec(self.run.job.codec, 0, self.run.description.tensors), self.run.up_shapes
+        _, bounds = codec.split(up)
+        row = self.record.visits[self.run.rounds].get(visit.client)
+        recorded = self.record.payloads.get("" if row is None else row.up_payload, {})
+        return {
+            slot: {key: recorded.get(slot, {}).get(key, bound) for key, bound in named.items()}
+            for slot, named in bounds.items()
+        }
 
     def downloaded(self, visit: PlannedVisit) -> Payload:
         """Zeros."""

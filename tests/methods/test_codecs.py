@@ -138,3 +138,38 @@ def test_no_stage_is_no_codec_to_the_bit(tmp_path: Path) -> None:
     whole = {"up": ({"kind": "topk", "ratio": 1.0},), "down": ({"kind": "topk", "ratio": 1.0},), "of": "weights"}
     for name, codec in (("none", {"up": (), "error_feedback": True}), ("whole", whole)):
         assert np.array_equal(start(tmp_path / name, "fedavg", codec).model, plain.model)
+
+
+# --- lengths that depend on numbers -----------------------------------------------------------------------------------
+
+SHORTENED = {"up": ({"kind": "topk", "ratio": 0.05}, FOUR_BITS, {"kind": "elias"}), "error_feedback": True}
+
+
+@pytest.mark.parametrize("policy", ["sync", "over_select", "deadline"])
+def test_with_an_entropy_coder_the_clock_has_the_real_lengths(policy: PolicyName, tmp_path: Path) -> None:
+    how = unsteady_world(policy) | {"rounds": 6, "codec": SHORTENED}
+    whole, folder = play(tmp_path / "whole", "fedavg", **how), tmp_path / "broken off"
+    sent = whole.rows("SELECT visit, bytes_up FROM visits WHERE kind = 'train' ORDER BY visit")
+    assert len({nbytes for _, nbytes in sent}) > 4
+    by_block = "SELECT visit, SUM(nbytes) FROM transfers JOIN visits USING (visit) WHERE direction = 'up'"
+    assert whole.rows(f"{by_block} AND kind = 'train' GROUP BY visit ORDER BY visit") == sent
+    for after in (1, 4):
+        broken_off(folder, "fedavg", after, **how, again=after > 1)
+    again = resumed(folder, "fedavg", **how)
+    assert np.array_equal(again.model, whole.model)
+    assert virtual_rows(folder) == virtual_rows(tmp_path / "whole")
+    shuffled = play(tmp_path / "three", "fedavg", **how, sites=3, shuffle=2)
+    assert store(shuffled.federation).ledger.chain == store(whole.federation).ledger.chain
+
+
+@pytest.mark.parametrize("policy", ["over_select", "deadline"])
+def test_a_visit_that_does_not_count_is_trained_and_leaves_its_client_as_it_was(
+    policy: PolicyName, tmp_path: Path
+) -> None:
+    run = play(tmp_path, "fedavg", **unsteady_world(policy) | {"codec": SHORTENED, "rounds": 5})
+    wasted = run.rows("SELECT up_payload, down_payload FROM visits WHERE kind != 'train'")
+    assert wasted and all(up and not down for up, down in wasted)  # what it would have sent, for replays
+    files = {path.name for path in (tmp_path / "state").glob("*")}
+    assert files <= {file for (file,) in run.rows("SELECT file FROM states")}
+    counted = run.rows("SELECT client, round FROM visits WHERE kind = 'train'")
+    assert set(run.rows("SELECT client, round FROM states")) <= set(counted)

@@ -24,7 +24,7 @@ from tests.network.lab import FIFO_NBYTES, Lab
 from tests.network.measure import error_percent, upload
 from tests.network.predict import Model
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(3600)
 
 LONG = ((20e6, 0.06, 0.01), (20e6, 0.06, 0.003), (20e6, 0.06, 0.001), (50e6, 0.02, 0.01), (50e6, 0.02, 0.003))
 SHORT = tuple((20e6, rtt, loss) for rtt in (0.002, 0.004, 0.01, 0.02) for loss in (0.001, 0.003, 0.01))

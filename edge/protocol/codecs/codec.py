@@ -149,7 +149,7 @@ class Float32(NumberFormat):
 
 
 @dataclass(frozen=True)
-class Chain:
+class PlainStages:
     """The stages before an entropy coder, for vectors of one shape."""
 
     reduction: Reduction
@@ -182,13 +182,13 @@ class EntropyCoder(Stage):
     needs_integers: ClassVar[bool] = False
 
     @abstractmethod
-    def shorten(self, plain: Frame, chain: Chain) -> Frame:
+    def shorten(self, plain: Frame, stages: PlainStages) -> Frame:
         """The coded bytes of a frame of these stages, of any length."""
 
     @abstractmethod
-    def lengthen(self, coded: Frame, chain: Chain) -> Frame:
-        """The frame of ``chain.nbytes`` bytes, or of more or fewer, which is refused. WireError for what `shorten` does
-        not give, before memory is taken that no frame of these stages needs."""
+    def lengthen(self, coded: Frame, stages: PlainStages) -> Frame:
+        """The frame of ``stages.nbytes`` bytes, or of another length, which is refused. WireError for what `shorten`
+        does not give, before memory is taken that no frame of these stages needs."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class CodecRow(OptionsRow):
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedFrame:
     """What `Codec.encode` gives."""
 
     frame: Frame
@@ -226,26 +226,28 @@ class Codec:
 
     def nbytes(self, tensors: Tensors) -> int:
         """Length of a frame; a bound on it with an entropy coder."""
-        return Chain(self.reduction, self.number_format, tensors).nbytes + (not self.is_fixed_length)
+        return PlainStages(self.reduction, self.number_format, tensors).nbytes + (not self.is_fixed_length)
 
     def kept(self, tensors: Tensors) -> int:
         """Numbers that the sender keeps between uses, beside a residual."""
         return self.reduction.kept(tensors)
 
-    def encode(self, values: Floats, tensors: Tensors, rng: np.random.Generator, kept: Floats | None = None) -> Encoded:
+    def encode(
+        self, values: Floats, tensors: Tensors, rng: np.random.Generator, kept: Floats | None = None
+    ) -> EncodedFrame:
         """The frame of a vector of finite numbers, the same for the same arguments on every processor."""
         assert values.shape == (size(tensors),), (values.shape, tensors)
         assert kept is None or kept.size == self.kept(tensors), (kept.size, tensors)
-        chain = Chain(self.reduction, self.number_format, tensors)
+        stages = PlainStages(self.reduction, self.number_format, tensors)
         numbers, side, kept = self.reduction.reduce(np.ascontiguousarray(values), tensors, rng, kept)
         packed = self.number_format.pack(numbers, rng)
         plain = np.concatenate((side, packed)) if side.size else packed
-        assert plain.size == chain.nbytes, (plain.size, chain.nbytes)
+        assert plain.size == stages.nbytes, (plain.size, stages.nbytes)
         if self.entropy_coder is None:
-            return Encoded(plain, kept)
-        coded = self.entropy_coder.shorten(plain, chain)
+            return EncodedFrame(plain, kept)
+        coded = self.entropy_coder.shorten(plain, stages)
         is_shorter = coded.size < plain.size
-        return Encoded(np.concatenate((np.array([is_shorter], np.uint8), coded if is_shorter else plain)), kept)
+        return EncodedFrame(np.concatenate((np.array([is_shorter], np.uint8), coded if is_shorter else plain)), kept)
 
     def decode(self, frame: Buffer, tensors: Tensors, rng: np.random.Generator) -> Floats:
         """The vector of a frame, for a generator in the state that `encode` got. Always finite.
@@ -254,27 +256,27 @@ class Codec:
         of range, levels beyond the largest, sizes that its own header claims before memory is taken for them.
         """
         plain = np.frombuffer(frame, np.uint8)
-        chain = Chain(self.reduction, self.number_format, tensors)
+        stages = PlainStages(self.reduction, self.number_format, tensors)
         if self.entropy_coder is not None:
-            plain = _uncoded(plain, self.entropy_coder, chain)
-        side_nbytes = chain.side_nbytes
-        if plain.size != chain.nbytes:
-            raise WireError(f"codec: {plain.size} bytes instead of {chain.nbytes}")
-        numbers = self.number_format.unpack(plain[side_nbytes:], chain.count)
+            plain = _uncoded(plain, self.entropy_coder, stages)
+        side_nbytes = stages.side_nbytes
+        if plain.size != stages.nbytes:
+            raise WireError(f"codec: {plain.size} bytes instead of {stages.nbytes}")
+        numbers = self.number_format.unpack(plain[side_nbytes:], stages.count)
         return self.reduction.restore(numbers, plain[:side_nbytes], tensors, rng)
 
 
-def _uncoded(frame: Frame, coder: EntropyCoder, chain: Chain) -> Frame:
+def _uncoded(frame: Frame, coder: EntropyCoder, stages: PlainStages) -> Frame:
     """The frame without its entropy coder."""
-    if not 1 <= frame.size <= chain.nbytes + 1:
-        raise WireError(f"codec: {frame.size} bytes instead of 1 to {chain.nbytes + 1}")
+    if not 1 <= frame.size <= stages.nbytes + 1:
+        raise WireError(f"codec: {frame.size} bytes instead of 1 to {stages.nbytes + 1}")
     if frame[0] > 1:
         raise WireError(f"codec: begins with {frame[0]} instead of 0 or 1")
     if not frame[0]:
         return frame[1:]
-    if frame.size > chain.nbytes:
-        raise WireError(f"codec: {frame.size - 1} coded bytes for {chain.nbytes}")
-    return coder.lengthen(frame[1:], chain)
+    if frame.size > stages.nbytes:
+        raise WireError(f"codec: {frame.size - 1} coded bytes for {stages.nbytes}")
+    return coder.lengthen(frame[1:], stages)
 
 
 NOTHING: Frame = np.empty(0, np.uint8)

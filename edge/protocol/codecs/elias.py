@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.protocol.codecs.codec import Chain, EntropyCoder, Frame, size
+from edge.protocol.codecs.codec import EntropyCoder, Frame, PlainStages, size
 from edge.protocol.plugins import PluginOptions
 from edge.protocol.wire import WireError
 
@@ -46,15 +46,15 @@ class Elias(EntropyCoder):
 
     needs_integers = True
 
-    def shorten(self, plain: Frame, chain: Chain) -> Frame:
+    def shorten(self, plain: Frame, stages: PlainStages) -> Frame:
         """See the format above."""
-        side, rest = plain[: chain.side_nbytes], plain[chain.side_nbytes :]
+        side, rest = plain[: stages.side_nbytes], plain[stages.side_nbytes :]
         bits: list[Bits] = []
-        if chain.reduction.has_indices and side.size:
+        if stages.reduction.has_indices and side.size:
             indices = side.view("<u4").astype(np.int64)
-            bits += rice_bits(np.diff(indices, prepend=-1) - 1, rice_width(size(chain.tensors), chain.count))
-        if chain.number_format.has_integers:
-            levels, rest = chain.number_format.integers(rest, chain.count)
+            bits += rice_bits(np.diff(indices, prepend=-1) - 1, rice_width(size(stages.tensors), stages.count))
+        if stages.number_format.has_integers:
+            levels, rest = stages.number_format.integers(rest, stages.count)
             places = np.flatnonzero(levels)
             coded = levels[places]
             runs = np.diff(places, prepend=-1)
@@ -62,17 +62,17 @@ class Elias(EntropyCoder):
             bits.append((coded < 0).astype(np.uint8))
         return np.concatenate((rest, np.packbits(np.concatenate(bits)) if bits else rest[:0]))
 
-    def lengthen(self, coded: Frame, chain: Chain) -> Frame:
+    def lengthen(self, coded: Frame, stages: PlainStages) -> Frame:
         """WireError for a stream that ends early or late, or numbers out of range."""
-        count, number_format = chain.count, chain.number_format
+        count, number_format = stages.count, stages.number_format
         has_levels = number_format.has_integers
         start = number_format.rest_nbytes(count) if has_levels else number_format.nbytes(count)
         if coded.size < start:
             raise WireError(f"elias: {coded.size} bytes, which begin with {start} of no code")
         rest, stream = coded[:start], _Stream(coded[start:])
         side = rest[:0]
-        if chain.reduction.has_indices and chain.side_nbytes:
-            n = size(chain.tensors)
+        if stages.reduction.has_indices and stages.side_nbytes:
+            n = size(stages.tensors)
             indices = np.cumsum(stream.rice(count, rice_width(n, count), n) + 1) - 1
             if indices[-1] >= n:
                 raise WireError(f"elias: an index is not below {n}")

@@ -9,6 +9,7 @@ All sums are of float64 in an order that follows from shapes alone, without BLAS
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -56,7 +57,7 @@ class PowerSGD(Reduction):
 
     def _parts(self, tensors: Tensors) -> Iterator[_Part]:
         for shape in tensors:
-            rows, columns = (shape[0] if shape else 1), int(np.prod(shape[1:], dtype=np.int64))
+            rows, columns = (shape[0] if shape else 1), math.prod(shape[1:])
             rank = min(self.options.rank, rows, columns)
             is_low = len(shape) >= 2 and rank * (rows + columns) < rows * columns
             yield _Part(rows, columns, rank if is_low else 0)

@@ -3,8 +3,8 @@
 quantize: Alistarh, Grubic, Li, Tomioka, Vojnovic, QSGD, NeurIPS 2017, https://arxiv.org/abs/1610.02132, section 3.1; s
 are the levels on each side of 0, d the bucket. With ``norm = "max"`` it is what FedPAQ and 8-bit integers are.
 
-ternary: Wen, Xu, Yan, Wu, Wang, Chen, Li, TernGrad, NeurIPS 2017, https://arxiv.org/abs/1705.07878: one
-level on each side of 0, the largest magnitude as norm, and numbers clipped before.
+ternary: Wen, Xu, Yan, Wu, Wang, Chen, Li, TernGrad, NeurIPS 2017, https://arxiv.org/abs/1705.07878: one level
+on each side of 0, the largest magnitude as norm, and numbers clipped before.
 
 A number v becomes norm·l/s: l is s·v/norm, or one of the two integers around it, the upper one with probability of the
 fraction.
@@ -83,7 +83,7 @@ class Quantize(NumberFormat):
             return np.empty(0, np.uint8)
         buckets = _in_buckets(numbers, self.options.bucket)
         if self.options.norm == "max":
-            norms = np.maximum(buckets.max(1), -buckets.min(1))
+            norms = _largest(buckets)
         else:
             squares = np.square(buckets, dtype=np.float64)
             norms = np.minimum(np.sqrt(np.add.reduce(squares, axis=1)), LARGEST).astype(np.float32)
@@ -150,7 +150,7 @@ class Ternary(NumberFormat):
             most = np.float32(min(self.options.clip * deviation, LARGEST))
             if most > 0:  # where all are equal, they have no deviation
                 numbers = np.clip(numbers, -most, most)
-        norm = np.maximum(numbers.max(keepdims=True), -numbers.min(keepdims=True))
+        norm = _largest(numbers[None])
         codes = _levels(numbers[None], norm, 1, rng)
         codes += np.float32(1)
         return np.concatenate((norm.astype("<f4").view(np.uint8), _pack_digits(codes)))
@@ -193,6 +193,12 @@ def _in_buckets(numbers: Floats, bucket: int) -> Floats:
     rows = np.zeros((-(-numbers.size // columns), columns), np.float32)
     rows.reshape(-1)[: numbers.size] = numbers
     return rows
+
+
+def _largest(buckets: Floats) -> Floats:
+    """The largest magnitude of each bucket; the addition makes 0 of -0, which processors choose at will."""
+    largest: Floats = np.maximum(buckets.max(1), -buckets.min(1))
+    return largest + np.float32(0)
 
 
 def _levels(buckets: Floats, norms: Floats, s: int, rng: np.random.Generator) -> Floats:

@@ -6,11 +6,21 @@ A stage of your own needs no entry: a scenario names its row as ``my_package.my_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from pydantic import ValidationError
 
-from edge.protocol.codecs.codec import Chain, Codec, CodecRow, EntropyCoder, NumberFormat, Reduction, Tensors, size
+from edge.protocol.codecs.codec import (
+    Codec,
+    CodecRow,
+    EntropyCoder,
+    NumberFormat,
+    PlainStages,
+    Reduction,
+    Tensors,
+    size,
+)
 from edge.protocol.codecs.elias import Elias, EliasOptions
 from edge.protocol.codecs.halves import BFloat16, Float16, HalfOptions
 from edge.protocol.codecs.low_rank import PowerSGD, PowerSGDOptions
@@ -107,8 +117,8 @@ CODECS: dict[str, CodecRow] = {
     )
 }
 
-ORDER = (Reduction, NumberFormat, EntropyCoder)
-"""Of the stages of a chain"""
+CLASSES = {Reduction: "a reduction", NumberFormat: "a number format", EntropyCoder: "an entropy coder"}
+"""Of stages, in the order of a chain, and one of each in words"""
 
 
 def codec_row(name: str) -> CodecRow:
@@ -122,13 +132,15 @@ def make_codec(stages: Sequence[Mapping[str, Any]]) -> Codec:
     ValueError for an unknown kind or option, an option out of its range, and stages that do not fit one another.
     """
     rows = [_row(stage) for stage in stages]
-    ranks = [next(rank for rank, each in enumerate(ORDER) if issubclass(row.stage, each)) for row in rows]
-    for first, second, row, after in zip(ranks, ranks[1:], rows, rows[1:], strict=False):
-        if first == second:
-            raise ValueError(f"{row.name} and {after.name} are both {_NOUNS[first]}; a codec has one at most")
-        if first > second:
+    classes = list(CLASSES)
+    ranks = [next(rank for rank, each in enumerate(classes) if issubclass(row.stage, each)) for row in rows]
+    for (row, rank), (after, after_rank) in pairwise(zip(rows, ranks, strict=True)):
+        noun, after_noun = CLASSES[classes[rank]], CLASSES[classes[after_rank]]
+        if rank == after_rank:
+            raise ValueError(f"{row.name} and {after.name} are both {noun}; a codec has one at most")
+        if rank > after_rank:
             raise ValueError(
-                f"{after.name} is {_NOUNS[second]}, and stands behind {row.name}, {_NOUNS[first]}; "
+                f"{after.name} is {after_noun}, and stands behind {row.name}, {noun}; "
                 "the order is: fewer numbers, their format, entropy coding"
             )
     made = [row.stage(_options(row, stage)) for row, stage in zip(rows, stages, strict=True)]
@@ -136,8 +148,8 @@ def make_codec(stages: Sequence[Mapping[str, Any]]) -> Codec:
         codec = Codec(made[:-1])
         if not (codec.reduction.has_indices or codec.number_format.has_integers):
             of = [row.name for row in CODECS.values() if _has_integers(row)]
-            before = " and ".join(row.name for row in rows[:-1]) or "no stage"
-            raise ValueError(f"{rows[-1].name} codes integers, of which {before} has none; those of {', '.join(of)} do")
+            before = " and ".join(row.name for row in rows[:-1]) or "a vector"
+            raise ValueError(f"{rows[-1].name} codes integers, and {before} has none; {', '.join(of)} have some")
     return Codec(made)
 
 
@@ -147,7 +159,7 @@ def stage_nbytes(stages: Sequence[Mapping[str, Any]], tensors: Tensors) -> list[
     4 bytes for each number; an entropy coder of integers has 4 for each of these, and any other the bytes of the frame.
     """
     codec, counted = make_codec(stages), list[tuple[str, float]]()
-    chain = Chain(codec.reduction, codec.number_format, tensors)
+    chain = PlainStages(codec.reduction, codec.number_format, tensors)
     for stage in stages:
         row, numbers = _row(stage), chain.count
         if issubclass(row.stage, Reduction):
@@ -163,13 +175,13 @@ def stage_nbytes(stages: Sequence[Mapping[str, Any]], tensors: Tensors) -> list[
     return counted
 
 
-_NOUNS = ("a reduction", "a number format", "an entropy coder")
-
-
 def _row(stage: Mapping[str, Any]) -> CodecRow:
     if not isinstance(stage.get("kind"), str):
         raise ValueError(f"a stage of a codec needs a kind: {', '.join(CODECS)}")
-    return codec_row(stage["kind"])
+    row = codec_row(stage["kind"])
+    if not issubclass(row.stage, tuple(CLASSES)):
+        raise ValueError(f"{row.name}: its stage {row.stage.__name__} is neither {', nor '.join(CLASSES.values())}")
+    return row
 
 
 def _options(row: CodecRow, stage: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from edge.protocol.codecs.codec import Codec, Tensors
 from edge.protocol.codecs.quantize import QuantizeOptions
-from edge.protocol.codecs.registry import make_codec
+from edge.protocol.codecs.registry import make_codec, stage_nbytes
 from edge.protocol.config import Chain, CodecConfig
 from edge.protocol.messages import Choice
 from edge.protocol.payload import BUFFERS, MODEL, EncodedVectors, Floats, Payload, Shapes, Vector
@@ -47,6 +47,15 @@ class VectorCodecs:
             return None
         stages = self.model if slot == MODEL else self.slots.get(slot, ())
         return chain_codec(stages) if stages else None
+
+    def stages(self, encoded: Shapes, sizes: Shapes) -> list[tuple[str, float]]:
+        """(kind, bytes that reach it) of the stages of all vectors that are ``encoded``, of these ``sizes``."""
+        counted: list[tuple[str, float]] = []
+        for slot, named in encoded.items():
+            stages = self.model if slot == MODEL else self.slots[slot]
+            for key in named:
+                counted += stage_nbytes(stages, self.shape(key, sizes[slot][key]))
+        return counted
 
     def shape(self, key: str, size: int) -> Tensors:
         """The shapes of the tensors in a vector."""
@@ -83,16 +92,16 @@ class UpdateCodec:
         return {}
 
     @cached_property
-    def _codecs(self) -> VectorCodecs:
+    def codecs(self) -> VectorCodecs:
         return VectorCodecs(self.config.up, self.config.up_slots, self.config.min_values, self.tensors)
 
     def codec(self, slot: str, key: str, size: int) -> Codec | None:
         """As of `VectorCodecs`."""
-        return self._codecs.codec(slot, key, size)
+        return self.codecs.codec(slot, key, size)
 
     def shape(self, key: str, size: int) -> Tensors:
         """As of `VectorCodecs`."""
-        return self._codecs.shape(key, size)
+        return self.codecs.shape(key, size)
 
     def split(self, up: Shapes) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
         """(sizes of the vectors that travel as they are, bytes of the frames of the others or bounds on them)."""

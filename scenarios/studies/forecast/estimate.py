@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coordinator.records.schema import lengths
 from coordinator.rounds.budget import BYTES, BYTES_DOWN, BYTES_UP, FLEET_RULES, SECONDS, RunLimits
 from coordinator.rounds.visit import VisitPrice
 from costmodel.clock import Clock
 from costmodel.fleet.availability import Always
 from costmodel.fleet.fleet import Fleet
 from costmodel.visits.work import Work
+from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.payload import ITEM_NBYTES
 from scenarios.run import builder
 from scenarios.run.host import time_limit
@@ -95,7 +97,9 @@ def estimate(visits: TypicalVisits) -> Estimate:
         totals["flops"] = (dearest.price.work.flops * trained + evaluation.flops,) * 2
         try:
             with time_limit(PATIENCE_SECONDS):
-                totals |= _timed(visits, fleet, dearest.price, evaluation)
+                # Of a round in which clients hold a version, if downloads are encoded against it.
+                price = (cheapest if loaded.scenario.codec.down else dearest).price
+                totals |= _timed(visits, fleet, price, evaluation)
         except TimeoutError:
             untimed = f"not computed within {PATIENCE_SECONDS:g} s: a round has too many events"
     limit = loaded.scenario.rounds.max
@@ -141,7 +145,8 @@ def _bytes(
         + evaluation.work.bytes_down * evaluations,
     )
     evaluated = evaluation.work.bytes_up * evaluations
-    up = low.bytes_up * clients * rounds + evaluated, high.bytes_up * (clients * rounds + cut) + evaluated
+    least = low.bytes_up if visits.is_fixed_length else 0
+    up = least * clients * rounds + evaluated, high.bytes_up * (clients * rounds + cut) + evaluated
     nominal = (dearest.nominal_bytes * clients + download.nominal_bytes * downloads) * rounds
     both = down[0] + up[0], down[1] + up[1]
     return {BYTES: both, BYTES_DOWN: down, BYTES_UP: up, "nominal_bytes": (nominal, nominal)}
@@ -216,8 +221,12 @@ def disk_files(visits: TypicalVisits) -> tuple[tuple[int, int], tuple[int, int]]
     """
     loaded, layout = visits.loaded, visits.description.layout
     clients, uncommitted = loaded.scenario.data.clients, len(visits.download_only[0])
-    if not loaded.method.keeps_slots:
+    upwards = UpdateCodec(loaded.scenario.codec, loaded.scenario.seed, visits.description.tensors)
+    kept = upwards.client_state(visits.server.up_shapes())
+    if not loaded.method.keeps_slots and not kept:
         uncommitted = min(uncommitted, 1)
-    state = layout.nbytes(visits.job.kept_blocks) + ITEM_NBYTES * loaded.method.state_numbers(loaded.options, layout)
+    state = layout.nbytes(visits.job.kept_blocks) + layout.nbytes(upwards.references(visits.job.kept_blocks))
+    state += ITEM_NBYTES * loaded.method.state_numbers(loaded.options, layout)
+    state += ITEM_NBYTES * sum(size for named in kept.values() for size in named.values())
     states = clients + loaded.scenario.rounds.participants + uncommitted
-    return (states, state), (clients + 2 * visits.per_round, payload_nbytes(visits.server.store_shapes()))
+    return (states, state), (clients + 2 * visits.per_round, payload_nbytes(lengths(visits.server.store_shapes())))

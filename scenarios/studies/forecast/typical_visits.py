@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.aggregation.server import ServerStrategy, payload_shapes
+from coordinator.records.schema import Lengths
 from coordinator.rounds.visit import VisitPrice, VisitPricing
 from costmodel.visits.work import Work
+from edge.protocol.codecs.update_codec import VectorCodecs
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.messages import Choice
-from edge.protocol.payload import ITEM_NBYTES, Shapes, Vector, initial_slot
+from edge.protocol.payload import Shapes, Vector, initial_slot
 from edge.protocol.rng import keyed_generator
 from scenarios.config.load import Loaded
 from scenarios.run import builder, evaluated_clients
@@ -112,6 +114,11 @@ class TypicalVisits:
         return VisitPricing(self.job, loaded.method, loaded.options, self.description, self.server.up_shapes())
 
     @property
+    def is_fixed_length(self) -> bool:
+        """Whether the lengths of uploads follow from shapes; else they are bounds."""
+        return self._pricing.is_fixed_length
+
+    @property
     def per_round(self) -> int:
         rules = self.loaded.scenario.rounds
         if rules.is_asynchronous:
@@ -144,11 +151,23 @@ class TypicalVisits:
             samples = self.median_samples
         if rng_round is None:
             rng_round = self.loaded.scenario.rounds.max - 1  # after every warm-up
-        up = payload_nbytes(self.server.up_shapes())
-        return [
-            PricedVisit(self._pricing.train(choice, down, samples, ANY, rng_round), payload_nbytes(down), up)
+        prices = [
+            self._pricing.train(choice, down, samples, ANY, rng_round, encoded)
             for choice, down in self._downloads
+            for encoded in self._encoded(down)
         ]
+        return [PricedVisit(price, payload_nbytes(price.down), payload_nbytes(price.up)) for price in prices]
+
+    def _encoded(self, down: Shapes) -> list[Lengths]:
+        """Bytes of the frames of a download, where the client holds a version, and where it does not."""
+        codec = self.loaded.scenario.codec
+        codecs = VectorCodecs(codec.down, codec.down_slots, codec.min_values, self.description.tensors)
+        lengths: dict[str, dict[str, int]] = {}
+        for slot, named in down.items():
+            for key, size in named.items():
+                if (made := codecs.codec(slot, key, size)) is not None:
+                    lengths.setdefault(slot, {})[key] = made.nbytes(codecs.shape(key, size))
+        return [lengths, {}] if lengths and codec.of == "update" else [lengths]
 
     @property
     def median_samples(self) -> int:
@@ -199,5 +218,5 @@ class TypicalVisits:
         return EvaluationVisits(clients, first, evaluations, min(first.bytes_down, kept.bytes_down))
 
 
-def payload_nbytes(sizes: Shapes) -> int:
-    return ITEM_NBYTES * sum(size for by_key in sizes.values() for size in by_key.values())
+def payload_nbytes(lengths: Lengths) -> int:
+    return sum(nbytes for by_key in lengths.values() for nbytes in by_key.values())

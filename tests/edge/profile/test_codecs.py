@@ -7,7 +7,8 @@ from itertools import count
 import pytest
 
 from costmodel.fleet.codec_costs import reference_rates
-from edge.profile.codecs import CODECS, call_seconds, codec_rates, encode_and_decode
+from edge.profile.codecs import call_seconds, codec_rates, encode_and_decode
+from edge.protocol.codecs.registry import CODECS
 
 
 @pytest.mark.parametrize(

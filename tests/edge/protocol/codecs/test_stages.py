@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge.protocol.codecs.codec import CodecRow
-from edge.protocol.codecs.registry import codec_row, make_codec, stage_nbytes
+from edge.protocol.codecs.registry import CODECS, codec_row, make_codec, stage_nbytes
 from edge.protocol.codecs.sign import Sign, SignOptions
 from edge.protocol.payload import Floats
 from edge.protocol.rng import keyed_generator
@@ -158,12 +158,31 @@ def test_a_ratio_is_taken_as_it_is_written() -> None:
         ([{"kind": "topk", "ratio": 0}], "topk: ratio = 0: Input should be greater than 0"),
         ([{"kind": "topk"}, {"kind": "randk"}], "topk and randk are both a reduction; a codec has one at most"),
         ([{"kind": "sign"}, {"kind": "topk"}], "topk is a reduction, and stands behind sign, a number format; the ord"),
+        (
+            [{"kind": "zstd"}, {"kind": "fp16"}],
+            "fp16 is a number format, and stands behind zstd, an entropy coder; the o",
+        ),
+        ([{"kind": "zstd"}, {"kind": "elias"}], "zstd and elias are both an entropy coder; a codec has one at most"),
+        (
+            [{"kind": "sign"}, {"kind": "elias"}],
+            "elias codes integers, and sign has none; topk, quantize, ternary have some",
+        ),
+        ([{"kind": "elias"}], "elias codes integers, and a vector has none; "),
+        ([{"kind": "powersgd", "rank": 0}], "powersgd: rank = 0: Input should be greater than or equal to 1"),
         ([{"kind": "tests.nowhere:ROW"}], "cannot load 'tests.nowhere:ROW'"),
     ],
 )
 def test_a_chain_that_cannot_be_is_refused_with_the_reason(stages: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_codec(stages)
+
+
+def test_every_row_has_its_source_and_every_option_its_meaning() -> None:
+    names = "topk randk powersgd fp16 bf16 quantize ternary sign zstd elias"
+    assert list(CODECS) == names.split()
+    for row in CODECS.values():
+        assert row.title and row.source[-4:].isdigit() and row.title_of_error
+        make_codec([{"kind": "quantize"}, {"kind": row.name}] if row.name == "elias" else [{"kind": row.name}])
 
 
 OWN = CodecRow("own", "signs of a user's own", "a test", SignOptions, Sign)

@@ -1,0 +1,120 @@
+"""Codes of integers, written out by hand."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge.protocol.codecs.elias import omega_bits, rice_bits, rice_width
+from edge.protocol.codecs.registry import make_codec
+from edge.protocol.payload import Floats
+from tests.edge.protocol.codecs.chains import stream
+
+
+def text(*bits: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
+    return "".join(map(str, np.concatenate(bits)))
+
+
+def coded(numbers: Floats, *stages: dict[str, Any]) -> bytes:
+    """What `elias` makes, which must come back as without it."""
+    codec, plain = make_codec([*stages, {"kind": "elias"}]), make_codec(stages)
+    tensors = ((numbers.size,),)
+    frame = codec.encode(numbers, tensors, stream()).frame
+    without = plain.encode(numbers, tensors, stream()).frame
+    assert not codec.is_fixed_length
+    assert frame.size <= codec.nbytes(tensors) == without.size + 1
+    expected = plain.decode(without.data, tensors, stream())
+    assert codec.decode(frame.data, tensors, stream()).tobytes() == expected.tobytes()
+    return frame.tobytes()
+
+
+def test_omega_codes_are_those_of_elias() -> None:
+    codes = [
+        "0",
+        "10 0",
+        "11 0",
+        "10 100 0",
+        "10 101 0",
+        "10 110 0",
+        "10 111 0",
+        "11 1000 0",
+        "11 1001 0",
+        "11 1010 0",
+        "11 1011 0",
+        "11 1100 0",
+        "11 1101 0",
+        "11 1110 0",
+        "11 1111 0",
+        "10 100 10000 0",
+    ]
+    for number, code in enumerate(codes, 1):
+        assert text(*omega_bits(np.array([number]))) == code.replace(" ", "")
+    assert text(*omega_bits(np.array([100]))) == "1011011001000"
+    assert text(*omega_bits(np.array([2, 1, 3]))) == "1000110"
+    assert len(text(*omega_bits(np.array([2**32 - 1])))) == 2 + 3 + 5 + 32 + 1
+
+
+def test_rice_codes_are_quotients_in_unary_then_remainders() -> None:
+    assert text(*rice_bits(np.array([0, 5, 11]), 2)) == "1 01 001".replace(" ", "") + "00 01 11".replace(" ", "")
+    assert text(*rice_bits(np.array([0, 2]), 0)) == "1001"
+    # 96.2 of n/k = 100: 64; 9.62 of 10: 8; 1.9 of 2: 1; less than 1 of 1.02
+    assert [rice_width(n, k) for n, k in ((100, 1), (10, 1), (2, 1), (51, 50))] == [6, 3, 0, 0]
+
+
+def test_levels_are_runs_magnitudes_and_signs() -> None:
+    # s = 3, levels 0 0 3 0 -1 and nothing: ω(3) for two of them, ω(3) and ω(2) for runs, ω(3) and ω(1), + and -
+    numbers = np.zeros(40, np.float32)
+    numbers[2], numbers[4] = 3, -1
+    frame = coded(numbers, {"kind": "quantize", "levels": 3})
+    bits = "110110100110001"
+    assert frame == b"\1" + struct.pack("<f", 3) + int(bits.ljust(16, "0"), 2).to_bytes(2, "big")
+
+
+def test_zeros_alone_are_one_bit() -> None:
+    assert coded(np.zeros(1000, np.float32), {"kind": "ternary"}) == b"\1" + bytes(4) + b"\0"
+
+
+def test_what_coding_would_not_shorten_travels_as_it_is() -> None:
+    # magnitudes of 7 take 6 bits, a sign and a run two more: 4 bits are fewer
+    numbers = np.full(100, 7, np.float32)
+    frame = coded(numbers, {"kind": "quantize"})
+    assert frame == b"\0" + struct.pack("<f", 7) + bytes([0xEE] * 50)
+
+
+def test_indices_of_topk_are_gaps_behind_the_values() -> None:
+    # 3 of 30, n/k = 10: b = 3; gaps 4, 0 and 18 of indices 4, 5 and 24
+    numbers = np.zeros(30, np.float32)
+    numbers[[4, 5, 24]] = 1, 2, 3
+    frame = coded(numbers, {"kind": "topk", "ratio": 0.1})
+    bits = "11001100000010"
+    assert frame == b"\1" + struct.pack("<fff", 1, 2, 3) + int(bits.ljust(16, "0"), 2).to_bytes(2, "big")
+
+
+def test_both_are_coded_behind_topk_and_quantize() -> None:
+    numbers = np.zeros(30, np.float32)
+    numbers[[4, 5, 24]] = 1, -1, 1
+    frame = coded(numbers, {"kind": "topk", "ratio": 0.1}, {"kind": "quantize", "levels": 1})
+    bits = "11001100000010" + "101000" + "000" + "000" + "010"
+    assert frame == b"\1" + struct.pack("<f", 1) + int(bits.ljust(32, "0"), 2).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("stages", "least", "most"),
+    [
+        # 6 bits and 1 / (1 - 0.99^64) = 2.11 a gap
+        ([{"kind": "topk", "ratio": 0.01}], 50_000, 50_250),
+        ([{"kind": "topk", "ratio": 0.01}, {"kind": "fp16"}], 30_000, 30_250),
+    ],
+)
+def test_a_hundredth_of_a_million_numbers(stages: list[dict[str, Any]], least: int, most: int) -> None:
+    numbers = np.random.default_rng(2).normal(size=1_000_000).astype(np.float32)
+    assert least < len(coded(numbers, *stages)) < most
+
+
+@pytest.mark.parametrize("levels", [1, 100, 32767])
+def test_more_numbers_than_are_read_at_a_time_come_back(levels: int) -> None:
+    numbers = np.random.default_rng(levels).normal(size=150_000).astype(np.float32) ** 5
+    coded(numbers, {"kind": "quantize", "levels": levels, "bucket": 150_000})
