@@ -50,6 +50,14 @@ def test_each_visit_is_charged_for_its_own_levels(levels: dict[str, Any], tmp_pa
     assert [nbytes for _, nbytes in run.rows(FRAMES)] == frames
 
 
+def test_entropy_coded_levels_are_charged_as_they_were_sent(tmp_path: Path) -> None:
+    coded = {"up": (*STAGES, {"kind": "elias"}), "levels": BOTH}
+    run, plain = play(tmp_path / "coded", codec=coded, **HOW), start(tmp_path / "plain", BOTH)
+    assert run.rows("SELECT SUM(bytes_up) FROM visits") == [(run.workers.bytes_up,)]
+    assert model_sha256(run.federation) == model_sha256(plain.federation)
+    assert run.workers.bytes_up < plain.workers.bytes_up
+
+
 def test_without_adaptation_every_visit_has_the_stages_levels(tmp_path: Path) -> None:
     plain, off = (
         play(tmp_path / name, codec=codec, **HOW)
