@@ -266,7 +266,9 @@ def coordinator_alone(options: Options) -> Iterator[Line]:
     fleet = ("method=fedavg", 'data.partition={kind="iid"}', "eval.every=100000", "rounds.max=100000")
     size = (f"data.clients={clients}", f"rounds.participants={clients}")
     sums, updates = ("aggregate.sum=fixed_point",), ("aggregate.sum=client_order", "model.width=33")
-    for overrides, least_per_second in ((sums, 5000.0), (updates, 2000.0)):
+    encoded = (*updates, 'codec.up={kind="quantize",bits=4}')
+    spent: list[float] = []
+    for overrides, least_per_second in ((sums, 5000.0), (updates, 2000.0), (encoded, 2000.0)):
         request = Request("digits", (*fleet, *overrides, *size), WORKERS, options.cycles(20) + 2, site=site)
         rounds = play(request)["rounds"]
         wall, cpu = (differences(rounds[1:], key) for key in ("seconds", "cpu_seconds"))
@@ -275,7 +277,9 @@ def coordinator_alone(options: Options) -> Iterator[Line]:
         what, bar = f"visits a second, {charged:.0f} kB charged up each", f">= {least_per_second:,.0f}"
         result = f"{rate:,.0f} ({min(rates):,.0f} .. {max(rates):,.0f})"
         yield Line(what, result, rate, bar, rate >= least_per_second)
-        yield at_most("the coordinator's CPU a visit", 1e3 * statistics.median(cpu) / clients, 0.4, "{:.3f} ms")
+        spent.append(1e3 * statistics.median(cpu) / clients)
+        yield at_most("the coordinator's CPU a visit", spent[-1], 0.4, "{:.3f} ms")
+    yield at_most("the same with 4 bits a number, over float32", spent[2] / spent[1], 1.5, "x {:.2f}")
 
 
 # --- I: codecs --------------------------------------------------------------------------------------------------------

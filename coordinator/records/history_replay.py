@@ -12,7 +12,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +80,8 @@ class InFlight:
     payload: Payload
     start: Models
     """The models that it started from (`ServerStrategy.start_model`)"""
+    up: Lengths = field(default_factory=dict)
+    """Bytes of the vectors of its upload, if only its training told them"""
 
 
 def pack_in_flight(visits: Mapping[int, InFlight]) -> dict[str, NDArray[np.generic]]:
@@ -96,6 +98,7 @@ def pack_in_flight(visits: Mapping[int, InFlight]) -> dict[str, NDArray[np.gener
             part: {name: add(named) for name, named in parts.items()}
             for part, parts in (("start", visit.start), ("payload", visit.payload))
         }
+        | {"up": visit.up}
         for client, visit in sorted(visits.items())
     }
     text = np.frombuffer(json.dumps(index).encode(), np.uint8)
@@ -112,7 +115,10 @@ def unpack_in_flight(arrays: Arrays) -> dict[int, InFlight]:
     def models(part: Mapping[str, Mapping[str, str]]) -> Models:
         return {name: model(versions) for name, versions in part.items()}
 
-    return {int(client): InFlight(models(visit["payload"]), models(visit["start"])) for client, visit in index.items()}
+    return {
+        int(client): InFlight(models(visit["payload"]), models(visit["start"]), visit["up"])
+        for client, visit in index.items()
+    }
 
 
 def placeholders(shapes: Shapes) -> Payload:
@@ -156,6 +162,7 @@ class ReplayedRun:
         self._rounds = deque(history.rounds)
         self._evaluations = history.evaluations
         self._visits = {row.visit: row for row in history.visits}
+        self._payloads, self._in_flight = history.payloads, unpack_in_flight(history.checkpoint)
         self._is_stopped_by_user = run.is_stopped
         self.reorder_buffer = run.trainer.reorder_buffer
         self.run = replace(
@@ -211,8 +218,9 @@ class ReplayedRun:
         """Nothing is trained."""
 
     def encoded(self, visit: PlannedVisit) -> Lengths:
-        """Lengths of asynchronous visits follow from shapes."""
-        raise AssertionError(visit)
+        """As recorded, or of a visit in flight at the last commit, as its checkpoint has them."""
+        row = self._visits.get(visit.number)
+        return self._in_flight[visit.client].up if row is None else self._payloads[row.up_payload]
 
     def downloaded(self, visit: PlannedVisit) -> Payload:
         """Zeros."""

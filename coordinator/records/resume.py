@@ -60,7 +60,7 @@ def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
     selecting = {round: [row[1:] for row in own] for round, own in ledger.evaluations(VALIDATION_ACCURACY).items()}
     last = rounds[-1]
     if run.is_asynchronous:
-        run.history = History(rounds, visits, ledger.method_rows(), arrays, selecting)
+        run.history = History(rounds, visits, ledger.method_rows(), arrays, selecting, ledger.payloads())
     else:
         restore_server(run.server, arrays)
         run.clock.restore(last.end_s, clock_state(arrays))

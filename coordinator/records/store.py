@@ -211,6 +211,13 @@ class Ledger:
         rows = self._scan(f"{EVALUATIONS} WHERE metric = ?", EvaluationRow, "rowid", values=(metric,))
         return {round: list(map(EvaluationRow._make, own)) for round, own in groupby(rows, itemgetter(0))}
 
+    def payloads(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Name of a payload -> slot -> key -> bytes of the vector."""
+        payloads: dict[str, dict[str, dict[str, int]]] = {}
+        for part in map(PayloadShapeRow._make, self._scan("payload_shapes", PayloadShapeRow, "rowid")):
+            payloads.setdefault(part.payload, {}).setdefault(part.slot, {})[part.key] = part.nbytes
+        return payloads
+
     def stored(self) -> Iterator[Stored]:
         """The rounds in order, with unchecked values; a last one without a chain if rows belong to no round.
 

@@ -21,6 +21,7 @@ FedProx, which joins any method. Aggregation takes no virtual time in these poli
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -150,14 +151,14 @@ class _AsynchronousRun:
     def _start_visits(self) -> None:
         """Start visits up to ``participants`` in flight; without an available client, retry when one returns."""
         run = self.run
-        is_over = run.clock.now >= run.budget.ends_at
+        is_over, begun = run.clock.now >= run.budget.ends_at, list[_VisitInFlight]()
         while len(self.in_flight) < self.rules.participants and self.refused_by is None and not is_over:
             client = run.take(self.idle)
             if client is None:
                 if self.idle.next_return < self.retry_at:
                     self.retry_at = self.idle.next_return
                     run.clock.at(self.retry_at, 0, RETRY)
-                return
+                break
             visit = run.prepare(client, self.version, rng_round=run.visits)
             cost = run.uncontended_cost(visit)
             _, self.refused_by = run.budget.reserve([cost])
@@ -165,7 +166,23 @@ class _AsynchronousRun:
                 run.visits += 1
                 run.server.started(self.version, [visit.dispatch])
                 self.in_flight[client] = _VisitInFlight(run.trainer.begun(visit), cost)
-                run.clock.begin(visit.work, run.clock.conditions([client], run.rounds, visit.number), client)
+                begun.append(self.in_flight[client])
+        if begun and not run.pricing.is_fixed_length:
+            self._train_first(begun)
+        for flight in begun:
+            client, visit = flight.visit.client, flight.visit
+            run.clock.begin(visit.work, run.clock.conditions([client], run.rounds, visit.number), client)
+
+    def _train_first(self, begun: Sequence[_VisitInFlight]) -> None:
+        """Train visits before they are timed, since the lengths of their uploads depend on numbers."""
+        trained = self.run.trainer.train_first([flight.visit for flight in begun])
+        for flight in begun:
+            if trained is not None:
+                self.reorder_buffer.add(trained.take(flight.visit.client))
+                flight.trained = True
+            flight.visit = self.run.pricing.sent(flight.visit, self.run.trainer.encoded(flight.visit))
+        if trained is not None:
+            trained.close()
 
     # --- ends of visits -------------------------------------------------------------------------------------------
 
@@ -264,7 +281,13 @@ class _AsynchronousRun:
         if not math.isfinite(mixing):
             raise RunFailed(f"rounds.policy = {rules.policy!r}: mixing is {mixing!r} at staleness {staleness}")
         current = bases(server, reply, server.start_model(visit.client))
-        before = bases(server, reply, visit.start or {}) if rules.asynchronous.adds_changes else current
+        before = current
+        if rules.asynchronous.adds_changes:
+            before = bases(server, reply, visit.start or {})
+            if self.run.job.codec.is_used:  # where it started from what its client decoded
+                downloaded = visit.dispatch.built()
+                slots = server.reference_slots(reply)
+                before = {slot: {**base, **downloaded.get(slots[slot], {})} for slot, base in before.items()}
         rebased = {
             slot: {
                 key: Vector(now[key].data + np.float32(mixing) * (vector.data - before[slot][key].data))
@@ -291,7 +314,11 @@ class _AsynchronousRun:
         if stopped_by is not None:
             self._interrupt_visits()
         visits = {
-            client: InFlight(flight.visit.dispatch.built(), flight.visit.start or {})
+            client: InFlight(
+                flight.visit.dispatch.built(),
+                flight.visit.start or {},
+                flight.visit.price.up if flight.visit.price.is_measured else {},
+            )
             for client, flight in self.in_flight.items()
         }
         run.commit_when_evaluated(run.close_round(self.record, evaluation, stopped_by, pack_in_flight(visits)))

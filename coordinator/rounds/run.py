@@ -25,7 +25,7 @@ from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, pay
 from coordinator.methods.registry import Method
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord, logged_means
-from coordinator.records.schema import EVALUATE, LEFTOVER, EvaluationRow, RoundRow, VisitRow
+from coordinator.records.schema import EVALUATE, LEFTOVER, EvaluationRow, Lengths, RoundRow, VisitRow
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.budget import Budget, Cost
 from coordinator.rounds.policy import RoundPolicy
@@ -108,6 +108,8 @@ class History:
     checkpoint: Arrays
     evaluations: Mapping[int, Sequence[MeasuredValue]] = field(default_factory=dict)
     """Round -> values of its evaluation by which the best round is chosen, if other than its accuracy"""
+    payloads: Mapping[str, Lengths] = field(default_factory=dict)
+    """Name -> lengths of the vectors of a message"""
 
 
 @dataclass

@@ -62,7 +62,7 @@ class VisitPricing:
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
         codec = UpdateCodec(job.codec, job.seed, description.tensors)
         _, encoded = codec.split(up_shapes)
-        self._codec, self._up_shapes = codec, up_shapes
+        self._codec, self._up_shapes, self._bounds = codec, up_shapes, encoded
         self.is_fixed_length = codec.is_fixed_length(up_shapes)
         """Whether lengths of uploads follow from shapes alone"""
         stages = codec.codecs.stages(encoded, up_shapes)
@@ -105,7 +105,15 @@ class VisitPricing:
         return price
 
     def sent(self, visit: PlannedVisit, encoded: Lengths) -> PlannedVisit:
-        """A visit with the real lengths of the frames of its upload, in place of bounds on them."""
+        """A visit with the real lengths of the frames of its upload, in place of bounds on them.
+
+        ``encoded`` may have the lengths of vectors that travel as they are, too.
+        """
+        encoded = {
+            slot: {key: named[key] for key in bounds if key in named}
+            for slot, bounds in self._bounds.items()
+            if (named := encoded.get(slot))
+        }
         raw = _without(self._up_shapes, encoded)
         nbytes = serialization.update_nbytes(self._job.run_id, self._job.reports, raw, encoded)
         work, up = replace(visit.work, bytes_up=nbytes), lengths(self._up_shapes, encoded)

@@ -14,7 +14,7 @@ from msgspec import structs
 from edge.protocol import messages
 from edge.protocol.fixed_point import not_summable, sizes
 from edge.protocol.messages import Totals, WireError
-from edge.protocol.payload import Payload, Shapes, shapes, vectors
+from edge.protocol.payload import Payload, Shapes, frame_nbytes, shapes, vectors
 
 ROUND = "round"
 
@@ -134,6 +134,8 @@ class UpdateValidator(ReplyValidator):
         """Also for other vectors and other numbers."""
         super().refuse(task, reply)
         assert isinstance(reply, messages.Update)
+        if reply.encoded:
+            raise WireError(f"{task.name}: encoded vectors {frame_nbytes(reply.encoded)}, which were not requested")
         if self.reports is not None and reply.numbers.keys() != self.reports:
             raise WireError(f"{task.name}: reports {sorted(reply.numbers)} instead of {sorted(self.reports)}")
         if self.up is None or task.is_in_partial_sum(reply):

@@ -145,10 +145,10 @@ NO_FIGURES = {"name", "goodput", "source", "year", *BASES}
 MOST = {"loss": 0.1, "outages_per_hour": 3600.0, "outage_seconds": 1e6}
 """Largest values. Up to the loss of 0.1 the clock's TCP stays near the formula of Padhye et al. (1998); with more, the
 sender mostly waits for its timer, and what it takes is several times longer than computed."""
-CODEC_HZ = 2.2e9
+CODEC_HZ = 2.9e9
 """Clock of a processor that encodes and decodes as fast as the reference host, where nothing else is known of it: of
 the boards from which `Device.codec_slowdown` is derived (profiles.toml) the median product of slowdown and clock, which
-goes from 1.4e9 (Apple M1) to 4.6e9 (Raspberry Pi 4)."""
+goes from 1.7e9 (Apple M1) to 6.1e9 (Raspberry Pi 4)."""
 MUST_BE_POSITIVE = {
     "flops_per_second",
     "operations_per_second",

@@ -245,7 +245,7 @@ def of_sum(method: Method, options: Options, scenario: Scenario) -> Contradictio
 
 def of_codec(scenario: Scenario) -> Contradictions:
     """Entropy coders where the length of a message must follow from shapes."""
-    codec, rounds = scenario.codec, scenario.rounds
+    codec = scenario.codec
     for key, chains in (("down", [codec.down]), ("down_slots", list(codec.down_slots.values()))):
         if not all(make_codec(stages).is_fixed_length for stages in chains):
             yield (
@@ -255,13 +255,9 @@ def of_codec(scenario: Scenario) -> Contradictions:
             )
     if all(make_codec(stages).is_fixed_length for stages in (codec.up, *codec.up_slots.values())):
         return
-    varies = "codec.up: an entropy coder makes lengths that depend on numbers"
     if scenario.aggregate.sum == "fixed_point":
-        why = f"{varies}, which the coordinator must know of each update; choose client_order"
+        why = "codec.up has an entropy coder, and workers do not send the lengths of what they add up"
         yield "aggregate.sum", f'aggregate.sum = "fixed_point": {why}'
-    if rounds.is_asynchronous:
-        why = f"{varies}, and visits begin before they are trained; leave it out, or choose sync"
-        yield "rounds.policy", f"rounds.policy = {rounds.policy}: {why}"
 
 
 def of_examples(method: Method, architecture: ModelRow, data: DataSet) -> Contradictions:

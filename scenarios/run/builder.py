@@ -257,10 +257,8 @@ def _with_codecs(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fle
     for keys, chain, slots in zip(
         travels(loaded, description.layout), (codec.down, codec.up), (codec.down_slots, codec.up_slots), strict=True
     ):
-        codecs, model = (
-            VectorCodecs(chain, slots, codec.min_values, description.tensors),
-            description.layout.shapes(keys),
-        )
+        codecs = VectorCodecs(chain, slots, codec.min_values, description.tensors)
+        model = description.layout.shapes(keys)
         encoded = {key: size for key, size in model.items() if codecs.codec(MODEL, key, size) is not None}
         stages.append(codecs.stages({MODEL: encoded}, {MODEL: model}))
     return drawn.for_codecs(encoded=stages[1], decoded=stages[0])
@@ -294,7 +292,7 @@ def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
     return model_demand.training_nbytes(*_training_memory(loaded, description), loaded.scenario.train.batch)
 
 
-def kept_by_codec(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy | None = None) -> int:
+def kept_by_codec(loaded: Loaded, description: ModelProfile) -> int:
     """Numbers that a client keeps for codecs between visits: residuals, what stages keep, and versions that updates and
     downloads differ from."""
     codec, layout = loaded.scenario.codec, description.layout
@@ -302,8 +300,8 @@ def kept_by_codec(loaded: Loaded, description: ModelProfile, server_side: Server
         return 0
     down, up = travels(loaded, layout)
     upwards = UpdateCodec(codec, loaded.scenario.seed, description.tensors)
-    up_shapes = {MODEL: layout.shapes(up)} if server_side is None else server_side.up_shapes()
-    kept = sum(size for named in upwards.client_state(up_shapes).values() for size in named.values())
+    state = upwards.client_state({MODEL: layout.shapes(up)})
+    kept = sum(size for named in state.values() for size in named.values())
     kept_blocks = loaded.method.objective.traffic.kept_blocks(layout, down, loaded.options)
     held = set(upwards.references(kept_blocks))
     if codec.down and codec.of == "update":

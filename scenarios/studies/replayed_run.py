@@ -42,7 +42,6 @@ from coordinator.workers.task import TaskGroup
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_seconds
-from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import Payload
@@ -253,14 +252,8 @@ class RetimedRun:
 
     def encoded(self, visit: PlannedVisit) -> Lengths:
         """As recorded; bounds for a visit that was not made then."""
-        codec, up = UpdateCodec(self.run.job.codec, 0, self.run.description.tensors), self.run.up_shapes
-        _, bounds = codec.split(up)
         row = self.record.visits[self.run.rounds].get(visit.client)
-        recorded = self.record.payloads.get("" if row is None else row.up_payload, {})
-        return {
-            slot: {key: recorded.get(slot, {}).get(key, bound) for key, bound in named.items()}
-            for slot, named in bounds.items()
-        }
+        return self.record.payloads.get("" if row is None else row.up_payload, visit.price.up)
 
     def downloaded(self, visit: PlannedVisit) -> Payload:
         """Zeros."""

@@ -145,7 +145,7 @@ def test_no_stage_is_no_codec_to_the_bit(tmp_path: Path) -> None:
 SHORTENED = {"up": ({"kind": "topk", "ratio": 0.05}, FOUR_BITS, {"kind": "elias"}), "error_feedback": True}
 
 
-@pytest.mark.parametrize("policy", ["sync", "over_select", "deadline"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_with_an_entropy_coder_the_clock_has_the_real_lengths(policy: PolicyName, tmp_path: Path) -> None:
     how = unsteady_world(policy) | {"rounds": 6, "codec": SHORTENED}
     whole, folder = play(tmp_path / "whole", "fedavg", **how), tmp_path / "broken off"

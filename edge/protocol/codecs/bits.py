@@ -6,6 +6,7 @@ the bytes is bit j mod 8 of byte j // 8. The bits left over in the last byte are
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,16 @@ def pack_bits(codes: NDArray[Any], width: int) -> NDArray[np.uint8]:
     narrow = "<u1" if width <= 8 else "<u2"
     if width in (8, 16):
         return codes.astype(narrow).view(np.uint8)
-    words: NDArray[Any] = np.zeros(-(-codes.size // 8) * 8, narrow)
-    words[: codes.size] = codes.astype(narrow)
-    bits = width
-    while words.itemsize < 8:  # until eight codes are in a word, or four of more than 8 bits
-        wider = f"<u{2 * words.itemsize}"
-        words = words[0::2].astype(wider) | words[1::2].astype(wider) << np.uint8(bits)
-        bits *= 2
+    padded = np.zeros(-(-codes.size // 8) * 8, narrow)
+    padded[: codes.size] = codes.astype(narrow)
+    words: NDArray[np.uint64] = padded.view("<u8")
+    for lane, bits, lower in _steps(width):
+        words = words & lower | words >> np.uint64(lane - bits) & lower << np.uint64(bits)
     if width <= 8:
         rows = words.view(np.uint8).reshape(-1, 8)
-    else:  # the upper four codes of eight begin at bit 4·width, in the first word
-        lower, upper = words[0::2], words[1::2]
-        pair = np.stack((lower | upper << np.uint64(bits), upper >> np.uint64(64 - bits)), axis=1)
-        rows = pair.view(np.uint8).reshape(-1, 16)
+    else:  # four codes in a word: the upper four of eight begin at bit 4·width, in the first word
+        first, second, used = words[0::2], words[1::2], np.uint64(4 * width)
+        rows = np.stack((first | second << used, second >> np.uint64(64) - used), axis=1).view(np.uint8)
     return rows[:, :width].reshape(-1)[: packed_nbytes(codes.size, width)]
 
 
@@ -50,21 +48,25 @@ def unpack_bits(frame: NDArray[np.uint8], count: int, width: int) -> NDArray[Any
     rows[:whole, :width] = frame[: whole * width].reshape(whole, width)
     if whole < len(rows):
         rows[whole, : frame.size - whole * width] = frame[whole * width :]
-    words: NDArray[Any] = rows.reshape(-1).view("<u8")
-    bits = 8 * width
+    words: NDArray[np.uint64] = rows.reshape(-1).view("<u8")
     if width > 8:
-        bits = 4 * width
-        lower, upper = words[0::2], words[1::2]
-        pair = (lower & np.uint64((1 << bits) - 1), lower >> np.uint64(bits) | upper << np.uint64(64 - bits))
-        words = np.stack(pair, axis=1).reshape(-1)
-    while bits > width:
-        bits //= 2
-        narrower = f"<u{words.itemsize // 2}"
-        halves = np.empty(2 * words.size, narrower)
-        halves[0::2] = words & words.dtype.type((1 << bits) - 1)
-        halves[1::2] = words >> words.dtype.type(bits)
-        words = halves
-    return words[:count]
+        first, second, used = words[0::2], words[1::2], np.uint64(4 * width)
+        words = np.stack((first, first >> used | second << np.uint64(64) - used), axis=1).reshape(-1)
+    for lane, bits, lower in reversed(_steps(width)):
+        words = words & lower | words << np.uint64(lane - bits) & lower << np.uint64(lane)
+    return words.view("<u1" if width <= 8 else "<u2")[:count]
+
+
+@cache
+def _steps(width: int) -> list[tuple[int, int, np.uint64]]:
+    """How codes in lanes of 8 or 16 bits come together in a word of 64: (lane, bits in use, mask of the lower ones) for
+    pairs of codes, then for pairs of pairs, .."""
+    steps, lane, bits = [], 8 if width <= 8 else 16, width
+    while lane < 64:
+        lower = sum((1 << bits) - 1 << place for place in range(0, 64, 2 * lane))
+        steps.append((lane, bits, np.uint64(lower)))
+        lane, bits = 2 * lane, 2 * bits
+    return steps
 
 
 def check_padding(frame: NDArray[np.uint8], bits: int) -> None:

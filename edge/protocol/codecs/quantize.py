@@ -12,6 +12,8 @@ fraction.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal
 
@@ -25,6 +27,9 @@ from edge.protocol.payload import Floats
 from edge.protocol.plugins import PluginOptions
 from edge.protocol.wire import WireError
 
+PIECE = 1 << 14
+"""Numbers that are rounded at a time"""
+
 
 class QuantizeOptions(PluginOptions):
     """v becomes norm·l/s with an integer l in -s..s, for each bucket of so many values."""
@@ -33,7 +38,7 @@ class QuantizeOptions(PluginOptions):
     """Bits of a value, 4 unless levels are given: s = 2^(bits - 1) - 1. 2 leaves -norm, 0 and norm."""
     levels: int | None = Field(default=None, ge=1, le=32767, title="s")
     """Levels on each side of 0, in place of bits: a value takes ⌈log2(2s + 1)⌉ bits."""
-    bucket: int = Field(default=512, ge=1, title="d")
+    bucket: int = Field(default=512, ge=1, le=1 << 31, title="d")
     """Values that share a norm of 4 bytes; as many as the vector has, or more, are one bucket."""
     norm: Literal["max", "l2"] = "max"
     """max: the largest magnitude; l2: the root of the sum of squares, which leaves more zeros (QSGD's theory)."""
@@ -78,17 +83,16 @@ class Quantize(NumberFormat):
         return 4 * -(-count // self.options.bucket)
 
     def pack(self, numbers: Floats, rng: np.random.Generator) -> Frame:
-        """Levels by the generator's draws, one float32 in [0, 1) a value."""
-        if not numbers.size:
+        """Levels by the generator's draws, half a word of 64 bits a value."""
+        starts = np.arange(0, numbers.size, self.options.bucket)
+        if not starts.size:
             return np.empty(0, np.uint8)
-        buckets = _in_buckets(numbers, self.options.bucket)
         if self.options.norm == "max":
-            norms = _largest(buckets)
+            norms = _largest(numbers, starts)
         else:
-            squares = np.square(buckets, dtype=np.float64)
-            norms = np.minimum(np.sqrt(np.add.reduce(squares, axis=1)), LARGEST).astype(np.float32)
-        codes = _levels(buckets, norms, self.options.s, rng)[: numbers.size]
-        codes += np.float32(self.options.s)
+            squares = np.add.reduceat(np.square(numbers, dtype=np.float64), starts)
+            norms = np.minimum(np.sqrt(squares), LARGEST).astype(np.float32)
+        codes = _codes(numbers, norms, self.options.bucket, self.options.s, rng)
         return np.concatenate((norms.astype("<f4").view(np.uint8), pack_bits(codes, self.width)))
 
     def unpack(self, frame: Frame, count: int) -> Floats:
@@ -118,7 +122,7 @@ class Quantize(NumberFormat):
 
     def frame(self, integers: Integers, rest: Frame) -> Frame:
         """WireError for a level beyond s."""
-        return np.concatenate((rest, pack_bits(_codes(integers, self.options.s), self.width)))
+        return np.concatenate((rest, pack_bits(_checked(integers, self.options.s), self.width)))
 
 
 class Ternary(NumberFormat):
@@ -140,19 +144,19 @@ class Ternary(NumberFormat):
         return 4
 
     def pack(self, numbers: Floats, rng: np.random.Generator) -> Frame:
-        """Levels by the generator's draws, one float32 in [0, 1) a value. Deviations are from the mean."""
+        """Levels by the generator's draws, half a word of 64 bits a value. Deviations are from the mean."""
         if not numbers.size:
             return np.zeros(4, np.uint8)
+        norm = _largest(numbers, np.zeros(1, np.intp))
         if self.options.clip:
-            exact = numbers.astype(np.float64)
-            exact -= np.add.reduce(exact) / exact.size
-            deviation = np.sqrt(np.add.reduce(np.square(exact)) / exact.size)
-            most = np.float32(min(self.options.clip * deviation, LARGEST))
-            if most > 0:  # where all are equal, they have no deviation
+            mean, squares = np.add.reduce(numbers, dtype=np.float64) / numbers.size, 0.0
+            for piece in _pieces(numbers.size, 1):
+                squares += np.add.reduce(np.square(numbers[piece] - mean))
+            most = np.float32(min(LARGEST, self.options.clip * math.sqrt(squares / numbers.size)))
+            if 0 < most < norm[0]:  # where all are equal, they have no deviation
+                norm[0] = most
                 numbers = np.clip(numbers, -most, most)
-        norm = _largest(numbers[None])
-        codes = _levels(numbers[None], norm, 1, rng)
-        codes += np.float32(1)
+        codes = _codes(numbers, norm, numbers.size, 1, rng)
         return np.concatenate((norm.astype("<f4").view(np.uint8), _pack_digits(codes)))
 
     def unpack(self, frame: Frame, count: int) -> Floats:
@@ -173,7 +177,7 @@ class Ternary(NumberFormat):
 
     def frame(self, integers: Integers, rest: Frame) -> Frame:
         """WireError for a level beyond 1."""
-        return np.concatenate((rest, _pack_digits(_codes(integers, 1))))
+        return np.concatenate((rest, _pack_digits(_checked(integers, 1))))
 
 
 @cache
@@ -187,28 +191,38 @@ def byte_table(levels: int, digits: int, base: int) -> Floats:
     return numbers
 
 
-def _in_buckets(numbers: Floats, bucket: int) -> Floats:
-    """(buckets, values of one), filled up with zeros."""
-    columns = min(bucket, numbers.size)
-    rows = np.zeros((-(-numbers.size // columns), columns), np.float32)
-    rows.reshape(-1)[: numbers.size] = numbers
-    return rows
-
-
-def _largest(buckets: Floats) -> Floats:
+def _largest(numbers: Floats, starts: NDArray[np.intp]) -> Floats:
     """The largest magnitude of each bucket; the addition makes 0 of -0, which processors choose at will."""
-    largest: Floats = np.maximum(buckets.max(1), -buckets.min(1))
+    largest: Floats = np.maximum(np.maximum.reduceat(numbers, starts), -np.minimum.reduceat(numbers, starts))
     return largest + np.float32(0)
 
 
-def _levels(buckets: Floats, norms: Floats, s: int, rng: np.random.Generator) -> Floats:
-    """Integers in -s..s of all values, in their order, for norms of at least the largest magnitude of each bucket."""
-    scaled = buckets / np.where(norms > 0, norms, np.float32(1))[:, None]
-    scaled *= np.float32(s)
-    levels = np.floor(scaled)
-    scaled -= levels  # the fraction, without rounding error where it is not tiny
-    levels += rng.random(scaled.shape, np.float32) < scaled
-    return levels.reshape(-1)
+def _pieces(count: int, bucket: int) -> Iterator[slice]:
+    """Whole buckets of about `PIECE` values, or pieces of one bucket: memory of that size stays in the cache."""
+    span = max(bucket, PIECE // bucket * bucket)
+    for start in range(0, count, span):
+        stop = min(start + span, count)
+        yield from (slice(at, min(at + PIECE, stop)) for at in range(start, stop, PIECE))
+
+
+def _codes(numbers: Floats, norms: Floats, bucket: int, s: int, rng: np.random.Generator) -> NDArray[Any]:
+    """l + s of each number, for norms of at least the largest magnitude of each bucket."""
+    codes = np.empty(numbers.size, np.uint8 if s < 128 else np.uint16)
+    divisors = np.where(norms > 0, norms, np.float32(1))
+    for piece in _pieces(numbers.size, bucket):
+        first, last = piece.start // bucket, -(-piece.stop // bucket)
+        count = piece.stop - piece.start
+        scaled = numbers[piece] / np.repeat(divisors[first:last], min(bucket, count))[:count]
+        scaled *= np.float32(s)
+        levels = np.floor(scaled)
+        scaled -= levels  # the fraction, without rounding error where it is not tiny
+        scaled *= np.float32(1 << 24)
+        words = rng.integers(0, (1 << 64) - 1, -(-count // 2), np.uint64, endpoint=True)  # in less time than floats
+        draws = words.view("<u4")[:count] >> np.uint32(8)
+        levels += draws.astype(np.float32) < scaled
+        levels += np.float32(s)
+        codes[piece] = levels
+    return codes
 
 
 def _pack_digits(codes: NDArray[Any]) -> Frame:
@@ -222,7 +236,7 @@ def _pack_digits(codes: NDArray[Any]) -> Frame:
     return packed
 
 
-def _codes(integers: Integers, s: int) -> NDArray[np.int32]:
+def _checked(integers: Integers, s: int) -> NDArray[np.int32]:
     if integers.size and not (-s <= integers.min() and integers.max() <= s):
         raise WireError(f"codec: a level is beyond {s}")
     return integers + np.int32(s)

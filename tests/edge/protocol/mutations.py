@@ -20,7 +20,7 @@ from msgspec import msgpack
 
 from edge.protocol import messages, serialization
 from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
-from edge.protocol.payload import BlockShape, Layout, Payload, Vector
+from edge.protocol.payload import BlockShape, EncodedVectors, Layout, Payload, Vector
 
 RUN = "run-1"
 WORKER = "worker-0-00ff"
@@ -69,13 +69,22 @@ def going_up() -> list[messages.Message]:
         messages.Described(DESCRIPTION, payload()),
         messages.Update(1, 5, {"loss": 0.5, "steps": 3.0}, payload()),
         messages.Update(1, 5, {"loss": 0.5}, {}),
+        messages.Update(1, 5, {"loss": 0.5}, {"model": {"b": Vector(np.ones(1, np.float32))}}, {}, frames(3)),
         messages.PartialSum(5, 2, {"model": {"a": np.array([1, -(2**40), 3]), "b": np.array([7])}}),
         messages.Score(0, messages.GLOBAL, {"accuracy": (3, 4), "loss": (1.5, 4)}),
         messages.Error("ValueError", "that cannot be trained"),
         messages.ClientState(1, payload()),
         messages.FetchFile("0f" * 32, 1 << 19),
         messages.Updates([5, 7], [5, 7], [5, 7], [2.5, 3.5], {"loss": [1.25, 1.75]}, {}, [payload(), payload(2.0)]),
+        messages.Updates(
+            [5, 7], [5, 7], [5, 7], [2.5, 3.5], {"loss": [1.25, 1.75]}, {}, [{}, {}], [frames(7), frames(7)]
+        ),
     ]
+
+
+def frames(nbytes: int) -> EncodedVectors:
+    """What a codec could have made of a vector."""
+    return {"model": {"a": np.arange(nbytes, dtype=np.uint8)}}
 
 
 def going_down() -> list[messages.Message]:

@@ -126,7 +126,7 @@ SHOWN = {
     "devices jetson-tx2": (
         "GFLOP/s: conv 340~, depthwise 100~; 5 ms* more per step",
         "8.59 GB*, 15 W* training, 3 W* idle, 1.3 GHz",
-        "codecs: 1.68~ times as long as the reference host",
+        "codecs: 2.6~ times as long as the reference host",
         "power modes: 1, 0.86, 0.86, 0.65*",
         "source (2017): ",
     ),
@@ -134,7 +134,7 @@ SHOWN = {
     "devices raspberry-pi-5": (
         "GFLOP/s: conv 29.6, depthwise 4, attention 50; 1 ms* more per step",
         "8.59 GB, 11 W~ training, 3 W* idle, 2.4 GHz",
-        "codecs: 1.15~ times as long as the reference host",
+        "codecs: 1.51~ times as long as the reference host",
         "source (",
     ),
     "models shufflenet": (

@@ -444,6 +444,20 @@ def test_a_device_that_is_too_small_is_refused_with_the_sum_and_the_others_take_
     assert builder.refused(loaded, fleet, described(55, 5.0)) == {}
 
 
+@pytest.mark.parametrize(
+    ("stage", "feedback", "count"), [("sign", "true", 5), ("sign", "false", 0), ("quantize", "null", 0)]
+)
+def test_a_residual_takes_as_much_memory_as_the_model(home: Path, stage: str, feedback: str, count: int) -> None:
+    write(home / "d.toml", DEVICE.format(name="board"))
+    given = [f'codec.up={{kind="{stage}"}}', *([f"codec.error_feedback={feedback}"] if feedback != "null" else [])]
+    loaded = load("digits", parse_all([*HALF_SMALL, *given]))
+    out = builder.refused(loaded, builder.fleet(loaded), described(55, 5.0))
+    assert len(out) == count
+    assert set(out.values()) <= {
+        "board: 4 B x (2 x 55 parameters + 55 gradients + 2 x 5 activations + 55 kept) = 920 B, more than 0.7 of 1 kB"
+    }
+
+
 @pytest.mark.parametrize(("method", "count"), [("fedavg", 0), ("fedavg-kd", 0), ("fedmlb", 5)])
 def test_a_pathway_keeps_its_activations_and_a_teacher_does_not(home: Path, method: str, count: int) -> None:
     write(home / "d.toml", DEVICE.format(name="board"))
