@@ -132,7 +132,7 @@ SHOWN = {
     ),
     # With full speed alone, there is nothing to say of modes.
     "devices raspberry-pi-5": (
-        "GFLOP/s: conv 29.6, depthwise 4, attention 50; 1 ms* more per step",
+        "GFLOP/s: conv 29.6, depthwise 4, attention 50, resnet18-imagenet 29.6; 1 ms* more per step",
         "8.59 GB, 11 W~ training, 3 W* idle, 2.4 GHz",
         "codecs: 1.51~ times as long as the reference host",
         "source (",
