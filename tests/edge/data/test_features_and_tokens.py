@@ -164,8 +164,8 @@ def test_flops_and_activations_are_counted_by_hand() -> None:
     assert sizes == [16_384, 1_568, 3_104, 330]
     assert sum(p.numel() for _, m in build(ModelConfig("mlp"), 2, 30) for p in m.parameters()) == 6_274
     # One linear layer: 60 x 10 weights and 10 of the bias; 2 x 600 FLOPs.
-    ((name, head),) = build(ModelConfig("softmax"), 10, 60)
-    assert (name, sum(weights.numel() for weights in head.parameters())) == ("head", 610)
+    ((name, layer),) = build(ModelConfig("softmax"), 10, 60)
+    assert (name, sum(weights.numel() for weights in layer.parameters())) == ("head", 610)
     counted = flops_per_example(lambda: build(ModelConfig("softmax"), 10, 60), (60,), "features")
     assert counted.tolist() == [[1200, 1200, 0, 1200]]
 
