@@ -251,8 +251,14 @@ class TrainConfig(Section):
 
 
 def _as_chain(given: object) -> object:
-    """A stage alone as a chain of one."""
-    return (given,) if isinstance(given, Mapping) else given
+    """A stage alone as a chain of one. ValueError for what is neither a stage nor a list of stages."""
+    stages = (given,) if isinstance(given, Mapping) else given
+    if not isinstance(stages, list | tuple) or not all(isinstance(stage, Mapping) for stage in stages):
+        raise ValueError(
+            'must be a stage, such as { kind = "quantize" }, or a list of them; in a shell, put the whole word in '
+            "single quotes"
+        )
+    return stages
 
 
 Chain = Annotated[tuple[dict[str, Any], ...], BeforeValidator(_as_chain), Field(max_length=3)]

@@ -274,7 +274,7 @@ def sentences(result: Mapping[str, Any], with_factors: bool) -> list[str]:
         known = [(stage, pair["factors"][stage.key]) for stage in stages.CHAIN]
         texts = [f"{stage.heading} {_texts(FACTOR, [each])[0]}" for stage, each in known if each["mean"] is not None]
         if with_factors or not texts:
-            lines.append(f"{both}, at {percent(pair['accuracy'])}: {', '.join(texts) or 'not reached by both'}.")
+            lines.append(f"{both}, at {percent(pair['accuracy'])}: {', '.join(texts) or 'one has not reached it'}.")
     return lines
 
 
