@@ -245,6 +245,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) ->
     rounds, travels = scenario.rounds, scenario.travels
     resolver.refuse("rounds.policy", validation.of_rounds(method, rounds))
     resolver.refuse("train", validation.of_training(scenario.train))
+    resolver.refuse("codec.levels", validation.of_levels(scenario))
     resolver.make("train.lr_schedule", validation.check_schedule, scenario.train, rounds.max)
     data: DataSet = resolver.make("data.name", dataset, scenario.data.name)
     resolver.make("data.root", check_root, data, scenario.data.root)
