@@ -85,7 +85,9 @@ def test_a_codec_is_explained_with_its_class_its_error_and_the_ranges_of_its_opt
 
 def test_the_key_of_a_chain_is_explained_with_the_options_of_all_stages(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(told(capsys, "explain", "codec.up", "--json"))
-    assert found["example"] == """fedbr run digits codec.up='{ kind = "topk" }'"""
+    assert found["example"] == """fedbr run digits codec.up='{kind = "quantize", bits = 4}'"""  # of lte-compressed
+    down = json.loads(told(capsys, "explain", "codec.down", "--json"))
+    assert down["example"] == """fedbr run digits codec.down='{ kind = "topk" }'"""
     assert found["choices"]["sign"] == "signs, and the mean magnitude"
     assert [key["name"] for key in found["keys"]][-1] == "codec.up.level"
     assert found == json.loads(told(capsys, "explain", "codec.up.kind", "--json"))
