@@ -87,7 +87,7 @@ def test_the_options_of_every_plug_in_point_may_be_given(
     given: list[object] = []
 
     def examine(examination: conformance.Examination, folder: Path) -> None:
-        tables = load(conformance.BASE, examination.overrides).scenario.model_dump()
+        tables: Any = load(conformance.BASE, examination.overrides).scenario.model_dump()
         table: Any = reduce(lambda table, name: table[name], key.split("."), tables)
         given.append((table[0] if row == "CODEC" else table)["amount"])  # a chain of one stage
 
