@@ -17,5 +17,5 @@ SPEC = ObjectiveSpec(
     options=MixupOptions,
     neutral="gamma = 0",
     client="edge.methods.mixup:MixupUpdate",
-    refusals=Refusals(kinds=("image", "features")),
+    refusals=Refusals(kinds=("image", "features", "series")),
 )

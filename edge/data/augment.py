@@ -26,6 +26,8 @@ from edge.data import resized_crops
 from edge.data.registry import DataError, DataSet, ExampleKind, Split
 from edge.protocol.spelling import nearest
 
+STANDARDISED: tuple[ExampleKind, ...] = ("features", "series")
+"""The kinds of examples that can be standardised"""
 FAR = 1e6
 """A row or column far outside any image, in which float32 still counts single pixels."""
 
@@ -61,7 +63,10 @@ class Profile:
     kind: ExampleKind | None = "image"
     """The examples that it is for; None: any."""
     standardise: bool = False
-    """Features alone: whether `fitted` sets mean and standard deviation, of each feature."""
+    """Features and series alone: whether `fitted` sets mean and standard deviation, of each feature or channel."""
+    by_client: bool = False
+    """Whether it does so for each natural client; ``mean`` and ``std`` then hold those of one client after another, and
+    last those of all."""
 
     @property
     def varies(self) -> bool:
@@ -95,6 +100,7 @@ _ROWS = (
     Profile("femnist", (0.9612,), (0.1656,)),
     Profile("plain", kind=None),
     Profile("standardise", kind="features", standardise=True),
+    Profile("standardise-client", kind="features", standardise=True, by_client=True),
 )
 
 PROFILES: dict[str, Profile] = {row.name: row for row in _ROWS}
@@ -110,8 +116,12 @@ def profile_for(row: DataSet, augment: str = "default") -> Profile:
         names = ["default", "none", *PROFILES]
         raise DataError(f"data.augment: unknown profile {name!r}; {nearest(name, names)}")
     profile = PROFILES[name]
-    if profile.kind not in (None, row.kind):
-        raise DataError(f"data.augment = {name} is for examples of kind {profile.kind}; {row.name} has {row.kind}")
+    kinds = STANDARDISED if profile.standardise else (profile.kind or row.kind,)
+    if row.kind not in kinds:
+        named = " or ".join(kinds)
+        raise DataError(f"data.augment = {name} is for examples of kind {named}; {row.name} has {row.kind}")
+    if profile.by_client and row.id_column is None:
+        raise DataError(f"data.augment = {name}: {row.name} does not say which client made an example")
     if profile.mean is not None and len(profile.mean) != row.stored[0]:
         raise DataError(f"data.augment = {name} is for {len(profile.mean)} channels; {row.name} has {row.stored[0]}")
     if augment == "none":
@@ -121,10 +131,21 @@ def profile_for(row: DataSet, augment: str = "default") -> Profile:
 
 
 def fitted(profile: Profile, train: Split) -> Profile:
-    """A profile that standardises, with mean and standard deviation of each feature of all training examples."""
+    """A profile that standardises, with mean and standard deviation of each feature, or channel, of training examples.
+
+    Of all of them, or of each natural client's; a client without any has those of all.
+    """
     if not profile.standardise:
         return profile
-    mean, std = (getattr(train.x, name)(axis=0, dtype=np.float64) for name in ("mean", "std"))
+    parts = [train.x]
+    if profile.by_client:
+        assert train.ids is not None
+        parts = [*(train.x[train.ids == client] for client in range(int(train.ids.max()) + 1)), train.x]
+    over = (0, *range(2, train.x.ndim))
+    mean, std = (
+        np.concatenate([getattr(part if len(part) else train.x, name)(axis=over, dtype=np.float64) for part in parts])
+        for name in ("mean", "std")
+    )
     return replace(profile, mean=tuple(mean.tolist()), std=tuple(np.where(std > 0, std, 1.0).tolist()))
 
 
@@ -153,20 +174,24 @@ def draw(profile: Profile, batch: int, rng: np.random.Generator) -> Augmentation
     return AugmentationDraws(degrees, corners, flips, views, jitters)
 
 
-def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None) -> Tensor:
+def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None, ids: Tensor | None = None) -> Tensor:
     """Stored examples as the model takes them, on the device of ``x``.
 
     Images: uint8 (batch, channels, height, width) to float32 of the model's size; with a generator, the training
-    transform; without, the test transform, which only pads and normalises. Features: float32, standardised where the
-    profile says so. Tokens: int64.
+    transform; without, the test transform, which only pads and normalises. Features and series: float32, standardised
+    where the profile says so. Tokens: int64. ``ids``: (batch,) natural clients, for a profile ``by_client``.
     """
     if profile.kind == "tokens":
         return x.to(torch.int64)
-    if profile.kind == "features" and profile.mean is None:
+    if profile.kind in STANDARDISED and profile.mean is None:
         return x
     first, second = _statistics(profile, x.device)
-    if profile.kind == "features":
-        return (x - first) / second
+    if profile.kind in STANDARDISED:
+        # (1 or clients, features or channels), then by example, with a place for the time of series
+        by_client = (each.view(-1, x.shape[1]) for each in (first, second))
+        # Later clients, with test examples alone, have the last statistics, which are those of all.
+        mean, std = (each if ids is None else each[ids.clamp(max=len(each) - 1)] for each in by_client)
+        return (x - mean[:, :, None]) / std[:, :, None] if x.dim() == 3 else (x - mean) / std
     assert x.dtype == torch.uint8, x.dtype
     side = profile.side
     if rng is not None and profile.varies:
@@ -187,11 +212,13 @@ def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None)
 
 @cache
 def _statistics(profile: Profile, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(features,) mean and standard deviation; of images, (channels, 1, 1) gain and bias.
+    """(features,) or (channels,) mean and standard deviation, client by client where each has its own.
+
+    Of images, (channels, 1, 1) gain and bias.
 
     With these, (pixel / pixel_max - mean) / std = pixel * gain + bias.
     """
-    if profile.kind == "features":
+    if profile.kind in STANDARDISED:
         both = torch.tensor([profile.mean, profile.std], dtype=torch.float32, device=device)
     else:
         mean, std = np.array(profile.mean or (0.0,)), np.array(profile.std or (1.0,))

@@ -238,7 +238,7 @@ def _read(files: DatasetFiles, folder: Path) -> Decoded:
 def check_examples(row: DataSet, what: str, split: Split) -> None:
     """DataError unless there are examples, and as the row says."""
     x, y = split.x, split.y
-    types = {"image": ("uint8",), "features": ("float32",), "tokens": ("int32", "int64")}[row.kind]
+    types = {"image": ("uint8",), "tokens": ("int32", "int64")}.get(row.kind, ("float32",))
     if not len(y):
         raise DataError(f"{what}: there are none")
     if x.ndim and len(x) != len(y):
@@ -249,8 +249,9 @@ def check_examples(row: DataSet, what: str, split: Split) -> None:
         held = f"{y.min()} .. {y.max()}" if y.ndim == 1 and y.dtype.kind in "iuf" else f"shape {y.shape}"
         kind = "" if y.dtype == np.int64 else f", {y.dtype}"
         raise DataError(f"{what}: y must hold int64 classes 0 .. {row.classes - 1}; it holds {held}{kind}")
-    if row.kind == "features" and not np.isfinite(x).all():
-        raise DataError(f"{what}: example {np.flatnonzero(~np.isfinite(x).all(axis=1))[0]} has NaN or infinite numbers")
+    if row.kind in ("features", "series") and not np.isfinite(x).all():
+        wrong = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))[0]
+        raise DataError(f"{what}: example {wrong} has NaN or infinite numbers")
     if row.vocabulary is not None and x.size and not (x.min() >= 0 and x.max() < row.vocabulary):
         raise DataError(f"{what}: tokens {x.min()} .. {x.max()} are not within 0 .. {row.vocabulary - 1}")
 

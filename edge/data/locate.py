@@ -176,6 +176,8 @@ def missing(row: DataSet, searched: Sequence[SearchPath], why_no_download: str) 
 def to_have(row: DataSet) -> str:
     """How a user who has a set's files makes them known."""
     layout = f"{row.name}/train.parquet and {row.name}/test.parquet"
+    if row.reader is not None and row.archive is None:
+        layout = getattr(importlib.import_module(row.reader), "LAYOUT", "the files that its reader looks for")
     if row.files:
         layout += f", or torchvision's files ({row.files[0].split('/')[0]}/)"
     if row.class_folders:

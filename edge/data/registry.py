@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 
 from edge.protocol.plugins import find
 
-ExampleKind = Literal["image", "features", "tokens"]
-"""Grey or colour images; rows of numbers; sequences of token numbers."""
+ExampleKind = Literal["image", "features", "series", "tokens"]
+"""Grey or colour images; rows of numbers; channels of numbers over time; sequences of token numbers."""
+
+
+DIMENSIONS: dict[ExampleKind, int] = {"image": 3, "features": 1, "series": 2, "tokens": 1}
+"""Of an example"""
 
 
 class DataError(ValueError):
@@ -50,7 +54,7 @@ class DataSet:
     classes: int
     """With ``class_folders``, the most: `edge.data.locate.locate` says how many there are"""
     shape: tuple[int, ...]
-    """An example as the model's input: (channels, height, width), (features,) or (length,)."""
+    """An example as the model's input: (channels, height, width), (features,), (channels, length) or (length,)."""
     stored: tuple[int, ...]
     """An example as it is stored: of images, smaller than ``shape`` by a frame where the set is padded, and larger
     where models take a part of it."""
@@ -71,7 +75,7 @@ class DataSet:
     """A module with ``read(row, files) -> Decoded`` and ``files(places) -> tuple of paths, empty if absent``; sets with
     an ``archive`` do not need the latter."""
     kind: ExampleKind = "image"
-    """image: uint8 pixels; features: float32; tokens: int32 or int64 in 0 .. vocabulary - 1, 0 for padding."""
+    """image: uint8 pixels; features, series: float32; tokens: int32 or int64 in 0 .. vocabulary - 1, 0 for padding."""
     vocabulary: int | None = None
     """Number of different tokens, with the padding."""
     archive: str | None = None
@@ -86,8 +90,10 @@ class DataSet:
     def __post_init__(self) -> None:
         if self.kind == "image":
             return
-        if len(self.shape) != 1 or self.stored != self.shape:
-            raise DataError(f"data set {self.name}: {self.kind} are of one dimension, stored as the model takes them")
+        dimensions = DIMENSIONS[self.kind]
+        if len(self.shape) != dimensions or self.stored != self.shape:
+            many = f"{dimensions} dimension{'s' * (dimensions > 1)}"
+            raise DataError(f"data set {self.name}: {self.kind} are of {many}, stored as the model takes them")
         if (self.kind == "tokens") != (self.vocabulary is not None):
             raise DataError(f"data set {self.name}: vocabulary belongs to tokens; it is {self.vocabulary}")
         if self.reader is None and not self.content:
@@ -121,7 +127,8 @@ class Split:
     """The examples of one split."""
 
     x: NDArray[Any]
-    """(examples, channels, height, width) uint8, (examples, features) float32 or (examples, length) int32 or int64"""
+    """(examples, channels, height, width) uint8, (examples, features) or (examples, channels, length) float32, or
+    (examples, length) int32 or int64"""
     y: NDArray[np.int64]
     """(examples,) classes"""
     ids: NDArray[Any] | None = None
@@ -273,13 +280,32 @@ _ROWS = (
         reader="edge.data.synthetic",
         kind="features",
     ),
+    *(
+        DataSet(
+            name,
+            f"HAPT, {activities} of 30 people with a phone at the waist",
+            classes,
+            shape=(6, 128),
+            stored=(6, 128),
+            profile="standardise",
+            source="Reyes-Ortiz et al., Smartphone-Based Recognition of Human Activities and Postural Transitions, "
+            "2015",
+            id_column="user",
+            reader="edge.data.hapt",
+            kind="series",
+        )
+        for name, activities, classes in (
+            ("hapt", "6 activities", 6),
+            ("hapt-transitions", "6 activities and 6 postural transitions", 12),
+        )
+    ),
 )
 
 DATASETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 
 
 _ARRAYS = re.compile(
-    r"([\w-]{1,40})/(image|features|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7})/([0-9a-f]{64})"
+    r"([\w-]{1,40})/(image|features|series|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7})/([0-9a-f]{64})"
 )
 """``NAME/KIND-NUMBER/SHAPE/CLASSES/HASH``: all that the row of arrays depends on, so that it needs no file"""
 
@@ -288,7 +314,7 @@ def arrays_row(name: str, kind: ExampleKind, number: int, shape: tuple[int, ...]
     """The row of arrays; ``number``: the largest pixel, or that of the tokens. DataError for an impossible one."""
     if re.fullmatch(r"[\w-]{1,40}", name) is None:
         raise DataError(f"name = {name!r}: must be of letters, digits, - and _, at most 40")
-    if 0 in (*shape, classes) or len(shape) != (3 if kind == "image" else 1):
+    if 0 in (*shape, classes) or len(shape) != DIMENSIONS[kind]:
         raise DataError(f"data set {name}: examples of shape {shape} and {classes} classes are no {kind}")
     return DataSet(
         name,
@@ -296,7 +322,7 @@ def arrays_row(name: str, kind: ExampleKind, number: int, shape: tuple[int, ...]
         classes,
         shape,
         stored=shape,
-        profile="standardise" if kind == "features" else "plain",
+        profile="standardise" if kind in ("features", "series") else "plain",
         source="arrays given in Python",
         pixel_max=max(1, number) if kind == "image" else 255,
         kind=kind,
@@ -307,7 +333,7 @@ def arrays_row(name: str, kind: ExampleKind, number: int, shape: tuple[int, ...]
 
 def arrays_name(row: DataSet) -> str:
     """The name under which `dataset` finds the row of arrays."""
-    number = {"image": row.pixel_max, "features": 0, "tokens": row.vocabulary}[row.kind]
+    number = {"image": row.pixel_max, "tokens": row.vocabulary}.get(row.kind, 0)
     return f"{row.name}/{row.kind}-{number}/{'x'.join(map(str, row.stored))}/{row.classes}/{row.content}"
 
 

@@ -20,7 +20,7 @@ from edge.data.registry import ExampleKind
 from edge.protocol.config import CPU, Norm
 from edge.protocol.plugins import find, is_own
 
-INPUTS = {"image": "channels", "features": "features", "tokens": "vocabulary"}
+INPUTS = {"image": "channels", "features": "features", "series": "channels", "tokens": "vocabulary"}
 """Kind of examples -> the name of the number that a model's first layer depends on (`DataSet.inputs`)."""
 GROUPS = 2
 """Normalisation groups of every GroupNorm, as in FedMLB's published code."""
@@ -64,7 +64,8 @@ class ModelRow:
     `INPUTS`, and of ``norm`` where the row has one; or, with ``children``, the ``module:Class`` or ``module:function``
     that makes a torch module."""
     shape: tuple[int, ...]
-    """The examples it is made for: (height, width) of images, (features,) or (length,); empty for any."""
+    """The examples it is made for: (height, width) of images, (features,), (channels, length) or (length,); empty for
+    any."""
     width: int | None
     """Channels or units of the first stage, with which all others scale; None if the model has no width."""
     flexible: bool
@@ -196,8 +197,9 @@ def _own(name: str) -> str:
 
 
 def _flat(name: str, title: str, kind: ExampleKind, width: int | None, blocks: str, units: int) -> ModelRow:
-    """A model of features or tokens of any number. Nothing is measured of its defaults, nor of its family: devices have
-    no figure for dense layers, so that of convolutions is taken; a step's fixed cost outweighs it by far."""
+    """A model of features, series or tokens of any number. Nothing is measured of its defaults, nor of its family:
+    devices have no figure for dense layers, so that of convolutions is taken; a step's fixed cost outweighs it by far.
+    """
     more: dict[str, Any] = {"defaults": {}, "kind": kind}
     return ModelRow(name, title, "conv", _own(name), (), width, True, tuple(blocks.split()), units, **more)
 
@@ -214,6 +216,7 @@ _ROWS = (
     _row("squeezenet", "SqueezeNet", 32, 96, 10, _SQUEEZENET, width_multiple=12),
     _flat("mlp", "Perceptron with two hidden layers", "features", 64, "fc1 fc2 head", 3),
     _flat("softmax", "Multinomial logistic regression", "features", None, "head", 1),
+    _flat("har-cnn", "CNN of three convolutions over time", "series", 32, "conv1 conv2 conv3 head", 4),
     _flat("text-cnn", "Embedding and two convolutions", "tokens", 16, "embedding conv1 conv2 head", 4),
 )
 MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}

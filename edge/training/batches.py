@@ -49,7 +49,11 @@ class Loader:
             stored = self._examples[to_device(chosen, self.device)]
         else:
             stored = to_device(self.split.x[chosen], self.device)
-        x = prepare(stored, self.profile, draws)
+        ids = None
+        if self.profile.by_client:
+            assert self.split.ids is not None
+            ids = to_device(np.asarray(self.split.ids[chosen]), self.device)
+        x = prepare(stored, self.profile, draws, ids)
         # Only images have a memory format.
         return (x.contiguous(memory_format=self.memory_format) if x.dim() == 4 else x.contiguous()), labels
 

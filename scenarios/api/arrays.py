@@ -50,13 +50,14 @@ def dataset(
     """Arrays as a data set: ``fedbr.run("digits", data=fedbr.dataset(x, y))``, or ``data=(x, y)`` for short.
 
     ``x``: images ``(examples, channels, height, width)`` or ``(examples, height, width)`` of whole numbers from 0 to
-    255; features ``(examples, features)`` of real numbers; or tokens ``(examples, length)`` of integers from 0 on, 0
-    for padding. ``kind`` says which; by default the number of dimensions and the type do. ``y``: classes, integers
+    255; features ``(examples, features)`` of real numbers; series ``(examples, channels, length)`` of real numbers; or
+    tokens ``(examples, length)`` of integers from 0 on, 0 for padding. ``kind`` says which, and series need it; by
+    default the number of dimensions and the type do. ``y``: classes, integers
     from 0 on. ``x_test``, ``y_test``: the test set; without it, the part ``test`` of the examples of each class is
     drawn by ``seed``. ``classes``: how many there are, by default the largest label and one. ``name``: in reports.
 
-    Features are standardised, pixels divided by the largest; ``data.augment`` changes that. DataError for anything
-    that is no data set.
+    Features and series are standardised, pixels divided by the largest; ``data.augment`` changes that. DataError for
+    anything that is no data set.
     """
     x, y = _pair("", x, y)
     if (x_test is None) != (y_test is None):
@@ -72,7 +73,7 @@ def dataset(
         kind = "image" if x.ndim > 2 else "features" if x.dtype.kind == "f" else "tokens"
     train, held = (Split(_examples(kind, x), y) for x, y in pairs)
     most = int(max(train.y.max(initial=0), held.y.max(initial=0)))
-    largest = int(max(train.x.max(initial=0), held.x.max(initial=0))) if kind != "features" else 0
+    largest = int(max(train.x.max(initial=0), held.x.max(initial=0))) if kind in ("image", "tokens") else 0
     number = largest + 1 if kind == "tokens" else largest
     classes = most + 1 if classes is None else classes
     row = arrays_row(name, kind, number, train.x.shape[1:], classes, arrays_sha256(train, held))
@@ -125,7 +126,7 @@ def _test_mask(y: NDArray[Any], part: float, seed: int) -> NDArray[np.bool_]:
 
 def _examples(kind: ExampleKind, x: NDArray[Any]) -> NDArray[Any]:
     """Examples in the form of `edge.data.registry.Split`, with the same values."""
-    if kind == "features":
+    if kind in ("features", "series"):
         return np.ascontiguousarray(x, np.float32)
     whole = np.ascontiguousarray(x[:, None] if kind == "image" and x.ndim == 3 else x)
     with np.errstate(invalid="ignore"):

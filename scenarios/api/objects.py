@@ -29,7 +29,7 @@ SHORT = {"model": "model.name", "data": "data.name"}
 """Tables -> the key whose object may be given in their place"""
 GIVEN_AS = {key: table for table, key in SHORT.items()}
 MODEL = "model.name"
-KINDS: tuple[ExampleKind, ...] = ("image", "features", "tokens")
+KINDS: tuple[ExampleKind, ...] = ("image", "features", "series", "tokens")
 _SPEC = "coordinator.methods.spec"
 _CLIENT = "edge.training.client_update"
 _OPTIMIZERS = "coordinator.aggregation.optimizers"
@@ -211,7 +211,7 @@ def _model_name(value: Any, data_name: str) -> str:
             )
         data, name = dataset(data_name), label(value)
         parameters = inspect.signature(value).parameters
-        kind: ExampleKind = next((each for each in KINDS if INPUTS[each] in parameters), data.kind)
+        kind: ExampleKind = next((each for each in (data.kind, *KINDS) if INPUTS[each] in parameters), data.kind)
         width = parameters["width"].default if "width" in parameters else None
         width = width if isinstance(width, int) else None
         title = f"{name}, given in Python"

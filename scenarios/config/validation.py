@@ -34,7 +34,7 @@ from edge.training.metrics.registry import MetricRow
 from scenarios.config import fleet_files
 from scenarios.config.schema import Scenario
 
-KINDS_OF_EXAMPLES = {"image": "images", "features": "features", "tokens": "tokens"}
+KINDS_OF_EXAMPLES = {"image": "images", "features": "features", "series": "series", "tokens": "tokens"}
 """Kinds of examples, in messages"""
 Contradictions = Iterator[tuple[str, str]]
 CHECKED_ROUNDS = 10_000

@@ -92,7 +92,9 @@ def test_the_synthetic_clients_are_as_large_as_published_and_draw_as_the_recipe_
 def test_a_profile_or_a_row_for_other_examples_is_refused() -> None:
     with pytest.raises(DataError, match=r"data\.augment = mnist is for examples of kind image; breast-cancer has feat"):
         profile_for(TUMOURS, "mnist")
-    with pytest.raises(DataError, match=r"data\.augment = standardise is for examples of kind features; digits has"):
+    with pytest.raises(
+        DataError, match=r"data\.augment = standardise is for examples of kind features or series; digits has"
+    ):
         profile_for(DATASETS["digits"], "standardise")
     for wrong in ({"shape": (3, 10)}, {"vocabulary": 5}, {"reader": None}):
         with pytest.raises(DataError, match="data set breast-cancer: "):
