@@ -194,7 +194,7 @@ class Direct:
             if task.weight > 0.0:
                 assert isinstance(task.validator, VisitValidator)
                 task.validator.trainer.note_download(task.validator.visit, task.payload)
-                reply = site.decoded(reply)
+                reply = site.decoded(reply) if reply.encoded else reply
             else:
                 reply = task.validator.check(task, reply, None, False, False)[0]
         assert isinstance(reply, messages.Update)

@@ -75,7 +75,8 @@ class TaskRunner:
     def _added(self, update: messages.Update, weight: float) -> messages.Update:
         if update.round != self._sums.round:
             self._sums = FixedPointSums(update.round)
-        added = self._sums.put(self._executor.decoded(update), weight)
+        decoded = self._executor.decoded(update) if update.encoded else update
+        added = self._sums.put(decoded, weight)
         return update if added.payload else added
 
     def _collected(self, round: int) -> messages.PartialSum:

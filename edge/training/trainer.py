@@ -204,8 +204,6 @@ class LocalTrainer:
 
     def decoded(self, update: Update) -> Update:
         """The update of the last visit with the vectors that its receiver decodes."""
-        if not update.encoded:
-            return update
         client, number = update.client, update.round
         more = update.payload, update.encoded, self._references, self._sent
         return replace_fields(update, payload=self.update_codec.decode(client, number, *more), encoded={})
