@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
     from scenarios.api.calls import RunList, check, diff, ls, measure, replay, resume, run, verify
-    from scenarios.api.experiments import RunCollection, budget, compare, report, sweep, tune
+    from scenarios.api.experiments import RunCollection, audit, budget, compare, report, sweep, tune
     from scenarios.api.experiments import open_folder as open
     from scenarios.api.figures import DrawnFigure
     from scenarios.api.mlflow import MLflow
@@ -59,6 +59,7 @@ __all__ = [
     "ScenarioError",
     "TensorBoard",
     "__version__",
+    "audit",
     "budget",
     "check",
     "compare",
@@ -112,7 +113,7 @@ _HOMES = {
         ("RunList", "check", "diff", "ls", "measure", "replay", "resume", "run", "verify"), "scenarios.api.calls"
     ),
     **dict.fromkeys(
-        ("RunCollection", "budget", "compare", "open", "report", "sweep", "tune"), "scenarios.api.experiments"
+        ("RunCollection", "audit", "budget", "compare", "open", "report", "sweep", "tune"), "scenarios.api.experiments"
     ),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",

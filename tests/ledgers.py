@@ -39,7 +39,12 @@ def visit_row(number: int, round: int, client: int, *times: float, kind: str = "
 
 
 def made_run(
-    folder: Path, accuracies: Sequence[float | None], scenario: str, visits: Sequence[VisitRow] = (), joules: float = 10
+    folder: Path,
+    accuracies: Sequence[float | None],
+    scenario: str,
+    visits: Sequence[VisitRow] = (),
+    joules: float = 10,
+    is_ended: bool = True,
 ) -> Path:
     """A run folder with one round of 10 s, 1 kB and ``joules`` per accuracy; ``scenario`` is its text, in TOML."""
     folder.mkdir(parents=True)
@@ -52,6 +57,7 @@ def made_run(
             joules, 10.0, 0.0, 0, 0.0, None, "", "ab",
         )  # fmt: skip
         ledger.commit(Commit(row, VisitColumns.of(visit for visit in visits if visit.round == number)))
-    ledger.finish({"stopped_by": "rounds", "rounds": len(accuracies)})
+    if is_ended:
+        ledger.finish({"stopped_by": "rounds", "rounds": len(accuracies)})
     ledger.close()
     return folder

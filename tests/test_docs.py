@@ -62,7 +62,7 @@ def test_the_plug_ins_that_are_shown_run_together_from_the_current_folder(tmp_pa
     # Half of the five participants of a round, rounded up, counts.
     assert (result["rounds"], result["visits"]["train"], result["visits"]["late"]) == (3, 9, 6)
     copies = (Path(tmp_path, result["run_dir"]) / "sources").iterdir()
-    names = ["my_confidence", "my_metric", "my_policy", "my_schedule", "my_selection", "my_server"]
+    names = ["my_codec", "my_confidence", "my_metric", "my_policy", "my_schedule", "my_selection", "my_server"]
     assert sorted(path.stem for path in copies) == names
 
 

@@ -35,7 +35,7 @@ from coordinator.records.store import Ledger
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.budget import CONVERGED, ROUNDS, TARGET
 from coordinator.rounds.ports import Arrays
-from coordinator.rounds.run import HELD, SELECTOR, FederatedRun, History, RunFailed, RunTotals
+from coordinator.rounds.run import HELD, LEVELS_STATE, SELECTOR, FederatedRun, History, RunFailed, RunTotals
 from edge.protocol.messages import VALIDATION_ACCURACY
 from edge.protocol.payload import Vector
 
@@ -67,6 +67,8 @@ def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
         run.charge(VisitColumns.of(visits))
         run.selection.selector.restore(arrays_under(SELECTOR, arrays))
         run.downloads.held.restore(arrays_under(HELD, arrays))
+        if run.levels is not None:
+            run.levels.restore(arrays_under(LEVELS_STATE, arrays))
     if run.states is not None:
         run.states.committed = {client: name for client, (name, _) in ledger.client_states(number).items()}
     run.server.store.restore({place: name for place, (name, _) in ledger.client_vectors(number).items()})

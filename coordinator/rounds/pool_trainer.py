@@ -222,9 +222,10 @@ class PoolTrainer:
             return None if vector is None else vector.data
 
         up, client, number = server.up_shapes(), visit.client, visit.rng_round
+        codec = self.codec.of_visit(visit.dispatch.choice)
         try:
             slots = {} if self.job.codec.of == "weights" else server.reference_slots(update)
-            payload = self.codec.decode(client, number, update.payload, update.encoded, reference, up)
+            payload = codec.decode(client, number, update.payload, update.encoded, reference, up)
         except ValueError as error:
             raise WireError(f"{task.name}: {error}") from None
         self._encoded[client] = frame_nbytes(update.encoded)

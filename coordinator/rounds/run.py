@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.download_codec import DownloadCodec
+from coordinator.aggregation.level_schedule import LevelSchedule
 from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, payload_shapes
 from coordinator.methods.registry import Method
 from coordinator.records.client_states import ClientStates
@@ -40,6 +41,7 @@ from coordinator.rounds.ports import (
 from coordinator.rounds.selection import ClientSelection, IdleClients, SelectionFailed
 from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins, upper_bounds
 from coordinator.workers.task import Stopped
+from edge.protocol.codecs.update_codec import LEVELS, most_levels
 from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
 from edge.protocol.options.base import Options
@@ -51,6 +53,8 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
 
 SELECTOR = "selector|"
 """Prefix of the names of the client selector's arrays in a checkpoint"""
+LEVELS_STATE = "levels|"
+"""Prefix of the names of the arrays of `LevelSchedule`"""
 HELD = "held|"
 """Prefix of the names of arrays of the versions that clients hold"""
 
@@ -131,6 +135,8 @@ class FederatedRun:
     on_round: Callable[[RoundFinished], None]
     is_stopped: Callable[[], bool]
     """Whether the user has asked to stop"""
+    cohort_levels: Mapping[int, int] = field(default_factory=dict)
+    """client of the last cohort -> levels of its codec, where these change between visits"""
     refused: Mapping[int, str] = field(default_factory=dict)
     """client -> why it cannot take part, such as too little memory for the model"""
     charged_examples: NDArray[np.int64] | None = None
@@ -155,7 +161,10 @@ class FederatedRun:
         """The cohort of the next round, in ascending order. RunFailed for an invalid choice."""
         clock, wanted = self.clock, self.rules.cohort
         with self._named_failure(SelectionFailed):
-            return self.selection.select(self.rounds, eligible, wanted, clock.now, clock.is_there)
+            cohort = self.selection.select(self.rounds, eligible, wanted, clock.now, clock.is_there)
+        if self.levels is not None:
+            self.cohort_levels = self.levels.of_cohort(self.server.aggregation_weights(cohort))
+        return cohort
 
     def take(self, idle: IdleClients) -> int | None:
         """The client of the next visit of an asynchronous policy; None if none is there. RunFailed as of `select`."""
@@ -199,6 +208,8 @@ class FederatedRun:
     def prepare(self, client: int, round: int, rng_round: int | None = None) -> PlannedVisit:
         """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""
         dispatch, encoded = self.downloads.planned(self.server.download(client, round))
+        if client in self.cohort_levels:
+            dispatch = replace(dispatch, choice={**dispatch.choice, LEVELS: self.cohort_levels[client]})
         down, samples = dispatch.shapes, int(self.description.samples[client])
         rng_round = round if rng_round is None else rng_round
         price = self.pricing.train(dispatch.choice, down, samples, client, rng_round, encoded)
@@ -278,6 +289,12 @@ class FederatedRun:
         return self.server.up_shapes()
 
     @cached_property
+    def levels(self) -> LevelSchedule | None:
+        """The levels of codecs, where they change between visits."""
+        codec = self.job.codec
+        return LevelSchedule(codec.levels, most_levels(codec.up), self.rules.max) if codec.levels.is_used else None
+
+    @cached_property
     def pricing(self) -> VisitPricing:
         """Prices of this run's visits."""
         return VisitPricing(self.job, self.method, self.options, self.description, self.up_shapes)
@@ -338,6 +355,8 @@ class FederatedRun:
         """
         selector = {f"{SELECTOR}{name}": array for name, array in self.selection.selector.state().items()}
         held = {f"{HELD}{name}": array for name, array in self.downloads.held.state().items()}
+        levels = {} if self.levels is None else self.levels.state()
+        held |= {f"{LEVELS_STATE}{name}": array for name, array in levels.items()}
         state = selector | held | dict(policy_state or {})
         memory = RunMemory(self.rounds, self.visits, self.evaluated, self.clock.state(), state)
         record.log(None, self.server.take_logged())

@@ -382,6 +382,9 @@ class _SynchronousRound:
             self.record.states = run.states.uncommitted = states
         run.received(self.number, counted)
         self.record.log_visits(replies)
+        if run.levels is not None and replies:
+            weights = run.server.aggregation_weights([reply.client for reply in replies])
+            run.levels.learn({reply.client: reply.numbers["loss"] for reply in replies}, weights)
         if replies:
             run.step()
             self.record.method_rows += run.server.feedback(

@@ -61,8 +61,8 @@ class VisitPricing:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
         codec = UpdateCodec(job.codec, job.seed, description.tensors)
-        raw, encoded = codec.split(up_shapes)
-        self._up_shapes, self._bounds = up_shapes, encoded
+        _, encoded = codec.split(up_shapes)
+        self._codec, self._up_shapes, self._bounds = codec, up_shapes, encoded
         self.is_fixed_length = codec.is_fixed_length(up_shapes)
         """Whether lengths of uploads follow from shapes alone"""
         stages = codec.codecs.stages(encoded, up_shapes)
@@ -70,12 +70,11 @@ class VisitPricing:
         if job.codec.error_feedback:  # a residual is what decoding does not give back
             self._encoding_seconds += codec_seconds(stages, "decode")
         self._down_codecs = VectorCodecs(job.codec.down, job.codec.down_slots, 0, description.tensors)
-        self._bytes_up = serialization.update_nbytes(job.run_id, job.reports, raw, encoded)
-        self._up = lengths(up_shapes, encoded)
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""
         self._shared: dict[Hashable, VisitPrice | None] = {}
-        """(choice, shapes of the download, examples) -> price of all such visits; None if each has its own"""
+        """(choice, lengths of the download, examples, local epochs) -> price of all such visits; None if each has its
+        own"""
 
     def train(
         self,
@@ -91,12 +90,13 @@ class VisitPricing:
         ``encoded``: bytes of the vectors of it that a codec has encoded. ``rng_round`` is the key of the visit's random
         streams, as of `PlannedVisit`.
         """
-        sent = lengths(down, encoded)
-        alike = tuple(choice.items()), tuple((slot, tuple(named.items())) for slot, named in sent.items()), samples
+        train, sent = self._job.train.of_visit(self._job.seed, rng_round, client), lengths(down, encoded)
+        shapes = tuple((slot, tuple(named.items())) for slot, named in sent.items())
+        alike = tuple(choice.items()), shapes, samples, train.local_epochs
         price = self._shared.get(alike)
         if price is None:
             kind = ComputeContext if alike in self._shared else SharedContext
-            context = self._context(choice, self._job.train, samples, client, rng_round, kind)
+            context = self._context(choice, train, samples, client, rng_round, kind)
             price = self._price(context, down, encoded or {})
             if isinstance(context, SharedContext):
                 if len(self._shared) >= MOST_PRICES:
@@ -126,7 +126,8 @@ class VisitPricing:
         alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
         tau = spec.costs.nominal_period(self._options)
         bytes_down = serialization.train_nbytes(self._job.run_id, tuple(choice), _without(down, encoded), encoded)
-        bytes_up = self._bytes_up
+        raw_up, encoded_up = self._codec.of_visit(choice).split(self._up_shapes)
+        bytes_up = serialization.update_nbytes(self._job.run_id, self._job.reports, raw_up, encoded_up)
         model = layout.nbytes()
         nominal = nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)
         if not spec.traffic.contacts_server:
@@ -134,7 +135,9 @@ class VisitPricing:
         seconds = self._encoding_seconds + codec_seconds(self._down_codecs.stages(encoded, down), "decode")
         work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps, seconds)
         flops = nominal_flops(alpha, len(layout), plan.samples, self._plain_flops)
-        return VisitPrice(work, plan, nominal, flops, compute.exact, lengths(down, encoded), self._up)
+        return VisitPrice(
+            work, plan, nominal, flops, compute.exact, lengths(down, encoded), lengths(self._up_shapes, encoded_up)
+        )
 
     def download_only(self) -> VisitPrice:
         """A visit that downloads the whole model and trains nothing."""

@@ -62,7 +62,7 @@ class DataSet:
     background: int = 0
     """Pixel value of padding: FEMNIST is dark ink on white paper."""
     id_column: str | None = None
-    """Parquet column with each example's natural client, if the set has one."""
+    """The name of each example's natural client, a column of Parquet files; None if the set has no such clients."""
     torchvision: str | None = None
     """The class of ``torchvision.datasets`` that reads and downloads it."""
     files: tuple[str, ...] = ()
@@ -260,6 +260,18 @@ _ROWS = (
         reader="edge.data.python_topics",
         kind="tokens",
         vocabulary=1024,
+    ),
+    DataSet(
+        "synthetic",
+        "Synthetic(1, 1) of FedProx, drawn, 30 clients",
+        10,
+        shape=(60,),
+        stored=(60,),
+        profile="plain",
+        source="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, drawn anew by its recipe",
+        id_column="client",
+        reader="edge.data.synthetic",
+        kind="features",
     ),
 )
 

@@ -195,7 +195,7 @@ def _own(name: str) -> str:
     return f"edge.models.{name.replace('-', '_')}:stages"
 
 
-def _flat(name: str, title: str, kind: ExampleKind, width: int, blocks: str, units: int) -> ModelRow:
+def _flat(name: str, title: str, kind: ExampleKind, width: int | None, blocks: str, units: int) -> ModelRow:
     """A model of features or tokens of any number. Nothing is measured of its defaults, nor of its family: devices have
     no figure for dense layers, so that of convolutions is taken; a step's fixed cost outweighs it by far."""
     more: dict[str, Any] = {"defaults": {}, "kind": kind}
@@ -213,6 +213,7 @@ _ROWS = (
     _row("shufflenet", "ShuffleNet V1, g = 3", 32, 24, 18, _SHUFFLENET, "depthwise", width_multiple=12),
     _row("squeezenet", "SqueezeNet", 32, 96, 10, _SQUEEZENET, width_multiple=12),
     _flat("mlp", "Perceptron with two hidden layers", "features", 64, "fc1 fc2 head", 3),
+    _flat("softmax", "Multinomial logistic regression", "features", None, "head", 1),
     _flat("text-cnn", "Embedding and two convolutions", "tokens", 16, "embedding conv1 conv2 head", 4),
 )
 MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}

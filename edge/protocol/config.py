@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -24,6 +24,7 @@ from edge.protocol.options.base import Options, joined
 from edge.protocol.payload import Layout
 from edge.protocol.plugins import PluginOptions, load
 from edge.protocol.portable import Instructions
+from edge.protocol.rng import keyed_generator
 from edge.protocol.wire import MAX_LENGTH, Count
 
 T = TypeVar("T")
@@ -156,6 +157,10 @@ class TrainConfig(Section):
     """Passes over a client's examples per visit."""
     local_steps: Annotated[int | None, Field(ge=0), Also("steps", "iterations")] = None
     """Exactly so many steps per visit, over as many epochs as it takes, instead of local_epochs."""
+    partial_work: Annotated[float, Field(ge=0, le=1), Also("stragglers_fraction", "drop_percent")] = 0.0
+    """Fraction of visits with fewer local epochs, drawn uniformly from 1 .. local_epochs for each such visit: FedProx's
+    systems heterogeneity (Li et al., MLSys 2020, section 5.2: 0, 0.5 and 0.9). Which visits these are is drawn, too. 0:
+    none."""
     drop_last: bool = False
     """Whether a short last batch is left out."""
     precision: Annotated[Literal["fp32", "bf16", "tf32"] | None, Also("dtype", "amp")] = None
@@ -215,6 +220,20 @@ class TrainConfig(Section):
         plain = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
         return steps + rho * plain if self.nesterov else plain
 
+    def of_visit(self, seed: int, round: int, client: int) -> TrainConfig:
+        """The training of one visit, with its own number of epochs; ``round``: the key of its random streams."""
+        if not self.partial_work or self.local_steps is not None or self.local_epochs < 2:
+            return self
+        rng = keyed_generator(seed, "partial work", round, client)
+        if rng.random() >= self.partial_work:
+            return self
+        return replace(self, local_epochs=int(rng.integers(1, self.local_epochs + 1)))
+
+    def of_typical_visit(self) -> TrainConfig:
+        """With the mean number of epochs of a visit, rounded, for forecasts that foresee no single visit."""
+        fewer = self.partial_work * (self.local_epochs - 1) / 2
+        return replace(self, local_epochs=round(self.local_epochs - fewer), partial_work=0.0)
+
     def usable(self, samples: int) -> int:
         """How many of ``samples`` examples one local epoch trains on."""
         return samples // self.batch * self.batch if self.drop_last else samples
@@ -232,12 +251,43 @@ class TrainConfig(Section):
 
 
 def _as_chain(given: object) -> object:
-    """A stage alone as a chain of one."""
-    return (given,) if isinstance(given, Mapping) else given
+    """A stage alone as a chain of one. ValueError for what is neither a stage nor a list of stages."""
+    stages = (given,) if isinstance(given, Mapping) else given
+    if not isinstance(stages, list | tuple) or not all(isinstance(stage, Mapping) for stage in stages):
+        raise ValueError(
+            'must be a stage, such as { kind = "quantize" }, or a list of them; in a shell, put the whole word in '
+            "single quotes"
+        )
+    return stages
 
 
 Chain = Annotated[tuple[dict[str, Any], ...], BeforeValidator(_as_chain), Field(max_length=3)]
 """Stages, each ``{ kind = "NAME", OPTION = VALUE, .. }`` (``fedbr list codecs``); none: vectors travel as they are."""
+
+
+@dataclass(frozen=True)
+class LevelsConfig(Section):
+    """How many levels a visit's ``quantize`` has upwards, of at most the stage's own: DAdaQuant (Hönig, Zhao and
+    Mullins, ICML 2022, sections 3.4 to 3.6). Without either adaptation, the stage's own in every visit."""
+
+    by_round: bool = False
+    """Whether the level begins with ``least`` and doubles when the clients' loss has not fallen; else it is the
+    stage's in every round."""
+    by_client: bool = False
+    """Whether the clients of a round have levels by their aggregation weights to the power 2/3, with the error of the
+    same level for all. The client with most weight may have more levels than the stage."""
+    least: Annotated[int, Field(ge=1, le=32767)] = 1
+    """Level of the first rounds; q_min."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Weight of the last running average of the loss, ψ; 0: the loss of the round alone."""
+    patience: Annotated[int | None, Field(ge=1)] = None
+    """Rounds within which the average must fall, and the fewest at a level, φ; by default a tenth of rounds.max. 1: the
+    level doubles in every round."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether visits differ in levels."""
+        return self.by_round or self.by_client
 
 
 @dataclass(frozen=True)
@@ -265,6 +315,7 @@ class CodecConfig(Section):
     """Whether a client adds to its next update what encoding has taken from this one (Karimireddy et al., ICML 2019):
     4 bytes a number on the device. By default where a stage is biased. A visit that does not count leaves the residual
     as it was."""
+    levels: LevelsConfig = LevelsConfig()
     min_values: Annotated[int, Field(ge=0)] = 0
     """Vectors of fewer numbers travel as they are, and running statistics always do. QSGD leaves vectors below 10,000
     as they are (Alistarh et al., NeurIPS 2017)."""

@@ -25,7 +25,7 @@ from edge.data.registry import Data, Split
 from edge.models.user_module import check_module
 from edge.protocol import client_state
 from edge.protocol.codecs.update_codec import REFERENCE, References, UpdateCodec
-from edge.protocol.config import EvalSplit, Job, ModelProfile
+from edge.protocol.config import EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, EncodedVectors, Floats, Payload, Shapes, shapes
@@ -187,7 +187,8 @@ class LocalTrainer:
         if job.codec.is_used and not job.is_measured:
             self._sent, self._references = shapes(up), self._known_to_both(objective, task, state)
             number, references = task.round, self._references
-            up, encoded, more_keep = self.update_codec.encode(task.client, number, up, references, state)
+            self._visit_codec = self.update_codec.of_visit(task.choice)
+            up, encoded, more_keep = self._visit_codec.encode(task.client, number, up, references, state)
             keep = keep | more_keep | self._downloaded_last(task, state)
         if state_out is not None:
             client_state.write(state_out, keep)
@@ -206,7 +207,7 @@ class LocalTrainer:
         """The update of the last visit with the vectors that its receiver decodes."""
         client, number = update.client, update.round
         more = update.payload, update.encoded, self._references, self._sent
-        return replace_fields(update, payload=self.update_codec.decode(client, number, *more), encoded={})
+        return replace_fields(update, payload=self._visit_codec.decode(client, number, *more), encoded={})
 
     def _known_to_both(self, objective: ClientUpdate, task: Train, state: Payload) -> References:
         """The versions of vectors that the server knows, too: downloaded in this visit, or in an earlier one."""
@@ -241,13 +242,14 @@ class LocalTrainer:
 
     def _visit(self, task: Train | Evaluate) -> VisitContext:
         indices, job = self.client_indices.train[task.client], self.job
-        plan = job.train.plan(len(indices))
+        train = self._train_of(task)
+        plan = train.plan(len(indices))
         return VisitContext(
             client=task.client,
             round=task.round,
             seed=job.seed,
             lr=task.lr,
-            step_sum=job.train.step_sum(plan.steps),
+            step_sum=train.step_sum(plan.steps),
             choice=task.choice,
             plan=plan,
             up=job.up,
@@ -255,7 +257,7 @@ class LocalTrainer:
             local=lambda: self.train_set.in_order(indices, job.eval_batch),
             device=self.device,
             pathways=job.train.pathways or "each",
-            train=job.train,
+            train=train,
             class_counts=self._class_counts(indices),
             variants=self.model.variant_flops,
             flexible=self.model.row.flexible,
@@ -264,11 +266,15 @@ class LocalTrainer:
             phase=lambda purpose, epochs: self._batches(task).phase(purpose, epochs),
         )
 
+    def _train_of(self, task: Train | Evaluate) -> TrainConfig:
+        train, seed = self.job.train, self.job.seed
+        return train.of_visit(seed, task.round, task.client) if isinstance(task, Train) else train
+
     def _batches(self, task: Train | Evaluate) -> LocalBatches:
         """Of a visit, or of the adaptation before an evaluation."""
         key, indices = (self.job.seed, task.round, task.client), self.client_indices.train[task.client]
         if isinstance(task, Train):
-            return LocalBatches(self.train_set, indices, self.job.train, key)
+            return LocalBatches(self.train_set, indices, self._train_of(task), key)
         # Draws of its own, so that no adaptation is like the training of a visit.
         train = replace(self.job.train, local_epochs=self.job.adapt_epochs, local_steps=None)
         return LocalBatches(self.train_set, indices, train, key, ("adapt", "adapt: augment"))

@@ -295,11 +295,8 @@ def report(
     """
     from scenarios.report import html
 
-    named = [runs] if isinstance(runs, str | PathLike | Run | RunCollection) else runs
-    if not isinstance(named, Sequence):
-        raise ScenarioError(f"runs = {runs!r}: must be a run, a folder, or a list of these")
     with calling():
-        folders = folders_of(named)
+        folders = folders_of(runs)
         if not folders:
             raise ReportError("there is no run to report")
         if output is None and isinstance(runs, RunCollection) and folders != [runs.folder]:
@@ -307,11 +304,39 @@ def report(
         return html.from_folders(folders, None if output is None else place("output", output))
 
 
-def folders_of(named: Sequence[Folder | Run | RunCollection]) -> list[Path]:
-    """The folders to report: those that are named, and of a collection its runs, which may be fewer than its folder's.
+def audit(
+    runs: Folder | Run | RunCollection | Sequence[Folder | Run | RunCollection],
+    *,
+    target: float | None = None,
+    twin: str | Run | None = None,
+    output: str | PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """What runs cost, from the bytes that papers count to joules: what ``fedbr audit --json`` prints.
 
-    A comparison that is named alone is reported as one, by its folder.
+    A run with codecs is compared with its twin without, seed by seed, at the highest accuracy that both have reached,
+    or at ``target``; another run with the first of FedAvg on the same data, or with ``twin``: a label, method, name or
+    run. ``output``: an HTML page that is written, too. ReportError for runs that have not ended, and for a target that
+    none has reached.
     """
+    from scenarios.studies import audit as study
+
+    with calling():
+        name = str(twin.folder) if isinstance(twin, Run) else twin
+        audited = study.audit(folders_of(runs), target, name)
+        result = audited.result()
+        if output is not None:
+            study.write_page(audited, result, place("output", output))
+        return result
+
+
+def folders_of(runs: Folder | Run | RunCollection | Sequence[Folder | Run | RunCollection]) -> list[Path]:
+    """The folders of runs that are given: of a collection its runs, which may be fewer than its folder's.
+
+    A comparison that is named alone is one folder. ScenarioError for anything else.
+    """
+    named = [runs] if isinstance(runs, str | PathLike | Run | RunCollection) else runs
+    if not isinstance(named, Sequence):
+        raise ScenarioError(f"runs = {runs!r}: must be a run, a folder, or a list of these")
     folders: list[Path] = []
     for each in named:
         if not isinstance(each, RunCollection):

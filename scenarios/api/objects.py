@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from os import PathLike
 from types import FunctionType
 from typing import Any
@@ -20,7 +21,7 @@ from scenarios.api.arrays import Arrays, arrays
 from scenarios.api.object_modules import Closure, UnusableError, dotted, is_row, label
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
-from scenarios.config.plugin_points import BY_KEY
+from scenarios.config.plugin_points import BY_KEY, BY_STAGE_KEY
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import find, read
 
@@ -34,6 +35,7 @@ _CLIENT = "edge.training.client_update"
 _OPTIMIZERS = "coordinator.aggregation.optimizers"
 _SELECTION = "coordinator.rounds.selection"
 _POLICY = "coordinator.rounds.policy"
+_CODEC = "edge.protocol.codecs.codec"
 _WRAPPERS = (
     ("method", f"{_CLIENT}:ClientUpdate", f"{_SPEC}:ObjectiveSpec"),
     ("method", f"{_CLIENT}:GradientCorrection", f"{_SPEC}:CorrectionSpec"),
@@ -44,6 +46,9 @@ _WRAPPERS = (
     ("eval.metrics", "edge.training.metrics.metric:Metric", "edge.training.metrics.registry:MetricRow"),
     ("data.partition.kind", "", "edge.data.partition_registry:PartitionRow"),
     ("train.lr_schedule", "", "edge.protocol.lr_schedules:LrSchedule"),
+    ("codec.up", f"{_CODEC}:Reduction", f"{_CODEC}:CodecRow"),
+    ("codec.up", f"{_CODEC}:NumberFormat", f"{_CODEC}:CodecRow"),
+    ("codec.up", f"{_CODEC}:EntropyCoder", f"{_CODEC}:CodecRow"),
 )  # fmt: skip
 """Plug-in point, the class that the object inherits from ('': it is a function), and the row that it then gets"""
 _ABOUT = "{name!r}, '{name}, given in Python', 'given in Python'"
@@ -56,8 +61,13 @@ _ROWS = {
     "MetricRow": "_Row({name!r}, '{name}, given in Python', {dotted}, per_example={per_example})",
     "PartitionRow": "_Row({name!r}, '{name}, given in Python', {object})",
     "LrSchedule": f"_Row({_ABOUT}, _Options, {{object}})",
+    "CodecRow": f"_Row({_ABOUT}, _Options, {{object}}, costs_like={{costs_like!r}})",
 }
 """The rows of bare classes and functions: ``object`` is imported with its row, and ``dotted``, which trains, named"""
+
+
+_COSTS_LIKE = {"Reduction": "topk", "NumberFormat": "quantize", "EntropyCoder": "zstd"}
+"""Class of a codec's stage -> the shipped one whose time a bare class takes; a row says it itself"""
 
 
 def as_names(given: Mapping[str, Any], scenario: Any = None) -> dict[str, Any]:
@@ -80,7 +90,8 @@ def axis_names(key: str, given: Any, overrides: Mapping[str, Any], scenario: Any
     if not isinstance(key, str) or not isinstance(given, Sequence) or all(map(_is_text, given)):
         return key, given
     named = [next(iter(as_names({key: each, **overrides}, scenario).items())) for each in given]
-    labels = [display_name(text) for (_, text), each in zip(named, given, strict=True) if not _is_text(each)]
+    pairs = zip(named, given, strict=True)
+    labels = [display_name(text) for (_, text), each in pairs if isinstance(text, str) and not _is_text(each)]
     for name in labels:
         if labels.count(name) > 1:
             raise ScenarioError(f"{key}: {name} is given twice; give each class or function a name of its own")
@@ -92,7 +103,9 @@ def _named(tables: Mapping[str, Any], at: str, name: Any) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for part, value in tables.items():
         key = SHORT.get(f"{at}{part}", f"{at}{part}")
-        if isinstance(value, Mapping):
+        if point := next((point for stages, point in BY_STAGE_KEY.items() if f"{key}.".startswith(f"{stages}.")), None):
+            result[part] = _stages(key, value, partial(name, point.key))
+        elif isinstance(value, Mapping):
             result[part] = _named(value, f"{at}{part}.", name)
         elif key not in BY_KEY or _is_text(value):
             result[part] = value
@@ -103,6 +116,21 @@ def _named(tables: Mapping[str, Any], at: str, name: Any) -> dict[str, Any]:
         else:
             result[key if part in SHORT and not at else part] = name(key, value)
     return result
+
+
+def _stages(key: str, value: Any, name: Any) -> Any:
+    """Stages, with names for the objects that they have as kinds, or that stand for them; options are left as given."""
+    if isinstance(value, Mapping):
+        is_stage = not isinstance(value.get("kind", {}), Mapping | list | tuple)
+        return {
+            part: each if is_stage and part != "kind" else _stages(f"{key}.{part}", each, name)
+            for part, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_stages(key, each, name) for each in value]
+    if _is_text(value):
+        return value
+    return name(value) if key.endswith(".kind") else {"kind": name(value)}
 
 
 def _is_text(value: Any) -> bool:
@@ -150,7 +178,7 @@ def _row_of(key: str, value: Any) -> str:
     """The name of the row of a bare class or function."""
     bases = [f"{base.__module__}:{base.__qualname__}" for base in getattr(value, "__mro__", ())]
     points = [(base, row) for point, base, row in _WRAPPERS if point == key]
-    row = next((row for base, row in points if (base in bases if base else not bases)), None)
+    base, row = next(((base, row) for base, row in points if (base in bases if base else not bases)), ("", None))
     if row is None:
         kinds = " or ".join(
             f"class derived from {base.rpartition(':')[2]}" if base else "function" for base, _ in points
@@ -162,6 +190,7 @@ def _row_of(key: str, value: Any) -> str:
         name=name,
         object=closure.add_object(value) if "{object}" in pattern else "",
         dotted=repr(dotted(value)) if "{dotted}" in pattern else "",
+        costs_like=_COSTS_LIKE.get(base.rpartition(":")[2], ""),
         per_example=kind == "MetricRow" and "edge.training.metrics" in value.measure_model.__module__,
     )
     options = f"edge.protocol.{'options.base import Options' if module == _SPEC else 'plugins import PluginOptions'}"

@@ -81,6 +81,18 @@ class MeasureRequest(RecordedRequest):
 
 
 @dataclass(frozen=True)
+class AuditRequest:
+    """Of `audit`, which makes no run."""
+
+    target: Annotated[
+        float | None, Option("accuracy to compare at; by default the highest that a run and its twin reach", "A")
+    ] = None
+    twin: Annotated[
+        str | None, Option("label, method, name or folder of the run that all others are compared with", "RUN")
+    ] = None
+
+
+@dataclass(frozen=True)
 class TrainRequest(MachineRequest):
     """Of calls whose training lasts until its end."""
 

@@ -99,13 +99,16 @@ def _stamp() -> list[Any]:
 def _made() -> Words:
     from scenarios.cli import listing
     from scenarios.config import catalogue
+    from scenarios.config.plugin_points import BY_STAGE_KEY
 
     entries = [*catalogue.scenario_keys(), *catalogue.all_options()]
     flags = {entry.key: ("true", "false") for entry in entries if entry.type == "true or false"}
+    # Of a stage, the kind: a shell would take the quotes from a table.
+    choices = {f"{entry.key}.kind" if entry.key in BY_STAGE_KEY else entry.key: entry.choices for entry in entries}
     return {
-        "keys": list(dict.fromkeys(entry.key for entry in entries)),
+        "keys": list(dict.fromkeys([*(entry.key for entry in entries), *(key for key in choices if choices[key])])),
         "tables": list(catalogue.key_tables()),
         "defaults": {entry.key: entry.default_text for entry in entries if entry.default not in (None, {})},
-        "choices": flags | {entry.key: list(entry.choices) for entry in entries if entry.choices},
+        "choices": flags | {key: list(names) for key, names in choices.items() if names},
         "topics": list(listing.KINDS),
     }

@@ -21,7 +21,7 @@ from scenarios.config import catalogue
 from scenarios.config.catalogue import ScenarioKey
 from scenarios.config.error_messages import known_keys
 from scenarios.config.errors import ScenarioError
-from scenarios.config.plugin_points import BY_OPTIONS, PLUGIN_POINTS
+from scenarios.config.plugin_points import BY_NAME_KEY, BY_OPTIONS, BY_STAGE_KEY, PLUGIN_POINTS
 from scenarios.config.schema import Scenario
 from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_value
@@ -36,6 +36,7 @@ EXAMPLE = "digits"
 def explained(name: str) -> Explanation:
     """What is to be said of a name; ScenarioError with the nearest key or row for any other."""
     name = name.strip()
+    name = BY_NAME_KEY[name].key if name in BY_NAME_KEY else name
     keys = {entry.key: entry for entry in catalogue.scenario_keys()}
     if name in keys:
         key = keys[name]
@@ -82,7 +83,7 @@ def _other(entry: ScenarioKey) -> str | None:
     """A value that differs from the default, where one can be named; else the default."""
     others = [name for name in entry.choices if name != entry.default]
     if others:
-        return others[0]
+        return f'{{ kind = "{others[0]}" }}' if entry.key in BY_STAGE_KEY else others[0]
     if isinstance(entry.default, bool):
         return str(not entry.default).lower()
     if entry.default is None and entry.unit is not None:

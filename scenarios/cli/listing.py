@@ -20,6 +20,8 @@ from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keys_not_dow
 from costmodel.fleet.devices import Device, Network, devices, networks
 from edge.data.locate import find_data
 from edge.protocol import plugins
+from edge.protocol.codecs.codec import CodecRow
+from edge.protocol.codecs.registry import CLASSES, make_codec, smallest_chain
 from edge.protocol.spelling import nearest
 from scenarios.config import catalogue, plugin_errors
 from scenarios.config.cache import cache_folder
@@ -27,7 +29,7 @@ from scenarios.config.catalogue import field_docs
 from scenarios.config.errors import ScenarioError
 from scenarios.config.plugin_points import PLUGIN_POINTS
 from scenarios.config.toml_source import FILES, shipped
-from scenarios.config.toml_writer import toml_text
+from scenarios.config.toml_writer import toml_text, toml_value
 
 Row = dict[str, Any]
 OWN = "my-"
@@ -102,11 +104,37 @@ def options(kind: type[BaseModel]) -> list[Row]:
     ]
 
 
+def _codec(row: CodecRow, name: str) -> Row:
+    """Its properties are those with default options."""
+    stages = smallest_chain(name)
+    codec = make_codec(stages)
+    ranges = {entry.key.rpartition(".")[2]: entry.range for entry in catalogue.options_of(row.options, "codec.up")}
+    listed = [option | {"range": ranges[option["name"]]} for option in options(row.options)]
+    words = [f"codec.up.kind={name}"]
+    defaults = {option["name"]: option["default"] for option in listed if option["default"] is not None}
+    words += [f"codec.up.{option}={toml_value(default)}" for option, default in defaults.items()]
+    if len(stages) > 1:
+        words = [f"'codec.up=[{','.join(toml_value(stage).replace(' ', '') for stage in stages)}]'"]
+    return {
+        "name": row.name,
+        "title": row.title,
+        "class": next(noun for kind, noun in CLASSES.items() if issubclass(row.stage, kind)).partition(" ")[2],
+        "fixed_length": codec.is_fixed_length,
+        "unbiased": codec.is_unbiased,
+        "error": row.title_of_error,
+        "source": row.source,
+        "options": listed,
+        "example": " ".join(["fedbr run digits", *words[:2]]),
+    }
+
+
 def _row(kind: str, row: Any, name: str) -> Row:
     """The row of an object of a table, by the name under which it is there."""
     match kind:
         case "methods":
             return _method(row, name)
+        case "codecs":
+            return _codec(row, name)
         case "datasets":
             shown = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
             found = find_data(name, None, cache_folder())

@@ -74,7 +74,8 @@ def _plugin_details(row: Row) -> list[str]:
 def _option_lines(row: Row) -> Iterator[str]:
     for option in row["options"]:
         symbol = f" ({option['symbol']})" if option["symbol"] else ""
-        yield f"{option['name']}{symbol} = {option['default']!r}: {option['meaning']}"
+        bounds = f", {option['range']}" if option.get("range") else ""
+        yield f"{option['name']}{symbol} = {option['default']!r}{bounds}: {option['meaning']}"
 
 
 # --- the other kinds --------------------------------------------------------------------------------------------------
@@ -106,6 +107,13 @@ def _metric_details(row: Row) -> list[str]:
     of = "a mean over examples" if row["per_example"] else "measured once per model"
     examples = f", on the {row['split']} examples" if row["split"] else ""
     return [f"{of}{examples}; {row['better']} is better", *filter(None, [", ".join(row["options"])])]
+
+
+def _codec_details(row: Row) -> Iterator[str]:
+    length = "of a length that follows from shapes" if row["fixed_length"] else "of a length that depends on the data"
+    yield f"{row['class']}, {length}; {'un' * row['unbiased']}biased with these options"
+    yield from ([f"error: {row['error']}"] if row["error"] else [])
+    yield from (*_plugin_details(row), f"example: {row['example']}")
 
 
 def _device_details(row: Row) -> list[str]:
@@ -208,6 +216,7 @@ DETAILS: Mapping[str, Callable[[Row], Iterable[str]]] = {
     "datasets": _dataset_details,
     "partitions": lambda row: list(filter(None, [", ".join(row["options"])])),
     "metrics": _metric_details,
+    "codecs": _codec_details,
     "devices": _device_details,
     "networks": _network_details,
     "scenarios": _paragraphs,

@@ -196,6 +196,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Runs": {"run": runs.run, "resume": runs.resume, "check": runs.check},
     RECORDED: {
         "report": recorded.report,
+        "audit": recorded.audit,
         "replay": recorded.replay,
         "verify": recorded.verify,
         "measure": recorded.measure,

@@ -54,6 +54,10 @@ KINDS: Mapping[str, Start] = {
             "fedbr run digits method=fedavg data.name=$name:ROW model.name=mlp",
         ),
     ),
+    "codec": Start(
+        {"$name.py": "codec.py.txt"},
+        ("fedbr check-plugin $name:ROW", "fedbr run digits method=fedavg codec.up.kind=$name:ROW"),
+    ),
     "device": Start(
         {"$name.toml": "device.toml.txt"},
         ("fedbr run digits method=fedavg fleet.device_file=$name.toml 'fleet.devices={ $name = 1.0 }'",),

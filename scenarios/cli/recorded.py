@@ -1,4 +1,4 @@
-"""The commands on runs that there are: report, replay, verify, measure."""
+"""The commands on runs that there are: report, audit, replay, verify, measure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios.api.requests import MeasureRequest, RecordedRequest
+from scenarios.api.requests import AuditRequest, MeasureRequest, RecordedRequest
 from scenarios.cli.help_page import PlainCommand
 from scenarios.cli.options import (
     FAILED,
@@ -111,6 +111,32 @@ def report(
         print(path)
     except OSError as error:
         raise ReportError(f"cannot write {error.filename}: {error.strerror}") from None
+
+
+def audit(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="run folders, comparisons, sweeps, or folders of these")
+    ],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="also write an HTML page")] = None,
+    as_json: Json = False,
+    *,
+    request: AuditRequest,
+) -> None:
+    """Show what runs cost, from the bytes that papers count to those on the wire, seconds and joules.
+
+    A run with codecs is compared with its twin without, seed by seed, where both have reached the same accuracy;
+    another run with the first of method=fedavg, or with --twin.
+    """
+    from scenarios.config.errors import ReportError
+    from scenarios.studies import audit as study
+
+    audited = study.audit(folders, request.target, request.twin)
+    result = audited.result()
+    try:
+        page = None if output is None else study.write_page(audited, result, output)
+    except OSError as error:
+        raise ReportError(f"cannot write {error.filename}: {error.strerror}") from None
+    emit(result, as_json, lambda: study.show(result, page))
 
 
 def replay(

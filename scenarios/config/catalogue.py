@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -25,7 +25,7 @@ from costmodel.fleet.devices import devices, networks
 from edge.data.partition_registry import PARTITIONS
 from edge.protocol.config import Also
 from scenarios.config import toml_source, value_types
-from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS
+from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, BY_STAGE_KEY
 from scenarios.config.quantities import quantity
 from scenarios.config.schema import Scenario, fields, is_table
 from scenarios.config.tables import value_at
@@ -91,7 +91,7 @@ def row_options(key: str) -> list[ScenarioKey]:
     return [
         entry
         for table, name, kind in point.option_types()
-        for entry in options_of(kind, table, f"{point.key} = {name}")
+        for entry in options_of(kind, table, f"{point.name_key} = {name}")
     ]
 
 
@@ -166,8 +166,9 @@ def _entry(key: str, annotation: Any, default: Any, meaning: str | None) -> Scen
 
 
 def _choices(key: str, annotation: Any) -> dict[str, str]:
-    if key in BY_KEY:
-        return {name: row.title for name, row in BY_KEY[key].shipped.items()}
+    point = BY_KEY.get(key) or BY_STAGE_KEY.get(key)
+    if point is not None and get_origin(annotation) is not dict:
+        return {name: row.title for name, row in point.shipped.items()}
     if key in ("fleet.devices", "fleet.networks"):
         return dict.fromkeys(devices() if key == "fleet.devices" else networks(), "")
     return dict.fromkeys(map(str, value_types.literals(annotation)), "")

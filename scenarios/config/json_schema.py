@@ -16,7 +16,7 @@ from pydantic_core import core_schema
 
 from scenarios.config import catalogue, toml_source
 from scenarios.config.catalogue import ScenarioKey
-from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS
+from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, BY_STAGE_KEY
 from scenarios.config.quantities import QUANTITIES
 from scenarios.config.schema import fraction
 
@@ -24,12 +24,14 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,2})?"
 OWN_NAMES = {"type": "string", "pattern": "[:+]"}
 """``module:ROW``, and methods joined by ``+``"""
+STAGE, CHAIN = {"$ref": "#/$defs/stage"}, {"$ref": "#/$defs/chain"}
 
 
 def scenario_schema() -> dict[str, Any]:
     """The schema of a whole file."""
     root = _table("A scenario of fedbr")
     root = {"$schema": DRAFT, "title": "fedbr scenario", **root}
+    root["$defs"] = {"stage": _stage(), "chain": {"anyOf": [STAGE, {"type": "array", "items": STAGE, "maxItems": 3}]}}
     root["properties"]["extends"] = {
         "description": "A shipped scenario or a file whose keys this one takes over, but for those that it sets.",
         "anyOf": [{"enum": toml_source.shipped()}, {"type": "string"}],
@@ -38,6 +40,11 @@ def scenario_schema() -> dict[str, Any]:
         _place(root, key, _table(meaning))
     for entry in catalogue.scenario_keys():
         values = _values(entry)
+        if entry.key in BY_STAGE_KEY:
+            is_table = values.get("type") == "object"
+            values = {"type": "object", "additionalProperties": CHAIN} if is_table else CHAIN
+            _place(root, entry.key, _described(entry, values))
+            continue
         if entry.key in BY_KEY:
             names = {"anyOf": [{"enum": list(entry.choices)}, OWN_NAMES]}
             values = {"type": "array", "items": names} if values.get("type") == "array" else names
@@ -54,6 +61,19 @@ def _place(root: dict[str, Any], key: str, schema: dict[str, Any]) -> None:
     for table in tables:
         root = root["properties"][table]
     root["properties"][last] = schema
+
+
+def _stage() -> dict[str, Any]:
+    """A stage of a codec: of a shipped kind with its options, or of a user's own with any."""
+    own = {"type": "object", "properties": {"kind": OWN_NAMES}, "required": ["kind"]}
+    kinds: list[dict[str, Any]] = []
+    for name, row in BY_KEY["codec.up"].shipped.items():
+        table = _table(row.title)
+        table["properties"]["kind"] = {"const": name}
+        for option in catalogue.options_of(row.options, "codec.up"):
+            table["properties"][option.key.rpartition(".")[2]] = _described(option, _values(option))
+        kinds.append({**table, "required": ["kind"]})
+    return {"anyOf": [*kinds, own]}
 
 
 def _described(entry: ScenarioKey, values: dict[str, Any]) -> dict[str, Any]:

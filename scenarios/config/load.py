@@ -19,11 +19,11 @@ from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
-from edge.protocol.codecs.registry import codec_row, make_codec
+from edge.protocol.codecs.registry import CODECS, codec_row, make_codec
 from edge.protocol.config import Chain, CodecConfig
 from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions, is_own
-from edge.protocol.spelling import closest
+from edge.protocol.spelling import closest, nearest
 from edge.training.metrics.registry import metric_rows
 from scenarios.config import plugin_errors, quantities, search_path, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
@@ -245,6 +245,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) ->
     rounds, travels = scenario.rounds, scenario.travels
     resolver.refuse("rounds.policy", validation.of_rounds(method, rounds))
     resolver.refuse("train", validation.of_training(scenario.train))
+    resolver.refuse("codec.levels", validation.of_levels(scenario))
     resolver.make("train.lr_schedule", validation.check_schedule, scenario.train, rounds.max)
     data: DataSet = resolver.make("data.name", dataset, scenario.data.name)
     resolver.make("data.root", check_root, data, scenario.data.root)
@@ -338,7 +339,11 @@ def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
         resolved = []
         for stage in stages:
             given = {name: value for name, value in stage.items() if name != "kind"}
-            options = codec_row(stage["kind"]).options.model_validate(given)
+            row = codec_row(stage["kind"])
+            if is_own(stage["kind"]) and row.costs_like not in CODECS:
+                like = f"costs_like = {row.costs_like!r} must name the shipped stage that takes as long"
+                raise resolver.origin.error(key, f"{key}: {row.name}: {like}; {nearest(row.costs_like, CODECS)}")
+            options = row.options.model_validate(given)
             resolved.append({"kind": stage["kind"], **options.model_dump(exclude_none=True)})
         return tuple(resolved)
 

@@ -37,6 +37,14 @@ class PluginPoint:
     """The table of options of the row that the key names"""
     takes_several: bool = False
     """Whether the key is a list of names, and its table of options has a table for each of them."""
+    stage_keys: tuple[str, ...] = ()
+    """All keys that name such rows, if not by names alone: their values are stages, ``{ kind = "NAME", OPTION = VALUE,
+    .. }``, lists of stages, or tables of these"""
+
+    @property
+    def name_key(self) -> str:
+        """Where a name is given on its own."""
+        return f"{self.key}.kind" if self.stage_keys else self.key
 
     @cached_property
     def shipped(self) -> Mapping[str, Any]:
@@ -91,9 +99,15 @@ PLUGIN_POINTS = (
         "eval.metrics", "metric", "metrics", "edge.training.metrics.registry", ("METRICS",), ("MetricRow",),
         "metric_row", "eval.metric_options", takes_several=True,
     ),
+    PluginPoint(
+        "codec.up", "codec", "codecs", "edge.protocol.codecs.registry", ("CODECS",), ("CodecRow",), "codec_row",
+        "codec.up", stage_keys=("codec.up", "codec.down", "codec.up_slots", "codec.down_slots"),
+    ),
 )  # fmt: skip
 """In the order of ``fedbr list``. Values are text, or lists of text; methods join names with ``+``."""
 BY_KEY: Mapping[str, PluginPoint] = {point.key: point for point in PLUGIN_POINTS}
+BY_NAME_KEY: Mapping[str, PluginPoint] = {point.name_key: point for point in PLUGIN_POINTS}
+BY_STAGE_KEY: Mapping[str, PluginPoint] = {key: point for point in PLUGIN_POINTS for key in point.stage_keys}
 BY_OPTIONS: Mapping[str, PluginPoint] = {
     point.options_key: point for point in PLUGIN_POINTS if point.options_key is not None
 }
@@ -103,6 +117,7 @@ WHOLE = (
     "fleet.networks",
     "data.partition.options",
     *(key for key, point in BY_OPTIONS.items() if not point.takes_several),
+    *(key for key in BY_STAGE_KEY if key not in BY_OPTIONS),
 )
 """Tables that a file or mapping replaces as one: their keys are names, or those of the row that is named beside them"""
 
@@ -114,7 +129,8 @@ def own_names(tables: Mapping[str, Any]) -> set[str]:
 
 def own_rows(tables: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(key, ``module:ROW``) of a user's own rows in the tables of a scenario."""
-    return [(key, name) for key in BY_KEY for name in _names(value_at(tables, key)) if ":" in name]
+    keys = dict.fromkeys((*BY_KEY, *BY_STAGE_KEY))
+    return [(key, name) for key in keys for name in _names(value_at(tables, key)) if ":" in name]
 
 
 def _names(value: Any) -> Iterator[str]:
@@ -122,4 +138,8 @@ def _names(value: Any) -> Iterator[str]:
         yield from (name.strip() for name in value.split("+"))
     elif isinstance(value, list | tuple):
         for item in value:
+            yield from _names(item)
+    elif isinstance(value, Mapping):
+        kind = value.get("kind")  # of a stage; without one, it is a table of chains
+        for item in value.values() if kind is None or isinstance(kind, Mapping | list | tuple) else (kind,):
             yield from _names(item)

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 from coordinator.rounds.budget import LARGEST_INTEGER
 from costmodel import units
 from costmodel.units import BINARY_BYTES, BYTES, FLOPS, JOULES, RATES, SECONDS, WATT_HOURS
+from scenarios.config.plugin_points import BY_STAGE_KEY
 from scenarios.config.schema import all_fields
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import ValueOrigin
@@ -117,8 +118,9 @@ def refuse_large(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
 
 def refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: ValueOrigin) -> None:
     """Refuse true and false where a number is expected, which pydantic would read as 1 and 0."""
-    flags = {key for key, value in leaves(resolved) if any(isinstance(item, bool) for item in _numbers(value))}
-    for key, value in leaves(raw):
+    inner = leaves(resolved, BY_STAGE_KEY)
+    flags = {key for key, value in inner if any(isinstance(item, bool) for item in _numbers(value))}
+    for key, value in leaves(raw, BY_STAGE_KEY):
         for item in _numbers(value):
             if isinstance(item, bool) and key not in flags:
                 raise origin.error(key, f"{key} = {str(item).lower()}: must not be true or false")

@@ -13,6 +13,7 @@ from typing import Literal
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import Method
+from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
 from costmodel.config import AccessLinks
@@ -21,6 +22,7 @@ from costmodel.units import format_rate, format_seconds
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
 from edge.protocol.codecs.registry import make_codec
+from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.options.base import Options
@@ -99,6 +101,12 @@ def of_training(train: TrainConfig) -> Contradictions:
         )
     if train.nesterov and train.momentum == 0:
         yield "train.nesterov", "train.nesterov = true needs train.momentum above 0"
+    if train.partial_work and train.local_steps is not None:
+        yield (
+            "train.partial_work",
+            f"train.partial_work = {train.partial_work}: visits differ in local epochs, and train.local_steps = "
+            f"{train.local_steps} gives all as many steps; leave one of them out",
+        )
 
 
 def check_schedule(train: TrainConfig, rounds: int) -> None:
@@ -192,6 +200,30 @@ def of_evaluation(method: Method, options: Options, scenario: Scenario) -> Contr
         )
     if on == "global":
         yield "eval.charged", f"eval.charged = true: charges evaluation on clients, but {is_global}; {choose}"
+
+
+def of_levels(scenario: Scenario) -> Contradictions:
+    """What levels that change between visits cannot be joined with."""
+    rounds, levels, most = scenario.rounds, scenario.codec.levels, most_levels(scenario.codec.up)
+    if not levels.is_used:
+        return
+    what = f"codec.levels.{'by_round' if levels.by_round else 'by_client'} = true"
+    if not most:
+        yield "codec.levels", f"{what}: needs a stage quantize, whose levels they are, in codec.up"
+    if most and levels.least > most:
+        yield "codec.levels.least", f"codec.levels.least = {levels.least}: the stage quantize has {most} levels"
+    if rounds.is_asynchronous:
+        yield (
+            "codec.levels",
+            f"{what}: needs the cohort of a round, but rounds.policy = {rounds.policy} is asynchronous; choose sync, "
+            "over_select or deadline",
+        )
+    if scenario.budget.client != Limits():
+        yield (
+            "codec.levels",
+            f"{what}: which client can pay for a visit decides on the cohort, on which its levels depend; leave "
+            "budget.client out",
+        )
 
 
 def of_sum(method: Method, options: Options, scenario: Scenario) -> Contradictions:

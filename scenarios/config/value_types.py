@@ -39,6 +39,7 @@ def _alternative(kind: Any, unit: QuantityUnits | None) -> str:
     if origin in LISTS:
         first = _plain(inner[0])
         item = "numbers" if unit is None and first in (int, float) else _alternative(first, unit)
+        item = "tables" if item == WORDS[dict] else item
         return f"a list of {item}"
     if unit is not None and origin in (int, float):
         return f"text with a unit ({', '.join(unit.units)})"

@@ -18,7 +18,7 @@ from edge.protocol.plugins import display_name
 from scenarios.config.errors import COMMAND_LINE, Argument, ScenarioError
 from scenarios.config.load import Loaded, Source, load
 from scenarios.config.overrides import parse, parse_all, parsed_list, refuse_repeated, shown, split
-from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PluginPoint
+from scenarios.config.plugin_points import BY_NAME_KEY, BY_OPTIONS, PluginPoint
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import UNNAMED
 from scenarios.config.toml_writer import toml_text
@@ -87,20 +87,21 @@ class Grid:
 
         def has(key: str) -> bool:
             rows = self._rows_of(key)
-            return rows is None or key.rpartition(".")[2] in rows.row(point[rows.key]).options.model_fields
+            return rows is None or key.rpartition(".")[2] in rows.row(point[rows.name_key]).options.model_fields
 
         return {key: value for key, value in values.items() if has(key)}
 
     def _rows_of(self, key: str) -> PluginPoint | None:
         """The axis, a plug-in point, whose rows' option a key is; None for all other keys."""
         rows = BY_OPTIONS.get(key.rpartition(".")[0])
-        is_axis = rows is not None and not rows.takes_several and any(axis.key == rows.key for axis in self.axes)
-        return rows if is_axis else None
+        if rows is None or rows.takes_several or key == rows.name_key:
+            return None
+        return rows if any(axis.key == rows.name_key for axis in self.axes) else None
 
     def check_options(self) -> None:
         """ScenarioError for a method (or other row) that is unknown, and for an option that none of an axis has."""
         for axis in self.axes:
-            rows = BY_KEY.get(axis.key)
+            rows = BY_NAME_KEY.get(axis.key)
             if rows is None or rows.options_key is None or rows.takes_several:
                 continue
             for value in axis.values:
@@ -112,7 +113,7 @@ class Grid:
             rows = self._rows_of(key)
             if rows is None:
                 continue
-            values = next(axis.values for axis in self.axes if axis.key == rows.key)
+            values = next(axis.values for axis in self.axes if axis.key == rows.name_key)
             known = {name for value in values for name in rows.row(value).options.model_fields}
             table, _, option = key.rpartition(".")
             if option not in known:

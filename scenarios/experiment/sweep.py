@@ -217,12 +217,12 @@ def default_run_id(grid: Grid, scenarios: Sequence[Loaded]) -> str:
     return folder_name([KIND, *map(last_part, keys), *end])
 
 
-def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
-    """The targets, each once and the smallest first; ScenarioError for one that is no accuracy."""
+def check_targets(targets: Sequence[float], name: str = "targets") -> tuple[float, ...]:
+    """The targets, each once and the smallest first; ScenarioError for one that is no accuracy. ``name``: in Python."""
     for target in targets:
         if not 0 < target <= 1:
             raise ScenarioError(
-                Argument("targets", f"{target:g}", option="target"),
+                Argument(name, f"{target:g}", option="target"),
                 ": must be an accuracy above 0 and at most 1, for example 0.9",
             )
     return tuple(sorted(set(targets)))

@@ -22,6 +22,7 @@ from pathlib import Path
 from coordinator.records.store import read
 from scenarios.papers.spec import BEST, PaperPanel
 from scenarios.run.folder_files import MEASURED
+from scenarios.run.progress import best
 from scenarios.run.run_folder import RunFolder
 
 FORWARD_MACS, TRAINING_MACS = "forward MACs per example", "MACs of a training step per example"
@@ -30,6 +31,9 @@ WALL_SECONDS, VIRTUAL_SECONDS = "wall-clock seconds per round", "virtual seconds
 EIGENVALUE, TRACE = "top Hessian eigenvalue", "Hessian trace"
 HESSIAN_NORM, HESSIAN_DIRECTION = "difference of clients' Hessian norms", "cosine of clients' Hessians"
 HESSIANS = (EIGENVALUE, TRACE, HESSIAN_NORM, HESSIAN_DIRECTION)
+HIGHEST = "highest accuracy"
+UPLOADED, UPLOADED_MESSAGES = "uploaded vectors", "uploaded messages, with headers"
+FACTOR = "uploads as float32 numbers over uploaded vectors"
 
 
 def wall_seconds(folder: Path) -> float | None:
@@ -58,6 +62,30 @@ def hessian(name: str, folder: Path) -> float | None:
     return None if value is None else float(value)
 
 
+def highest_accuracy(folder: Path) -> float | None:
+    """The best of a run's evaluations."""
+    return best(RunFolder(folder).trail)
+
+
+UPLOADS = """
+    WITH sizes AS (SELECT payload, SUM(nbytes) AS nbytes FROM payload_shapes GROUP BY payload)
+    SELECT COUNT(*) AS visits, SUM(bytes_up) AS messages, SUM(nbytes) AS vectors
+    FROM visits JOIN sizes ON payload = up_payload"""
+
+
+def uploads(name: str, folder: Path) -> float | None:
+    """Bytes of all uploads that counted: of whole ``messages``, or of their ``vectors``."""
+    (row,) = read(folder / "ledger.sqlite", UPLOADS)
+    return None if row[name] is None else float(row[name])
+
+
+def factor(folder: Path) -> float | None:
+    """How many times longer the vectors of uploads would be as float32 numbers; each update has the whole model."""
+    (row,) = read(folder / "ledger.sqlite", UPLOADS)
+    blocks = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["blocks"]
+    return row["visits"] * sum(block["nbytes"] for block in blocks) / row["vectors"] if row["visits"] else None
+
+
 @dataclass(frozen=True)
 class TableAmount:
     """A column of a table that is no accuracy."""
@@ -81,6 +109,10 @@ TABLE_AMOUNTS: Mapping[str, TableAmount] = {
     TRACE: TableAmount("H_T", partial(hessian, "trace")),
     HESSIAN_NORM: TableAmount("H_N", partial(hessian, "H_N")),
     HESSIAN_DIRECTION: TableAmount("H_D", partial(hessian, "H_D")),
+    HIGHEST: TableAmount("highest %", highest_accuracy, unit=0.01),
+    UPLOADED: TableAmount("MB up", partial(uploads, "vectors"), unit=1e6),
+    UPLOADED_MESSAGES: TableAmount("MB up with headers", partial(uploads, "messages"), unit=1e6),
+    FACTOR: TableAmount("factor", factor),
 }
 """Measure -> how it is read and shown; papers call one multiply-accumulate a FLOP"""
 
@@ -99,6 +131,9 @@ PRINTED_AMOUNTS = {
     "GFLOPs": (FORWARD_MACS, 1e9),
     "params(M)": (STORED_WEIGHTS, 1e6),
     "seconds": (WALL_SECONDS, 1.0),
+    "highest": (HIGHEST, 0.01),
+    "uploaded(MB)": (UPLOADED, 1e6),
+    "factor": (FACTOR, 1.0),
 }
 """Metric -> (measure, unit in which the file has it)"""
 
@@ -132,7 +167,7 @@ def printed(paper: str, table: str) -> list[Printed]:
         # What values of the file are divided by; in decimal, so that 32.03 % is 0.3203.
         unit = Decimal(1 if metric.startswith("rounds@") else 100)
         if metric in PRINTED_AMOUNTS:
-            unit = 1 / Decimal(PRINTED_AMOUNTS[metric][1])
+            unit = 1 / Decimal(str(PRINTED_AMOUNTS[metric][1]))
         value = float(Decimal(row["value"].removesuffix("+")) / unit)
         own = float(Decimal(deviation) / unit) if deviation else None
         is_bound = row["value"].endswith("+")

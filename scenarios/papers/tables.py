@@ -13,7 +13,7 @@ from costmodel.units import format_bytes, format_seconds
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
 from scenarios.experiment.run_set import missing_note
-from scenarios.papers import fedalign, fedbr, fedmlb, pfedmb
+from scenarios.papers import dadaquant, fedalign, fedbr, fedmlb, pfedmb
 from scenarios.papers.cells import MARKS, CellSelection, changed, described
 from scenarios.papers.published import TABLE_AMOUNTS
 from scenarios.papers.spec import (
@@ -36,6 +36,7 @@ FIGURES: dict[str, PaperFigure] = {
     **fedmlb.FIGURES,
     **pfedmb.FIGURES,
     **fedalign.FIGURES,
+    **dadaquant.FIGURES,
 }
 UNKNOWN = "setting unknown"
 CUT = "*"
@@ -212,7 +213,8 @@ def _printed(cell: Cell) -> str:
     if cell["published"] is None:
         return LOST if cell["published_is_lost"] else NOT_PRINTED
     if cell["measure"] in TABLE_AMOUNTS:
-        return f"{cell['published'] / TABLE_AMOUNTS[cell['measure']].unit:g}"
+        unit, deviation = TABLE_AMOUNTS[cell["measure"]].unit, cell["published_deviation"]
+        return f"{cell['published'] / unit:g}" + ("" if deviation is None else f" ± {deviation / unit:g}")
     if cell["measure"] not in ACCURACY_AT:
         return f"{cell['published']:g}{'+' if cell['published_is_bound'] else ''}"
     return _percent(cell["published"], cell["published_deviation"])

@@ -129,6 +129,9 @@ def value_text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, Mapping) and "kind" in value:  # a stage of a codec: quantize(4,512,max)
+        options = ",".join(value_text(option) for name, option in value.items() if name != "kind")
+        return str(value["kind"]) + (f"({options})" if options else "")
     if isinstance(value, Mapping):
         names = [name if len(value) == 1 else f"{name} {value_text(share)}" for name, share in value.items()]
         rest = len(names) - MOST_NAMES

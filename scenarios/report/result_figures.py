@@ -1,4 +1,4 @@
-"""Figures of an experiment's result: a dot with its interval per row, and a map over two axes of a grid."""
+"""Figures of an experiment's result: a dot with its interval per row, bars, and a map over two axes of a grid."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from scenarios.report import plot_style
 from scenarios.report.columns import MISSING, PERCENT, Column, Quantity
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.theme import EMPTY, INK, MUTED, ON_DARK_CELL, ON_PALE_CELL
+from scenarios.report.theme import EMPTY, INK, MUTED, ON_DARK_CELL, ON_PALE_CELL, PALETTE
 
 ROW_PIXELS, FRAME_PIXELS = 26, 100
-CELL_PIXELS = 44
+CELL_PIXELS, BAR_PIXELS = 44, 18
 DARK_CELL = 0.55
 """Share of the range of a map above which its cells are dark"""
 Mean = Mapping[str, Any]
@@ -116,4 +116,48 @@ def grid_maps(shown: ShownRuns, maps: Sequence[GridMap]) -> Figure:
         axes.set_yticks(range(len(ys)), ys)
         axes.tick_params(length=0)
         axes.grid(False)
+    return figure
+
+
+@dataclass(frozen=True)
+class BarPanel:
+    """A group of bars per row."""
+
+    title: str
+    label: str
+    """Of the axis, without its unit"""
+    quantity: Quantity
+    means: Mapping[str, Mapping[str, Mean]]
+    """Row -> bar -> its mean over seeds; rows without are left empty"""
+    mark: float | None = None
+    """An amount at which a dashed line stands"""
+
+
+def bars(shown: ShownRuns, rows: Sequence[str], panels: Sequence[BarPanel]) -> Figure:
+    """The same bars in each row of each panel, with their intervals; the legend below names them."""
+    names = list(dict.fromkeys(name for panel in panels for own in panel.means.values() for name in own))
+    figure, grid = plot_style.rows_of_bars(shown, rows, len(panels), BAR_PIXELS * (1 + len(names)), FRAME_PIXELS)
+    height = 0.8 / len(names)
+    for axes, panel in zip(grid, panels, strict=True):
+        known = [each for own in panel.means.values() for each in own.values()]
+        column = Column.of(panel.quantity, (each["mean"] for each in known))
+        for index, name in enumerate(names):
+            found = [(row, panel.means.get(place, {}).get(name)) for row, place in enumerate(rows)]
+            drawn = [(row, each) for row, each in found if each is not None and each["mean"] is not None]
+            places = np.array([row for row, _ in drawn], float) + (index - (len(names) - 1) / 2) * height
+            amounts = [each["mean"] / column.scale for _, each in drawn]
+            axes.barh(places, amounts, 0.86 * height, color=PALETTE[index % len(PALETTE)], label=name)
+            for place, amount, (_, each) in zip(places, amounts, drawn, strict=True):
+                half = (each["half_width"] or 0.0) / column.scale
+                if half:
+                    axes.hlines(place, max(amount - half, 0.0), amount + half, color=INK, linewidth=1.4)
+                text = column.text(each["mean"], each["half_width"])
+                at = (amount + half, place)
+                axes.annotate(text, at, xytext=(5, 0), textcoords="offset points", va="center", color=INK, fontsize=10)
+        if panel.mark is not None:
+            axes.axvline(panel.mark / column.scale, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
+        unit = f" ({column.unit})" if column.unit and panel.mark is None else ""
+        axes.set(title=plot_style.wide_title(panel.title, min(2, len(panels))), xlabel=f"{panel.label}{unit}")
+        axes.set_xlim(0, 1.25 * axes.dataLim.x1 if axes.patches else 1)
+    plot_style.legend(figure, grid[0])
     return figure

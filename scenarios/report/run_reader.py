@@ -250,14 +250,15 @@ def has_seeds(groups: Sequence[RunGroup]) -> bool:
 
 def differences(groups: Sequence[RunGroup]) -> list[tuple[str, list[str]]]:
     """(key, its value in each group) for every key in which the groups' scenarios differ, seeds left out."""
-    identities = _identities(groups)
+    identities = settings_of(groups)
     return [
         (key, [labels.value_text(each[key]) if key in each else "–" for each in identities])
         for key in labels.differing(identities)
     ]
 
 
-def _identities(groups: Sequence[RunGroup]) -> list[labels.Settings]:
+def settings_of(groups: Sequence[RunGroup]) -> list[labels.Settings]:
+    """The scenario of each group without its seeds."""
     every = labels.identities([run.settings for group in groups for run in group.runs])
     starts = [sum(len(group.runs) for group in groups[:index]) for index in range(len(groups))]
     return [every[start] for start in starts]
@@ -273,7 +274,7 @@ def notices(groups: Sequence[RunGroup], with_unnamed: bool = True) -> list[str]:
         common = {group.first.settings.get(key): None for group in groups}
         if len(common) > 1:
             found.append(f"{name} differ: {', '.join(map(labels.value_text, common))}. {why}")
-    identities = _identities(groups) if with_unnamed else []
+    identities = settings_of(groups) if with_unnamed else []
     keys = [key for key in labels.unnamed(identities) if key not in {key for key, _, _ in _COMMON}]
     if keys:
         shown = []

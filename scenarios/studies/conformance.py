@@ -15,6 +15,7 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol import plugins
+from edge.protocol.codecs.registry import smallest_chain
 from edge.protocol.scratch import scratch
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.plugin_points import PLUGIN_POINTS, PluginPoint
@@ -22,6 +23,7 @@ from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.observer import InnerRun, RunObserver
 from scenarios.run.run_folder import RunFolder
+from scenarios.studies.codec_conformance import codec_findings
 
 BASE = "digits"
 ROUNDS = 4
@@ -54,8 +56,12 @@ class Examination:
     findings: list[Finding] = field(default_factory=list)
 
     def examine(self, folder: Path) -> None:
-        """All lines of the contract; later ones are left out if the first run fails."""
+        """All lines of the contract; later ones are left out if a codec's frames or the first run fail."""
         loaded = load(BASE, self.overrides)
+        if loaded.scenario.codec.up:
+            self.findings += [Finding(*line) for line in codec_findings(loaded.scenario.codec.up)]
+            if not all(finding.holds for finding in self.findings):
+                return
         first = self._tried("1 worker", lambda: self._run(loaded, folder, "one", 1), self._costs)
         if first is None:
             return
@@ -176,7 +182,10 @@ def plugin_point(name: str) -> PluginPoint:
 def settings(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides of `BASE` for short runs with a plug-in, the user's own last; ScenarioError as `plugin_point`."""
     point = plugin_point(name)
-    value = ["accuracy", "loss", name] if point.takes_several else name
+    value: Any = ["accuracy", "loss", name] if point.takes_several else name
+    if point.stage_keys:
+        stage, *more = smallest_chain(name)
+        value = [stage, *more] if more else stage
     return {**SHORT, point.key: value, **overrides}
 
 

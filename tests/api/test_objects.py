@@ -228,6 +228,53 @@ def test_each_plug_in_point_takes_the_thing_itself(key: str, definition: str, sc
     load("digits", {"method": "fedavg", key: named})
 
 
+STAGE = """
+from pydantic import Field
+from edge.protocol.codecs.codec import CodecRow
+from edge.protocol.codecs.sign import Sign
+from edge.protocol.plugins import PluginOptions
+
+
+class Mine(Sign): pass
+
+
+class Options(PluginOptions):
+    amount: float = Field(default=1, ge=0)
+
+
+ROW = CodecRow("with-options", "", "", Options, Mine, costs_like="sign")
+"""
+
+
+def test_stages_of_codecs_are_classes_and_rows_alone_in_lists_and_by_slot(script: Script) -> None:
+    main = script(STAGE)
+    row, stage = main["ROW"], main["Mine"]
+    codec = as_names(
+        {
+            "codec": {
+                "up": stage,
+                "down": [{"kind": "topk", "ratio": 0.5}, {"kind": row, "amount": 3}],
+                "up_slots": {"control": stage, "kind": {"kind": "fp16"}},
+                "error_feedback": True,
+            },
+            "codec.down_slots": {"teacher": [row]},
+        }
+    )
+    up = codec["codec"]
+    assert display_name(up["up"]["kind"]) == "Mine"
+    assert [up["down"][0], up["down"][1]["amount"]] == [{"kind": "topk", "ratio": 0.5}, 3]
+    assert display_name(up["down"][1]["kind"]).startswith("with_options")
+    assert (up["up_slots"], up["error_feedback"]) == ({"control": up["up"], "kind": {"kind": "fp16"}}, True)
+    assert codec["codec.down_slots"] == {"teacher": [{"kind": up["down"][1]["kind"]}]}
+    assert as_names({"codec.up.kind": stage}) == {"codec.up.kind": up["up"]["kind"]}
+    resolved = load("digits", {f"codec.{key}": value for key, value in up.items() if key in ("up", "down")}).scenario
+    assert resolved.codec.down[1] == {"kind": up["down"][1]["kind"], "amount": 3}
+    key, values = axis_names("codec.up", [{"kind": "sign"}, stage], {}, "digits")
+    assert (key, values) == ("codec.up", [{"kind": "sign"}, up["up"]])
+    with pytest.raises(ScenarioError, match=r"codec.up = Options: must be a class derived from Reduction or class"):
+        as_names({"codec": {"up": main["Options"]}})
+
+
 def importable(at: Any, options: Any) -> float:
     """A schedule of a module that can be imported."""
     return float(at.lr)

@@ -40,6 +40,19 @@ def test_nested_mappings_change_only_the_keys_that_they_name() -> None:
     assert overrides({"fleet": {"devices": devices}}) == {"fleet.devices": devices}
 
 
+def test_the_stages_of_a_codec_replace_those_of_the_scenario_as_a_whole() -> None:
+    stage = {"kind": "sign"}
+    assert overrides({"codec": {"up": stage, "up_slots": {"control": [stage]}, "of": "weights"}}) == {
+        "codec.up": stage,
+        "codec.up_slots": {"control": [stage]},
+        "codec.of": "weights",
+    }
+    base = {"extends": "digits", "codec": {"up": {"kind": "quantize", "bits": 4}}}
+    assert load(named(base), overrides({"codec": {"up": stage}})).scenario.codec.up == ({"kind": "sign"},)
+    (resolved,) = load(named(base), overrides({"codec.up.bits": 8})).scenario.codec.up
+    assert (resolved["kind"], resolved["bits"]) == ("quantize", 8)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -187,4 +187,4 @@ def _speed(turn: int) -> ComputeSpeed:
 
 def _random_work(rng: np.random.Generator) -> Work:
     down, up = (int(rng.integers(most) * (rng.random() > 0.1)) for most in (3_000_000, 2_000_000))
-    return Work(down, up, float(rng.uniform(0, 1e11)), int(rng.integers(0, 20)), codec_seconds=(down + up) / 5e6)
+    return Work(down, up, float(rng.uniform(0, 1e11)), int(rng.integers(0, 20)), codec_seconds=(down + up) / 8e6)

@@ -13,6 +13,7 @@ from torch import Tensor
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
 from coordinator.methods.registry import resolve
 from coordinator.methods.spec import Costs
+from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.run import RunFailed
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.options.base import Options
@@ -105,6 +106,19 @@ def test_a_plan_that_is_an_expectation_is_charged_and_bounds_the_workers_count(t
     assert len(set(expected.rows("SELECT flops FROM visits"))) < 3  # the plan's, which differ with the examples alone
     with pytest.raises(RunFailed, match=r"client \d, round 1: executed .* the spec of too-little"):
         run(tmp_path / "little", "too-little")
+
+
+@pytest.mark.parametrize("rules", [RoundPolicy(), RoundPolicy("fedbuff", buffer=3)], ids=lambda rules: rules.policy)
+def test_visits_with_partial_work_are_charged_for_the_epochs_that_they_do(tmp_path: Path, rules: RoundPolicy) -> None:
+    train = TrainConfig(lr=0.1, batch=32, local_epochs=4, partial_work=0.9)
+    made = play(tmp_path, train=train, partition=IID, rounds=3, rules=rules)  # refuses other counts of its workers
+    key, held = "round" if rules.policy == "sync" else "visit", made.federation.description.samples
+    visits = made.rows(f"SELECT {key}, client, samples, flops FROM visits WHERE kind = 'train' ORDER BY visit")
+    epochs = [train.of_visit(made.federation.job.seed, number, client).local_epochs for number, client, *_ in visits]
+    assert len(set(epochs)) > 2
+    assert [samples for *_, samples, _ in visits] == [n * held[row[1]] for n, row in zip(epochs, visits, strict=True)]
+    per_example = visits[0][3] / visits[0][2]
+    assert [flops for *_, flops in visits] == pytest.approx([per_example * row[2] for row in visits])
 
 
 def test_each_phase_of_training_has_the_overhead_of_its_steps(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from coordinator.rounds.selection import ClientSelector
 from coordinator.rounds.selectors.registry import SelectionRow
 from edge.data import partition
 from edge.data.partition_registry import PartitionRow
+from edge.protocol.codecs.codec import CodecRow
+from edge.protocol.codecs.sign import Sign
 from edge.protocol.lr_schedules import LrSchedule
 from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions
@@ -38,5 +40,7 @@ SERVER = ServerOptimizerRow(*ABOUT, AmountOptions, "none", lambda options: Serve
 SELECTION = SelectionRow(*ABOUT, AmountOptions, lambda options: ClientSelector())
 POLICY = PolicyRow(*ABOUT, AmountOptions, lambda options: SynchronousPolicy())
 SCHEDULE = LrSchedule(*ABOUT, AmountOptions, lambda at, options: at.lr * options.amount)
+CODEC = CodecRow(*ABOUT, AmountOptions, Sign, costs_like="sign")
+UNPRICED_CODEC = CodecRow(*ABOUT, AmountOptions, Sign)
 PARTITION = PartitionRow("optioned", "has an option", partition.iid)
 METRIC = MetricRow("optioned", "has an option", "edge.training.metrics.accuracy:Accuracy", options=AmountOptions)

@@ -41,6 +41,7 @@ SCENARIO = 'method = "fedavg"\nseed = 0\n'
 __all__ = ["pool_in_this_process"]
 COMMANDS = (
     ("report",),
+    ("audit",),
     ("replay",),
     ("verify", "--workers", "1"),
     ("measure", "--metrics", "loss", "--workers", "1"),

@@ -108,7 +108,7 @@ CODECS: dict[str, CodecRow] = {
         ),
         CodecRow(
             "elias",
-            "the indices and levels of the stages before, as Rice and Elias omega codes",
+            "the indices and levels of the stages before, as Rice and omega codes",
             "Alistarh et al., QSGD, NeurIPS 2017; gaps: Sattler et al., IEEE TNNLS 2020",
             EliasOptions,
             Elias,
@@ -153,6 +153,12 @@ def make_codec(stages: Sequence[Mapping[str, Any]]) -> Codec:
     return Codec(made)
 
 
+def smallest_chain(name: str) -> list[dict[str, Any]]:
+    """A chain with the stage of this name: alone, or behind quantize if it codes integers. ValueError: `codec_row`."""
+    needs_integers = getattr(codec_row(name).stage, "needs_integers", False)
+    return [{"kind": "quantize"}] * needs_integers + [{"kind": name}]
+
+
 def stage_nbytes(stages: Sequence[Mapping[str, Any]], tensors: Tensors) -> list[tuple[str, float]]:
     """(shipped kind whose time it takes, bytes that reach it) of each stage, as `costmodel.fleet.codec_costs` counts.
 
@@ -195,7 +201,8 @@ def _options(row: CodecRow, stage: Mapping[str, Any]) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         place = " = ".join((*map(str, first["loc"]), repr(first["input"]))) if first["loc"] else "options"
-        raise ValueError(f"{row.name}: {place}: {first['msg'].removeprefix('Value error, ')}") from error
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{row.name}: {place}: {message[0].lower()}{message[1:]}") from error
 
 
 def _has_integers(row: CodecRow) -> bool:

@@ -7,14 +7,16 @@ random draws of its own, keyed by its name, client and round, so that the result
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from edge.protocol.codecs.codec import Codec, Tensors
+from edge.protocol.codecs.quantize import QuantizeOptions
 from edge.protocol.codecs.registry import make_codec, stage_nbytes
 from edge.protocol.config import Chain, CodecConfig
+from edge.protocol.messages import Choice
 from edge.protocol.payload import BUFFERS, MODEL, EncodedVectors, Floats, Payload, Shapes, Vector
 from edge.protocol.rng import keyed_generator
 from edge.protocol.wire import WireError
@@ -60,6 +62,10 @@ class VectorCodecs:
         return self.tensors.get(key) or ((size,),)
 
 
+LEVELS = "codec levels"
+"""The name of a number among the choices of a visit: the levels that its ``quantize`` has (`LevelsConfig`)"""
+
+
 @dataclass(frozen=True)
 class UpdateCodec:
     """The codecs of one run's updates. ``tensors``: of its model, as in `VectorCodecs`."""
@@ -67,6 +73,23 @@ class UpdateCodec:
     config: CodecConfig
     seed: int
     tensors: Mapping[str, Tensors]
+
+    def of_visit(self, choice: Choice) -> UpdateCodec:
+        """The codecs of a visit with these choices, one of which may be its levels."""
+        levels = choice.get(LEVELS)
+        if levels is None:
+            return self
+        if levels not in self._by_levels:
+            up = []
+            for stage in self.config.up:
+                others = {name: value for name, value in stage.items() if name not in ("bits", "levels")}
+                up.append({**others, "levels": levels} if is_quantize(stage) else stage)
+            self._by_levels[levels] = replace(self, config=replace(self.config, up=tuple(up)))
+        return self._by_levels[levels]
+
+    @cached_property
+    def _by_levels(self) -> dict[int, UpdateCodec]:
+        return {}
 
     @cached_property
     def codecs(self) -> VectorCodecs:
@@ -196,6 +219,19 @@ class UpdateCodec:
 
     def _rng(self, slot: str, key: str, client: int, number: int) -> np.random.Generator:
         return keyed_generator(self.seed, f"codec {slot}/{key}", number, client)
+
+
+def most_levels(stages: Chain) -> int:
+    """The levels of the ``quantize`` of these stages; 0 without one."""
+    options = [
+        {name: value for name, value in stage.items() if name != "kind"} for stage in stages if is_quantize(stage)
+    ]
+    return QuantizeOptions.model_validate(options[0]).s if options else 0
+
+
+def is_quantize(stage: Mapping[str, object]) -> bool:
+    """Whether it has levels."""
+    return stage.get("kind") == "quantize"
 
 
 def _kept(state: Payload, slot: str, key: str) -> Floats | None:

@@ -183,6 +183,7 @@ def short_scenario(visits: TypicalVisits, work: RoundWork, host: Host) -> Loaded
     rounds = replace(scenario.rounds, max=MOST_ROUNDS)
     visit = fmean(flops for cohort in work.cohorts for flops in cohort)
     if fmean(busiest(cohort, workers) for cohort in work.cohorts) > long:
+        train = train.of_typical_visit()
         planned = train.plan(visits.median_samples).steps
         train = replace(train, local_steps=min(planned, max(FEWEST_STEPS, int(planned * long / visit))))
         if not rounds.is_asynchronous:

@@ -100,7 +100,8 @@ class TypicalVisits:
 
     @cached_property
     def job(self) -> Job:
-        return builder.job(self.loaded, self.description, DEVICE, Path())
+        job = builder.job(self.loaded, self.description, DEVICE, Path())
+        return replace(job, train=job.train.of_typical_visit())
 
     @cached_property
     def server(self) -> ServerStrategy:

@@ -35,7 +35,7 @@ VISIT = VisitRow(
     *(0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, *AMOUNTS, 32, 1, 2.0, "d0", "u0"),
     *(0.5, 2.0, 0.25, 0.75),
 )
-PAYLOADS = {"d0": {"model": {"head": 20}}, "u0": {"model": {"head": 15}}}
+PAYLOADS = {"d0": {"model": {"head": 80}}, "u0": {"model": {"head": 60}}}
 CHOICE = ChoiceRow(0, 7, 2, 1, 0.0, 0.5, 0.25, 1.0, 1.0, 0.0169)
 
 
@@ -85,7 +85,7 @@ def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledge
 def test_a_ledger_of_another_format_is_refused_by_its_number(ledger: Ledger, path: Path) -> None:
     ledger._db.execute("PRAGMA user_version = 0")
     ledger.close()
-    why = "its format is 0, and this version of fedbr knows 2 alone: use the version that wrote it"
+    why = "its format is 0, and this version of fedbr knows 3 alone: use the version that wrote it"
     with pytest.raises(sqlite3.DatabaseError, match=why):
         read(path, "SELECT * FROM rounds")
     with pytest.raises(sqlite3.DatabaseError, match=why):

@@ -14,6 +14,7 @@ import torch
 
 from edge.data.augment import fitted, prepare, profile_for
 from edge.data.decoded_cache import open_data
+from edge.data.partitioning import partition_data
 from edge.data.python_topics import passages
 from edge.data.registry import DATASETS, DataError, DataSet, Decoded, Split
 from edge.protocol.config import DataConfig, ModelConfig, PartitionConfig, TrainConfig
@@ -68,6 +69,24 @@ def test_the_topics_are_sequences_of_words_padded_with_zero() -> None:
     assert sorted(map(tuple, torch.cat([x for x, _ in batches()])[:9].tolist())) == sorted(
         map(tuple, data.train.x[:9].tolist())
     )
+
+
+def test_the_synthetic_clients_are_as_large_as_published_and_draw_as_the_recipe_says() -> None:
+    data = opened("synthetic")
+    assert data.train.ids is not None and data.test.ids is not None
+    trained, tested = np.bincount(data.train.ids), np.bincount(data.test.ids)
+    # 45 to 5,953 training examples: Hönig et al., ICML 2022. 662 tested of 6,615: ceil(6,615 / 10).
+    assert (len(trained), trained.min(), trained.max(), tested.max()) == (30, 45, 5_953, 662)
+    assert (-(-(trained + tested) // 10)).tolist() == tested.tolist()
+    # The largest client: variances j^-1.2, and means that have standard deviation 1 about one number of its own.
+    x = data.train.x[data.train.ids == int(trained.argmax())].astype(np.float64)
+    assert x.var(axis=0)[[0, 1, 9, 59]] == pytest.approx([1, 2**-1.2, 10**-1.2, 60**-1.2], rel=0.06)
+    assert x.mean(axis=0).std() == pytest.approx(1, abs=3 / np.sqrt(2 * 60))
+    # A client of the partition is a client of the recipe, with its own test examples.
+    partition = DataConfig("synthetic", clients=30, partition=PartitionConfig("natural"))
+    shares = partition_data(partition, data)
+    assert [*map(len, shares.train)] == trained.tolist()
+    assert [*map(len, shares.test)] == tested.tolist()
 
 
 def test_a_profile_or_a_row_for_other_examples_is_refused() -> None:
@@ -144,6 +163,11 @@ def test_flops_and_activations_are_counted_by_hand() -> None:
     sizes = [sum(p.numel() for p in m.parameters()) for _, m in build(ModelConfig("text-cnn"), 10, 1024)]
     assert sizes == [16_384, 1_568, 3_104, 330]
     assert sum(p.numel() for _, m in build(ModelConfig("mlp"), 2, 30) for p in m.parameters()) == 6_274
+    # One linear layer: 60 x 10 weights and 10 of the bias; 2 x 600 FLOPs.
+    ((name, layer),) = build(ModelConfig("softmax"), 10, 60)
+    assert (name, sum(weights.numel() for weights in layer.parameters())) == ("head", 610)
+    counted = flops_per_example(lambda: build(ModelConfig("softmax"), 10, 60), (60,), "features")
+    assert counted.tolist() == [[1200, 1200, 0, 1200]]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,20 @@ def test_a_plan_by_hand(config: TrainConfig, samples: int, plan: TrainingPlan) -
     assert config.plan(samples) == plan
 
 
+def test_visits_with_partial_work_draw_their_epochs_and_the_others_do_all() -> None:
+    train = TrainConfig(local_epochs=5, partial_work=0.5)
+    visits = [train.of_visit(0, round, client) for round in range(200) for client in range(10)]
+    # One half does 5, the other half 1 .. 5 alike: 200 each of 1 to 4, and 1,200 of 5.
+    counts = np.bincount([visit.local_epochs for visit in visits])
+    assert counts[1:] == pytest.approx([200, 200, 200, 200, 1_200], abs=4 * np.sqrt(200))
+    # Of seed, round and client alone; a forecast takes the mean, (5 + 3) / 2.
+    assert [train.of_visit(0, 7, client) for client in range(10)] == visits[70:80]
+    assert visits[:10] != [train.of_visit(1, 0, client) for client in range(10)]
+    assert train.of_typical_visit() == TrainConfig(local_epochs=4)
+    for same in (TrainConfig(local_epochs=5), replace(train, local_epochs=1), replace(train, local_steps=3)):
+        assert all(same.of_visit(0, 0, client) is same for client in range(10))
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> LocalTrainer:
     run = federation(tmp_path_factory.mktemp("site"))

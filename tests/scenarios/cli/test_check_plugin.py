@@ -78,6 +78,7 @@ def test_runs_have_the_options_of_the_plug_in_that_are_given(capsys: pytest.Capt
         ("SCHEDULE", "train.lr_schedule_options"),
         ("PARTITION", "data.partition.options"),
         ("METRIC", "eval.metric_options.optioned"),
+        ("CODEC", "codec.up"),
     ],
 )
 def test_the_options_of_every_plug_in_point_may_be_given(
@@ -86,15 +87,18 @@ def test_the_options_of_every_plug_in_point_may_be_given(
     given: list[object] = []
 
     def examine(examination: conformance.Examination, folder: Path) -> None:
-        tables = load(conformance.BASE, examination.overrides).scenario.model_dump()
-        given.append(reduce(lambda table, name: table[name], [*key.split("."), "amount"], tables))
+        tables: Any = load(conformance.BASE, examination.overrides).scenario.model_dump()
+        table: Any = reduce(lambda table, name: table[name], key.split("."), tables)
+        given.append((table[0] if row == "CODEC" else table)["amount"])  # a chain of one stage
 
     monkeypatch.setattr(conformance.Examination, "examine", examine)
     assert main.run_command(["check-plugin", f"tests.plugins.optioned:{row}", f"{key}.amount=0.25"]) == 0
     assert given == [0.25]
     if row != "PARTITION":  # whose options are the function's own affair
         assert main.run_command(["check-plugin", f"tests.plugins.optioned:{row}", f"{key}.amuont=0.25"]) == 2
-        assert f"unknown key {key}.amuont, did you mean '{key}.amount'?" in capsys.readouterr().err
+        unknown = f"unknown key {key}.amuont, did you mean '{key}.amount'?"
+        message = "codec.up: optioned: no option 'amuont'; did you mean 'amount'?" if row == "CODEC" else unknown
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("warm_workers")
@@ -113,6 +117,18 @@ def test_other_bytes_or_flops_than_priced_are_found(
     holds, detail = findings["1 worker"]
     assert not holds
     assert problem in detail
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_a_codec_is_tried_by_its_frames_before_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, findings = checked(capsys, "tests.plugins.optioned:CODEC")
+    assert code == 0
+    assert list(findings)[:4] == ["frames", "malformed", "mean", "1 worker"]
+    # sign: a mean magnitude and a bit a number, of 3,112 of them
+    assert findings["frames"] == (True, "9 vectors come back finite, and the same; 393 bytes for 3,112 numbers")
+    assert findings["absence"] == (True, "states of 6 clients change with visits alone"), "residuals"
+    code, findings = checked(capsys, "tests.scenarios.studies.test_codec_conformance:DISHONEST")
+    assert (code, list(findings)) == (3, ["frames", "malformed", "mean"])
 
 
 def test_a_user_who_stops_it_gets_no_verdict(tmp_path: Path, launcher: WorkerLauncher) -> None:

@@ -64,6 +64,38 @@ def test_a_table_an_option_and_a_name_are_explained_too(capsys: pytest.CaptureFi
     assert "mu (μ) = 0.001" in told(capsys, "explain", "fedprox")
 
 
+def test_a_codec_is_explained_with_its_class_its_error_and_the_ranges_of_its_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = told(capsys, "explain", "quantize").splitlines()
+    assert lines[:2] == [
+        "one of fedbr list codecs:",
+        "quantize  integer levels of a norm per bucket, rounded at random",
+    ]
+    text = " ".join(" ".join(lines).split())
+    assert "number format, of a length that follows from shapes; unbiased with these options" in text
+    assert "levels (s) = None, at least 1, at most 32,767: Levels on each side of 0" in text
+    own = json.loads(told(capsys, "explain", "tests.plugins.optioned:CODEC", "--json"))["rows"]["codecs"]
+    assert own["example"] == "fedbr run digits codec.up.kind=tests.plugins.optioned:CODEC codec.up.amount=0.1"
+    assert (own["class"], own["fixed_length"], own["unbiased"]) == ("number format", True, False)
+    elias = json.loads(told(capsys, "explain", "elias", "--json"))["rows"]["codecs"]
+    assert elias["example"] == """fedbr run digits 'codec.up=[{kind="quantize"},{kind="elias"}]'"""
+    assert (elias["class"], elias["fixed_length"], elias["unbiased"]) == ("entropy coder", False, True)
+
+
+def test_the_key_of_a_chain_is_explained_with_the_options_of_all_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(told(capsys, "explain", "codec.up", "--json"))
+    assert found["example"] == """fedbr run digits codec.up='{kind = "quantize", bits = 4}'"""  # of lte-compressed
+    down = json.loads(told(capsys, "explain", "codec.down", "--json"))
+    assert down["example"] == """fedbr run digits codec.down='{ kind = "topk" }'"""
+    assert found["choices"]["sign"] == "signs, and the mean magnitude"
+    assert [key["name"] for key in found["keys"]][-1] == "codec.up.level"
+    assert found == json.loads(told(capsys, "explain", "codec.up.kind", "--json"))
+    option = told(capsys, "explain", "codec.up.ratio")
+    assert "with codec.up.kind = topk (k/n): Share of the numbers that travel" in option
+    assert "example: fedbr run digits codec.up.kind=topk codec.up.ratio=0.01" in option
+
+
 def test_list_alone_names_what_it_can_list(capsys: pytest.CaptureFixture[str]) -> None:
     lines = told(capsys, "list").splitlines()
     assert [line.split()[2] for line in lines] == list(listing.KINDS)

@@ -18,6 +18,7 @@ import pytest
 import typer
 
 import fedbr
+from edge.protocol.codecs.registry import CODECS
 from scenarios.cli import completion, main
 from scenarios.config.toml_source import shipped
 
@@ -173,6 +174,9 @@ def test_behind_a_key_are_its_choices_also_where_bash_ends_the_word_at_the_sign(
     assert complete(typed("train.lr=0.1", "rounds.policy", "="), "fedb") == ["fedbuff"]
     assert complete(typed("train.nesterov"), "") == ["true", "false"]
     assert complete(typed(), "stop.pat") == ["stop.patience="]
+    assert complete(typed(), "codec.up.k") == ["codec.up.kind=", *map("codec.up.kind={}".format, CODECS)]
+    assert complete(typed("codec.up.kind=quantize"), "codec.up.b") == ["codec.up.bits=", "codec.up.bucket="]
+    assert complete(typed(), "codec.down.kind=s") == ["codec.down.kind=sign"]
 
 
 def test_the_words_are_made_again_when_the_product_has_changed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,7 @@ WORDS = [
     "doctor",
     "study budget",
     "reproduce",
+    "audit",
     "replay",
     "stress",
 ]

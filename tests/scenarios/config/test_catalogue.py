@@ -54,6 +54,7 @@ def test_every_plug_in_point_has_its_rows_as_choices() -> None:
         ("fleet.transport.noise", "a number or one of measured", "0.0", "at least 0, at most 2", ()),
         ("stop.patience", "a whole number", "none", "at least 1", ()),
         ("eval.metrics", "a list of text", '["accuracy", "loss"]', None, ()),
+        ("codec.up", "a list of tables", "[]", None, ()),
         ("checkpoints.keep", "a list of numbers or text", '"newest"', None, ()),
     ],
 )  # fmt: skip
@@ -71,6 +72,8 @@ def test_an_option_has_one_entry_for_each_row_that_takes_it() -> None:
         (("server = fedyogi",), "τ"),
     ]
     assert "eval.metric_options.hessian.pairs" in {entry.key for entry in catalogue.all_options()}
+    (bits,) = [entry for entry in catalogue.all_options() if entry.key == "codec.up.bits"]
+    assert (bits.used_by, bits.range) == (("codec.up.kind = quantize",), "at least 2, at most 16")
 
 
 def test_shipped_scenarios_that_set_a_key_are_found_through_those_that_they_extend() -> None:
@@ -107,6 +110,12 @@ def test_every_shipped_scenario_is_valid(validator: Any, name: str) -> None:
         ('method_options.period = "often"', "$.method_options.period"),
         ('rounds.policy = "async"', "$.rounds.policy"),
         ("seed = true", "$.seed"),
+        ('codec.up = "quantize"', "$.codec.up"),
+        ('codec.up = { kind = "quantise" }', "$.codec.up"),
+        ('codec.up = { kind = "quantize", bits = 17 }', "$.codec.up"),
+        ('codec.down = [{ kind = "topk" }, { ratio = 0.1 }]', "$.codec.down"),
+        ('codec.up_slots.control = { kind = "sign", bits = 1 }', "$.codec.up_slots.control"),
+        ('codec.of = "updates"', "$.codec.of"),
     ],
 )
 def test_an_editor_marks_what_is_wrong(validator: Any, text: str, where: str) -> None:
@@ -123,6 +132,8 @@ def test_an_editor_marks_what_is_wrong(validator: Any, text: str, where: str) ->
         'budget.bytes = "1.5e2 MiB"',
         'fleet.devices = ["jetson-nano", "my-board"]',
         'extends = "digits"\n[eval.metric_options.hessian]\npairs = "distinct"',
+        'codec.up = { kind = "quantize", bits = 4 }\ncodec.down = [{ kind = "topk" }, { kind = "zstd" }]',
+        'codec.up_slots.control = [{ kind = "mine:ROW", amount = 3 }]\ncodec.down_slots = {}',
     ],
 )
 def test_an_editor_accepts_what_a_run_does(validator: Any, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios.config.plugin_points import BY_OPTIONS, PLUGIN_POINTS, PluginPoint, own_rows
+from scenarios.config.plugin_points import BY_OPTIONS, BY_STAGE_KEY, PLUGIN_POINTS, WHOLE, PluginPoint, own_rows
 from scenarios.config.schema import all_fields
 from tests.plugins import optioned
 
@@ -16,6 +16,7 @@ OWN_ROWS = {
     "train.lr_schedule": optioned.SCHEDULE,
     "data.partition.kind": optioned.PARTITION,
     "eval.metrics": optioned.METRIC,
+    "codec.up": optioned.CODEC,
 }
 
 
@@ -32,9 +33,10 @@ def test_a_point_finds_its_shipped_rows_by_name_and_refuses_those_of_others(poin
 
 def test_keys_of_points_and_of_their_options_are_keys_of_a_scenario() -> None:
     keys = {key for key, _ in all_fields()}
-    assert {point.key for point in PLUGIN_POINTS} | set(BY_OPTIONS) <= keys
+    assert {point.key for point in PLUGIN_POINTS} | set(BY_OPTIONS) | set(BY_STAGE_KEY) <= keys
     tables = {key for key in keys if key.endswith("_options")}
-    assert tables == set(BY_OPTIONS), "every table of options belongs to a point"
+    assert tables == set(BY_OPTIONS) - set(BY_STAGE_KEY), "every table of options belongs to a point"
+    assert {key for key in keys if key.startswith("codec.") and key in WHOLE} == set(BY_STAGE_KEY)
 
 
 def test_rows_of_the_users_own_are_found_in_lists_and_in_joined_names() -> None:
@@ -45,3 +47,21 @@ def test_rows_of_the_users_own_are_found_in_lists_and_in_joined_names() -> None:
     }
     assert own_rows(tables) == [("method", "mine:SPEC"), ("eval.metrics", "mine:METRIC")]
     assert own_rows({"eval": "nonsense", "rounds": {"policy": 3}}) == []
+
+
+def test_rows_of_the_users_own_are_found_in_stages_in_lists_of_them_and_in_tables_of_both() -> None:
+    codec = {
+        "up": {"kind": "mine:A", "bits": 4},
+        "down": [{"kind": "topk"}, {"kind": "mine:B", "like": "no:NAME"}],
+        "up_slots": {"control": {"kind": "mine:C"}, "kind": [{"kind": "mine:D"}], "other": {"kind": "fp16"}},
+        "down_slots": {"teacher": ({"kind": "mine:E"},)},
+        "of": "update",
+    }
+    assert own_rows({"codec": codec}) == [
+        ("codec.up", "mine:A"),
+        ("codec.down", "mine:B"),
+        ("codec.up_slots", "mine:C"),
+        ("codec.up_slots", "mine:D"),
+        ("codec.down_slots", "mine:E"),
+    ]
+    assert own_rows({"codec": {"up": {"bits": 4}, "down": "sign"}}) == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from scenarios.config.errors import ScenarioError
 from scenarios.config.overrides import shown
 from scenarios.config.toml_writer import toml_value
 from scenarios.experiment.grid import Axis, Grid, axis_of, cell_name, grid_of, over_methods, variant_name
@@ -36,6 +39,20 @@ def test_every_combination_is_a_point_or_lists_run_side_by_side() -> None:
     ]
     assert Grid("digits", axes, zipped=True).points == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
     assert Grid("digits").points == [{}]
+
+
+def test_options_of_stages_go_to_the_kinds_that_have_them() -> None:
+    grid = grid_of("digits", ["method=fedavg", "codec.up.kind=quantize,sign", "codec.up.bits=4,8"])
+    assert [{key: value for key, value in point.items() if key != "method"} for point in grid.points] == [
+        {"codec.up.kind": "quantize", "codec.up.bits": 4},
+        {"codec.up.kind": "quantize", "codec.up.bits": 8},
+        {"codec.up.kind": "sign"},
+    ]
+    whole = grid_of("digits", ['codec.up={kind="quantize",bits=4},[{kind="topk"},{kind="zstd"}]'])
+    _, loaded = whole.rows(0, lambda method, point: str(point), lambda method, point: str(point))
+    assert [stage["kind"] for each in loaded for stage in each.scenario.codec.up] == ["quantize", "topk", "zstd"]
+    with pytest.raises(ScenarioError, match=r"codec.up.kind: no codec 'quantise'; did you mean 'quantize'\?"):
+        grid_of("digits", ["codec.up.kind=quantise,sign"]).check_options()
 
 
 def test_names_of_folders_follow_from_method_and_settings_and_differ_where_they_do() -> None:

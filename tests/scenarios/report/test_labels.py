@@ -74,6 +74,8 @@ def test_a_key_is_as_short_as_it_is_clear() -> None:
         "a+b",
         "none",
     ]
+    chain = [{"kind": "topk", "ratio": 0.01}, {"kind": "quantize", "bits": 4, "norm": "max"}, {"kind": "sign"}]
+    assert value_text(chain) == "topk(0.01)+quantize(4,max)+sign"
 
 
 def test_values_that_are_written_alike_still_have_labels_of_their_own() -> None:

@@ -313,11 +313,38 @@ class Half(SynchronousPolicy):
 
 NAME = PolicyRow("half", "rounds end when half of the visits have arrived", "a test", Options, Half)
 """
+CODEC = """
+import numpy as np
+
+from edge.protocol.codecs.codec import CodecRow, NumberFormat
+from edge.protocol.plugins import PluginOptions
+
+
+class Options(PluginOptions):
+    digits: int = 3
+
+
+class Rounded(NumberFormat):
+    is_unbiased = False
+
+    def nbytes(self, count):
+        return 4 * count
+
+    def pack(self, numbers, rng):
+        return np.round(numbers, self.options.digits).astype("<f4").view(np.uint8)
+
+    def unpack(self, frame, count):
+        return np.nan_to_num(frame.view("<f4")).astype(np.float32)
+
+
+NAME = CodecRow("rounded", "decimal digits", "a test", Options, Rounded, costs_like="fp16")
+"""
 OF_ALL_KINDS = {
     "kinds_selection": (SELECTION, "rounds.selection", "rounds.selection_options.last", "false"),
     "kinds_schedule": (SCHEDULE, "train.lr_schedule", "train.lr_schedule_options.rounds", "3"),
     "kinds_server": (SERVER, "server", "server_options.decay", "0.9"),
     "kinds_policy": (POLICY, "rounds.policy", "rounds.policy_options.fraction", "0.7"),
+    "kinds_codec": (CODEC, "codec.up.kind", "codec.up.digits", "2"),
 }
 """Module -> (its text, key that names its row, key of an option, value of that)"""
 
@@ -339,7 +366,9 @@ def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(
     monkeypatch.syspath_prepend(tmp_path)  # for what needs no process of its own
     for _, _, option, value in OF_ALL_KINDS.values():
         unknown = refused(capsys, "check", *brief, f"{option}s={value}")
-        assert unknown == f"command line: unknown key {option}s, did you mean {option!r}?"
+        of_codec = "codec.up: rounded: no option 'digitss'; did you mean 'digits'?"
+        why = of_codec if option.startswith("codec") else f"unknown key {option}s, did you mean {option!r}?"
+        assert unknown == f"command line: {why}"
     where = ("--out", str(tmp_path), "--workers", "1", "--json")
     assert here("run", *brief, *where, "--run-id", "cut", meddler=KILLED).returncode == -signal.SIGKILL
     folder = tmp_path / "digits" / "cut"

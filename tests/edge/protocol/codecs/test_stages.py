@@ -153,9 +153,9 @@ def test_a_ratio_is_taken_as_it_is_written() -> None:
         ([{}], "a stage of a codec needs a kind: topk, "),
         ([{"kind": "quantize", "bit": 4}], "quantize: no option 'bit'; did you mean 'bits'?"),
         ([{"kind": "sign", "bits": 1}], "sign: no option 'bits'; it has no options"),
-        ([{"kind": "quantize", "bits": 17}], "quantize: bits = 17: Input should be less than or equal to 16"),
+        ([{"kind": "quantize", "bits": 17}], "quantize: bits = 17: input should be less than or equal to 16"),
         ([{"kind": "quantize", "bits": 4, "levels": 7}], "quantize: options: bits and levels are both given"),
-        ([{"kind": "topk", "ratio": 0}], "topk: ratio = 0: Input should be greater than 0"),
+        ([{"kind": "topk", "ratio": 0}], "topk: ratio = 0: input should be greater than 0"),
         ([{"kind": "topk"}, {"kind": "randk"}], "topk and randk are both a reduction; a codec has one at most"),
         ([{"kind": "sign"}, {"kind": "topk"}], "topk is a reduction, and stands behind sign, a number format; the ord"),
         (
@@ -168,7 +168,7 @@ def test_a_ratio_is_taken_as_it_is_written() -> None:
             "elias codes integers, and sign has none; topk, quantize, ternary have some",
         ),
         ([{"kind": "elias"}], "elias codes integers, and a vector has none; "),
-        ([{"kind": "powersgd", "rank": 0}], "powersgd: rank = 0: Input should be greater than or equal to 1"),
+        ([{"kind": "powersgd", "rank": 0}], "powersgd: rank = 0: input should be greater than or equal to 1"),
         ([{"kind": "tests.nowhere:ROW"}], "cannot load 'tests.nowhere:ROW'"),
     ],
 )

@@ -1,0 +1,158 @@
+"""The stages of a run's cost: the bytes that its paper counts, those that really travel, seconds and joules.
+
+A visit that counted has its payload as float32 numbers, the same as its codec encodes it, and the header of its
+message. Visits that did not count have bytes alone, up to their cut: they are waste, and no part of a payload.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.network.tcp import wire_bits
+from edge.protocol.payload import ITEM_NBYTES, Layout
+from scenarios.report import labels
+from scenarios.report.columns import BYTES, JOULES, SECONDS
+from scenarios.report.readings import Reading, of_field
+from scenarios.report.run_reader import RecordedRun, RunGroup
+from scenarios.run.visits import SUMS
+
+CODEC = "codec."
+CHAINS = (f"{CODEC}up", f"{CODEC}down")
+"""Beginnings of the keys of a scenario that are about codecs, and of those that name their stages"""
+
+
+@dataclass(frozen=True)
+class SlotBytes:
+    """The vectors of one slot that travelled one way."""
+
+    raw: int = 0
+    """As float32 numbers"""
+    encoded: int = 0
+
+    def __add__(self, other: SlotBytes) -> SlotBytes:
+        return SlotBytes(self.raw + other.raw, self.encoded + other.encoded)
+
+
+@dataclass(frozen=True)
+class StageTotals:
+    """What a run had spent at the end of a round, stage by stage."""
+
+    nominal_bytes: float
+    """`nominal_rule`"""
+    by_slot: Mapping[tuple[str, str], SlotBytes]
+    """(slot, ``down`` or ``up``) -> its bytes in visits that counted"""
+    message_bytes: int
+    """Of the messages of these visits, headers included"""
+    wasted_bytes: int
+    """Of visits that did not count"""
+    virtual_seconds: float
+    visit_seconds: float
+    """Of all visits, one after another"""
+    computing_seconds: float
+    """Of these, between download and upload: training, and what encoding takes the device"""
+    contention_seconds: float
+    """Of these, lost because others used the same links"""
+    joules: float
+    compute: float
+    """Of the joules, while clients computed, received, sent, or were idle"""
+    receive: float
+    send: float
+    idle: float
+    encoding_seconds: float | None = 0.0
+    """Of the virtual seconds, what they would be fewer if codecs took the devices no time; None if it is unknown"""
+    encoding_joules: float | None = 0.0
+    """The same of the joules"""
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(each.raw for each in self.by_slot.values())
+
+    @property
+    def encoded_bytes(self) -> int:
+        return sum(each.encoded for each in self.by_slot.values())
+
+    @property
+    def wire_bytes(self) -> float:
+        """All messages, waste included, with the headers of Ethernet, IP and TCP; acknowledgements are not counted."""
+        return wire_bits(float(self.message_bytes + self.wasted_bytes)) / 8
+
+
+NOMINAL: Reading[StageTotals] = of_field("nominal_bytes", "nominal bytes", BYTES, "min")
+PAYLOAD: Reading[StageTotals] = of_field("payload_bytes", "float32 payload", BYTES, "min")
+ENCODED: Reading[StageTotals] = of_field("encoded_bytes", "encoded payload", BYTES, "min")
+MESSAGES: Reading[StageTotals] = of_field("message_bytes", "with headers", BYTES, "min")
+WASTED: Reading[StageTotals] = of_field("wasted_bytes", "wasted", BYTES, "min")
+WIRE: Reading[StageTotals] = of_field("wire_bytes", "on the wire", BYTES, "min")
+TIME: Reading[StageTotals] = of_field("virtual_seconds", "virtual time", SECONDS, "min")
+ENERGY: Reading[StageTotals] = of_field("joules", "energy", JOULES, "min")
+STAGES: Sequence[Reading[StageTotals]] = (
+    *(NOMINAL, PAYLOAD, ENCODED, MESSAGES, WASTED, WIRE, TIME),
+    of_field("encoding_seconds", "  encoding", SECONDS, "min"),
+    of_field("visit_seconds", "time of visits", SECONDS, "min"),
+    of_field("computing_seconds", "  computing", SECONDS, "min"),
+    of_field("contention_seconds", "  contention", SECONDS, "min"),
+    ENERGY,
+    *(of_field(part, f"  {part}", JOULES, "min") for part in ("compute", "receive", "send", "idle")),
+    of_field("encoding_joules", "  encoding", JOULES, "min"),
+)
+"""In the order in which one follows from another; parts are indented"""
+CHAIN = (NOMINAL, ENCODED, MESSAGES, TIME, ENERGY)
+"""The stages of which a saving is claimed"""
+OF_BYTES = (NOMINAL, PAYLOAD, ENCODED, MESSAGES, WIRE)
+
+
+def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
+    """What the run had spent when so many of its rounds had ended, by default all. ReportError."""
+    rows = run.rounds[:rounds]
+    vectors = defaultdict[str, list[tuple[str, SlotBytes]]](list)
+    sizes = Layout(tuple(block.shape for block in run.environment.blocks)).sizes if codecs(run.settings) else {}
+    for row in run.query("SELECT payload, slot, key, nbytes FROM payload_shapes"):
+        size = sizes.get(row["key"])  # vectors that no block names travel as they are
+        raw = row["nbytes"] if size is None else ITEM_NBYTES * size
+        vectors[row["payload"]].append((row["slot"], SlotBytes(raw, row["nbytes"])))
+    by_slot = defaultdict[tuple[str, str], SlotBytes](SlotBytes)
+    message_bytes = wasted_bytes = 0
+    computing, contention, parts = 0.0, 0.0, dict.fromkeys(("idle", "compute", "receive", "send"), 0.0)
+    for row in run.query(
+        "SELECT down_payload, up_payload, COUNT(*) AS visits, SUM(bytes_down + bytes_up) AS nbytes, "
+        f"TOTAL(compute_end_s - down_end_s) AS computing, TOTAL(shared_s) AS shared, {SUMS} "
+        "FROM visits WHERE round < ? GROUP BY down_payload, up_payload",
+        [len(rows)],
+    ):
+        computing += row["computing"]
+        contention += row["shared"]
+        for part in parts:
+            parts[part] += row[part]
+        if not row["down_payload"]:
+            wasted_bytes += row["nbytes"]
+            continue
+        message_bytes += row["nbytes"]
+        for direction in ("down", "up"):
+            for slot, one in vectors[row[f"{direction}_payload"]]:
+                times = row["visits"]
+                by_slot[slot, direction] += SlotBytes(times * one.raw, times * one.encoded)
+    return StageTotals(
+        sum(row.nominal_bytes for row in rows),
+        dict(by_slot),
+        message_bytes,
+        wasted_bytes,
+        rows[-1].end_s if rows else 0.0,
+        sum(row.busy_s for row in rows),
+        computing,
+        contention,
+        sum(row.joules for row in rows),
+        **parts,
+    )
+
+
+def codecs(settings: labels.Settings) -> dict[str, Any]:
+    """Key -> the chain of stages by which a scenario encodes vectors; empty if they travel as they are."""
+    return {key: chain for key, chain in settings.items() if key.startswith(CHAINS) and chain}
+
+
+def nominal_rule(group: RunGroup) -> str:
+    """How the nominal bytes of a group are counted, in words."""
+    return "Eq. 3 of the FedBR paper" if group.first.shows_nominal else "two models a visit"

@@ -1,0 +1,219 @@
+"""What an audit says of runs: every stage by hand, twins and references, and the accuracy of their comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedbr
+from coordinator.methods.registry import resolve
+from coordinator.records.schema import RoundRow
+from coordinator.records.store import Commit, Ledger
+from coordinator.records.visit_columns import VisitColumns
+from costmodel.fleet.codec_costs import codec_seconds
+from costmodel.fleet.devices import devices
+from edge.protocol import serialization
+from scenarios.cli import main
+from scenarios.report import stages
+from scenarios.report.run_reader import open_runs
+from scenarios.run.builder import RUN_ID_BYTES
+from scenarios.studies.audit import audit, spent_by
+from tests import warm
+from tests.ledgers import visit_row
+from tests.scenarios.in_this_process import pool_in_this_process, run
+
+__all__ = ["pool_in_this_process"]
+MODEL, HEAD = 61_352, 5_160
+"""Bytes of the model for digits, and of its last block"""
+PAIR = ("data.clients=2", "rounds.participants=2", "train.local_steps=1", "train.lr=0.01", "data.partition.alpha=100")
+"""Both clients take part in each round."""
+
+
+def of_run(out: Path, *overrides: str) -> stages.StageTotals:
+    """The stages of a real run over two clients."""
+    (opened,) = open_runs([run(out, *PAIR, *overrides)])
+    return stages.totals(opened)
+
+
+def test_fedavg_sends_what_its_paper_counts_and_headers(tmp_path: Path) -> None:
+    (opened,) = open_runs([run(tmp_path, *PAIR, "rounds.max=3")])
+    spent = stages.totals(opened)
+    assert spent.nominal_bytes == spent.payload_bytes == spent.encoded_bytes == 3 * 2 * 2 * MODEL
+    assert spent.by_slot == {("model", way): stages.SlotBytes(6 * MODEL, 6 * MODEL) for way in ("down", "up")}
+    shapes = {"model": {block.name: block.params for block in opened.environment.blocks}}
+    run_id, reports = "0" * 2 * RUN_ID_BYTES, resolve("fedavg").reports
+    both = serialization.train_nbytes(run_id, (), shapes) + serialization.update_nbytes(run_id, reports, shapes)
+    assert spent.message_bytes == 6 * both == 6 * (2 * MODEL + 742)
+    # An Ethernet frame of 1514 bytes carries 1448 of them.
+    assert spent.wire_bytes == pytest.approx(spent.message_bytes * 1514 / 1448)
+    assert spent.wasted_bytes == 0
+    assert spent.joules == pytest.approx(spent.compute + spent.receive + spent.send + spent.idle)
+    after_one = stages.totals(opened, 1)
+    assert (after_one.nominal_bytes, after_one.virtual_seconds) == (4 * MODEL, opened.rounds[0].end_s)
+
+
+def test_fedbr_sends_whole_models_at_first_and_is_charged_their_mean_by_equation_3(tmp_path: Path) -> None:
+    spent = of_run(tmp_path, "method=fedbr", "method_options.alpha=1", "method_options.period=3", "rounds.max=4")
+    # (1 + 1/3 + (1 - 1/3) * 1/4) models a visit: a period of one whole download and two of a block in four
+    assert spent.nominal_bytes == pytest.approx(8 * 1.5 * MODEL)
+    whole, partial = 2, 6
+    assert spent.by_slot["model", "down"].raw == whole * MODEL + partial * HEAD
+    assert spent.by_slot["model", "up"].raw == 8 * MODEL
+
+
+def test_scaffold_sends_twice_what_is_nominal(tmp_path: Path) -> None:
+    spent = of_run(tmp_path, "method=scaffold", "rounds.max=2")
+    assert spent.nominal_bytes == 4 * 2 * MODEL
+    assert spent.payload_bytes == 2 * spent.nominal_bytes
+    assert {slot for slot, _ in spent.by_slot} == {"model", "control"}
+
+
+def test_four_bits_a_number_are_half_a_byte_beside_a_norm_per_bucket(tmp_path: Path) -> None:
+    alike = ("fleet.devices={raspberry-pi-4=1}", "fleet.networks={wifi-4=1}", "fleet.jitter=0")
+    chain = 'codec.up={kind="quantize",bits=4,bucket=512}'
+    words = ("run", "digits", "method=fedavg", *PAIR, *alike, "rounds.max=2", chain)
+    warm.run([*words, "--workers", "1", "--quiet", "--out", str(tmp_path), "--run-id", "coded"]).check_returncode()
+    (opened,) = open_runs([tmp_path / "digits" / "coded"])
+    spent = spent_by(opened)
+    # blocks of 160, 4640, 9248 and 1290 numbers, whose last buckets are not full
+    packed = sum(count // 2 + 4 * -(-count // 512) for count in (160, 4640, 9248, 1290))
+    assert packed == 7801
+    assert spent.by_slot["model", "up"] == stages.SlotBytes(4 * MODEL, 4 * packed)
+    assert spent.by_slot["model", "down"] == stages.SlotBytes(4 * MODEL, 4 * MODEL)
+    assert spent.payload_bytes == spent.nominal_bytes == 8 * MODEL
+    # Both clients encode at the same time, in each of two rounds.
+    reference = codec_seconds([("quantize", 4.0 * count) for count in (160, 4640, 9248, 1290)], "encode")
+    assert spent.encoding_seconds == pytest.approx(2 * reference * devices()["raspberry-pi-4"].codec_slowdown)
+    assert spent.encoding_joules is not None
+    assert 0 < spent.encoding_joules < spent.compute
+
+
+# --- pairs, of runs that are made by hand -----------------------------------------------------------------------------
+
+
+def made(
+    folder: Path,
+    accuracies: Sequence[float | None],
+    settings: str = 'method = "fedavg"',
+    nbytes: int = 400,
+    seed: int = 0,
+) -> Path:
+    """A run of a visit a round: 100 numbers down and up, as ``nbytes`` each, behind headers of 50 bytes; 10 s, 10 J.
+
+    Each round also has a visit that is lost after 30 bytes.
+    """
+    folder.mkdir(parents=True)
+    top, _, tables = settings.partition("\n")
+    (folder / "scenario.toml").write_text(f"{top}\nseed = {seed}\n{tables}\n")
+    block = {"name": "net", "params": 100, "buffers": 0, "nbytes": 400}
+    (folder / "environment.json").write_text(json.dumps({"blocks": [block], "partition": {}}))
+    ledger = Ledger(folder / "ledger.sqlite", "genesis", None)
+    for number, accuracy in enumerate(accuracies):
+        start = 10.0 * number
+        visit = visit_row(2 * number, number, 0, start, start + 1, start + 4, start + 10)._replace(
+            shared_s=2.0, bytes_down=nbytes + 50, bytes_up=nbytes + 50, down_payload="p", up_payload="p"
+        )
+        lost = visit_row(2 * number + 1, number, 1, start, start + 1, start + 1, start + 1, kind="lost")._replace(
+            bytes_down=30, bytes_up=0
+        )
+        row = RoundRow(
+            number, start, start + 10, 1, accuracy, None, 1.0, nbytes + 80, nbytes + 50, 800.0, 1e6, 1e6,
+            10.0, 11.0, 1.0, 30, 1.0, 0, "", "ab",
+        )  # fmt: skip
+        ledger.commit(Commit(row, VisitColumns.of([visit, lost]), {"p": {"model": {"net": nbytes}}}))
+    ledger.finish({"stopped_by": "rounds", "rounds": len(accuracies)})
+    ledger.close()
+    return folder
+
+
+QUANTIZED = 'method = "fedavg"\n[codec]\nup = [{ kind = "quantize", bits = 4 }]\ndown = [{ kind = "fp16" }]'
+
+
+def values(means: dict[str, Any], *keys: str) -> list[Any]:
+    return [means[key]["mean"] for key in keys]
+
+
+def test_a_run_with_codecs_is_compared_with_its_twin_at_the_best_accuracy_of_both(tmp_path: Path) -> None:
+    coded = made(tmp_path / "coded", (0.3, 0.5, 0.6, 0.7), QUANTIZED, nbytes=100)
+    plain = made(tmp_path / "plain", (0.4, 0.6, 0.8))
+    made(tmp_path / "other", (0.9,), 'method = "fedavg"\n[train]\nlr = 0.5')
+    result = audit([tmp_path]).result()
+    rows = {Path(row["runs"][0]): row for row in result["rows"]}
+    whole = rows[coded]["whole"]
+    keys = ("nominal_bytes", "payload_bytes", "encoded_bytes", "message_bytes", "wasted_bytes")
+    assert values(whole, *keys) == [4 * 800, 4 * 800, 4 * 200, 4 * 300, 4 * 30]
+    assert values(whole, "visit_seconds", "computing_seconds", "contention_seconds") == [44.0, 12.0, 8.0]
+    assert rows[plain]["reference"]["is_twin"] is False  # that is the FedAvg of another step size
+    pair = rows[coded]["reference"]
+    assert (pair["is_twin"], pair["seeds"], pair["accuracy"]) == (True, [0], 0.7)
+    assert set(pair["differing"]) == {"codec.up", "codec.down"}
+    # 70 %: 4 rounds with codecs, 3 without, in bytes 4 * 800, 4 * 200, 4 * 300 against 3 * 800, 3 * 800, 3 * 900
+    factors = values(pair["factors"], *keys[:4], "virtual_seconds", "joules")
+    assert factors == pytest.approx([0.75, 0.75, 3.0, 2.25, 0.75, 0.75])
+
+
+def test_pairs_are_made_seed_by_seed_and_factors_have_intervals(tmp_path: Path) -> None:
+    for seed, rounds in ((0, 2), (1, 4)):
+        made(tmp_path / f"coded-{seed}", (*[0.1] * (rounds - 1), 0.5), QUANTIZED, nbytes=100, seed=seed)
+        made(tmp_path / f"plain-{seed}", (0.2, 0.5), seed=seed)
+    made(tmp_path / "plain-2", (0.2, 0.6), seed=2)
+    pair = next(row["reference"] for row in audit([tmp_path]).result()["rows"] if row["reference"])
+    assert (pair["seeds"], pair["accuracy"]) == ([0, 1], 0.5)
+    factor = pair["factors"]["encoded_bytes"]
+    assert factor["values"] == [4.0, 2.0]
+    # of two values, 12.706 * sqrt(2) / sqrt(2)
+    assert (factor["mean"], factor["half_width"]) == (3.0, pytest.approx(12.706, abs=1e-3))
+
+
+def test_without_a_twin_fedavg_is_the_reference_and_without_that_the_amounts_stand_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fedbr_run = made(tmp_path / "a", (0.5, 0.7), 'method = "fedbr"')
+    fedavg_run = made(tmp_path / "b", (0.6, 0.6))
+    assert main.run_command(["audit", str(fedbr_run), str(fedavg_run), "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["fedavg"]["reference"] is None
+    assert rows["fedbr"]["nominal_rule"] == "Eq. 3 of the FedBR paper"
+    # 60 %: after two rounds, against one
+    assert rows["fedbr"]["reference"]["factors"]["message_bytes"]["mean"] == 0.5
+    assert main.run_command(["audit", str(fedbr_run), str(fedavg_run), "--target", "0.5"]) == 0
+    shown = capsys.readouterr().out
+    assert "Nominal: Eq. 3 of the FedBR paper (fedbr)." in shown
+    factors = next(line.split() for line in shown.splitlines() if line.startswith("fedbr "))
+    assert factors[1:4] == ["fedavg", "50.00", "%"]
+    assert main.run_command(["audit", str(fedbr_run)]) == 0
+    assert "fedbr has no reference: add the run with the same seed and without codecs" in capsys.readouterr().out
+
+
+def test_a_named_twin_is_the_reference_of_all_others_and_python_has_the_same_numbers(tmp_path: Path) -> None:
+    folders = [made(tmp_path / name, (0.5,), f'method = "{name}"') for name in ("fedavg", "fedmlb", "scaffold")]
+    found = fedbr.audit(folders, twin="scaffold", output=tmp_path / "page.html")
+    names = [row["reference"] and row["reference"]["name"] for row in found["rows"]]
+    assert names == ["scaffold", "scaffold", None]
+    assert fedbr.audit(folders, twin=fedbr.Run(folders[2])) == found
+    page = (tmp_path / "page.html").read_text()
+    assert 'id="stages-caption"' in page
+    assert "Until 50.00 %: fedmlb against scaffold" in page
+
+
+def test_a_target_that_one_of_two_has_not_reached_gives_no_factor(tmp_path: Path) -> None:
+    made(tmp_path / "a", (0.5,), 'method = "fedbr"')
+    made(tmp_path / "b", (0.9,))
+    pair = next(row["reference"] for row in audit([tmp_path], target=0.8).result()["rows"] if row["reference"])
+    assert pair["factors"]["message_bytes"]["mean"] is None
+    assert pair["reference_spent"]["message_bytes"]["mean"] == 900
+
+
+def test_runs_that_were_not_evaluated_have_amounts_and_no_factor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path / "a", (None, None), 'method = "fedbr"')
+    made(tmp_path / "b", (None,))
+    assert main.run_command(["audit", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "fedbr against fedavg, no twin: no common accuracy, since one was not evaluated." in shown
+    assert ["nominal", "bytes", "1,600", "B", "800", "B"] in [line.split() for line in shown.splitlines()]
