@@ -30,7 +30,7 @@ LONG = ((20e6, 0.06, 0.01), (20e6, 0.06, 0.003), (20e6, 0.06, 0.001), (50e6, 0.0
 SHORT = tuple((20e6, rtt, loss) for rtt in (0.002, 0.004, 0.01, 0.02) for loss in (0.001, 0.003, 0.01))
 CASES = {12: LONG, 4: SHORT}
 """Connections -> rate, round trip, loss; a few connections fill short paths with as many frames"""
-PAYLOADS = (1_000_000,) * 6 + (4_000_000,) * 5
+PAYLOADS = (1_000_000,) * 12 + (4_000_000,) * 5
 """The messages of each connection, in this order."""
 FIRST = 2
 """Messages until a connection has lost segments."""
