@@ -195,10 +195,12 @@ def _own(name: str) -> str:
     return f"edge.models.{name.replace('-', '_')}:stages"
 
 
-def _flat(name: str, title: str, kind: ExampleKind, width: int | None, blocks: str, units: int) -> ModelRow:
+def _flat(
+    name: str, title: str, kind: ExampleKind, width: int | None, blocks: str, units: int, multiple: int = 1
+) -> ModelRow:
     """A model of features or tokens of any number. Nothing is measured of its defaults, nor of its family: devices have
     no figure for dense layers, so that of convolutions is taken; a step's fixed cost outweighs it by far."""
-    more: dict[str, Any] = {"defaults": {}, "kind": kind}
+    more: dict[str, Any] = {"defaults": {}, "kind": kind, "width_multiple": multiple}
     return ModelRow(name, title, "conv", _own(name), (), width, True, tuple(blocks.split()), units, **more)
 
 
@@ -215,6 +217,8 @@ _ROWS = (
     _flat("mlp", "Perceptron with two hidden layers", "features", 64, "fc1 fc2 head", 3),
     _flat("softmax", "Multinomial logistic regression", "features", None, "head", 1),
     _flat("text-cnn", "Embedding and two convolutions", "tokens", 16, "embedding conv1 conv2 head", 4),
+    _flat("char-lstm", "Two LSTM layers of LEAF", "tokens", 256, "embedding lstm1 lstm2 head", 4),
+    _flat("char-transformer", "Transformer of two layers", "tokens", 128, "embedding layer1 layer2 head", 4, multiple=4),
 )
 MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}
 
