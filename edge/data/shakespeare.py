@@ -81,8 +81,8 @@ def _texts(file: Path) -> dict[tuple[str, str], str]:
             groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
             nbytes = sum(group.total_byte_size for group in groups)
             if missing or nbytes > MOST_NBYTES:
-                why = f"no column {missing[0]}" if missing else f"{nbytes:,} bytes unpacked; the most is {MOST_NBYTES:,}"
-                raise DataError(f"{file}: {why}")
+                too_long = f"unpacks to {nbytes:,} bytes; the most is {MOST_NBYTES:,}"
+                raise DataError(f"{file}: {f'no column {missing[0]}' if missing else too_long}")
             columns: list[list[Any]] = [*parquet.read(list(COLUMNS)).to_pydict().values()]
     except DataError:
         raise

@@ -218,7 +218,7 @@ _ROWS = (
     _flat("softmax", "Multinomial logistic regression", "features", None, "head", 1),
     _flat("text-cnn", "Embedding and two convolutions", "tokens", 16, "embedding conv1 conv2 head", 4),
     _flat("char-lstm", "Two LSTM layers of LEAF", "tokens", 256, "embedding lstm1 lstm2 head", 4),
-    _flat("char-transformer", "Transformer of two layers", "tokens", 128, "embedding layer1 layer2 head", 4, multiple=4),
+    _flat("char-transformer", "Transformer of two layers", "tokens", 128, "embedding layer1 layer2 head", 4, 4),
 )
 MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}
 

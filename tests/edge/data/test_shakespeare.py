@@ -43,7 +43,7 @@ def test_an_example_is_a_character_and_those_before_it_padded_at_the_end() -> No
 
 def test_each_role_is_a_client_whose_last_fifth_is_tested(tmp_path: Path) -> None:
     data = open_data(DataConfig("shakespeare", root=str(write_roles(tmp_path))), tmp_path / "cache")
-    assert (data.train.x.shape[1], data.train.x.dtype, data.train.y.dtype) == (80, np.uint8, np.int64)
+    assert (data.train.x.shape[1], data.train.x.dtype.name, data.train.y.dtype.name) == (80, "uint8", "int64")
     config = DataConfig("shakespeare", clients=3, partition=PartitionConfig("natural"))
     shares = partition_data(config, data)
     # GHOST and OPHELIA of hamlet, then FOOL: 11, 12 and 200 characters, of which 8, 9 and 160 are for training. The

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from edge.data.shakespeare import encoded, windows
 from edge.models.marked_sequences import MarkedVectors, last_output
 from edge.protocol.config import ModelConfig
 from edge.training.block_model import BlockModel
@@ -129,9 +130,22 @@ def test_the_weights_of_an_lstm_stay_views_of_the_flat_vector() -> None:
         net.flat.mul_(0.5)
         halved = net.run(x)
         assert (halved != before).any()
-        net.load({key: vector for key, vector in frozen.views(net.layout.names).items()})
+        net.load(frozen.views(net.layout.names))
         assert torch.equal(net.run(x), before)
         # Gradients pass through a frozen copy, which is in evaluation mode but for its recurrent layers.
         torch.autograd.backward(frozen.run(net.run(x, 0, 2), 2).square().sum())
         assert net.grad[net.slices["lstm1"]].any() and not net.grad[net.slices["lstm2"]].any()
     assert [module.training for module in frozen.modules] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(("name", "lr"), [("char-lstm", 2.0), ("char-transformer", 0.1)])
+def test_they_learn_a_verse(name: str, lr: float) -> None:
+    net = small(name)
+    tokens = encoded("to be, or not to be: that is the question:\n" * 2, "a role")
+    x, y = (torch.from_numpy(each) for each in windows(tokens, 12))
+    for _ in range(200):
+        net.grad.zero_()
+        torch.autograd.backward(F.cross_entropy(net.run(x.long()), y))
+        net.flat.sub_(net.grad, alpha=lr)
+    right = (net.run(x.long()).argmax(dim=1) == y).float().mean()
+    assert float(right) > 0.8  # one in five is a space
