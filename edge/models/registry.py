@@ -199,7 +199,8 @@ def _flat(
     name: str, title: str, kind: ExampleKind, width: int | None, blocks: str, units: int, multiple: int = 1
 ) -> ModelRow:
     """A model of features or tokens of any number. Nothing is measured of its defaults, nor of its family: devices have
-    no figure for dense layers, so that of convolutions is taken; a step's fixed cost outweighs it by far."""
+    no figure for dense and recurrent layers and attention, so that of convolutions is taken. A step's fixed cost
+    outweighs it by far in all but ``char-lstm`` and ``char-transformer``."""
     more: dict[str, Any] = {"defaults": {}, "kind": kind, "width_multiple": multiple}
     return ModelRow(name, title, "conv", _own(name), (), width, True, tuple(blocks.split()), units, **more)
 
