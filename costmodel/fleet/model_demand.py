@@ -55,6 +55,15 @@ def speed(device: Device, families: Sequence[str], step: Operations) -> tuple[fl
     return (step.flops / seconds if seconds else throughput), overhead
 
 
+def figures_of_speed(device: Device, families: Sequence[str]) -> list[str]:
+    """Keys (as `costmodel.fleet.devices.figures` names them) of the figures that `speed` takes for a model whose step
+    has FLOPs, but for the overhead per step; ``families`` as there."""
+    if device.operations_per_second and families[0] not in device.flops_per_second:
+        return [f"operations_per_second.{kind}" for kind in device.operations_per_second]
+    family = next(name for name in families if name in device.flops_per_second)
+    return [f"flops_per_second.{family}"]
+
+
 def _seconds(device: Device, throughput: float, counts: Mapping[str, float]) -> float:
     """Seconds of these operations; ``throughput`` is that of FLOPs without a figure, other operations take no time."""
     seconds = []

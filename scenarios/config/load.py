@@ -330,12 +330,12 @@ def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
 
 def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
     """The codec with every option of its stages written out, and whether it feeds errors back."""
-    is_unbiased = True
+    feedback = False
 
     def chain(key: str, stages: Chain) -> Chain:
-        nonlocal is_unbiased
+        nonlocal feedback
         made = resolver.row(key, make_codec, stages)
-        is_unbiased &= made.is_unbiased or not key.startswith("codec.up")
+        feedback |= made.loses_much and key.startswith("codec.up")
         resolved = []
         for stage in stages:
             given = {name: value for name, value in stage.items() if name != "kind"}
@@ -351,5 +351,5 @@ def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
     for direction in ("up_slots", "down_slots"):
         slots = getattr(codec, direction)
         written[direction] = {slot: chain(f"codec.{direction}.{slot}", stages) for slot, stages in slots.items()}
-    feedback = not is_unbiased if codec.error_feedback is None else codec.error_feedback
+    feedback = feedback if codec.error_feedback is None else codec.error_feedback
     return replace(codec, **written, error_feedback=feedback)

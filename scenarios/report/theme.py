@@ -96,8 +96,20 @@ def method_line(method: str, run: int = 0) -> dict[str, Any]:
 def line_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """Label -> style of its line, of (label, method): a method's colour and dashes, other dashes for its further lines.
 
-    Where a method has more lines than there are dashes, the further ones also have marks.
+    Where a method has more lines than there are dashes, the further ones also have marks. Lines of one method alone
+    have colours of their own, from the method's on, and other dashes where these are used up.
     """
+    lines = list(lines)
+    if len(lines) > 1 and len({method for _, method in lines}) == 1:
+        plain = method_line(lines[0][1])
+        first = PALETTE.index(plain["color"])
+        return {
+            label: {
+                "color": PALETTE[(first + number) % len(PALETTE)],
+                "linestyle": DASHES[number // len(PALETTE) % len(DASHES)],
+            }
+            for number, (label, _) in enumerate(lines)
+        }
     seen: Counter[str] = Counter()
     found: dict[str, dict[str, Any]] = {}
     for label, method in lines:

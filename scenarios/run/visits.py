@@ -14,6 +14,7 @@ from typing import Any
 
 from coordinator.records.schema import BOTTLENECKS, DOWNLOAD_ONLY, ENERGY, FAULTY, KINDS, NO_TRAINING, TRAIN, TRAINED
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
+from costmodel.fleet.model_demand import figures_of_speed
 from costmodel.fleet.traces import Machines, RecordedDays
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
@@ -189,7 +190,7 @@ def energy_of_clients(query: Query) -> list[sqlite3.Row]:
 
 # --- the basis of times ---------------------------------------------------------------------------------------------
 
-# Computing rests on the throughput of the device's row for the run's model, and on its step overhead; a transfer rests
+# Computing rests on the figures of the device's row for the run's model, and on its step overhead; a transfer rests
 # on the network row's rate in its direction. Seconds count under the weakest basis of the figures that they rest on.
 # What else a time depends on (round trips, loss, spreads, sharing) is not looked at, and rows are never changed here.
 READ = "read"
@@ -208,9 +209,10 @@ def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
     bases: dict[str, dict[str, dict[str, str]]] = {"devices": {}, "networks": {}}
     for name in dict.fromkeys(scenario.fleet.devices):
         row = all_devices[name]
-        used = next(family for family in (loaded.model.name, loaded.model.family) if family in row.flops_per_second)
-        throughput = READ if has_speeds else _basis(row, f"flops_per_second.{used}")
-        bases["devices"][name] = {"compute": min(throughput, _basis(row, "step_seconds"), key=BASES.index)}
+        used = [] if has_speeds else figures_of_speed(row, (loaded.model.name, loaded.model.family))
+        bases["devices"][name] = {
+            "compute": min((_basis(row, key) for key in (*used, "step_seconds")), key=BASES.index)
+        }
     for name in dict.fromkeys(scenario.fleet.networks):
         rates = {way: _basis(all_networks[name], f"{way}_bits_per_second") for way in ("down", "up")}
         bases["networks"][name] = dict.fromkeys(rates, READ) if has_rates else rates

@@ -22,6 +22,7 @@ import numpy as np
 
 from costmodel.fleet.devices import Device, Network, Row, basis
 from costmodel.fleet.fleet import DEVICE_FIGURES, NETWORK_FIGURES, Fleet, RowFactors, scaled
+from costmodel.fleet.model_demand import figures_of_speed
 from costmodel.fleet.variation import MEASURED
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
@@ -296,12 +297,13 @@ def row_factors(
 def throughput_sigma(device: Device, families: Sequence[str], by_basis: Mapping[str, float]) -> float:
     """Sigma of a device's throughput for a model; arguments as of `row_factors`, and a sigma for each basis.
 
-    A figure of the family was measured with another model, if the device was not measured by kind of operation.
+    Of a device that was measured by kind of operation, it is that of the weakest figure. A figure of the family was
+    measured with another model.
     """
-    family = next(name for name in families if name in device.flops_per_second)
-    sigma = by_basis[basis(device, f"flops_per_second.{family}")]
-    of_the_model = family == families[0] or device.operations_per_second
-    return sigma if of_the_model else math.hypot(sigma, by_basis["family"])
+    keys = figures_of_speed(device, families)
+    sigma = max(by_basis[basis(device, key)] for key in keys)
+    of_the_family = keys == [f"flops_per_second.{families[-1]}"] and families[0] != families[-1]
+    return math.hypot(sigma, by_basis["family"]) if of_the_family else sigma
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

@@ -40,6 +40,9 @@ class Stage(ABC):
 
     is_unbiased: bool
     """Whether the mean of what comes back is what was sent (`EntropyCoder` and exact stages: True)"""
+    is_nearest: ClassVar[bool] = False
+    """Whether each number comes back as the nearest that there is, so that little would be gained by feeding back what
+    was lost"""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -214,7 +217,8 @@ class EncodedFrame:
 class Codec:
     """A chain of stages, which `registry.make_codec` checks.
 
-    ``is_fixed_length``: whether lengths follow from shapes alone; ``is_unbiased``: whether all stages are.
+    ``is_fixed_length``: whether lengths follow from shapes alone; ``is_unbiased``: whether all stages are;
+    ``loses_much``: whether any is biased and does more than round to the nearest number.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -223,6 +227,7 @@ class Codec:
         self.entropy_coder = next((each for each in stages if isinstance(each, EntropyCoder)), None)
         self.is_fixed_length = self.entropy_coder is None
         self.is_unbiased = all(each.is_unbiased for each in stages)
+        self.loses_much = any(not each.is_unbiased and not each.is_nearest for each in stages)
 
     def nbytes(self, tensors: Tensors) -> int:
         """Length of a frame; a bound on it with an entropy coder."""

@@ -25,6 +25,7 @@ class Float16(NumberFormat):
     """binary16: 11 significant bits, magnitudes from 6.0e-8 (below 6.1e-5 with fewer bits) to 65504."""
 
     is_unbiased = False
+    is_nearest = True
 
     def nbytes(self, count: int) -> int:
         """2 a number."""
@@ -46,6 +47,7 @@ class BFloat16(NumberFormat):
     """bfloat16: 8 significant bits, and the range of float32."""
 
     is_unbiased = False
+    is_nearest = True
 
     def nbytes(self, count: int) -> int:
         """2 a number."""

@@ -301,3 +301,21 @@ def test_a_client_that_would_have_no_validation_examples_is_named(capsys: pytest
     """1437 examples for 400 clients: 3 or 4 each, of which 20 % are none."""
     message = refused(capsys, "check", "digits", "method=fedfomo", "data.clients=400")
     assert "data.validation = 0.2 holds out no example of client 0, which has 3, and of 399 other clients" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "feeds_back"),
+    [
+        ((), False),
+        (("codec.up.kind=quantize",), False),
+        (("codec.up.kind=fp16",), False),
+        (("codec.up.kind=topk",), True),
+        (("codec.up.kind=topk", "codec.error_feedback=false"), False),
+        (("codec.up.kind=randk", "codec.up.unbiased=false"), True),
+        (('codec.up=[{kind="topk",ratio=0.1},{kind="fp16"}]',), True),
+        (("codec.down.kind=topk",), False),
+    ],
+    ids=str,
+)
+def test_errors_of_biased_codecs_are_fed_back_unless_they_only_round(words: tuple[str, ...], feeds_back: bool) -> None:
+    assert load("digits", parse_all(words)).scenario.codec.error_feedback is feeds_back

@@ -191,3 +191,9 @@ def test_rows_of_one_method_have_its_colour_and_dashes_of_their_own() -> None:
     assert len({(str(style["linestyle"]), style.get("marker")) for style in found.values()}) == 9
     assert found[rows[1][0]] == theme.method_line("fedbr", 1)
     assert found["fedavg"] == theme.method_line("fedavg")
+
+
+def test_rows_of_one_method_alone_have_colours_of_their_own() -> None:
+    found = theme.line_styles((f"codec {number}", "fedbr") for number in range(9))
+    assert [found[f"codec {number}"]["color"] for number in (0, 1, 8)] == [PALETTE[2], PALETTE[3], PALETTE[2]]
+    assert [found[f"codec {number}"]["linestyle"] for number in (0, 7, 8)] == ["-", "-", (0, (5, 2))]

@@ -135,7 +135,7 @@ def test_these_runs_had_visits_of_every_kind(tmp_path: Path) -> None:
     [
         (("method=fedavg",), SLOW_LINK),
         (("method=fedavg",), ("fleet.devices={jetson-nano=1.0}", "fleet.bandwidth.kind=ou", "fleet.redraw=0.5")),
-        (("method=fedavg", *DROPOUTS), ("fleet.transport.security=curve", "fleet.radio_energy=rate")),
+        (("method=fedavg", *DROPOUTS), ("fleet.transport.security=tls", "fleet.radio_energy=rate")),
         (("method=fedbr", "method_options.alpha=random"), SLOW_LINK),
         (("method=fedbr", "method_options.alpha=2"), SLOW_LINK),
         (("method=fedbr", "rounds.max=8"), ("fleet.radio_energy=rate", "fleet.transport.slow_start=false")),

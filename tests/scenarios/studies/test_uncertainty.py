@@ -58,9 +58,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of one client on links without end, whose time is that of its training steps."""
     folder = tmp_path_factory.mktemp("alone")
     fast = {"down_bits_per_second": 1e15, "up_bits_per_second": 1e15, "rtt_seconds": 0.0, "assumed": ["rtt_seconds"]}
-    board = own_row(
-        folder, "profiles", "raspberry-pi-4", "board", step_seconds=0.01, assumed=["step_seconds"], derived=[]
-    )
+    board = own_row(folder, "profiles", "jetson-nano", "board", step_seconds=0.01, assumed=["step_seconds"], derived=[])
     return run(
         folder,
         *("data.clients=1", "rounds.participants=1", "rounds.max=3", "fleet.jitter=0", "stop.target_accuracy=0.99"),
@@ -142,7 +140,7 @@ HELD_OUT = [
 
 
 def test_the_interval_for_another_model_of_a_family_holds_those_that_its_row_was_not_made_from() -> None:
-    row = device.devices()["raspberry-pi-5"]
+    row = replace(device.devices()["raspberry-pi-5"], operations_per_second={})
     errors = np.array(
         [
             math.log(3 * 2 * macs * 1e9 * 20 * 16 / seconds / row.throughput(family))
@@ -161,14 +159,19 @@ def test_the_interval_for_another_model_of_a_family_holds_those_that_its_row_was
         ({}, "toy", math.hypot(0.1, 0.36)),
         # The very model, and a device that was measured by kind of operation.
         ({"flops_per_second": {"conv": 1e9, "depthwise": 1e9, "toy": 2e9}}, "toy", 0.1),
-        ({"operations_per_second": {"elementwise": 1e9}}, "toy", 0.1),
+        ({"operations_per_second": {"elementwise": 1e9}, "derived": ()}, "toy", 0.1),
+        (
+            {"operations_per_second": {"elementwise": 1e9}, "derived": ("operations_per_second.elementwise",)},
+            "toy",
+            0.3,
+        ),
         ({"derived": ("flops_per_second.conv",)}, "toy", math.hypot(0.3, 0.36)),
     ],
 )
 def test_a_throughput_is_as_uncertain_as_its_basis_and_the_model_that_it_was_measured_with(
     figures: dict[str, Any], model: str, sigma: float
 ) -> None:
-    row = replace(device.devices()["raspberry-pi-5"], **figures)
+    row = replace(device.devices()["raspberry-pi-5"], **({"operations_per_second": {}} | figures))
     assert throughput_sigma(row, (model, "conv"), SIGMAS) == sigma
 
 
