@@ -238,7 +238,7 @@ def _read(files: DatasetFiles, folder: Path) -> Decoded:
 def check_examples(row: DataSet, what: str, split: Split) -> None:
     """DataError unless there are examples, and as the row says."""
     x, y = split.x, split.y
-    types = {"image": ("uint8",), "tokens": ("int32", "int64")}.get(row.kind, ("float32",))
+    types = {"image": ("uint8",), "tokens": ("int32", "int64", "uint8")}.get(row.kind, ("float32",))
     if not len(y):
         raise DataError(f"{what}: there are none")
     if x.ndim and len(x) != len(y):

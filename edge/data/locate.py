@@ -125,7 +125,7 @@ def _forms(row: DataSet, root: Path) -> Iterator[DatasetFiles]:
             counted = replace(row, classes=classes)
             yield DatasetFiles(counted, "folders", files, folder, f"{classes} class folders", "edge.data.class_folders")
     folder = root / row.name
-    for name in ("test", "val"):
+    for name in ("test", "val") if row.kind == "image" else ():
         files = (folder / "train.parquet", folder / f"{name}.parquet")
         if all(map(is_file, files)):
             yield DatasetFiles(row, "parquet", files, folder, "Parquet", "edge.data.parquet_images")
@@ -183,7 +183,7 @@ def to_have(row: DataSet) -> str:
     if row.class_folders:
         layout = f"{row.name}/train/CLASS/ and {row.name}/val/CLASS/, folders of images,"
     if row.archive:
-        layout += f", or {row.archive} as it is,"
+        layout = f"{layout}, or {row.archive} as it is," if row.kind == "image" else f"{row.name}/{row.archive}"
     return f"put {layout} below a folder and name that folder as data.root or in ${ENVIRONMENT}"
 
 

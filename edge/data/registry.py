@@ -75,11 +75,12 @@ class DataSet:
     """A module with ``read(row, files) -> Decoded`` and ``files(places) -> tuple of paths, empty if absent``; sets with
     an ``archive`` do not need the latter."""
     kind: ExampleKind = "image"
-    """image: uint8 pixels; features, series: float32; tokens: int32 or int64 in 0 .. vocabulary - 1, 0 for padding."""
+    """image: uint8 pixels; features, series: float32; tokens: uint8, int32 or int64 in 0 .. vocabulary - 1, 0 for
+    padding."""
     vocabulary: int | None = None
     """Number of different tokens, with the padding."""
     archive: str | None = None
-    """The name of the authors' one file, which ``reader`` reads; Parquet files are accepted too."""
+    """The name of the authors' one file, which ``reader`` reads; of images, Parquet files are accepted too."""
     counts: tuple[int, int] | None = None
     """Training and test examples of the whole set, where smaller copies are common."""
     class_folders: ClassFolders | None = None
@@ -128,7 +129,7 @@ class Split:
 
     x: NDArray[Any]
     """(examples, channels, height, width) uint8, (examples, features) or (examples, channels, length) float32, or
-    (examples, length) int32 or int64"""
+    (examples, length) uint8, int32 or int64"""
     y: NDArray[np.int64]
     """(examples,) classes"""
     ids: NDArray[Any] | None = None
@@ -298,6 +299,20 @@ _ROWS = (
             ("hapt", "6 activities", 6),
             ("hapt-transitions", "6 activities and 6 postural transitions", 12),
         )
+    ),
+    DataSet(
+        "shakespeare",
+        "Roles of Shakespeare's plays (LEAF)",
+        81,
+        shape=(80,),
+        stored=(80,),
+        profile="plain",
+        source="Caldas et al., LEAF, 2018, task and clients; the plays are Project Gutenberg's texts",
+        id_column="role",
+        reader="edge.data.shakespeare",
+        archive="shakespeare.parquet",
+        kind="tokens",
+        vocabulary=82,
     ),
 )
 

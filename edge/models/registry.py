@@ -196,11 +196,13 @@ def _own(name: str) -> str:
     return f"edge.models.{name.replace('-', '_')}:stages"
 
 
-def _flat(name: str, title: str, kind: ExampleKind, width: int | None, blocks: str, units: int) -> ModelRow:
+def _flat(
+    name: str, title: str, kind: ExampleKind, width: int | None, blocks: str, units: int, multiple: int = 1
+) -> ModelRow:
     """A model of features, series or tokens of any number. Nothing is measured of its defaults, nor of its family:
-    devices have no figure for dense layers, so that of convolutions is taken; a step's fixed cost outweighs it by far.
-    """
-    more: dict[str, Any] = {"defaults": {}, "kind": kind}
+    devices have no figure for dense and recurrent layers and attention, so that of convolutions is taken. A step's
+    fixed cost outweighs it by far in all but ``char-lstm`` and ``char-transformer``."""
+    more: dict[str, Any] = {"defaults": {}, "kind": kind, "width_multiple": multiple}
     return ModelRow(name, title, "conv", _own(name), (), width, True, tuple(blocks.split()), units, **more)
 
 
@@ -218,6 +220,8 @@ _ROWS = (
     _flat("softmax", "Multinomial logistic regression", "features", None, "head", 1),
     _flat("har-cnn", "CNN of three convolutions over time", "series", 32, "conv1 conv2 conv3 head", 4),
     _flat("text-cnn", "Embedding and two convolutions", "tokens", 16, "embedding conv1 conv2 head", 4),
+    _flat("char-lstm", "Two LSTM layers of LEAF", "tokens", 256, "embedding lstm1 lstm2 head", 4),
+    _flat("char-transformer", "Transformer of two layers", "tokens", 128, "embedding layer1 layer2 head", 4, 4),
 )
 MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}
 

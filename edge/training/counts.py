@@ -3,8 +3,9 @@
 One counter (`OperationCounter`) looks at every operator of passes on tensors without memory. Nothing is computed or
 measured here, so the counts are the same on every machine. Convolutions and matrix products have FLOPs; element-wise
 work, normalisation and the rows of an embedding have none. 1 MAC = 2 FLOPs. Tokens have no gradient, so that all
-gradients of a block that takes them are its weights'. The loss and the step of the optimiser are not counted, but for
-the number of parameters.
+gradients of a block that takes them are its weights'. A recurrent layer counts as its steps, each with calls of its
+own, though libraries join them; attention as its products, those of masked places too. The loss and the step of the
+optimiser are not counted, but for the number of parameters.
 """
 
 from __future__ import annotations

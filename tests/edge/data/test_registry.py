@@ -39,6 +39,7 @@ def test_the_table_says_what_a_model_sees_and_only_28_pixel_sets_are_padded() ->
         "synthetic": (10, (60,), True),
         "hapt": (6, (6, 128), True),
         "hapt-transitions": (12, (6, 128), True),
+        "shakespeare": (81, (80,), True),
     }
     assert {name: row.pad for name, row in DATASETS.items() if row.pad} == {"mnist": 2, "femnist": 2}
     assert {name: row.side for name, row in DATASETS.items() if row.side} == {"imagenet200": 224}

@@ -1,0 +1,151 @@
+"""The models of characters: their numbers by hand, padding that changes nothing, and weights that stay in place."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import accumulate
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from edge.data.shakespeare import encoded, windows
+from edge.models.marked_sequences import MarkedVectors, last_output
+from edge.protocol.config import ModelConfig
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block, build
+from edge.training.counts import count_blocks, flops_per_example
+from tests.toy import CPU
+
+CLASSES, VOCABULARY, LENGTH = 81, 82, 80
+NAMES = ("char-lstm", "char-transformer")
+
+
+def blocks(name: str, width: int | None = None) -> list[Block]:
+    return build(ModelConfig(name, width=width), CLASSES, VOCABULARY)
+
+
+def small(name: str) -> BlockModel:
+    torch.manual_seed(0)
+    return BlockModel(lambda: blocks(name, 16), CPU)
+
+
+def characters(*lengths: int) -> Tensor:
+    """(examples, 12) tokens, padded after so many characters."""
+    drawn = torch.randint(1, VOCABULARY, (len(lengths), 12), generator=torch.Generator().manual_seed(1))
+    return drawn * (torch.arange(12) < torch.tensor(lengths)[:, None])
+
+
+def test_the_lstm_has_leafs_layers() -> None:
+    with torch.device("meta"):
+        sizes = [sum(p.numel() for p in module.parameters()) for _, module in blocks("char-lstm")]
+    # Four gates of 256 units, from 8 and 256, then 256 and 256 inputs, with two vectors of biases each.
+    assert sizes == [82 * 8, 1024 * (8 + 256) + 2 * 1024, 1024 * (256 + 256) + 2 * 1024, 256 * 81 + 81]
+    assert sizes == [656, 272_384, 526_336, 20_817]
+    assert sum(sizes) == 820_193
+    macs = flops_per_example(lambda: blocks("char-lstm"), (LENGTH,), "tokens") / 2
+    # The first step has no gradient for a hidden state before it, so that 79 of 80 have one.
+    states = 79 * 1024 * 256
+    assert macs.tolist() == [
+        [0, 0, 0, 0],
+        [80 * 1024 * 264, 80 * 1024 * 264, states, 80 * 1024 * 8],
+        [80 * 1024 * 512, 80 * 1024 * 512, states, 80 * 1024 * 256],
+        [20_736, 20_736, 0, 20_736],
+    ]
+    assert macs[:, 0].sum() == 21_626_880 + 41_943_040 + 20_736
+
+
+def test_the_transformer_has_two_layers_of_width_128() -> None:
+    with torch.device("meta"):
+        sizes = [sum(p.numel() for p in module.parameters()) for _, module in blocks("char-transformer")]
+    # Two norms, three projections and their output, two linear layers of 512 hidden units.
+    layer = 2 * 2 * 128 + (128 * 384 + 384) + (128 * 128 + 128) + (128 * 512 + 512) + (512 * 128 + 128)
+    assert sizes == [82 * 128, layer, layer, 2 * 128 + 128 * 81 + 81]
+    assert sizes == [10_496, 198_272, 198_272, 10_705]
+    assert sum(sizes) == 417_745
+    macs = flops_per_example(lambda: blocks("char-transformer"), (LENGTH,), "tokens") / 2
+    # Per character 12 x 128 x 128 with weights; scores and mixtures are 80 x 80 x 128 each, without weights, and have
+    # two gradients each. The norm before the first product needs that product's gradient, whatever else does.
+    weights, attention = 80 * 12 * 128 * 128, 2 * 80 * 80 * 128
+    row = [weights + attention, weights, weights + 2 * attention, 0]
+    assert macs.tolist() == [[0, 0, 0, 0], row, row, [10_368, 10_368, 10_368, 0]]
+    assert row == [17_367_040, 15_728_640, 19_005_440, 0]
+
+
+def test_the_lstm_keeps_seven_numbers_per_unit_and_step() -> None:
+    kept = count_blocks(lambda: blocks("char-lstm", 16), (LENGTH,), "tokens").activations
+    # Tokens of 8 bytes. Each step keeps four gates, its cell before and after and its tanh, beside its marked input;
+    # the second layer its outputs and the place of the last one, too.
+    state = 80 * 16 * 7
+    assert kept.tolist() == [2 * 80, state + 80 * 9, state + 80 * 17 + 80 * 16 + 80, 16]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_changes_no_output_and_no_gradient(name: str) -> None:
+    net, x, y = small(name), characters(12, 5, 1), torch.tensor([3, 1, 4])
+    padded = net.run(x)
+    torch.autograd.backward(F.cross_entropy(padded, y, reduction="sum"))
+    gradient = net.grad.clone()
+    net.grad.zero_()
+    alone = [net.run(each[each > 0][None]) for each in x]
+    torch.autograd.backward(F.cross_entropy(torch.cat(alone), y, reduction="sum"))
+    torch.testing.assert_close(padded, torch.cat(alone), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient, net.grad, rtol=1e-4, atol=1e-5)
+    # The vector of padding never learns, even if a codec has made it other than 0.
+    width = 8 if name == "char-lstm" else 16
+    assert not gradient[:width].any()
+    net.flat[:width] = 5.0
+    torch.testing.assert_close(net.run(x), padded, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_output_depends_on_the_character_just_before_it_and_on_the_first(name: str) -> None:
+    net, x = small(name), characters(5)
+    for place, differs in ((0, True), (4, True), (5, False)):
+        other = x.clone()
+        other[0, place] = 0 if place == 5 else x[0, place] % 81 + 1
+        assert bool((net.run(other) != net.run(x)).any()) == differs
+
+
+def test_the_last_output_is_that_of_the_last_character() -> None:
+    outputs = torch.arange(12.0).view(2, 3, 2)
+    mark = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])[:, :, None]
+    assert last_output(outputs, mark).tolist() == [[2, 3], [10, 11]]
+    marked = MarkedVectors(4, 2)(torch.tensor([[3, 1, 0]]))
+    assert (marked.shape, marked[0, :, 2].tolist(), marked[0, 2].tolist()) == ((1, 3, 3), [1, 1, 0], [0, 0, 0])
+
+
+def test_the_weights_of_an_lstm_stay_views_of_the_flat_vector() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net = small("char-lstm")
+        frozen = net.freeze()
+        for each in (net, frozen):
+            places = [parameter.data_ptr() for module in each.modules for parameter in module.parameters()]
+            # 82 x 8; 64 x 8 and 64 x 16 with 64 biases each; 64 x 16 twice, likewise; 81 x 16.
+            sizes = [656, 512, 1024, 64, 64, 1024, 1024, 64, 64, 1296]
+            assert [(place - each.flat.data_ptr()) // 4 for place in places] == [0, *accumulate(sizes)]
+        before, x = net.run(characters(9)), characters(9)
+        net.flat.mul_(0.5)
+        halved = net.run(x)
+        assert (halved != before).any()
+        net.load(frozen.views(net.layout.names))
+        assert torch.equal(net.run(x), before)
+        # Gradients pass through a frozen copy, which is in evaluation mode but for its recurrent layers.
+        torch.autograd.backward(frozen.run(net.run(x, 0, 2), 2).square().sum())
+        assert net.grad[net.slices["lstm1"]].any() and not net.grad[net.slices["lstm2"]].any()
+    assert [module.training for module in frozen.modules] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(("name", "lr"), [("char-lstm", 2.0), ("char-transformer", 0.1)])
+def test_they_learn_a_verse(name: str, lr: float) -> None:
+    net = small(name)
+    tokens = encoded("to be, or not to be: that is the question:\n" * 2, "a role")
+    x, y = (torch.from_numpy(each) for each in windows(tokens, 12))
+    for _ in range(200):
+        net.grad.zero_()
+        torch.autograd.backward(F.cross_entropy(net.run(x.long()), y))
+        net.flat.sub_(net.grad, alpha=lr)
+    right = (net.run(x.long()).argmax(dim=1) == y).float().mean()
+    assert float(right) > 0.8  # one in five is a space
