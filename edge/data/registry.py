@@ -284,7 +284,7 @@ _ROWS = (
     *(
         DataSet(
             name,
-            f"HAPT, {activities} of 30 people with a phone at the waist",
+            f"HAPT, {activities} of 30 people",
             classes,
             shape=(6, 128),
             stored=(6, 128),
@@ -297,7 +297,7 @@ _ROWS = (
         )
         for name, activities, classes in (
             ("hapt", "6 activities", 6),
-            ("hapt-transitions", "6 activities and 6 postural transitions", 12),
+            ("hapt-transitions", "6 activities and 6 transitions", 12),
         )
     ),
     DataSet(
