@@ -46,6 +46,7 @@ def rescaled(fleet: Fleet, factors: SpeedFactors) -> Fleet:
     by_device = {
         "flops_per_second": {row.name: factors.device for row in fleet.devices},
         "step_seconds": {row.name: 1 / factors.device for row in fleet.devices},
+        "codec_slowdown": {row.name: 1 / factors.device for row in fleet.devices},
     }
     own = {row.name: factors.client for row in fleet.networks}
     by_network = {"down": own, "up": own, "rtt": dict.fromkeys(own, 1.0)}
