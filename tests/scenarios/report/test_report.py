@@ -39,8 +39,8 @@ COMPARISON = {
     "at_common_seconds": {"seconds": 12.0, "accuracy": {"fedavg": 0.4, "fedbr": None}},
 }
 VOID = {"meta", "br", "hr", "img", "link", "input"}
-HEAD = {"head": 300}
-PAYLOADS = {"whole": {"model": {"stem": 98, "stem.buffers": 2} | HEAD}, "head": {"model": HEAD}}
+HEAD = {"head": 1200}
+PAYLOADS = {"whole": {"model": {"stem": 392, "stem.buffers": 8} | HEAD}, "head": {"model": HEAD}}
 
 
 class Page(HTMLParser):
