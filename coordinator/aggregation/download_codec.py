@@ -38,7 +38,7 @@ class DownloadCodec:
         references = upwards.references(kept_blocks)
 
         def is_wanted(slot: str, key: str, size: int) -> bool:
-            if slot == MODEL and key in references and upwards.codec(slot, key, size) is not None:
+            if slot == MODEL and key in references and upwards.codecs.codec(slot, key, size) is not None:
                 return True
             return config.of == "update" and self._codecs.codec(slot, key, size) is not None
 
@@ -55,16 +55,15 @@ class DownloadCodec:
 
         A vector of which the client holds no version travels as it is.
         """
-        held = self.held.of(dispatch.client)
         lengths: dict[str, dict[str, int]] = {}
+        if not (self._config.down or self._config.down_slots):
+            return dispatch, lengths
+        held, is_difference = self.held.of(dispatch.client), self._config.of == "update"
         references: dict[tuple[str, str], Vector | None] = {}
-        for slot, named in dispatch.shapes.items():
-            for key, size in named.items():
-                codec, reference = self._codecs.codec(slot, key, size), held.get((slot, key))
-                if codec is None or (reference is None and self._config.of == "update"):
-                    continue
-                references[slot, key] = reference if self._config.of == "update" else None
-                lengths.setdefault(slot, {})[key] = codec.nbytes(self._codecs.shape(key, size))
+        for slot, key, tensors, codec in self._codecs.encoded(dispatch.shapes):
+            if not is_difference or (slot, key) in held:
+                references[slot, key] = held[slot, key] if is_difference else None
+                lengths.setdefault(slot, {})[key] = codec.nbytes(tensors)
         if not lengths:
             return dispatch, lengths
         build = partial(self._build, dispatch, references)

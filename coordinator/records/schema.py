@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from types import MappingProxyType
@@ -277,6 +277,14 @@ def lengths(shapes: Shapes, encoded: Lengths | None = None) -> Lengths:
         slot: {key: frames.get(slot, {}).get(key, ITEM_NBYTES * size) for key, size in named.items()}
         for slot, named in shapes.items()
     }
+
+
+def payloads_of(rows: Iterable[PayloadShapeRow]) -> dict[str, dict[str, dict[str, int]]]:
+    """Name of a payload -> slot -> key -> bytes of the vector."""
+    payloads: dict[str, dict[str, dict[str, int]]] = {}
+    for row in rows:
+        payloads.setdefault(row.payload, {}).setdefault(row.slot, {})[row.key] = row.nbytes
+    return payloads
 
 
 def payload_name(lengths: Lengths) -> str:

@@ -39,6 +39,7 @@ from coordinator.records.schema import (
     VisitRow,
     create,
     payload_rows,
+    payloads_of,
 )
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
@@ -212,11 +213,8 @@ class Ledger:
         return {round: list(map(EvaluationRow._make, own)) for round, own in groupby(rows, itemgetter(0))}
 
     def payloads(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Name of a payload -> slot -> key -> bytes of the vector."""
-        payloads: dict[str, dict[str, dict[str, int]]] = {}
-        for part in map(PayloadShapeRow._make, self._scan("payload_shapes", PayloadShapeRow, "rowid")):
-            payloads.setdefault(part.payload, {}).setdefault(part.slot, {})[part.key] = part.nbytes
-        return payloads
+        """As of `payloads_of`."""
+        return payloads_of(map(PayloadShapeRow._make, self._scan("payload_shapes", PayloadShapeRow, "rowid")))
 
     def stored(self) -> Iterator[Stored]:
         """The rounds in order, with unchecked values; a last one without a chain if rows belong to no round.

@@ -69,8 +69,8 @@ class PoolTrainer:
         self.held = HeldVersions() if held is None else held
         self._downloads: dict[int, tuple[int, Payload]] = {}
         """client -> (number, download) of its last visit that was trained, in runs with codecs"""
-        self._encoded: dict[int, Lengths] = {}
-        """client -> bytes of the frames of its last update"""
+        self._encoded: dict[int, tuple[int, Lengths]] = {}
+        """client -> (number of the visit, bytes of the frames) of its last update"""
         self.job, self.method, self.description, self.server = job, method, description, server
         self.workers, self.folder, self.checks, self.states = workers, folder, checks, states
         self._reports = frozenset(job.reports)
@@ -138,8 +138,9 @@ class PoolTrainer:
         return received
 
     def encoded(self, visit: PlannedVisit) -> Lengths:
-        """Bytes of the frames of the update of a visit that has been trained."""
-        return self._encoded[visit.client]
+        """Bytes of the frames of the update of a visit that has been trained; bounds if no worker could train it."""
+        number, lengths = self._encoded.get(visit.client, (None, {}))
+        return lengths if number == visit.number else visit.price.up
 
     def start(self, visit: PlannedVisit) -> Models:
         """The models that a visit started from; no step of the server lies between its start and this call."""
@@ -192,6 +193,10 @@ class PoolTrainer:
         return self._reaches[key]
 
     @cached_property
+    def _up_shapes(self) -> Shapes:
+        return self.server.up_shapes()
+
+    @cached_property
     def _initial_norm(self) -> float:
         return max(
             math.sqrt(sum(float(np.square(vector.data.astype(np.float64)).sum()) for vector in model.values()))
@@ -221,14 +226,14 @@ class PoolTrainer:
                 vector = self.held.of(visit.client).get((slot, key), server.setup.initial_models[0].get(key))
             return None if vector is None else vector.data
 
-        up, client, number = server.up_shapes(), visit.client, visit.rng_round
+        up, client, number = self._up_shapes, visit.client, visit.rng_round
         codec = self.codec.of_visit(visit.dispatch.choice)
         try:
             slots = {} if self.job.codec.of == "weights" else server.reference_slots(update)
             payload = codec.decode(client, number, update.payload, update.encoded, reference, up)
         except ValueError as error:
             raise WireError(f"{task.name}: {error}") from None
-        self._encoded[client] = frame_nbytes(update.encoded)
+        self._encoded[client] = visit.number, frame_nbytes(update.encoded)
         return structs.replace(update, payload=payload, encoded={})
 
     def wrong_flops(self, update: messages.Update, visit: PlannedVisit) -> str | None:

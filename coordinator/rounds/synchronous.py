@@ -35,7 +35,7 @@ run, the next round is discarded and nothing of it is charged.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
@@ -226,15 +226,24 @@ class _SynchronousRound:
             self.stopped_by = self.record.cut_by = SECONDS
             in_time = self.counts & (timeline.up_end + (self.end_time - end) <= run.budget.ends_at)
             if run.rules.is_cut_short(_trained(self.visits, in_time), _trained(self.visits, self.counts)):
+                if received is not None:
+                    self._discard_trained(self.visits, received)
                 return
             self.counts, self.end_time = in_time, run.budget.ends_at
         self.expected = self.counts
         run.server.started(self.number, [visit.dispatch for visit in self.visits])
         trained = [visit for visit in compress(self.visits, self.counts) if visit.kind == "train"]
-        if run.states is not None and received is not None:
-            for visit in compress(self.visits, ~self.counts):
-                run.states.drop(visit.state_name)
+        if received is not None:
+            self._discard_trained(compress(self.visits, ~self.counts))
         self.training = CohortTraining(run.trainer, run.server, trained, received)
+
+    def _discard_trained(self, visits: Iterable[PlannedVisit], received: ReorderBuffer | None = None) -> None:
+        """Drop the client states of visits that were trained and do not count, and ``received`` if none does."""
+        if self.run.states is not None:
+            for visit in visits:
+                self.run.states.drop(visit.state_name)
+        if received is not None:
+            received.close()
 
     def _train_first(self) -> ReorderBuffer | None:
         """Train all visits before they are timed, since the lengths of their uploads depend on numbers.

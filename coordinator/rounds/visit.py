@@ -61,7 +61,7 @@ class VisitPricing:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
         codec = UpdateCodec(job.codec, job.seed, description.tensors)
-        _, encoded = codec.split(up_shapes)
+        encoded = codec.codecs.lengths(up_shapes)
         self._codec, self._up_shapes, self._bounds = codec, up_shapes, encoded
         self.is_fixed_length = codec.is_fixed_length(up_shapes)
         """Whether lengths of uploads follow from shapes alone"""
@@ -73,8 +73,8 @@ class VisitPricing:
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""
         self._shared: dict[Hashable, VisitPrice | None] = {}
-        """(choice, lengths of the download, examples, local epochs) -> price of all such visits; None if each has its
-        own"""
+        """(choice, shapes and frames of the download, examples, local epochs) -> price of all such visits; None if each
+        has its own"""
 
     def train(
         self,
@@ -90,9 +90,9 @@ class VisitPricing:
         ``encoded``: bytes of the vectors of it that a codec has encoded. ``rng_round`` is the key of the visit's random
         streams, as of `PlannedVisit`.
         """
-        train, sent = self._job.train.of_visit(self._job.seed, rng_round, client), lengths(down, encoded)
-        shapes = tuple((slot, tuple(named.items())) for slot, named in sent.items())
-        alike = tuple(choice.items()), shapes, samples, train.local_epochs
+        train = self._job.train.of_visit(self._job.seed, rng_round, client)
+        sent = tuple((slot, tuple(named.items())) for each in (down, encoded or {}) for slot, named in each.items())
+        alike = tuple(choice.items()), sent, samples, train.local_epochs
         price = self._shared.get(alike)
         if price is None:
             kind = ComputeContext if alike in self._shared else SharedContext
@@ -126,7 +126,8 @@ class VisitPricing:
         alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
         tau = spec.costs.nominal_period(self._options)
         bytes_down = serialization.train_nbytes(self._job.run_id, tuple(choice), _without(down, encoded), encoded)
-        raw_up, encoded_up = self._codec.of_visit(choice).split(self._up_shapes)
+        encoded_up = self._codec.of_visit(choice).codecs.lengths(self._up_shapes)
+        raw_up = _without(self._up_shapes, encoded_up)
         bytes_up = serialization.update_nbytes(self._job.run_id, self._job.reports, raw_up, encoded_up)
         model = layout.nbytes()
         nominal = nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)

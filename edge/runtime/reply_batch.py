@@ -47,7 +47,10 @@ class ReplyBatch:
 
     def add(self, sequence: int, seconds: float, reply: messages.Message) -> bool:
         """Keep an update for the next batch; False for a reply that must be sent alone."""
-        if not isinstance(reply, messages.Update) or (size := _upload_nbytes(reply)) > MAX_COPY_NBYTES:
+        if not isinstance(reply, messages.Update):
+            return False
+        size = nbytes(reply.payload) + sum(sum(named.values()) for named in frame_nbytes(reply.encoded).values())
+        if size > MAX_COPY_NBYTES:
             return False
         if len(reply.numbers) > messages.MAX_BATCH_NUMBERS:
             return False
@@ -106,10 +109,6 @@ def _match(first: messages.Update, other: messages.Update) -> bool:
     names = [(list(each.numbers), list(each.logged)) for each in (first, other)]
     sizes = [(shapes(each.payload), frame_nbytes(each.encoded)) for each in (first, other)]
     return names[0] == names[1] and sizes[0] == sizes[1]
-
-
-def _upload_nbytes(update: messages.Update) -> int:
-    return nbytes(update.payload) + sum(sum(named.values()) for named in frame_nbytes(update.encoded).values())
 
 
 def _copy(payload: Payload) -> Payload:

@@ -259,8 +259,7 @@ def _with_codecs(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fle
     ):
         codecs = VectorCodecs(chain, slots, codec.min_values, description.tensors)
         model = description.layout.shapes(keys)
-        encoded = {key: size for key, size in model.items() if codecs.codec(MODEL, key, size) is not None}
-        stages.append(codecs.stages({MODEL: encoded}, {MODEL: model}))
+        stages.append(codecs.stages(codecs.lengths({MODEL: model}), {MODEL: model}))
     return drawn.for_codecs(encoded=stages[1], decoded=stages[0])
 
 
@@ -306,7 +305,7 @@ def kept_by_codec(loaded: Loaded, description: ModelProfile) -> int:
     held = set(upwards.references(kept_blocks))
     if codec.down and codec.of == "update":
         downwards = VectorCodecs(codec.down, codec.down_slots, codec.min_values, description.tensors)
-        held |= {key for key, size in layout.sizes.items() if downwards.codec(MODEL, key, size) is not None}
+        held |= {key for _, key, *_ in downwards.encoded({MODEL: layout.sizes})}
     return kept + sum(layout.sizes[key] for key in held)
 
 

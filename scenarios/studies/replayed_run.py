@@ -31,6 +31,7 @@ from coordinator.records.schema import (
     PayloadShapeRow,
     RoundRow,
     VisitRow,
+    payloads_of,
 )
 from coordinator.rounds.budget import CLIENTS, CONVERGED, EARLY, FLEET_RULES, ROUNDS, SECONDS, TARGET, Budget
 from coordinator.rounds.ports import PendingCommit, PendingEvaluation, RunMemory, Snapshot
@@ -87,9 +88,7 @@ class RecordedRounds:
         for row in run.evaluations:
             values[row.round].append(row)
         stopped_by = (run.summary or {}).get("stopped_by")
-        payloads: dict[str, dict[str, dict[str, int]]] = {}
-        for part in rows("payload_shapes", PayloadShapeRow, "rowid"):
-            payloads.setdefault(part.payload, {}).setdefault(part.slot, {})[part.key] = part.nbytes
+        payloads = payloads_of(rows("payload_shapes", PayloadShapeRow, "rowid"))
         return cls(rows("rounds", RoundRow, "round"), visits, by_visit, stopped_by, values, payloads)
 
     def of_kinds(self, round: int, kinds: Collection[str]) -> dict[int, VisitRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL, vectors
 from tests.ledgers import virtual_rows
-from tests.toy import Run, broken_off, model_sha256, play, resumed, state_file, store, unsteady_world
+from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, state_file, store, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
 THOROUGH = TrainConfig(lr=0.1, batch=16, local_epochs=2, momentum=0.5, clip=10.0)
@@ -173,3 +174,13 @@ def test_a_visit_that_does_not_count_is_trained_and_leaves_its_client_as_it_was(
     assert files <= {file for (file,) in run.rows("SELECT file FROM states")}
     counted = run.rows("SELECT client, round FROM visits WHERE kind = 'train'")
     assert set(run.rows("SELECT client, round FROM states")) <= set(counted)
+
+
+def test_a_visit_that_no_worker_could_train_is_timed_by_the_bound_of_its_upload(tmp_path: Path) -> None:
+    run = federation(tmp_path, "fedavg", codec=SHORTENED, rounds=2, train=BRIEF)
+    first, later = run.prepare(1, 0), replace(run.prepare(1, 1), number=9)
+    run.trainer.train_first([first])
+    assert 0 < run.trainer.encoded(first)[MODEL]["head"] < first.price.up[MODEL]["head"]
+    assert run.pricing.sent(first, run.trainer.encoded(first)).work.bytes_up < first.work.bytes_up
+    assert run.pricing.sent(later, run.trainer.encoded(later)).work.bytes_up == later.work.bytes_up
+    store(run).ledger.close()

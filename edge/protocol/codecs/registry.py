@@ -147,7 +147,8 @@ def make_codec(stages: Sequence[Mapping[str, Any]]) -> Codec:
     if made and isinstance(made[-1], EntropyCoder) and made[-1].needs_integers:
         codec = Codec(made[:-1])
         if not (codec.reduction.has_indices or codec.number_format.has_integers):
-            of = [row.name for row in CODECS.values() if _has_integers(row)]
+            has = ("has_indices", "has_integers")
+            of = [row.name for row in CODECS.values() if any(getattr(row.stage, each, False) for each in has)]
             before = " and ".join(row.name for row in rows[:-1]) or "a vector"
             raise ValueError(f"{rows[-1].name} codes integers, and {before} has none; {', '.join(of)} have some")
     return Codec(made)
@@ -203,7 +204,3 @@ def _options(row: CodecRow, stage: Mapping[str, Any]) -> Any:
         place = " = ".join((*map(str, first["loc"]), repr(first["input"]))) if first["loc"] else "options"
         message = first["msg"].removeprefix("Value error, ")
         raise ValueError(f"{row.name}: {place}: {message[0].lower()}{message[1:]}") from error
-
-
-def _has_integers(row: CodecRow) -> bool:
-    return getattr(row.stage, "has_indices", False) or getattr(row.stage, "has_integers", False)

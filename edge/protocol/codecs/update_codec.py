@@ -6,7 +6,7 @@ random draws of its own, keyed by its name, client and round, so that the result
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -47,6 +47,20 @@ class VectorCodecs:
             return None
         stages = self.model if slot == MODEL else self.slots.get(slot, ())
         return chain_codec(stages) if stages else None
+
+    def encoded(self, shapes: Shapes) -> Iterator[tuple[str, str, Tensors, Codec]]:
+        """(slot, key, shapes of its tensors, codec) of each vector that is encoded."""
+        for slot, named in shapes.items():
+            for key, size in named.items():
+                if (codec := self.codec(slot, key, size)) is not None:
+                    yield slot, key, self.shape(key, size), codec
+
+    def lengths(self, shapes: Shapes) -> dict[str, dict[str, int]]:
+        """slot -> key -> bytes of the frame of each vector that is encoded, or a bound on them."""
+        lengths: dict[str, dict[str, int]] = {}
+        for slot, key, tensors, codec in self.encoded(shapes):
+            lengths.setdefault(slot, {})[key] = codec.nbytes(tensors)
+        return lengths
 
     def stages(self, encoded: Shapes, sizes: Shapes) -> list[tuple[str, float]]:
         """(kind, bytes that reach it) of the stages of all vectors that are ``encoded``, of these ``sizes``."""
@@ -93,46 +107,21 @@ class UpdateCodec:
 
     @cached_property
     def codecs(self) -> VectorCodecs:
+        """Those of its vectors."""
         return VectorCodecs(self.config.up, self.config.up_slots, self.config.min_values, self.tensors)
-
-    def codec(self, slot: str, key: str, size: int) -> Codec | None:
-        """As of `VectorCodecs`."""
-        return self.codecs.codec(slot, key, size)
-
-    def shape(self, key: str, size: int) -> Tensors:
-        """As of `VectorCodecs`."""
-        return self.codecs.shape(key, size)
-
-    def split(self, up: Shapes) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
-        """(sizes of the vectors that travel as they are, bytes of the frames of the others or bounds on them)."""
-        raw: dict[str, dict[str, int]] = {}
-        encoded: dict[str, dict[str, int]] = {}
-        for slot, named in up.items():
-            for key, size in named.items():
-                codec = self.codec(slot, key, size)
-                if codec is None:
-                    raw.setdefault(slot, {})[key] = size
-                else:
-                    encoded.setdefault(slot, {})[key] = codec.nbytes(self.shape(key, size))
-        return raw, encoded
 
     def is_fixed_length(self, up: Shapes) -> bool:
         """Whether the length of an update with these vectors follows from their shapes."""
-        codecs = [self.codec(slot, key, size) for slot, named in up.items() for key, size in named.items()]
-        return all(codec is None or codec.is_fixed_length for codec in codecs)
+        return all(codec.is_fixed_length for *_, codec in self.codecs.encoded(up))
 
     def client_state(self, up: Shapes) -> dict[str, dict[str, int]]:
         """Numbers that clients keep between visits, by slot of their state: residuals, and what stages keep."""
         state: dict[str, dict[str, int]] = {}
-        for slot, named in up.items():
-            for key, size in named.items():
-                codec = self.codec(slot, key, size)
-                if codec is None:
-                    continue
-                if self.config.error_feedback:
-                    state.setdefault(f"{RESIDUAL}{slot}", {})[key] = size
-                if kept := codec.kept(self.shape(key, size)):
-                    state.setdefault(f"{KEPT}{slot}", {})[key] = kept
+        for slot, key, tensors, codec in self.codecs.encoded(up):
+            if self.config.error_feedback:
+                state.setdefault(f"{RESIDUAL}{slot}", {})[key] = up[slot][key]
+            if kept := codec.kept(tensors):
+                state.setdefault(f"{KEPT}{slot}", {})[key] = kept
         return state
 
     def references(self, kept_blocks: Sequence[str]) -> tuple[str, ...]:
@@ -153,11 +142,11 @@ class UpdateCodec:
         keep: Payload = {}
         for slot, named in payload.items():
             for key, vector in named.items():
-                codec = self.codec(slot, key, vector.data.size)
+                codec = self.codecs.codec(slot, key, vector.data.size)
                 if codec is None:
                     raw.setdefault(slot, {})[key] = vector
                     continue
-                tensors = self.shape(key, vector.data.size)
+                tensors = self.codecs.shape(key, vector.data.size)
                 reference, residual = references(slot, key), _kept(state, f"{RESIDUAL}{slot}", key)
                 with np.errstate(over="ignore", invalid="ignore"):
                     change: Floats = vector.data - (np.float32(0) if reference is None else reference)
@@ -188,17 +177,17 @@ class UpdateCodec:
         """
         for slot, by_key in frames.items():
             for key in by_key:
-                if key not in up.get(slot, {}) or self.codec(slot, key, up[slot][key]) is None:
+                if key not in up.get(slot, {}) or self.codecs.codec(slot, key, up[slot][key]) is None:
                     raise WireError(f"{slot}/{key}: a frame of a vector that is not encoded")
         decoded: Payload = {slot: {} for slot in up if slot in raw or slot in frames}
         for slot, named in up.items():
             for key, size in named.items():
-                codec, frame = self.codec(slot, key, size), frames.get(slot, {}).get(key)
+                codec, frame = self.codecs.codec(slot, key, size), frames.get(slot, {}).get(key)
                 vector = raw.get(slot, {}).get(key)
                 if frame is not None and codec is not None:
                     if vector is not None:
                         raise WireError(f"{slot}/{key}: sent twice")
-                    tensors = self.shape(key, size)
+                    tensors = self.codecs.shape(key, size)
                     try:
                         change = codec.decode(frame.data, tensors, self._rng(slot, key, client, number))
                     except WireError as error:

@@ -162,11 +162,7 @@ class TypicalVisits:
         """Bytes of the frames of a download, where the client holds a version, and where it does not."""
         codec = self.loaded.scenario.codec
         codecs = VectorCodecs(codec.down, codec.down_slots, codec.min_values, self.description.tensors)
-        lengths: dict[str, dict[str, int]] = {}
-        for slot, named in down.items():
-            for key, size in named.items():
-                if (made := codecs.codec(slot, key, size)) is not None:
-                    lengths.setdefault(slot, {})[key] = made.nbytes(codecs.shape(key, size))
+        lengths = codecs.lengths(down)
         return [lengths, {}] if lengths and codec.of == "update" else [lengths]
 
     @property

@@ -94,11 +94,23 @@ def outcome(run: Path) -> dict[str, list[tuple[object, ...]]]:
     return told
 
 
+ENCODED = (
+    'codec.up=[{kind="topk",ratio=0.1},{kind="quantize",bits=4},{kind="elias"}]',
+    'codec.down={kind="quantize",bits=8}',
+    'codec.up_slots={control={kind="fp16"}}',
+)
+
+
+@pytest.mark.parametrize("codec", [(), ENCODED], ids=["plain", "encoded"])
 def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_the_bit(
-    folder: Path, short_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    codec: tuple[str, ...],
+    folder: Path,
+    short_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of ten clients five are visited in each of three rounds, so that some come with what they kept before."""
-    asked, port = ["method=fedbr+scaffold", "rounds.max=3"], free_port()
+    asked, port = ["method=fedbr+scaffold", "rounds.max=3", *codec], free_port()
     here = ["--workers", "1", "--out", str(folder / "runs"), "--run-id", "alone", "--json"]
     alone = model_sha256(capsys, ["run", *changed(TINY, *asked), *here])
     monkeypatch.setenv("TMPDIR", str(short_folder))
