@@ -191,7 +191,7 @@ SIZES = {
     "coordinator/aggregation": (9, 1160, 92),
     "coordinator/methods": (30, 2820, 162),
     "coordinator/records": (14, 2350, 168),
-    "coordinator/rounds": (17, 3450, 228),
+    "coordinator/rounds": (17, 3460, 230),
     "coordinator/workers": (17, 3880, 241),
     "coordinator": (1, 0, 0),
     "costmodel/fleet": (14, 2930, 165),

@@ -103,7 +103,7 @@ def test_an_evaluation_that_is_charged_includes_the_choice(tmp_path: Path) -> No
 @pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
 def test_asynchronous_policies_rebase_the_model_that_was_chosen(policy: str, tmp_path: Path) -> None:
     how: dict[str, Any] = {"rules": RoundPolicy(policy, buffer=2), "rounds": 3, "train": BRIEF}
-    how["partition"] = PartitionConfig("iid")
+    how |= {"partition": PartitionConfig("iid"), "seconds": [(1.0, 2.0 + client, 1.0) for client in range(4)]}
     clusters = play(tmp_path / "ifca", "ifca", models=1, **how)
     assert np.array_equal(clusters.model, play(tmp_path / "fedavg", "fedavg", **how).model)
 

@@ -102,7 +102,7 @@ ASYNCHRONOUS: list[Kill] = [
         ),
         pytest.param(
             (
-                *("method=fedavg", "rounds.selection=oort", "fleet.crashes_per_hour=1800", "budget.client.joules=5 J"),
+                *("method=fedavg", "rounds.selection=oort", "fleet.crashes_per_hour=1800", "budget.client.joules=8 J"),
                 *("rounds.min_fraction=0", "eval.on=both", "eval.charged=true", "eval.adapt.epochs=1"),
             ),
             SYNCHRONOUS[:2],
