@@ -1,0 +1,86 @@
+"""The folder of a Flower app: what its ``pyproject.toml`` says, and a hash of its files. Nothing of it is imported."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge.protocol.home import expanded
+from edge.protocol.options.flower_app import FlowerAppOptions
+from edge.protocol.plugins import FLOWER_APP
+from edge.protocol.spelling import nearest
+from scenarios.config.load import Loaded, ScenarioError
+
+PROJECT = "pyproject.toml"
+SOURCES = (".py", ".toml")
+"""Endings of the files that make an app"""
+GUIDE = "docs/flower-apps.md"
+
+
+@dataclass(frozen=True)
+class FlowerApp:
+    """An app as its folder has it."""
+
+    folder: Path
+    name: str
+    client_app: str
+    """``module:attribute``"""
+    server_app: str
+    run_config: Mapping[str, Any]
+    """With the scenario's values in place of the app's own"""
+    sha256: str
+
+
+def flower_app(loaded: Loaded) -> FlowerApp:
+    """The app that is the method of a scenario. ScenarioError names what it lacks, or the key that it has not."""
+    assert loaded.method.app is not None and isinstance(loaded.options, FlowerAppOptions), loaded.method
+    if importlib.util.find_spec("flwr") is None:
+        raise ScenarioError(f"method = {loaded.method.name!r}: needs Flower: pip install 'fedbr-edge[flower]'")
+    folder = expanded(loaded.method.app).resolve()
+    file = folder / PROJECT
+    try:
+        project = tomllib.loads(file.read_text(encoding="utf-8"))
+        app = project["tool"]["flwr"]["app"]
+        client_app, server_app = (str(app["components"][name]) for name in ("clientapp", "serverapp"))
+        name = str(project["project"]["name"])
+    except OSError as error:
+        raise ScenarioError(
+            f"{file}: {error.strerror}; a Flower app is a folder with a {PROJECT} that has [tool.flwr.app]; a script "
+            f"that calls start_simulation is to be made one ({GUIDE})"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{file}: {error}") from None
+    except (KeyError, TypeError) as error:
+        raise ScenarioError(f"{file}: no Flower app: it has no key {error} of [tool.flwr.app.components]") from None
+    config, own = _flat(app.get("config", {})), loaded.options.run_config
+    for key in own:
+        if key not in config:
+            raise ScenarioError(f"method_options.run_config.{key}: {file} has no such key{nearest(key, config)}")
+    return FlowerApp(folder, name, client_app, server_app, config | dict(own), _sha256(folder))
+
+
+def name_of(method: str) -> str:
+    """The name of an app's folder, by which tables show it."""
+    return Path(method.removeprefix(FLOWER_APP)).name
+
+
+def _flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Dotted key -> value."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
+    return flat
+
+
+def _sha256(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        if path.suffix in SOURCES and path.is_file() and not any(part.startswith((".", "__")) for part in place.parts):
+            digest.update(f"{place}\n{path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
