@@ -57,7 +57,10 @@ def is_own(name: str) -> bool:
 
 
 def display_name(name: str) -> str:
-    """A name as reports have it: ``Net`` for ``Net_1f2e3d4c5b6a:ROW``, and arrays without their shape and hash."""
+    """A name as reports have it: ``Net`` for ``Net_1f2e3d4c5b6a:ROW``, arrays without their shape and hash, and a
+    Flower app by its folder's own name."""
+    if name.startswith(FLOWER_APP):
+        return FLOWER_APP + name.rpartition("/")[2]
     return _GIVEN.sub(lambda match: match[1] or match[3], name)
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from scenarios.cli import folders, lookup, new, output, recorded, remote, runs, studies
+from scenarios.cli import flower, folders, lookup, new, output, recorded, remote, runs, studies
 from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error, parameters_of
 from scenarios.config import search_path
@@ -232,6 +232,9 @@ several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
 for study in (studies.budget, studies.trial, studies.tune):
     several.command(study.__name__, cls=PlainCommand)(as_command(study))
 app.add_typer(several, name="study", cls=GroupedCommands, rich_help_panel="Studies")
+apps = typer.Typer(no_args_is_help=True, help="Apps of Flower on a modelled fleet.")
+apps.command("run", cls=PlainCommand)(as_command(flower.run))
+app.add_typer(apps, name="flower", cls=GroupedCommands, rich_help_panel="Runs")
 
 
 if __name__ == "__main__":

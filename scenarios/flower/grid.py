@@ -21,10 +21,11 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class FleetGrid(Grid):
-    """``ask``: a question to the coordinator, which returns its answer; ``folder``: of the messages."""
+    """``ask``: a question to the coordinator, which returns its answer; ``folder``: of the replies, and of the messages
+    if it ``writes`` them for workers."""
 
-    def __init__(self, ask: Ask, folder: Path) -> None:
-        self._ask, self._folder = ask, folder
+    def __init__(self, ask: Ask, folder: Path, writes: bool) -> None:
+        self._ask, self._folder, self._writes = ask, folder, writes
         self._run = Run.create_empty(wire.RUN_ID)
         self._pushed: dict[str, tuple[int, Message]] = {}
         """id -> (number, message without content) of those without a reply"""
@@ -78,8 +79,9 @@ class FleetGrid(Grid):
             metadata.__dict__["_message_id"] = message.object_id
             number, self._count = self._count, self._count + 1
             sha256 = wire.content_sha256(message)
-            file = app_records.message_file(self._folder, number)
-            file.write_bytes(sha256.encode() + b"\n" + wire.pack(message))
+            if self._writes:
+                file = app_records.message_file(self._folder, number)
+                file.write_bytes(sha256.encode() + b"\n" + wire.pack(message))
             client = wire.client_of(metadata.dst_node_id)
             kind, ttl = metadata.message_type, float(metadata.ttl)
             pushed.append(

@@ -1,6 +1,6 @@
 """The process of a ServerApp, a `scenarios.run.child_process.ChildProcess`: nothing in it sleeps.
 
-It receives ``{"app", "server_app", "run_config", "seed", "messages"}`` and sends the questions that
+It receives ``{"app", "server_app", "run_config", "seed", "messages", "writes"}`` and sends the questions that
 `coordinator.rounds.app_rounds` answers, one after another; the last is ``{"do": "end"}``, or ``{"do": "error"}`` with
 what the app has raised. ``time.time`` and its like give virtual time, and ``time.sleep`` lets it pass.
 """
@@ -85,7 +85,7 @@ def _run(order: dict[str, Any], ask: Callable[[dict[str, Any]], dict[str, Any]])
     from edge.flower import wire
     from scenarios.flower.grid import FleetGrid
 
-    grid = clock.grid = FleetGrid(ask, Path(order["messages"]))
+    grid = clock.grid = FleetGrid(ask, Path(order["messages"]), order["writes"])
     wire.identify(SUPERLINK_NODE_ID, grid.virtual_seconds)
     wire.seed_all(order["seed"], "flower server")
     setattr(Strategy, "start", _reporting(Strategy.start, ask))  # noqa: B010

@@ -37,6 +37,7 @@ _STOPS = {
     "target": "target reached",
     "converged": "converged",
     "rounds": "round limit",
+    "app": "end of the app",
     "clients": "too few clients left",
     "user": "stopped by user",
     "time_limit": "stopped at its time limit",

@@ -34,10 +34,21 @@ END_SECONDS = 5.0
 
 
 class ServerAppProcess:
-    """The process of a run's ServerApp, as a context; whatever it prints goes into its log."""
+    """The process of a run's ServerApp, as a context; whatever it prints goes into its log.
 
-    def __init__(self, app: FlowerApp, seed: int, folder: Path, check_stop: Callable[[], None]) -> None:
-        self._check_stop, self._log = check_stop, folder / "logs" / LOG
+    ``folder``: of the recorded replies; ``writes``: whether messages are put there for workers.
+    """
+
+    def __init__(
+        self,
+        app: FlowerApp,
+        seed: int,
+        folder: Path,
+        log: Path,
+        check_stop: Callable[[], None] = lambda: None,
+        writes: bool = True,
+    ) -> None:
+        self._check_stop, self._log = check_stop, log
         self._file = self._log.open("ab")
         self._process = ChildProcess(PROCESS, env=environment(), errors=self._file)
         self._questions: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -48,7 +59,8 @@ class ServerAppProcess:
                 "server_app": app.server_app,
                 "run_config": dict(app.run_config),
                 "seed": seed,
-                "messages": str(folder / app_records.FOLDER),
+                "messages": str(folder),
+                "writes": writes,
             }
         )
 

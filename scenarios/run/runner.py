@@ -213,7 +213,9 @@ class _Maker:
             target = scenario.stop.target_accuracy if stop_at_target else None
             budget = Budget(scenario.budget, LARGEST_INTEGER, target, scenario.stop.patience)
             wall_before = ledger.wall_seconds()
-            server_app = app_run.ServerAppProcess(app, scenario.seed, folder, check_stop)
+            server_app = app_run.ServerAppProcess(
+                app, scenario.seed, folder / app_records.FOLDER, folder / "logs" / app_run.LOG, check_stop
+            )
             with server_app, self._pool(job, ledger, HEADERS_NBYTES, app_run.EXECUTOR) as pool:
                 assert isinstance(loaded.options, FlowerAppOptions), loaded.options
                 rounds = AppRounds(
