@@ -100,7 +100,7 @@ class ClientAppExecutor:
                 used["flops"],
                 0.0 if used["flops"] else used["cpu"] * _host_flops_per_second(),
                 self._steps,
-                int(said.get(EXAMPLES, 0)),
+                int(said.pop(EXAMPLES, 0)),
                 said,
             )
         except Exception as error:  # an app may raise anything
