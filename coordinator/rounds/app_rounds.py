@@ -17,6 +17,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,8 +44,12 @@ APP = "app"
 """What ends most runs of an app: it has come to its end"""
 MESSAGE_UNAVAILABLE, NODE_UNAVAILABLE = 3, 5
 """Flower's codes of errors"""
-MOST_IDLE_WAITS = 1000
-"""Times that an app may let time pass with nothing under way, before it is said to wait for nodes in vain"""
+EXPIRED = "the message has expired, or its reply before it was pulled"
+MOST_IDLE_WAITS, MOST_WAITS_FOR_NODES = 1_000, 100_000
+"""Times that an app may let time pass with no message open, before it is said to wait in vain: where all clients are
+always there, and where they come and go"""
+POLL_SECONDS = 1.0
+"""Virtual seconds that a poll lets pass at most, if the one before it at the same instant has found nothing, either"""
 SLOT = "records"
 """Of a message's bytes in the ledger: an app's model has no blocks"""
 
@@ -141,10 +146,18 @@ class AppRounds:
         """client -> what is reserved for it"""
         self._open_exchanges: dict[int, _Exchange] = {}
         """By number, those whose fate is open"""
+        self._expiries: list[tuple[float, int]] = []
+        """Heap of (virtual seconds, number) at which messages expire, those of others among them"""
+        self._known_at = -math.inf
+        """Virtual seconds at which the last error is known"""
+        self._empty_poll_at = -math.inf
+        """Virtual seconds of the last poll that has found nothing"""
         self.contexts: dict[int, Path] = {}
         """client -> the reply that its context is in"""
         self.rounds, self.idle_waits = 0, 0
         self.stopped_by: str | None = None
+        self.refused_by: str | None = None
+        """The rule whose budget has refused a visit; visits under way come to their end"""
         self._open()
 
     def _open(self) -> None:
@@ -181,6 +194,7 @@ class AppRounds:
     # --- questions ------------------------------------------------------------------------------------------------
 
     def _nodes(self, question: dict[str, Any]) -> dict[str, Any]:
+        self._idle()
         is_there, clock = self.clock.is_there, self.clock
         online = [k for k in range(self.clients) if clock.has_power(k) and (is_there is None or is_there(k))]
         return {"clients": online}
@@ -197,28 +211,39 @@ class AppRounds:
             exchange = _Exchange(len(self.exchanges), message, self.clock.now, self.rounds)
             self.exchanges.append(exchange)
             self._open_exchanges[exchange.number] = exchange
+            heappush(self._expiries, (exchange.expires_at, exchange.number))
             self.queued[message.client].append(exchange)
         self._begin_next(sorted({message.client for message in pushed}))
         return {}
 
     def _wait(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Let time pass until all replies are there or the timeout is; or, unless ``all``, until there is one."""
-        wanted = [self.exchanges[number] for number in question["numbers"]]
-        timeout, waits_for_all = question["timeout"], question["all"]
-        until = math.inf if timeout is None else self.clock.now + timeout
+        """The replies that are there. With ``all``, let time pass until all are, or the ``timeout`` is.
 
-        def is_enough() -> bool:
-            there = [exchange.ready_at <= self.clock.now for exchange in wanted]
-            return all(there) if waits_for_all else any(there)
-
-        while wanted and not is_enough() and self.clock.now < until:
-            open_ones = [exchange for exchange in wanted if exchange.ready_at > self.clock.now]
-            self._go_on(min([until, *(min(each.ready_at, each.expires_at) for each in open_ones)]))
-        if not wanted:
+        Without, the app polls: no time passes, unless it has polled in vain at this instant before.
+        """
+        clock, waits_for_all = self.clock, question["all"]
+        waiting = {number: self.exchanges[number] for number in question["numbers"]}
+        until = clock.now + (math.inf if question["timeout"] is None else question["timeout"])
+        if not waits_for_all:
+            until = clock.now + POLL_SECONDS if self._empty_poll_at == clock.now else clock.now
+        ready: list[_Exchange] = []
+        while waiting:
+            self._pass(0.0)
+            ready += [exchange for exchange in waiting.values() if exchange.ready_at <= clock.now]
+            waiting = {number: each for number, each in waiting.items() if each.ready_at > clock.now}
+            if not waiting or clock.now >= until or (ready and not waits_for_all):
+                break
+            self._go_on(min(until, *(exchange.ready_at for exchange in waiting.values())))
+        if not ready:
             self._idle()
-        ready = [exchange for exchange in wanted if exchange.ready_at <= self.clock.now]
-        for exchange in wanted:
-            exchange.is_abandoned = exchange.is_abandoned or (waits_for_all and exchange not in ready)
+        self._empty_poll_at = clock.now if not (ready or waits_for_all) else -math.inf
+        ready.sort(key=lambda exchange: exchange.number)
+        for exchange in ready:
+            if exchange.error is None and exchange.expires_at < clock.now:  # Flower has dropped the reply unread
+                exchange.error = MESSAGE_UNAVAILABLE, EXPIRED
+        if waits_for_all:
+            for exchange in waiting.values():
+                exchange.is_abandoned = True
         self._received(ready)
         replies = [
             {"number": each.number, **({} if each.error is None else {"code": each.error[0], "reason": each.error[1]})}
@@ -227,17 +252,18 @@ class AppRounds:
         return {"replies": replies}
 
     def _sleep(self, question: dict[str, Any]) -> dict[str, Any]:
-        if not self.in_flight:
-            self._idle()
+        self._idle()
         self._pass(max(question["seconds"], 0.0))
         return {}
 
     def _idle(self) -> None:
-        """The app waits with nothing under way. RunFailed if it does so for ever."""
+        """The app waits. RunFailed if it does so for ever with no message whose fate is open."""
+        if self._open_exchanges or self.clock.now < self._known_at:
+            return
         self.idle_waits += 1
-        if self.idle_waits > MOST_IDLE_WAITS:
+        if self.idle_waits > (MOST_IDLE_WAITS if self.clock.is_there is None else MOST_WAITS_FOR_NODES):
             raise RunFailed(
-                f"round {self.rounds + 1}: the ServerApp waits in vain, since {self.clock.now:.0f} s of virtual time "
+                f"round {self.rounds + 1}: the ServerApp waits in vain, at {self.clock.now:.0f} s of virtual time "
                 f"with no message under way; the fleet has {self.clients} clients (data.clients), and a strategy waits "
                 "for its min_available_nodes"
             )
@@ -246,10 +272,14 @@ class AppRounds:
 
     def _begin_next(self, clients: Sequence[int]) -> None:
         """Begin the next messages of these clients, if they are idle; those that are away begin when they return."""
+        if self.refused_by is not None:
+            return
         idle = [client for client in clients if client not in self.in_flight and self.queued[client]]
         self._answer([self.queued[client][0] for client in idle])
         for client in idle:
             returns = self.clock.first_available([client])
+            if self.refused_by is not None:
+                return
             if returns <= self.clock.now:
                 self._begin(self.queued[client].popleft())
             elif returns < math.inf:
@@ -260,7 +290,7 @@ class AppRounds:
         client = message.client
         if exchange.expires_at <= clock.now:
             if exchange.number in self._open_exchanges:
-                self._fail(exchange, clock.now, MESSAGE_UNAVAILABLE, "the message has expired")
+                self._fail(exchange, clock.now, MESSAGE_UNAVAILABLE, EXPIRED)
             self._begin_next([client])
             return
         assert reply is not None, exchange
@@ -276,9 +306,10 @@ class AppRounds:
             self._fail(exchange, clock.now, NODE_UNAVAILABLE, "the node cannot pay for it")
             self._begin_next([client])
             return
-        _, refused_by = self.budget.reserve([cost])
-        if refused_by is not None:
-            raise _Stop(refused_by)
+        _, self.refused_by = self.budget.reserve([cost])
+        if self.refused_by is not None:
+            self._stop_if_refused()
+            return
         exchange.visit, self.in_flight[client] = visit, exchange
         self._costs[client] = cost
         clock.begin(work, conditions, client)
@@ -331,44 +362,49 @@ class AppRounds:
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, until: float) -> None:
-        """Handle the next event, or let time pass ``until`` then if there is none before."""
+    def _go_on(self, until: float) -> bool:
+        """Handle the next event; or let time pass ``until`` then if there is none before, and return False."""
         limit = self.budget.ends_at
-        due = min(until, limit)
+        while self._expiries and self._expiries[0][1] not in self._open_exchanges:
+            heappop(self._expiries)
+        due = min([until, limit, *(time for time, _ in self._expiries[:1])])
         self.check_stop()
         try:
             item = self.clock.next(due)
         except LookupError:
             item = None
         if item is None:
-            if due == math.inf:
-                raise RunFailed(
-                    f"round {self.rounds + 1}: the ServerApp waits for replies that never come: no client is there"
-                )
-            self.clock.advance(due)
+            self.clock.advance(due)  # finite, since every message expires
             if due == limit:
                 raise _Stop(SECONDS)
             self._expire()
-        elif isinstance(item, int):
+            return False
+        if isinstance(item, int):
             self._begin_next([item])
         else:
             self._end(item)
+        return True
 
     def _pass(self, seconds: float) -> None:
+        """Let time pass, and handle all events until then, those at that very instant among them."""
         until = self.clock.now + seconds
-        while self.clock.now < until:
-            self._go_on(until)
+        while self._go_on(until) or self.clock.now < until:
+            pass
 
     def _expire(self) -> None:
         """Messages whose time to live has passed have an error in place of their reply."""
-        for exchange in list(self._open_exchanges.values()):
-            if exchange.expires_at <= self.clock.now:
-                self._fail(exchange, self.clock.now, MESSAGE_UNAVAILABLE, "the message has expired")
+        while self._expiries and self._expiries[0][0] <= self.clock.now:
+            exchange = self._open_exchanges.get(heappop(self._expiries)[1])
+            if exchange is not None:
+                self._fail(exchange, self.clock.now, MESSAGE_UNAVAILABLE, EXPIRED)
                 exchange.is_abandoned = True
 
     def _fail(self, exchange: _Exchange, ready_at: float, code: int, reason: str) -> None:
-        """From ``ready_at`` on the app finds an error in place of the reply."""
+        """From ``ready_at`` on, or when the message expires, the app finds an error in place of the reply."""
+        if exchange.expires_at < ready_at:
+            ready_at, code, reason = exchange.expires_at, MESSAGE_UNAVAILABLE, EXPIRED
         exchange.ready_at, exchange.error = ready_at, (code, reason)
+        self._known_at = max(self._known_at, ready_at)
         del self._open_exchanges[exchange.number]
 
     def _end(self, ended: VisitEnded) -> None:
@@ -380,17 +416,25 @@ class AppRounds:
         kind = exchange.visit.kind if arrived else ("lost" if exchange.trains else "unscored")
         if arrived and exchange.is_abandoned:
             kind = "late" if exchange.trains else "unscored"
-        if arrived and not exchange.is_abandoned:
+        if arrived:  # the node's context is what it is, whether or not anybody still waits for the reply
+            self.contexts[client] = reply_file(self.folder, exchange.number)
+        if exchange.is_abandoned:
+            self._open_exchanges.pop(exchange.number, None)
+        elif arrived:
             exchange.ready_at = now
             del self._open_exchanges[exchange.number]
-            self.contexts[client] = reply_file(self.folder, exchange.number)
             self.record.set_critical_path([exchange.visit], ended.timeline, now)
-        elif not exchange.is_abandoned:
+        else:
             reason = f"the node was lost, and known to be after {self.options.heartbeat:g} s"
             self._fail(exchange, now + self.options.heartbeat, NODE_UNAVAILABLE, reason)
         loss = self._metric(exchange, "loss") if kind == TRAIN else None
         self._account(exchange, ended, kind, loss)
+        self._stop_if_refused()
         self._begin_next([client])
+
+    def _stop_if_refused(self) -> None:
+        if self.refused_by is not None and not self.in_flight:
+            raise _Stop(self.refused_by)
 
     def _account(self, exchange: _Exchange, ended: VisitEnded, kind: str, loss: float | None = None) -> None:
         clock = self.clock

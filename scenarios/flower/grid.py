@@ -75,8 +75,12 @@ class FleetGrid(Grid):
             if not isinstance(message, Message):
                 raise TypeError(f"the ServerApp has pushed a {type(message).__name__} instead of a Message")
             metadata = message.metadata
+            if not metadata.ttl > 0:
+                raise ValueError(f"the ServerApp has pushed a message with a ttl of {metadata.ttl:g} s")
             metadata.__dict__["_created_at"] = app_records.EPOCH + self.now
-            metadata.__dict__["_message_id"] = message.object_id
+            while (message_id := message.object_id) in self._pushed:  # the same to the same node again
+                metadata.__dict__["_created_at"] += 1e-6
+            metadata.__dict__["_message_id"] = message_id
             number, self._count = self._count, self._count + 1
             sha256 = wire.content_sha256(message)
             if self._writes:

@@ -1,41 +1,70 @@
-"""Model and data of a Flower app: scikit-learn's digits, shared out evenly."""
+"""digits: model, data, training and test of the app."""
 
 import torch
+import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, random_split
+from torch.utils.data import DataLoader, TensorDataset
 
 
-class Net(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+class Net(nn.Module):
+    """A small convolutional network for images of 8x8."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 8, 3, padding=1)
+        self.conv2 = nn.Conv2d(8, 16, 3, padding=1)
+        self.pool = nn.MaxPool2d(2)
+        self.fc = nn.Linear(16 * 2 * 2, 10)
+
+    def forward(self, x):
+        x = self.pool(F.relu(self.conv1(x)))
+        x = self.pool(F.relu(self.conv2(x)))
+        return self.fc(x.flatten(1))
 
 
-def load_data(partition: int, partitions: int) -> tuple[DataLoader, DataLoader]:
-    """Examples to train on and to evaluate on of one partition."""
+def dataset(keep):
+    """The handwritten digits of scikit-learn whose index ``keep`` accepts; every tenth is for tests."""
     digits = load_digits()
-    images = torch.tensor(digits.data[partition::partitions] / 16, dtype=torch.float32)
-    labels = torch.tensor(digits.target[partition::partitions])
-    train, test = random_split(TensorDataset(images, labels), [0.8, 0.2], torch.Generator().manual_seed(0))
-    return DataLoader(train, batch_size=32, shuffle=True), DataLoader(test, batch_size=256)
+    chosen = [index for index in range(len(digits.target)) if keep(index)]
+    images = torch.tensor(digits.images[chosen] / 16, dtype=torch.float32).unsqueeze(1)
+    return TensorDataset(images, torch.tensor(digits.target[chosen]))
 
 
-def train(net: nn.Module, loader: DataLoader, epochs: int, lr: float) -> float:
-    optimizer, total = torch.optim.SGD(net.parameters(), lr=lr), 0.0
+def load_data(partition_id, num_partitions, batch_size):
+    """Training and test examples of one partition: every num_partitions-th digit."""
+    train = dataset(lambda index: index % 10 and index // 10 % num_partitions == partition_id)
+    test = dataset(lambda index: not index % 10 and index // 10 % num_partitions == partition_id)
+    return DataLoader(train, batch_size=batch_size, shuffle=True), DataLoader(test, batch_size=batch_size)
+
+
+def load_test_data():
+    """All test examples, for the server."""
+    return DataLoader(dataset(lambda index: not index % 10), batch_size=128)
+
+
+def train(net, trainloader, epochs, lr):
+    """Train the model, and return its mean loss."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
+    net.train()
+    total = 0.0
     for _ in range(epochs):
-        for images, labels in loader:
+        for images, labels in trainloader:
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(net(images), labels)
+            loss = F.cross_entropy(net(images), labels)
             loss.backward()
             optimizer.step()
             total += loss.item()
-    return total / (epochs * len(loader))
+    return total / (epochs * len(trainloader))
 
 
-def test(net: nn.Module, loader: DataLoader) -> tuple[float, float]:
-    """(mean loss, accuracy)"""
+def test(net, testloader):
+    """Mean loss and accuracy of the model."""
+    net.eval()
+    loss, correct, count = 0.0, 0, len(testloader.dataset)
     with torch.no_grad():
-        images, labels = next(iter(loader))
-        scores = net(images)
-        loss = nn.functional.cross_entropy(scores, labels).item()
-        return loss, (scores.argmax(1) == labels).float().mean().item()
+        for images, labels in testloader:
+            outputs = net(images)
+            loss += F.cross_entropy(outputs, labels, reduction="sum").item()
+            correct += (outputs.argmax(1) == labels).sum().item()
+    return loss / count, correct / count
