@@ -68,9 +68,8 @@ def finish(loaded: Loaded, result: dict[str, Any], output: ReportOutput) -> NoRe
         page = file
     elif not stopped and output.report:
         server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
-        page = report_or_warning(
-            lambda: html.build([folder], file, f"{loaded.name}: {display_name(loaded.scenario.method)}{server}")
-        )
+        title = f"{loaded.name}: {display_name(loaded.scenario.method)}{server}"
+        page = report_or_warning(lambda: html.build([folder], file, title))
     emit(result, output.as_json, lambda: terminal.print_summary(result, page), in_files=True)
     for warning in result.get("warnings", []):
         print(f"fedbr: warning: {warning}", file=sys.stderr)
