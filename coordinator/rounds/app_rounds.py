@@ -67,7 +67,7 @@ class ServerApp(Protocol):
 
 
 @dataclass(frozen=True)
-class Commit:
+class EndedAppRound:
     """A round that has ended, for the ledger."""
 
     record: RoundRecord
@@ -75,10 +75,10 @@ class Commit:
     stopped_by: str | None
 
 
-class Recorder(Protocol):
+class AppRecorder(Protocol):
     """Where rounds go."""
 
-    def commit(self, ended: Commit) -> None:
+    def commit(self, ended: EndedAppRound) -> None:
         """Commit a round; RunFailed if the run has committed another one in its place."""
         ...
 
@@ -127,7 +127,7 @@ class AppRounds:
     """None for a replay, which computes nothing"""
     folder: Path
     """Of the recorded replies"""
-    recorder: Recorder
+    recorder: AppRecorder
     budget: Budget
     on_round: Callable[[RoundFinished], None]
     check_stop: Callable[[], None]
@@ -498,7 +498,7 @@ class AppRounds:
         record.evaluations = [EvaluationRow(record.round, *value) for value in result.values]
         row = record.round_row(now, result, self.contents.hexdigest())
         stopped_by = stopped_by or self.budget.reached(self.rounds, result.accuracy)
-        self.recorder.commit(Commit(record, row, stopped_by))
+        self.recorder.commit(EndedAppRound(record, row, stopped_by))
         down, up = self.committed.bytes_down + row.bytes_down, self.committed.bytes_up + row.bytes_up
         self.committed = RunTotals(self.rounds, now, down, up, row.model_sha256)
         self.on_round(RoundFinished(row, self.rounds, down, up, Counter(), logged_means(record.logged)))
