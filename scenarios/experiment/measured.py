@@ -42,8 +42,10 @@ def read(file: Path) -> dict[int, float]:
                     why = "rounds count from 1, once each, and seconds are above 0"
                     raise ScenarioError(argument, f", line {rows.line_num}: {wrong}: {why}") from None
                 found[number] = seconds
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ScenarioError(argument, f": cannot be read: {error}") from None
+    except OSError as error:
+        raise ScenarioError(argument, f": cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ScenarioError(argument, f": is no CSV file: {error}") from None
     if not found:
         raise ScenarioError(argument, ": has no round")
     return found
