@@ -132,8 +132,8 @@ def compare(
     or the scenario's own; ``baseline``: the method that the report of several seeds compares others with;
     ``measured``: a CSV file of rounds on real devices (``round``, ``seconds``), which ``result["measured"]`` sets
     beside the runs. ``result`` has the accuracies at the smallest bytes and virtual time that all runs reached, or with
-    several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison, finished runs are kept and
-    interrupted ones resumed. Other arguments and errors as of `sweep`.
+    several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
+    finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
     with calling(progress, on_round) as caller:
         request = request_of(CompareRequest, locals())
