@@ -133,7 +133,7 @@ class LaterPayload:
     """Depends on nothing but what it has captured, since the server side may have made a step since: on views of the
     store, and on models, which are never changed in place"""
     frames: Callable[[], Mapping[tuple[str, str], DownloadFrame]] = dict
-    """(slot, key) -> the frame that a real device decodes this vector from; those that are missing travel as they are"""
+    """(slot, key) -> the frame that a real device decodes this vector from; the others travel as they are"""
 
 
 def payload_shapes(payload: Payload | LaterPayload) -> Shapes:

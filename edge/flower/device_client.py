@@ -28,7 +28,6 @@ from edge.flower.device_records import (
     read_train,
     update_records,
 )
-from edge.protocol import client_state
 from edge.protocol.client_state import MISSING, SEPARATOR
 from edge.protocol.codecs.update_codec import VectorCodecs
 from edge.protocol.config import CPU, Job, from_json
@@ -89,8 +88,7 @@ def join(content: RecordDict, context: Context) -> RecordDict:
 
 
 def train(content: RecordDict, context: Context) -> RecordDict:
-    """One visit."""
-    begun = time.monotonic()
+    """One visit. Its seconds are those of the training and of codecs: not of the start of the process, nor of data."""
     if JOB not in context.state:
         raise LostStateError("this node has not joined the run, or was restarted since")
     raw = read_join(RecordDict({"job": context.state.config_records[JOB]}))
@@ -98,6 +96,8 @@ def train(content: RecordDict, context: Context) -> RecordDict:
     task, frames, state_in, state_out = read_train(content)
     if task.client != _client(context):
         raise ValueError(f"a visit of client {task.client} at the node of client {_client(context)}")
+    _ = trainer.net, trainer.train_set, trainer.client_indices  # made in a new process
+    begun = time.monotonic()
     held = _Held(context.state.config_records[HELD])
     task = _decoded(trainer.job, task, frames, held)
     with scratch() as folder:
@@ -152,7 +152,7 @@ class _Held:
         name = SEPARATOR.join((slot, key, version.hex()))
         raw = self._record.get(name)
         if not isinstance(raw, bytes):
-            raise LostStateError(f"this node lacks the version of {slot}/{key} that the server takes the difference from")
+            raise LostStateError(f"this node lacks the version of {slot}/{key} that a frame is the difference from")
         self._kept[name] = raw
         return Vector(np.frombuffer(raw, np.float32))
 

@@ -5,9 +5,9 @@ A ``Train`` is four records, an ``Update`` five:
     visit     client, round, lr; state_in and state_out, names of what the device keeps; choice/NAME   (ConfigRecord)
     vectors   SLOT|KEY -> float32 numbers that travel as they are                                      (ArrayRecord)
     frames    SLOT|KEY -> bytes that a codec has made of the others                                    (ArrayRecord)
-    versions  SLOT|KEY -> of the frames of a download: the version before, the new one, its numbers    (ConfigRecord)
+    versions  SLOT|KEY -> of the frames of a download: the version, how many numbers, the one before   (ConfigRecord)
 
-    update    client, round, seconds (all that the device took)                                        (ConfigRecord)
+    update    client, round, seconds (of training and codecs)                                          (ConfigRecord)
     numbers, logged, vectors, frames
 
 What a device sends may be anything: each field is checked here, its meaning by the validators of updates.
@@ -17,21 +17,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
+from numpy.typing import NDArray
 
 from edge.protocol.client_state import SEPARATOR
 from edge.protocol.codecs.update_codec import DownloadFrame
 from edge.protocol.messages import MAX_ERROR_TEXT, Error, Train, Update, WireError
-from edge.protocol.payload import EncodedVectors, Payload, Vector, vectors
+from edge.protocol.payload import VERSION_NBYTES, EncodedVectors, Payload, Vector, vectors
 from edge.protocol.wire import MAX_LENGTH, expect
 
 JOIN = "query.join"
 """The message that gives a node the job of a run, and asks which client it is."""
 TRAIN = "train"
 CHOICE = "choice/"
+SIZE_NBYTES = 8
 Frames = Mapping[tuple[str, str], DownloadFrame]
 """(slot, key) -> frame of a download"""
 
@@ -41,9 +44,13 @@ def train_records(task: Train, frames: Frames, state_in: str, state_out: str) ->
     visit: dict[str, int | float | str] = {"client": task.client, "round": task.round, "lr": task.lr}
     visit |= {"state_in": state_in, "state_out": state_out}
     visit |= {f"{CHOICE}{name}": value for name, value in task.choice.items()}
-    raw = {slot: {key: v for key, v in named.items() if (slot, key) not in frames} for slot, named in task.payload.items()}
-    versions: dict[str, list[bytes]] = {
-        _name(*place): [frame.before, frame.version, frame.size.to_bytes(8)] for place, frame in frames.items()
+    raw: Payload = {}
+    for slot, key, vector in vectors(task.payload):
+        if (slot, key) not in frames:
+            raw.setdefault(slot, {})[key] = vector
+    versions = {
+        _name(*place): frame.version + frame.size.to_bytes(SIZE_NBYTES) + frame.before
+        for place, frame in frames.items()
     }
     return RecordDict(
         {
@@ -66,16 +73,18 @@ def read_train(content: RecordDict) -> tuple[Train, dict[tuple[str, str], Downlo
     task = Train(client, round, _number(visit, "lr"), choice, _read_vectors(content))
     frames, versions = {}, _config(content, "versions")
     for place, frame in _read_frames(content).items():
-        parts = versions.get(_name(*place))
-        fits = isinstance(parts, list) and len(parts) == 3 and all(isinstance(part, bytes) for part in parts)
-        expect(fits, f"versions: {_name(*place)}", parts)
-        before, version, size = parts  # type: ignore[misc]
-        frames[place] = DownloadFrame(frame, before, version, int.from_bytes(size))
+        packed = versions.get(_name(*place))
+        fits = isinstance(packed, bytes) and len(packed) - SIZE_NBYTES in (VERSION_NBYTES, 2 * VERSION_NBYTES)
+        expect(fits, f"versions: {_name(*place)}", packed)
+        assert isinstance(packed, bytes)
+        version, rest = packed[:VERSION_NBYTES], packed[VERSION_NBYTES:]
+        size, before = int.from_bytes(rest[:SIZE_NBYTES]), rest[SIZE_NBYTES:]
+        frames[place] = DownloadFrame(frame, before, version, size)
     return task, frames, _text(visit, "state_in"), _text(visit, "state_out")
 
 
 def update_records(update: Update, seconds: float) -> RecordDict:
-    """The records of the answer to a visit that took the device so many seconds."""
+    """The records of the answer to a visit whose training took so many seconds."""
     encoded = {(slot, key): frame for slot, named in update.encoded.items() for key, frame in named.items()}
     return RecordDict(
         {
@@ -89,7 +98,7 @@ def update_records(update: Update, seconds: float) -> RecordDict:
 
 
 def read_update(content: RecordDict) -> tuple[Update, float]:
-    """(update, seconds that the device took). WireError for what no device of ours sends, and for its `Error`."""
+    """(update, seconds of its training). WireError for what no device of ours sends, and for its `Error`."""
     _raise_error(content)
     fields = _config(content, "update")
     seconds = _number(fields, "seconds")
@@ -152,7 +161,7 @@ def _name(slot: str, key: str) -> str:
     return f"{slot}{SEPARATOR}{key}"
 
 
-def _arrays(content: RecordDict, record: str) -> dict[tuple[str, str], np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+def _arrays(content: RecordDict, record: str) -> dict[tuple[str, str], NDArray[Any]]:
     arrays = content.get(record)
     if not isinstance(arrays, ArrayRecord):
         raise WireError(f"{record}: no arrays")
@@ -176,7 +185,7 @@ def _read_vectors(content: RecordDict) -> Payload:
     return payload
 
 
-def _read_frames(content: RecordDict) -> dict[tuple[str, str], np.ndarray[tuple[int], np.dtype[np.uint8]]]:
+def _read_frames(content: RecordDict) -> dict[tuple[str, str], NDArray[np.uint8]]:
     frames = {}
     for (slot, key), array in _arrays(content, "frames").items():
         expect(array.dtype == np.uint8 and array.ndim == 1, f"frames: {slot}/{key}", (array.dtype, array.shape))

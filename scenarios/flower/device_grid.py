@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -41,9 +42,9 @@ from scenarios.flower.wall_clock import MeasuredVisit, WallClock
 UNAVAILABLE = (3, 4, 5)
 """Codes of `flwr.common.constant.ErrorCode` of a message or reply that is gone, or of a node that is."""
 NOTE_SECONDS = 30.0
-"""Wait for devices after which the log says once more who is missing."""
+"""Wait for devices after which it is said once more who is missing."""
 MOST_TEXT = 1000
-"""Characters of a node's error in the log."""
+"""Characters of a node's error that are shown."""
 _log = logging.getLogger("fedbr.flower")
 
 
@@ -57,6 +58,12 @@ class DeviceSettings:
     """Seconds between two questions for replies, which a round lasts longer at most"""
     visit_seconds: float = 3600.0
     """Seconds after which a visit is given up, and its client counts as lost in the round"""
+
+
+def tell(text: str) -> None:
+    """Say what happens to devices, in the log of the run and to whoever follows the app."""
+    _log.info("%s", text)
+    print(f"fedbr: {text}", file=sys.stderr, flush=True)
 
 
 class GridWorkers:
@@ -99,7 +106,7 @@ class GridWorkers:
             if time.monotonic() - noted >= NOTE_SECONDS:
                 noted = time.monotonic()
                 missing = sorted(self._wanted - set(before))
-                _log.info("waiting for the nodes of clients %s", ", ".join(map(str, missing)))
+                tell(f"waiting for the nodes of clients {', '.join(map(str, missing))}")
             self._pause()
             self._refresh()
 
@@ -112,7 +119,7 @@ class GridWorkers:
         connected = set(self._grid.get_node_ids())
         gone = {client for client, node in self.node_of.items() if node not in connected}
         for client in gone:
-            _log.warning("client %d: its node has gone", client)
+            tell(f"client {client}: its node has gone")
             del self.node_of[client]
         self._known &= connected
         for node in sorted(connected - self._known):
@@ -126,10 +133,10 @@ class GridWorkers:
                 if client in self.node_of:
                     raise WireError(f"client {client} is another node's already")
             except (WireError, NoReply) as error:
-                _log.error("node %d takes no part: %s", node, printable(str(error), MOST_TEXT))
+                tell(f"node {node} takes no part: {printable(str(error), MOST_TEXT)}")
                 continue
             self.node_of[client] = node
-            _log.info("node %d is client %d", node, client)
+            tell(f"node {node} is client {client}")
 
     def _pause(self) -> None:
         if self._is_stopped():
@@ -242,13 +249,13 @@ class _DeviceVisits:
             update, computed = read_update(content)
             checked, _ = task.validator.check(task, update, None, is_remote=False, is_doubted=False)
         except NoReply as error:
-            _log.warning("%s: no reply: %s", task.name, error)
+            tell(f"{task.name}: no reply: {error}")
             self._clock.measured[client] = MeasuredVisit(seconds, bytes_down=bytes_down, is_lost=True)
             return
         except WireError as error:
             if not task.may_fail:
                 raise PoolError(f"{task.name}: {printable(str(error), MOST_TEXT)}") from error
-            _log.warning("%s: %s", task.name, error)
+            tell(f"{task.name}: {printable(str(error), MOST_TEXT)}")
             checked = Update(client, task.round, {}, {})
         self._clock.measured[client] = MeasuredVisit(seconds, min(computed, seconds), bytes_down, bytes_up)
         self._ended += 1

@@ -7,10 +7,8 @@ It is a run like every other, with a run folder, a ledger and reports; its times
 from __future__ import annotations
 
 import csv
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
 from scenarios.config.load import Loaded, load
-from scenarios.flower.device_grid import DeviceSettings, GridWorkers
+from scenarios.flower.device_grid import DeviceSettings, GridWorkers, tell
 from scenarios.flower.export import refuse
 from scenarios.run import runner
 from scenarios.run.host import Host, Piece
@@ -35,7 +33,6 @@ from scenarios.run.session import Session
 
 CSV = "rounds.csv"
 COLUMNS = ("round", "seconds", "bytes_down", "bytes_up", "accuracy")
-_log = logging.getLogger("fedbr.flower")
 
 
 def server_app(scenario: Path) -> ServerApp:
@@ -44,7 +41,6 @@ def server_app(scenario: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
         serve(load(str(scenario)), grid, context.run_config)
 
     return app
@@ -70,15 +66,17 @@ class FlowerDevices:
 def serve(loaded: Loaded, grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
     """Run a scenario on the nodes of a grid; returns its summary.
 
-    ``config``: of the app (`DeviceSettings`; ``out``, the folder for run folders; ``data-root``, ``device``). Errors as
-    of `scenarios.run.runner.run`, and ScenarioError for what devices cannot do.
+    ``config``: of the app (`DeviceSettings`; ``name`` of the folder of run folders in ``out``; ``data-root`` and
+    ``device`` of this machine). Errors as of `scenarios.run.runner.run`, and ScenarioError for what devices cannot do.
     """
     refuse(loaded)
+    loaded = replace(loaded, name=str(config.get("name") or loaded.name))
     if root := config.get("data-root"):
         data = replace(loaded.scenario.data, root=str(root))
         loaded = replace(loaded, scenario=loaded.scenario.model_copy(update={"data": data}))
-    given = {name: config[key] for name in (each.name for each in fields(DeviceSettings)) if (key := name.replace("_", "-")) in config}
-    devices = FlowerDevices(grid, DeviceSettings(**given), loaded.scenario.rounds)
+    keys = {each.name: each.name.replace("_", "-") for each in fields(DeviceSettings)}
+    settings = DeviceSettings(**{name: config[key] for name, key in keys.items() if key in config})
+    devices = FlowerDevices(grid, settings, loaded.scenario.rounds)
     session = Session(
         workers=1,
         device=str(config.get("device", "cpu")),
@@ -90,7 +88,7 @@ def serve(loaded: Loaded, grid: Grid, config: Mapping[str, Any]) -> dict[str, An
         return runner.run(loaded, replace(host, devices=devices), launcher, stopped, stop_at_target=True)
 
     result = session.call([loaded], work)
-    _log.info("%s: %d rounds, accuracy %s", result["run_dir"], result["rounds"], result["accuracy"])
+    tell(f"{result['run_dir']}: {result['rounds']} rounds, accuracy {result['accuracy']}")
     return result
 
 
@@ -107,7 +105,7 @@ class RoundsFile(RunObserver):
         row = progress.row
         accuracy = "" if row.accuracy is None else row.accuracy
         self._write((row.round + 1, row.end_s - row.start_s, row.bytes_down, row.bytes_up, accuracy))
-        _log.info("round %d: %.3f s, accuracy %s", row.round + 1, row.end_s - row.start_s, accuracy or "not evaluated")
+        tell(f"round {row.round + 1}: {row.end_s - row.start_s:.3f} s, accuracy {accuracy}")
 
     def _write(self, values: tuple[object, ...]) -> None:
         with self._path.open("a", newline="") as file:

@@ -6,6 +6,7 @@ and server install as ``fedbr-edge[flower]``; the resolved scenario lies beside 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -76,8 +77,8 @@ The server (`--insecure`: without TLS; Flower's documentation has TLS and the au
 
     flower-superlink --insecure --disable-runtime-dependency-installation
 
-Device number 0 .. $last, whose data set ($data) lies below `data-root`; leave that out for a set that needs no files, or
-that the device may download (`data.download`):
+Device number 0 .. $last, whose data set ($data) lies below `data-root`; leave that out for a set that needs no files,
+or that the device may download (`data.download`):
 
     flower-supernode --insecure --superlink SERVER:8000 \\
         --node-config 'partition-id=0 num-partitions=$clients data-root="/data"'
@@ -107,7 +108,7 @@ def export(loaded: Loaded, folder: Path) -> list[Path]:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ScenarioError(f"{folder}: exists already; choose another folder", source=COMMAND_LINE)
     scenario, package = loaded.scenario, f"fedbr-edge[flower]=={version('fedbr-edge')}"
-    name = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in loaded.name).strip("-") or "app"
+    name = re.sub("[^a-zA-Z0-9]+", "-", loaded.name).strip("-") or "app"
     values = {
         "name": toml_value(name),
         "description": toml_value(f"{loaded.name}: {scenario.method} on real devices"),
@@ -172,7 +173,8 @@ def _refusals(loaded: Loaded) -> Iterator[tuple[str, str]]:
     if not method.objective.traffic.contacts_server:
         yield f"method = {method.name!r}", "its clients exchange nothing with a server"
     if rounds.is_asynchronous:
-        yield f"rounds.policy = {rounds.policy!r}", "the exported server works in rounds; choose sync, over_select or deadline"
+        policies = "choose sync, over_select or deadline"
+        yield f"rounds.policy = {rounds.policy!r}", f"the exported server works in rounds; {policies}"
     if rounds.on_late != "stop":
         yield f'rounds.on_late = "{rounds.on_late}"', 'the exported server forgets late visits; choose "stop"'
     if scenario.aggregate.sum != "client_order":
@@ -181,7 +183,7 @@ def _refusals(loaded: Loaded) -> Iterator[tuple[str, str]]:
         yield "budget", "what devices spend is known when they have; leave it out and limit rounds.max"
     if (on := evaluated(method, scenario)) != "global":
         whose = f"method = {method.name!r}" if scenario.eval.on is None else f'eval.on = "{on}"'
-        yield whose, "models of clients stay on the devices, and only the global model is evaluated; choose eval.on = global"
+        yield whose, "models of clients stay on the devices, and the global one alone is evaluated (eval.on = global)"
     if scenario.eval.charged:
         yield "eval.charged = true", "the server evaluates, in no measured time"
     if getattr(loaded.options, "broadcast", None) == "everyone":

@@ -1,8 +1,8 @@
 """The clock of a run on real devices: its times are measured, and begin at 0 with the first round.
 
 Only rounds take time, as on a virtual clock: not the server's evaluations, nor the wait for devices before a round.
-Energy is not measured, and 0; nor is what a modelled server would take to sum updates. The way to a device and the way back cannot be told apart, since no clock is common to
-both sides: both stand before the computing.
+Energy is not measured, and 0; nor is what a modelled server would take to sum updates. The way to a device and the way
+back cannot be told apart, since no clock is common to both sides: both stand before the computing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MeasuredVisit:
     seconds: float = 0.0
     """Until the server had its update, or gave it up; inf: neither, when the round was over"""
     compute_seconds: float = 0.0
-    """All that the device was busy with, by its own clock"""
+    """Of training and codecs, by the device's own clock; all else counts as communication"""
     bytes_down: int = 0
     bytes_up: int = 0
     is_lost: bool = False

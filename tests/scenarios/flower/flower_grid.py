@@ -35,7 +35,7 @@ class LocalGrid(Grid):
         self,
         app: ClientApp,
         node_configs: Mapping[int, Mapping[str, Any]],
-        on_message: Callable[[int, Message], Message | None | str] = lambda node, message: None,
+        on_message: Callable[[int, Message], Message | str | None] = lambda node, message: None,
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.contexts = {
@@ -45,6 +45,10 @@ class LocalGrid(Grid):
         self.messages: list[Message] = []
         """All that was sent to nodes"""
         self._waiting: dict[str, Message] = {}
+
+    def server_context(self, config: Mapping[str, Any]) -> Context:
+        """The context of a ServerApp with this run config."""
+        return Context(1, 1, {}, RecordDict(), dict(config))
 
     @property
     def run(self) -> Run:
