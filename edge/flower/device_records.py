@@ -49,8 +49,7 @@ def train_records(task: Train, frames: Frames, state_in: str, state_out: str) ->
         if (slot, key) not in frames:
             raw.setdefault(slot, {})[key] = vector
     versions = {
-        _name(*place): frame.version + frame.size.to_bytes(SIZE_NBYTES) + frame.before
-        for place, frame in frames.items()
+        _name(*place): each.version + each.size.to_bytes(SIZE_NBYTES) + each.before for place, each in frames.items()
     }
     return RecordDict(
         {

@@ -37,7 +37,7 @@ from edge.protocol import client_state
 from edge.protocol.config import Job, to_json
 from edge.protocol.messages import Totals, Train, Update, WireError, printable
 from edge.protocol.payload import Payload
-from scenarios.flower.wall_clock import MeasuredVisit, WallClock
+from scenarios.flower.wall_clock import MeasuredTimes, WallClock
 
 UNAVAILABLE = (3, 4, 5)
 """Codes of `flwr.common.constant.ErrorCode` of a message or reply that is gone, or of a node that is."""
@@ -206,7 +206,7 @@ class _DeviceVisits:
             if client in node_of:
                 self._send(task, node_of[client])
             else:  # gone since the cohort was selected
-                clock.measured[client] = MeasuredVisit(is_lost=True)
+                clock.measured[client] = MeasuredTimes(is_lost=True)
 
     def _send(self, task: PoolTask, node: int) -> None:
         frames: Frames = {}
@@ -233,7 +233,7 @@ class _DeviceVisits:
         is_lost = self._enough == self._visits and self._seconds >= self._limit
         for task, bytes_down in self._open.values():
             seconds = self._seconds if is_lost else math.inf
-            self._clock.measured[_client(task)] = MeasuredVisit(seconds, bytes_down=bytes_down, is_lost=is_lost)
+            self._clock.measured[_client(task)] = MeasuredTimes(seconds, bytes_down=bytes_down, is_lost=is_lost)
         self._open.clear()
 
     @property
@@ -250,14 +250,14 @@ class _DeviceVisits:
             checked, _ = task.validator.check(task, update, None, is_remote=False, is_doubted=False)
         except NoReply as error:
             tell(f"{task.name}: no reply: {error}")
-            self._clock.measured[client] = MeasuredVisit(seconds, bytes_down=bytes_down, is_lost=True)
+            self._clock.measured[client] = MeasuredTimes(seconds, bytes_down=bytes_down, is_lost=True)
             return
         except WireError as error:
             if not task.may_fail:
                 raise PoolError(f"{task.name}: {printable(str(error), MOST_TEXT)}") from error
             tell(f"{task.name}: {printable(str(error), MOST_TEXT)}")
             checked = Update(client, task.round, {}, {})
-        self._clock.measured[client] = MeasuredVisit(seconds, min(computed, seconds), bytes_down, bytes_up)
+        self._clock.measured[client] = MeasuredTimes(seconds, min(computed, seconds), bytes_down, bytes_up)
         self._ended += 1
         if task.state_out is not None:  # stands for what the device keeps, so that the run knows it by its name
             client_state.write(task.state_out, {})

@@ -25,7 +25,7 @@ from costmodel.visits.work import Work
 
 
 @dataclass(frozen=True)
-class MeasuredVisit:
+class MeasuredTimes:
     """A visit of a real device; seconds from the beginning of its round."""
 
     seconds: float = 0.0
@@ -48,7 +48,7 @@ class WallClock(Clock):
         """``is_there``: client -> whether its node is connected; ``wait``: until one more is, or Stopped."""
         super().__init__(replace(fleet, links=Links()))
         self._is_there, self._all_there, self._wait = is_there, all_there, wait
-        self.measured: dict[int, MeasuredVisit] = {}
+        self.measured: dict[int, MeasuredTimes] = {}
         """client -> its visit in the round under way"""
 
     @property
@@ -96,7 +96,7 @@ class WallClock(Clock):
         goes_on: bool = False,
     ) -> Solution:
         """The measured times."""
-        visits = [self.measured.get(client, MeasuredVisit()) for client in conditions.clients.tolist()]
+        visits = [self.measured.get(client, MeasuredTimes()) for client in conditions.clients.tolist()]
         start, lost = np.asarray(starts, np.float64), np.array([visit.is_lost for visit in visits], bool)
         end = start + np.array([visit.seconds for visit in visits], np.float64)
         computed = np.array([visit.compute_seconds for visit in visits], np.float64)

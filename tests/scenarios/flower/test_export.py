@@ -36,7 +36,7 @@ from scenarios.config.overrides import parse_all
 from scenarios.flower.device_grid import DeviceSettings
 from scenarios.flower.device_server import COLUMNS, serve
 from scenarios.flower.export import export
-from scenarios.flower.wall_clock import MeasuredVisit, WallClock
+from scenarios.flower.wall_clock import MeasuredTimes, WallClock
 from scenarios.run import builder, runner
 from scenarios.run.host import Host
 from tests.scenarios.flower.flower_grid import FIRST_NODE, LocalGrid, nodes
@@ -389,9 +389,9 @@ def test_the_clock_gives_measured_visits_their_times() -> None:
     clock = WallClock(fleet, lambda client: True, lambda: True, lambda: None)
     clock.advance(10.0)
     clock.measured = {
-        0: MeasuredVisit(5.0, 2.0, 100, 50),
-        1: MeasuredVisit(7.0, bytes_down=100, is_lost=True),
-        2: MeasuredVisit(math.inf, bytes_down=100),
+        0: MeasuredTimes(5.0, 2.0, 100, 50),
+        1: MeasuredTimes(7.0, bytes_down=100, is_lost=True),
+        2: MeasuredTimes(math.inf, bytes_down=100),
     }
     conditions = clock.conditions([0, 1, 2], 0)
     timeline = clock.solve_beside(None, np.full(3, 10.0), [Work(1, 1, 8.0)] * 3, conditions).timeline
