@@ -8,6 +8,7 @@ counted is needed, and the one after the last visit may become that.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from edge.data.registry import DataError
+from edge.flower import device_process
 from edge.flower.device_records import (
     Frames,
     error_records,
@@ -51,17 +53,20 @@ class LostStateError(ValueError):
 def client_app() -> ClientApp:
     """The app of a device."""
     app = ClientApp()
-    app.query("join")(_answering(join))
-    app.train()(_answering(train))
+    app.query("join")(_answering("join"))
+    app.train()(_answering("train"))
     return app
 
 
-def _answering(work: Callable[[RecordDict, Context], RecordDict]) -> Callable[[Message, Context], Message]:
-    """A function of Flower that answers with the exception of ``work`` in words, if there is one."""
+def _answering(name: str) -> Callable[[Message, Context], Message]:
+    """A function of Flower that does one of `WORKS`, and answers with its exception in words if there is one."""
 
     def answer(message: Message, context: Context) -> Message:
         try:
-            content = work(message.content, context)
+            if device_process.is_short_lived():
+                content = device_process.ask(name, message.content, context, os.getppid())
+            else:
+                content = WORKS[name](message.content, context)
         except Exception as error:  # the server decides what becomes of it
             content = error_records(error_of(error))
         return Message(content, reply_to=message)
@@ -112,6 +117,9 @@ def train(content: RecordDict, context: Context) -> RecordDict:
             context.state[STATE] = ConfigRecord({**before, state_out: Path(path_out).read_bytes()})
     context.state[HELD] = held.record()
     return update_records(update, time.monotonic() - begun)
+
+
+WORKS = {"join": join, "train": train}
 
 
 def _client(context: Context) -> int:

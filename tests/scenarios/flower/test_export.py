@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import importlib.util
 import math
+import os
+import subprocess
+import sys
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -13,11 +17,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.app import Error as FlowerError
 
 from coordinator.records.store import read
@@ -25,7 +30,7 @@ from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.fleet.fleet import Fleet
 from costmodel.visits.work import Work
-from edge.flower import device_records
+from edge.flower import device_process, device_records
 from edge.flower.device_client import HELD, JOB, STATE, client_app
 from edge.flower.device_records import TRAIN
 from edge.protocol.codecs.update_codec import DownloadFrame
@@ -403,3 +408,20 @@ def test_the_clock_gives_measured_visits_their_times() -> None:
     assert clock.fleet.links.seconds_per_visit == 0.0
     clock.advance(15.0)
     assert clock.measured == {}
+
+
+# --- the process that stays -------------------------------------------------------------------------------------------
+
+
+def test_a_device_keeps_its_process_from_one_message_to_the_next_and_no_longer(tmp_path: Path) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    context = Context(1, 1, {"partition-id": 7}, RecordDict(), {})
+    try:
+        for _ in range(2):
+            answer = device_process.ask("join", device_records.join_records(b"{}"), context, owner.pid)
+            assert answer["error"] is not None
+        (one,) = (each for each in psutil.process_iter(["cmdline"]) if str(owner.pid) in (each.info["cmdline"] or []))
+    finally:
+        owner.communicate(b"\n")
+    one.wait(20)
+    assert not (Path(tempfile.gettempdir()) / f"fedbr-device-{os.getuid()}-{owner.pid}").exists()
