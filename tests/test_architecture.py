@@ -79,7 +79,7 @@ def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-LAYERS = ("config", "run", "report", "experiment", "cluster", "flower", "studies", "papers", "api", "cli")
+LAYERS = ("config", "run", "flower", "report", "experiment", "cluster", "studies", "papers", "api", "cli")
 """Packages of scenarios: each imports those before it."""
 
 

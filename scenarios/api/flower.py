@@ -1,4 +1,4 @@
-"""Apps of Flower in Python: ``fedbr.flower.run(app, fleet="stragglers")``."""
+"""The functions of ``fedbr.flower``: apps of Flower on a fleet, and scenarios as apps of Flower."""
 
 from __future__ import annotations
 
@@ -95,6 +95,20 @@ def run(
         given = values.overrides(overrides)
         loaded = of_app(folder, values.named(fleet), run_config or {}, given, PYTHON)
         return made(caller, caller.run(loaded, request))
+
+
+def export(scenario: values.Scenario, folder: Folder, **overrides: Any) -> Path:
+    """Write a scenario as a Flower app that runs on real devices, into a new folder, and return that.
+
+    ``scenario`` and ``overrides``: as of `fedbr.run`, but without objects and modules of your own. ScenarioError for a
+    scenario that devices cannot run, and for a folder that is there already.
+    """
+    from scenarios.flower import export as app
+
+    with calling():
+        target = values.place("folder", folder)
+        app.export(load(values.named(scenario), values.overrides(overrides), origin=PYTHON), target)
+        return target
 
 
 def _folder_of(server_app: Any, client_app: Any) -> Path:
