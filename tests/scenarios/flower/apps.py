@@ -13,7 +13,6 @@ from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
-from scenarios.run.run_folder import RunFolder
 from tests.scenarios.runs import never
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "flower"
@@ -89,5 +88,5 @@ class Apps:
 
 def said(result: dict[str, Any]) -> list[Any]:
     """What the ServerApp of a run has printed as lines of JSON after the word ``said``."""
-    log = RunFolder(Path(result["run_dir"])).path / "logs" / "server-app.log"
+    log = Path(result["run_dir"]) / "logs" / "server-app.log"
     return [json.loads(line.removeprefix("said ")) for line in log.read_text().splitlines() if line.startswith("said ")]

@@ -14,7 +14,7 @@ APPS = sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))
 OURS = {"fedbr", "scenarios", "coordinator", "edge", "costmodel"}
 MOST_LINES = 40
 """Of a client side"""
-ROUNDS = "method_options.run_config.num-server-rounds="
+ROUNDS, BRIEF = "method_options.run_config.num-server-rounds=", "data.clients=4"
 
 
 @pytest.mark.parametrize("name", APPS)
@@ -43,7 +43,7 @@ def test_an_example_learns_in_three_rounds(apps: Apps, name: str, accuracy: floa
 @pytest.mark.parametrize("name", ["digits", "local-dp"])
 def test_one_and_three_workers_give_one_chain(apps: Apps, name: str) -> None:
     chains = [
-        chain(Path(apps.run(EXAMPLES / name, ROUNDS + "2", workers=workers, run_id=run_id)["run_dir"]))
+        chain(Path(apps.run(EXAMPLES / name, ROUNDS + "2", BRIEF, workers=workers, run_id=run_id)["run_dir"]))
         for workers, run_id in ((1, "one"), (3, "three"))
     ]
     assert chains[0] == chains[1]

@@ -19,7 +19,13 @@ from typing import IO, Any
 from scenarios.flower import server_process
 from scenarios.run.child_process import Channel
 
-IMPORTED = ("edge.flower.wire", "scenarios.flower.grid", "flwr.serverapp.strategy", "flwr.clientapp", "sklearn.datasets")
+IMPORTED = (
+    "edge.flower.wire",
+    "scenarios.flower.grid",
+    "flwr.serverapp.strategy",
+    "flwr.clientapp",
+    "sklearn.datasets",
+)
 
 
 class ForkedProcess:
