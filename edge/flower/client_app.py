@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # which torch's optimizers import, two seconds in each worker unless the fork server has it
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
@@ -77,7 +77,7 @@ class ClientAppExecutor:
     def _context(self, client: int, state: str | None) -> Context:
         if state is not None:
             return wire.unpack_context(app_records.read_reply(Path(state)).context)
-        node = {"partition-id": client, "num-partitions": self._clients}
+        node: UserConfig = {"partition-id": client, "num-partitions": self._clients}
         return Context(wire.RUN_ID, wire.node_id(client), node, RecordDict(), dict(self._values["run_config"]))
 
     def _reply(self, request: str, message: Message, context: Context) -> AppReply:

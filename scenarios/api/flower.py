@@ -14,7 +14,8 @@ from typing import Any
 from edge.protocol.files import write_text
 from edge.protocol.plugins import FLOWER_APP
 from scenarios.api import values
-from scenarios.api.calls import Callbacks, Folder, calling, made, request_of
+from scenarios.api.callbacks import Callbacks
+from scenarios.api.calls import Folder, calling, made, request_of
 from scenarios.api.requests import RunRequest
 from scenarios.api.run import Run
 from scenarios.config.cache import cache_folder

@@ -59,6 +59,7 @@ def resume(
 def finish(loaded: Loaded, result: dict[str, Any], output: ReportOutput) -> NoReturn:
     """Print the summary of a run, draw its report if one is wanted and not there, and exit with its code."""
     from coordinator.rounds.budget import EARLY
+    from edge.protocol.plugins import display_name
     from scenarios.report import html, terminal
 
     stopped, folder = result["stopped_by"] in EARLY, Path(result["run_dir"])
@@ -67,7 +68,8 @@ def finish(loaded: Loaded, result: dict[str, Any], output: ReportOutput) -> NoRe
         page = file
     elif not stopped and output.report:
         server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
-        page = report_or_warning(lambda: html.build([folder], file, f"{loaded.name}: {loaded.scenario.method}{server}"))
+        title = f"{loaded.name}: {display_name(loaded.scenario.method)}{server}"
+        page = report_or_warning(lambda: html.build([folder], file, title))
     emit(result, output.as_json, lambda: terminal.print_summary(result, page), in_files=True)
     for warning in result.get("warnings", []):
         print(f"fedbr: warning: {warning}", file=sys.stderr)

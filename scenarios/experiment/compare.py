@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge.protocol.plugins import display_name
 from scenarios.config.errors import COMMAND_LINE, ScenarioError
 from scenarios.experiment.experiment import Experiment, ExperimentRow, Result
 from scenarios.experiment.grid import METHOD, Grid, over_methods, variant_name
@@ -59,7 +60,7 @@ class Comparison(Sweep):
         """The report of the runs that were compared; of several seeds that of a sweep."""
         if len(self.seeds) > 1:
             return super().write_page(result, folder)
-        methods = ", ".join(run["method"] for run in result["runs"])
+        methods = ", ".join(display_name(run["method"]) for run in result["runs"])
         runs = [Path(run["run_dir"]) for run in result["runs"]]
         return html.build(runs, folder / self.page_file, f"{self.run_set.name}: {methods}", result)
 

@@ -42,6 +42,8 @@ KEYS = (
 )
 """Keys that may be overridden, beside whole tables: they do not change how a visit is trained."""
 NONE: Mapping[str, Any] = MappingProxyType({})
+Prepared = PreparedReplay | app_replay.PreparedApp
+"""A run that is read once, and can be replayed on several fleets"""
 POLICY_OPTIONS = "rounds.policy_options"
 """So do the options of a user's policy."""
 
@@ -103,9 +105,7 @@ def replayed(
     return ready.play(ready.fleet, may_end_elsewhere=True)
 
 
-def prepared(
-    folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False
-) -> PreparedReplay | app_replay.PreparedApp:
+def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False) -> Prepared:
     """The run of a folder, read and checked. ScenarioError and ReportError as of `replay`.
 
     ``allow_code``: modules of the user's own are imported from wherever `RunFolder.modules` finds them.
