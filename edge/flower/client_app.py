@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # which torch's optimizers import, two seconds in each worker unless the fork server has it
 from flwr.app import Context, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from torch.optim.optimizer import register_optimizer_step_post_hook

@@ -35,12 +35,15 @@ class VirtualTime:
 
     def __init__(self) -> None:
         self.grid: FleetGrid | None = None
-        setattr(time, "sleep", self._sleep)  # noqa: B010
-        for name in ("time", "monotonic", "perf_counter"):
-            setattr(time, name, self._now)
+        calls: dict[str, Callable[..., object]] = {"sleep": self._sleep, "time": lambda: EPOCH + self._now()}
+        calls |= {"monotonic": self._now, "perf_counter": self._now}
+        for name, call in calls.items():
+            setattr(time, name, call)
+            if name != "sleep":
+                setattr(time, f"{name}_ns", lambda call=call: round(call() * 1e9))
 
     def _now(self) -> float:
-        return EPOCH + (0.0 if self.grid is None else self.grid.now)
+        return 0.0 if self.grid is None else self.grid.now
 
     def _sleep(self, seconds: float) -> None:
         if self.grid is not None:

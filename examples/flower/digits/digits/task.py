@@ -6,6 +6,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+DIGITS = load_digits()
+
 
 class Net(nn.Module):
     """A small convolutional network for images of 8x8."""
@@ -25,10 +27,9 @@ class Net(nn.Module):
 
 def dataset(keep):
     """The handwritten digits of scikit-learn whose index ``keep`` accepts; every tenth is for tests."""
-    digits = load_digits()
-    chosen = [index for index in range(len(digits.target)) if keep(index)]
-    images = torch.tensor(digits.images[chosen] / 16, dtype=torch.float32).unsqueeze(1)
-    return TensorDataset(images, torch.tensor(digits.target[chosen]))
+    chosen = [index for index in range(len(DIGITS.target)) if keep(index)]
+    images = torch.tensor(DIGITS.images[chosen] / 16, dtype=torch.float32).unsqueeze(1)
+    return TensorDataset(images, torch.tensor(DIGITS.target[chosen]))
 
 
 def load_data(partition_id, num_partitions, batch_size):

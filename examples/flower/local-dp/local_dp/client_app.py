@@ -7,6 +7,7 @@ from flwr.clientapp.mod import LocalDpMod
 from sklearn.datasets import load_digits
 
 app = ClientApp()
+digits = load_digits()
 
 
 def load(msg: Message, context: Context):
@@ -14,7 +15,6 @@ def load(msg: Message, context: Context):
     model = torch.nn.Linear(64, 10)
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     own = slice(context.node_config["partition-id"], None, context.node_config["num-partitions"])
-    digits = load_digits()
     return model, torch.tensor(digits.data[own] / 16, dtype=torch.float32), torch.tensor(digits.target[own])
 
 
