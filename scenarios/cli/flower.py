@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from scenarios.api.requests import RunRequest
 from scenarios.cli.completion import complete_scenarios
 from scenarios.cli.options import Json, Overrides, ReportOutput, ScenarioName, Seed, emit
-from scenarios.cli.remote import RunOptions
 from scenarios.cli.runs import finish, with_seed
 
 
@@ -27,7 +27,7 @@ def run(
     ] = None,
     seed: Seed = None,
     *,
-    request: RunOptions,
+    request: RunRequest,
     output: ReportOutput,
 ) -> None:
     """Run a Flower app, unchanged, on the clock of a fleet."""

@@ -57,7 +57,7 @@ def flower_app(loaded: Loaded) -> FlowerApp:
         raise ScenarioError(f"{file}: {error}") from None
     except (KeyError, TypeError) as error:
         raise ScenarioError(f"{file}: no Flower app: it has no key {error} of [tool.flwr.app.components]") from None
-    config, own = _flat(app.get("config", {})), loaded.options.run_config
+    config, own = flat(app.get("config", {})), loaded.options.run_config
     for key in own:
         if key not in config:
             raise ScenarioError(f"method_options.run_config.{key}: {file} has no such key{nearest(key, config)}")
@@ -69,11 +69,11 @@ def name_of(method: str) -> str:
     return Path(method.removeprefix(FLOWER_APP)).name
 
 
-def _flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """Dotted key -> value."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
+        flat |= flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
     return flat
 
 

@@ -190,7 +190,7 @@ class _Maker:
         """As `_run`, of a Flower app, which brings its own model and data, and decides the rounds."""
         wall_started, loaded, folder, scenario = time.monotonic(), self.loaded, self.held.path, self.loaded.scenario
         if self.host.remote_access is not None:
-            raise ScenarioError("--listen: remote workers do not run Flower apps")
+            raise ScenarioError(f"{loaded.name}: remote workers and clusters do not run Flower apps; use local workers")
         profile = app_run.described(app, scenario.data.clients)
         chain = initial_hash(builder.identity(loaded), app.sha256)
         (folder / app_records.FOLDER).mkdir(exist_ok=True)
