@@ -134,8 +134,8 @@ def _folder_of(server_app: Any, client_app: Any, run_config: Mapping[str, Any]) 
 
 
 def _place(given: Any) -> tuple[Path, str, str]:
-    """The folder that an object's module is imported from, the name of its top-level package, and the source of a module
-    that imports the object."""
+    """The folder that an object's module is imported from, the name of its top-level package, and the source of a
+    module that imports the object."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if file is None or module.__name__ == "__main__":

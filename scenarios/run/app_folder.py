@@ -12,7 +12,6 @@ from typing import Any
 
 from edge.protocol.home import expanded
 from edge.protocol.options.flower_app import FlowerAppOptions
-from edge.protocol.plugins import FLOWER_APP
 from edge.protocol.spelling import nearest
 from scenarios.config.load import Loaded, ScenarioError
 
@@ -64,17 +63,12 @@ def flower_app(loaded: Loaded) -> FlowerApp:
     return FlowerApp(folder, name, client_app, server_app, config | dict(own), _sha256(folder))
 
 
-def name_of(method: str) -> str:
-    """The name of an app's folder, by which tables show it."""
-    return Path(method.removeprefix(FLOWER_APP)).name
-
-
 def flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """Dotted key -> value."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
-    return flat
+        found |= flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
+    return found
 
 
 def _sha256(folder: Path) -> str:

@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from coordinator.records.schema import RoundRow
-from coordinator.rounds.app_rounds import AppRounds, Commit
+from coordinator.rounds.app_rounds import AppRounds, EndedAppRound
 from coordinator.rounds.budget import LARGEST_INTEGER, Budget, Limits, RunLimits
 from coordinator.rounds.run import RunFailed
 from costmodel.clock import Clock
@@ -92,9 +92,9 @@ class Script:
 class Commits:
     """Rounds in memory."""
 
-    commits: list[Commit] = field(default_factory=list)
+    commits: list[EndedAppRound] = field(default_factory=list)
 
-    def commit(self, ended: Commit) -> None:
+    def commit(self, ended: EndedAppRound) -> None:
         self.commits.append(ended)
 
 
@@ -104,7 +104,7 @@ class Played:
 
     rounds: AppRounds
     stopped_by: str
-    commits: list[Commit]
+    commits: list[EndedAppRound]
 
     @property
     def rows(self) -> list[RoundRow]:
