@@ -140,6 +140,8 @@ class AppRounds:
         self.exchanges: list[_Exchange] = []
         self.queued: dict[int, deque[_Exchange]] = defaultdict(deque)
         """client -> its messages that have not begun"""
+        self.scheduled: set[int] = set()
+        """Clients whose next message begins at a time that the clock has"""
         self.in_flight: dict[int, _Exchange] = {}
         """client -> the message under way"""
         self._costs: dict[int, Cost] = {}
@@ -271,19 +273,22 @@ class AppRounds:
     # --- visits ---------------------------------------------------------------------------------------------------
 
     def _begin_next(self, clients: Sequence[int]) -> None:
-        """Begin the next messages of these clients, if they are idle; those that are away begin when they return."""
+        """Begin the next messages of these clients, if they are idle, after the overhead of a visit; those that are
+        away begin when they return."""
+        busy = self.in_flight.keys() | self.scheduled
+        idle = [client for client in clients if client not in busy and self.queued[client]]
         if self.refused_by is not None:
             return
-        idle = [client for client in clients if client not in self.in_flight and self.queued[client]]
         self._answer([self.queued[client][0] for client in idle])
         for client in idle:
-            returns = self.clock.first_available([client])
             if self.refused_by is not None:
                 return
-            if returns <= self.clock.now:
+            begins = self.clock.first_available([client], self.clock.now + self.options.overhead)
+            if begins <= self.clock.now:
                 self._begin(self.queued[client].popleft())
-            elif returns < math.inf:
-                self.clock.at(returns, client, client)
+            elif begins < math.inf:
+                self.scheduled.add(client)
+                self.clock.at(begins, client, client)
 
     def _begin(self, exchange: _Exchange) -> None:
         clock, message, reply = self.clock, exchange.message, exchange.reply
@@ -380,7 +385,9 @@ class AppRounds:
             self._expire()
             return False
         if isinstance(item, int):
-            self._begin_next([item])
+            self.scheduled.remove(item)
+            if self.refused_by is None:
+                self._begin(self.queued[item].popleft())
         else:
             self._end(item)
         return True

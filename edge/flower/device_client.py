@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -119,7 +119,7 @@ def train(content: RecordDict, context: Context) -> RecordDict:
     return update_records(update, time.monotonic() - begun)
 
 
-WORKS = {"join": join, "train": train}
+WORKS: Mapping[str, device_process.Work] = {"join": join, "train": train}
 
 
 def _client(context: Context) -> int:

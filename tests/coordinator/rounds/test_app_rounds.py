@@ -518,3 +518,11 @@ def test_another_message_than_the_recorded_reply_answers_is_refused(tmp_path: Pa
 
     with pytest.raises(RunFailed, match=r"round 1, client 0, train, message 0: the app has sent another message than"):
         play(tmp_path, app, replies={0: reply(request="1" * 64)})
+
+
+def test_what_flower_adds_to_a_visit_comes_before_its_download(tmp_path: Path) -> None:
+    def app() -> Generator[Answer, Answer, None]:
+        yield push(0)
+        yield receive(0)
+
+    assert play(tmp_path, app, overhead=2.5).visits == [(0, 0, "train", 2.5, 3.5)]
