@@ -24,6 +24,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "torch": ("edge/",),
     "torchvision": ("edge/",),
+    "flwr": ("edge/flower/", "scenarios/flower/"),
     "simpy": ("costmodel/",),
     "zmq": ("edge/runtime/", "coordinator/workers/"),
 }
@@ -78,7 +79,7 @@ def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-LAYERS = ("config", "run", "report", "experiment", "cluster", "studies", "papers", "api", "cli")
+LAYERS = ("config", "run", "flower", "report", "experiment", "cluster", "studies", "papers", "api", "cli")
 """Packages of scenarios: each imports those before it."""
 
 

@@ -67,7 +67,7 @@ class ServerApp(Protocol):
 
 
 @dataclass(frozen=True)
-class Commit:
+class EndedAppRound:
     """A round that has ended, for the ledger."""
 
     record: RoundRecord
@@ -75,10 +75,10 @@ class Commit:
     stopped_by: str | None
 
 
-class Recorder(Protocol):
+class AppRecorder(Protocol):
     """Where rounds go."""
 
-    def commit(self, ended: Commit) -> None:
+    def commit(self, ended: EndedAppRound) -> None:
         """Commit a round; RunFailed if the run has committed another one in its place."""
         ...
 
@@ -127,7 +127,7 @@ class AppRounds:
     """None for a replay, which computes nothing"""
     folder: Path
     """Of the recorded replies"""
-    recorder: Recorder
+    recorder: AppRecorder
     budget: Budget
     on_round: Callable[[RoundFinished], None]
     check_stop: Callable[[], None]
@@ -140,6 +140,8 @@ class AppRounds:
         self.exchanges: list[_Exchange] = []
         self.queued: dict[int, deque[_Exchange]] = defaultdict(deque)
         """client -> its messages that have not begun"""
+        self.scheduled: set[int] = set()
+        """Clients whose next message begins at a time that the clock has"""
         self.in_flight: dict[int, _Exchange] = {}
         """client -> the message under way"""
         self._costs: dict[int, Cost] = {}
@@ -271,19 +273,22 @@ class AppRounds:
     # --- visits ---------------------------------------------------------------------------------------------------
 
     def _begin_next(self, clients: Sequence[int]) -> None:
-        """Begin the next messages of these clients, if they are idle; those that are away begin when they return."""
+        """Begin the next messages of these clients, if they are idle, after the overhead of a visit; those that are
+        away begin when they return."""
+        busy = self.in_flight.keys() | self.scheduled
+        idle = [client for client in clients if client not in busy and self.queued[client]]
         if self.refused_by is not None:
             return
-        idle = [client for client in clients if client not in self.in_flight and self.queued[client]]
         self._answer([self.queued[client][0] for client in idle])
         for client in idle:
-            returns = self.clock.first_available([client])
             if self.refused_by is not None:
                 return
-            if returns <= self.clock.now:
+            begins = self.clock.first_available([client], self.clock.now + self.options.overhead)
+            if begins <= self.clock.now:
                 self._begin(self.queued[client].popleft())
-            elif returns < math.inf:
-                self.clock.at(returns, client, client)
+            elif begins < math.inf:
+                self.scheduled.add(client)
+                self.clock.at(begins, client, client)
 
     def _begin(self, exchange: _Exchange) -> None:
         clock, message, reply = self.clock, exchange.message, exchange.reply
@@ -380,7 +385,9 @@ class AppRounds:
             self._expire()
             return False
         if isinstance(item, int):
-            self._begin_next([item])
+            self.scheduled.remove(item)
+            if self.refused_by is None:
+                self._begin(self.queued[item].popleft())
         else:
             self._end(item)
         return True
@@ -498,7 +505,7 @@ class AppRounds:
         record.evaluations = [EvaluationRow(record.round, *value) for value in result.values]
         row = record.round_row(now, result, self.contents.hexdigest())
         stopped_by = stopped_by or self.budget.reached(self.rounds, result.accuracy)
-        self.recorder.commit(Commit(record, row, stopped_by))
+        self.recorder.commit(EndedAppRound(record, row, stopped_by))
         down, up = self.committed.bytes_down + row.bytes_down, self.committed.bytes_up + row.bytes_up
         self.committed = RunTotals(self.rounds, now, down, up, row.model_sha256)
         self.on_round(RoundFinished(row, self.rounds, down, up, Counter(), logged_means(record.logged)))

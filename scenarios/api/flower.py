@@ -1,12 +1,14 @@
-"""Apps of Flower in Python: ``fedbr.flower.run(app, fleet="stragglers")``."""
+"""The functions of ``fedbr.flower``: apps of Flower on a fleet, and scenarios as apps of Flower."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 import sys
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from scenarios.api.run import Run
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import COMMAND_LINE, PYTHON, Argument, ScenarioError
 from scenarios.config.load import Loaded, Source, load
+from scenarios.run.app_folder import PROJECT, flat
 
 APPS = "flower-apps"
 """Of the cache: folders for apps that were given as objects"""
@@ -28,7 +31,7 @@ STUB = """import sys
 sys.path.insert(0, {root!r})
 from {module} import {name} as app
 """
-PROJECT = """[project]
+PROJECT_TEXT = """[project]
 name = {name}
 version = "1"
 [tool.flwr.app]
@@ -37,6 +40,7 @@ publisher = "local"
 serverapp = "given_server_app:app"
 clientapp = "given_client_app:app"
 [tool.flwr.app.config]
+{config}
 """
 
 
@@ -91,25 +95,47 @@ def run(
     with calling(progress, on_round) as caller:
         on = None
         request = request_of(RunRequest, {**locals(), "on": on})
-        folder = app if isinstance(app, str | PathLike) else _folder_of(app, client_app)
+        folder = app if isinstance(app, str | PathLike) else _folder_of(app, client_app, run_config or {})
         given = values.overrides(overrides)
         loaded = of_app(folder, values.named(fleet), run_config or {}, given, PYTHON)
         return made(caller, caller.run(loaded, request))
 
 
-def _folder_of(server_app: Any, client_app: Any) -> Path:
-    """The folder of an app whose two parts were given as objects."""
-    stubs = {"given_server_app.py": _stub(server_app), "given_client_app.py": _stub(client_app)}
-    digest = hashlib.sha256("".join(stubs.values()).encode()).hexdigest()[:12]
-    folder = cache_folder() / APPS / digest
+def export(scenario: values.Scenario, folder: Folder, **overrides: Any) -> Path:
+    """Write a scenario as a Flower app that runs on real devices, into a new folder, and return that.
+
+    ``scenario`` and ``overrides``: as of `fedbr.run`, but without objects and modules of your own. ScenarioError for a
+    scenario that devices cannot run, and for a folder that is there already.
+    """
+    from scenarios.flower import export as app
+
+    with calling():
+        target = values.place("folder", folder)
+        app.export(load(values.named(scenario), values.overrides(overrides), origin=PYTHON), target)
+        return target
+
+
+def _folder_of(server_app: Any, client_app: Any, run_config: Mapping[str, Any]) -> Path:
+    """The folder of an app whose two parts were given as objects; its config is that of the module's own project, if
+    that is an app, and ``run_config``."""
+    (root, name, server), (_, _, client) = _place(server_app), _place(client_app)
+    config: dict[str, Any] = {}
+    with suppress(OSError, KeyError, tomllib.TOMLDecodeError):
+        config = flat(tomllib.loads((root / PROJECT).read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"])
+    lines = "\n".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in {**config, **run_config}.items())
+    files = {"given_server_app.py": server, "given_client_app.py": client}
+    digest = hashlib.sha256("".join((*files.values(), lines)).encode()).hexdigest()[:12]
+    folder = cache_folder() / APPS / digest / name
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in {**stubs, "pyproject.toml": PROJECT.format(name=repr(f"app-{digest}"))}.items():
-        write_text(folder / name, text)
+    project = PROJECT_TEXT.format(name=json.dumps(name), config=lines)
+    for file, text in {**files, PROJECT: project}.items():
+        write_text(folder / file, text)
     return folder
 
 
-def _stub(given: Any) -> str:
-    """The source of a module that imports an object from where it was defined."""
+def _place(given: Any) -> tuple[Path, str, str]:
+    """The folder that an object's module is imported from, the name of its top-level package, and the source of a
+    module that imports the object."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if file is None or module.__name__ == "__main__":
@@ -117,6 +143,8 @@ def _stub(given: Any) -> str:
         for name, value in list(vars(module).items()):
             if value is given:
                 depth = module.__name__.count(".") + (Path(file).name == "__init__.py")
-                return STUB.format(root=str(Path(file).resolve().parents[depth]), module=module.__name__, name=name)
+                root = Path(file).resolve().parents[depth]
+                top = module.__name__.partition(".")[0]
+                return root, top, STUB.format(root=str(root), module=module.__name__, name=name)
     why = ": is no attribute of an imported module; define it in a file of its own, or give the folder of the app"
     raise ScenarioError(Argument("app", f"a {type(given).__name__}"), why)

@@ -1,15 +1,15 @@
-"""``fedbr flower``: apps of Flower on a modelled fleet."""
+"""The commands of ``fedbr flower``: apps of Flower on a fleet, and scenarios as apps of Flower."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from scenarios.api.requests import RunRequest
 from scenarios.cli.completion import complete_scenarios
-from scenarios.cli.options import Overrides, ReportOutput, Seed
-from scenarios.cli.remote import RunOptions
+from scenarios.cli.options import Json, Overrides, ReportOutput, ScenarioName, Seed, emit
 from scenarios.cli.runs import finish, with_seed
 
 
@@ -27,7 +27,7 @@ def run(
     ] = None,
     seed: Seed = None,
     *,
-    request: RunOptions,
+    request: RunRequest,
     output: ReportOutput,
 ) -> None:
     """Run a Flower app, unchanged, on the clock of a fleet."""
@@ -35,3 +35,23 @@ def run(
 
     loaded = of_app(app, fleet, " ".join(run_config or []), with_seed(overrides, seed))
     finish(loaded, output.caller().run(loaded, request), output)
+
+
+def export(
+    scenario: ScenarioName,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="new folder for the app")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Write a scenario as a Flower app that runs on real devices.
+
+    Its server is a run like every other, with a run folder, whose times are measured. README.md in the folder says how
+    server and devices are started.
+    """
+    from scenarios.config.load import load
+    from scenarios.config.overrides import parsed
+    from scenarios.flower import export as app
+
+    files = app.export(load(scenario, parsed(overrides or [])), folder)
+    result: dict[str, Any] = {"folder": str(folder), "files": [str(file) for file in files]}
+    emit(result, as_json, lambda: print("\n".join(f"wrote {file}" for file in files)))

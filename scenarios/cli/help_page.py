@@ -37,7 +37,7 @@ class PlainCommand(TyperCommand):
                 worded = re.sub("<(.*)>", lambda kind: WORDS.get(kind[1], "TEXT"), record[0])
                 # "at least 1" for typer's x>=1, and "1 to 4096" for 1<=x<=4096
                 text = re.sub(r"\b([\d.]+)<=x<=([\d.]+)", r"\1 to \2", record[1])
-                text = re.sub(r"\bx>=([\d.]+)", r"at least \1", text)
+                text = re.sub(r"\bx>=([\d.]+)", r"at least \1", text).replace("\\[", "[")  # typer escapes it for rich
                 name = _argument(each) if is_argument else worded
                 sections["Arguments" if is_argument else "Options"].append((name, text))
         for heading, rows in sections.items():

@@ -232,8 +232,9 @@ several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
 for study in (studies.budget, studies.trial, studies.tune):
     several.command(study.__name__, cls=PlainCommand)(as_command(study))
 app.add_typer(several, name="study", cls=GroupedCommands, rich_help_panel="Studies")
-apps = typer.Typer(no_args_is_help=True, help="Apps of Flower on a modelled fleet.")
-apps.command("run", cls=PlainCommand)(as_command(flower.run))
+apps = typer.Typer(no_args_is_help=True, help="Apps of Flower on a fleet, and scenarios as such apps.")
+for of_apps in (flower.run, flower.export):
+    apps.command(of_apps.__name__, cls=PlainCommand)(as_command(of_apps))
 app.add_typer(apps, name="flower", cls=GroupedCommands, rich_help_panel="Runs")
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from edge.protocol.home import expanded
 from edge.protocol.options.flower_app import FlowerAppOptions
-from edge.protocol.plugins import FLOWER_APP
 from edge.protocol.spelling import nearest
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.tables import value_at
@@ -63,7 +62,7 @@ def flower_app(loaded: Loaded) -> FlowerApp:
             raise ScenarioError(f"{file}: no Flower app: it lacks {key}")
         if key != NAME and not REFERENCE.fullmatch(value):
             raise ScenarioError(f"{file}: {key} = {value!r}: must be module:attribute")
-    config, own = _flat(value_at(project, CONFIG) or {}), loaded.options.run_config
+    config, own = flat(value_at(project, CONFIG) or {}), loaded.options.run_config
     for key, value in config.items():
         if not isinstance(value, bool | int | float | str):
             raise ScenarioError(f"{file}: {CONFIG}.{key}: Flower takes a text, a number, true or false")
@@ -73,17 +72,12 @@ def flower_app(loaded: Loaded) -> FlowerApp:
     return FlowerApp(folder, name, client_app, server_app, config | dict(own), _sha256(folder))
 
 
-def name_of(method: str) -> str:
-    """The name of an app's folder, by which tables show it."""
-    return Path(method.removeprefix(FLOWER_APP)).name
-
-
-def _flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """Dotted key -> value."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
-    return flat
+        found |= flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
+    return found
 
 
 def _sha256(folder: Path) -> str:

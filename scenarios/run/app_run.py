@@ -96,7 +96,7 @@ class LedgerRecorder:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._known, self._began = ledger, ledger.rounds(), time.monotonic()
 
-    def commit(self, ended: app_rounds.Commit) -> None:
+    def commit(self, ended: app_rounds.EndedAppRound) -> None:
         row, record = ended.row, ended.record
         if row.round < len(self._known):
             before = self._known[row.round]

@@ -23,7 +23,7 @@ from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
-from coordinator.workers.task import Stopped
+from coordinator.workers.task import Stopped, Workers
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from edge.data.content import keep_content
@@ -190,7 +190,7 @@ class _Maker:
         """As `_run`, of a Flower app, which brings its own model and data, and decides the rounds."""
         wall_started, loaded, folder, scenario = time.monotonic(), self.loaded, self.held.path, self.loaded.scenario
         if self.host.remote_access is not None:
-            raise ScenarioError("--listen: remote workers do not run Flower apps")
+            raise ScenarioError(f"{loaded.name}: remote workers and clusters do not run Flower apps; use local workers")
         profile = app_run.described(app, scenario.data.clients)
         chain = initial_hash(builder.identity(loaded), app.sha256)
         (folder / app_records.FOLDER).mkdir(exist_ok=True)
@@ -249,7 +249,7 @@ class _Maker:
         with probe_worker(loaded, device, self.launcher, folder / "logs", self.watch) as probe:
             profile, initial = probe.describe(True)
         fleet = builder.with_operations(loaded, self.fleet, profile)
-        refused = builder.refused(loaded, fleet, profile)
+        refused = {} if self.host.devices is not None else builder.refused(loaded, fleet, profile)
         evaluated_clients.check_validation(loaded, profile)
         warnings = run_problems.foreseen(loaded, profile, device)
         for note in (*run_problems.notes(loaded, profile), *warnings):
@@ -275,7 +275,10 @@ class _Maker:
                 ledger.event(HostEvent("machine_changed", "", change, time.time()))
             server = builder.server(loaded, profile, initial, folder)
             with self._pool(job, ledger, builder.largest_message(loaded, job, profile, server)) as pool:
-                parts = (job, profile, server, StoppableClock(fleet), pool, ledger, self.watch)
+                times: tuple[Clock, Workers] = StoppableClock(fleet), pool
+                if self.host.devices is not None:
+                    times = self.host.devices.join(job, profile, fleet, pool, self.watch)
+                parts = (job, profile, server, *times, ledger, self.watch)
                 run, store = builder.federated_run(loaded, *parts, refused=refused, stop_at_target=stop_at_target)
                 wall_before = ledger.wall_seconds()
                 with plugin_errors.named(loaded.scenario.model_dump(), RunFailed):

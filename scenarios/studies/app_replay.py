@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from coordinator.records.schema import RoundRow, VisitRow
-from coordinator.rounds.app_rounds import AppRounds, Commit
+from coordinator.rounds.app_rounds import AppRounds, EndedAppRound
 from coordinator.rounds.budget import LARGEST_INTEGER, TARGET, Budget
 from coordinator.rounds.run import RunFailed
 from costmodel.clock import Clock
@@ -36,8 +36,8 @@ class ReplayedApp:
         """The difference, if a budget ends the replay elsewhere than the record"""
         self.rounds = 0
 
-    def commit(self, ended: Commit) -> None:
-        """As of `coordinator.rounds.app_rounds.Recorder`."""
+    def commit(self, ended: EndedAppRound) -> None:
+        """As of `coordinator.rounds.app_rounds.AppRecorder`."""
         self.rounds_done.append(ended.row)
         self.visits_done += list(ended.record.visits.in_order())
 

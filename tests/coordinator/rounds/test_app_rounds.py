@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from coordinator.records.schema import RoundRow
-from coordinator.rounds.app_rounds import AppRounds, Commit
+from coordinator.rounds.app_rounds import AppRounds, EndedAppRound
 from coordinator.rounds.budget import LARGEST_INTEGER, Budget, Limits, RunLimits
 from coordinator.rounds.run import RunFailed
 from costmodel.clock import Clock
@@ -92,9 +92,9 @@ class Script:
 class Commits:
     """Rounds in memory."""
 
-    commits: list[Commit] = field(default_factory=list)
+    commits: list[EndedAppRound] = field(default_factory=list)
 
-    def commit(self, ended: Commit) -> None:
+    def commit(self, ended: EndedAppRound) -> None:
         self.commits.append(ended)
 
 
@@ -104,7 +104,7 @@ class Played:
 
     rounds: AppRounds
     stopped_by: str
-    commits: list[Commit]
+    commits: list[EndedAppRound]
 
     @property
     def rows(self) -> list[RoundRow]:
@@ -518,3 +518,11 @@ def test_another_message_than_the_recorded_reply_answers_is_refused(tmp_path: Pa
 
     with pytest.raises(RunFailed, match=r"round 1, client 0, train, message 0: the app has sent another message than"):
         play(tmp_path, app, replies={0: reply(request="1" * 64)})
+
+
+def test_what_flower_adds_to_a_visit_comes_before_its_download(tmp_path: Path) -> None:
+    def app() -> Generator[Answer, Answer, None]:
+        yield push(0)
+        yield receive(0)
+
+    assert play(tmp_path, app, overhead=2.5).visits == [(0, 0, "train", 2.5, 3.5)]
