@@ -10,7 +10,8 @@ A ``Train`` is four records, an ``Update`` five:
     update    client, round, seconds (of training and codecs)                                          (ConfigRecord)
     numbers, logged, vectors, frames
 
-What a device sends may be anything: each field is checked here, its meaning by the validators of updates.
+Records without entries are left out. What a device sends may be anything: each field is checked here, its meaning by
+the validators of updates.
 """
 
 from __future__ import annotations
@@ -51,13 +52,11 @@ def train_records(task: Train, frames: Frames, state_in: str, state_out: str) ->
     versions = {
         _name(*place): each.version + each.size.to_bytes(SIZE_NBYTES) + each.before for place, each in frames.items()
     }
-    return RecordDict(
-        {
-            "visit": ConfigRecord({**visit}),
-            "vectors": _vectors_record(raw),
-            "frames": ArrayRecord({_name(*place): Array(frame.frame) for place, frame in frames.items()}),
-            "versions": ConfigRecord({**versions}),
-        }
+    return _without_empty(
+        visit=ConfigRecord({**visit}),
+        vectors=_vectors_record(raw),
+        frames=ArrayRecord({_name(*place): Array(frame.frame) for place, frame in frames.items()}),
+        versions=ConfigRecord({**versions}),
     )
 
 
@@ -70,7 +69,7 @@ def read_train(content: RecordDict) -> tuple[Train, dict[tuple[str, str], Downlo
     choice = {name.removeprefix(CHOICE): _number(visit, name) for name in visit if name.startswith(CHOICE)}
     client, round = _count(visit, "client"), _count(visit, "round")
     task = Train(client, round, _number(visit, "lr"), choice, _read_vectors(content))
-    frames, versions = {}, _config(content, "versions")
+    frames, versions = {}, content.get("versions", ConfigRecord())
     for place, frame in _read_frames(content).items():
         packed = versions.get(_name(*place))
         fits = isinstance(packed, bytes) and len(packed) - SIZE_NBYTES in (VERSION_NBYTES, 2 * VERSION_NBYTES)
@@ -85,14 +84,12 @@ def read_train(content: RecordDict) -> tuple[Train, dict[tuple[str, str], Downlo
 def update_records(update: Update, seconds: float) -> RecordDict:
     """The records of the answer to a visit whose training took so many seconds."""
     encoded = {(slot, key): frame for slot, named in update.encoded.items() for key, frame in named.items()}
-    return RecordDict(
-        {
-            "update": ConfigRecord({"client": update.client, "round": update.round, "seconds": seconds}),
-            "numbers": MetricRecord({**update.numbers}),
-            "logged": MetricRecord({**update.logged}),
-            "vectors": _vectors_record(update.payload),
-            "frames": ArrayRecord({_name(*place): Array(frame) for place, frame in encoded.items()}),
-        }
+    return _without_empty(
+        update=ConfigRecord({"client": update.client, "round": update.round, "seconds": seconds}),
+        numbers=MetricRecord({**update.numbers}),
+        logged=MetricRecord({**update.logged}),
+        vectors=_vectors_record(update.payload),
+        frames=ArrayRecord({_name(*place): Array(frame) for place, frame in encoded.items()}),
     )
 
 
@@ -108,6 +105,11 @@ def read_update(content: RecordDict) -> tuple[Update, float]:
     numbers, logged = _metrics(content, "numbers"), _metrics(content, "logged")
     client, round = _count(fields, "client"), _count(fields, "round")
     return Update(client, round, numbers, _read_vectors(content), logged, encoded), seconds
+
+
+def _without_empty(**records: ArrayRecord | ConfigRecord | MetricRecord) -> RecordDict:
+    """Those that hold anything, since each record of Flower is a request of its own in both directions."""
+    return RecordDict({name: record for name, record in records.items() if record})
 
 
 def join_records(job: bytes) -> RecordDict:
@@ -161,7 +163,7 @@ def _name(slot: str, key: str) -> str:
 
 
 def _arrays(content: RecordDict, record: str) -> dict[tuple[str, str], NDArray[Any]]:
-    arrays = content.get(record)
+    arrays = content.get(record, ArrayRecord())
     if not isinstance(arrays, ArrayRecord):
         raise WireError(f"{record}: no arrays")
     expect(len(arrays) <= MAX_LENGTH, f"{record}: arrays", len(arrays))
@@ -200,9 +202,9 @@ def _config(content: RecordDict, record: str) -> ConfigRecord:
 
 
 def _metrics(content: RecordDict, record: str) -> dict[str, float]:
-    fields = content.get(record)
+    fields = content.get(record, MetricRecord())
     if not isinstance(fields, MetricRecord):
-        raise WireError(f"{record}: is missing")
+        raise WireError(f"{record}: no metrics")
     return {name: _number(fields, name) for name in fields}
 
 
