@@ -52,9 +52,9 @@ class KernelTape:
         """Memory that the recorded results take; None: the work cannot be recorded, and each replay runs it."""
         return self._recorder.nbytes
 
-    def capture(self, work: Callable[[], None]) -> None:
+    def capture(self, work: Callable[[], object]) -> None:
         """Keep the work without running it."""
-        self._work: Callable[[], None] | None = work
+        self._work: Callable[[], object] | None = work
 
     def replay(self) -> None:
         """Do the work once."""
@@ -87,7 +87,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     """While it is entered, kernels run as ever, and are recorded."""
 
     def __init__(self, most_nbytes: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.nbytes: int | None = 0
         """Of all results; None after more than ``most_nbytes``, or a result that is no tensor (``item``)."""
         self._most_nbytes = most_nbytes

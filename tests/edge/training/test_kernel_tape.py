@@ -48,7 +48,7 @@ def test_shipped_models_learn_the_same_bits_with_tapes(
     width: int | None,
     inputs: int,
     shape: tuple[int, ...],
-    norm: str | None,
+    norm: Literal["batch", "group", "none"] | None,
     images: str,
     precision: Literal["fp32", "bf16"],
 ) -> None:
@@ -82,7 +82,7 @@ def test_shipped_models_learn_the_same_bits_with_tapes(
     assert nets[0].executed.tolist() == nets[1].executed.tolist()
 
 
-def on_tape(work: Callable[[], None], most_nbytes: int = 1000, replays: int = 3) -> KernelTape:
+def on_tape(work: Callable[[], object], most_nbytes: int = 1000, replays: int = 3) -> KernelTape:
     tape = KernelTape(most_nbytes)
     tape.capture(work)
     for _ in range(replays):
