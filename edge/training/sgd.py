@@ -131,8 +131,9 @@ def clip(grads: Sequence[Tensor], limit: float) -> None:
     for grad in grads:
         # One float32 sum of millions of squares loses 0.5 % of the norm; a copy in float64 takes twenty times as long.
         end = grad.numel() - grad.numel() % NORM_BLOCK
-        blocks, rest = grad[:end].view(-1, NORM_BLOCK), grad[end:].view(1, -1)
-        parts += [torch.linalg.vector_norm(blocks, dim=1), torch.linalg.vector_norm(rest, dim=1)]
+        if end:
+            parts.append(torch.linalg.vector_norm(grad[:end].view(-1, NORM_BLOCK), dim=1))
+        parts.append(torch.linalg.vector_norm(grad[end:].view(1, -1), dim=1))
     norm = torch.linalg.vector_norm(torch.cat(parts), dtype=torch.float64)
     scale = torch.clamp(limit / (norm + 1e-6), max=1.0).float()
     for grad in grads:
