@@ -104,7 +104,7 @@ class ClientAppExecutor:
                 int(said.pop(EXAMPLES, 0)),
                 said,
             )
-        except Exception as error:  # an app may raise anything
+        except (Exception, SystemExit) as error:  # an app may raise anything
             text = error_text(error)[: app_records.MAX_ERROR]
             return AppReply(request, b"", b"", 0, request, 0.0, 0.0, 0, 0, {}, text)
 

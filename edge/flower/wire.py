@@ -25,6 +25,7 @@ from flwr.supercore.object_ref import load_app
 from flwr.supercore.task_identity import TaskIdentity
 
 from edge.protocol.app_records import EPOCH
+from edge.protocol.plugins import error_text
 from edge.protocol.rng import keyed_generator
 
 RUN_ID = 1 << 62
@@ -82,10 +83,27 @@ def content_sha256(message: Message) -> str:
     return str(message.content.object_id)
 
 
+CONVERT = (
+    "; an app of Flower's interface before 1.20 (server_fn, client_fn, NumPyClient) is converted: a function with "
+    "@app.main() takes (grid, context) and calls strategy.start(grid=grid, ..), functions with @app.train() and "
+    "@app.evaluate() take (message, context) and return a Message (docs/flower-apps.md)"
+)
+
+
 def app_object(folder: Path, reference: str, kind: type) -> Any:
-    """The object of an app that its ``pyproject.toml`` names as ``module:attribute``. ValueError for another kind."""
+    """The object of an app that its ``pyproject.toml`` names as ``module:attribute``.
+
+    ValueError if there is none of the kind, and for one of Flower's interface before 1.20.
+    """
     sys.path.insert(0, str(folder))
-    found = load_app(reference, ValueError, folder)
+    try:
+        found = load_app(reference, ValueError, folder)
+    except Exception as error:  # an app may raise anything
+        raise ValueError(f"cannot load {reference!r}: {error_text(error)}") from error
     if not isinstance(found, kind):
         raise ValueError(f"{reference} is a {type(found).__name__} instead of a {kind.__name__}")
+    if getattr(found, "_main", True) is None:
+        raise ValueError(f"{reference} has no function with @app.main(){CONVERT}")
+    if getattr(found, "_call", None) is not None:
+        raise ValueError(f"{reference} has a client_fn{CONVERT}")
     return found

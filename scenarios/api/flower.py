@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -25,6 +25,8 @@ from scenarios.config.errors import COMMAND_LINE, PYTHON, Argument, ScenarioErro
 from scenarios.config.load import Loaded, Source, load
 from scenarios.run.app_folder import PROJECT, flat
 
+WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
+"""Of a text of values; those in quotes may have spaces"""
 APPS = "flower-apps"
 """Of the cache: folders for apps that were given as objects"""
 STUB = """import sys
@@ -60,7 +62,7 @@ def of_app(
 def _parsed(text: str) -> dict[str, Any]:
     """``a=1 b="x"`` as ``flwr run`` reads it: TOML, word by word; a word that is no value of TOML is text."""
     config: dict[str, Any] = {}
-    for word in shlex.split(text, posix=False):
+    for word in WORD.findall(text):
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise ScenarioError(Argument("run_config", repr(text)), f": {word!r} is no KEY=VALUE")

@@ -30,6 +30,8 @@ class FleetGrid(Grid):
         self._pushed: dict[str, tuple[int, Message]] = {}
         """id -> (number, message without content) of those without a reply"""
         self._count = 0
+        self._known: set[int] = set()
+        """Ids of nodes that the app has been told of"""
         self.now = 0.0
         """Virtual seconds"""
 
@@ -49,7 +51,9 @@ class FleetGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        return [wire.node_id(client) for client in self._asked(do="nodes")["clients"]]
+        nodes = [wire.node_id(client) for client in self._asked(do="nodes")["clients"]]
+        self._known.update(nodes)
+        return nodes
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         return self._push(messages)
@@ -75,6 +79,8 @@ class FleetGrid(Grid):
             if not isinstance(message, Message):
                 raise TypeError(f"the ServerApp has pushed a {type(message).__name__} instead of a Message")
             metadata = message.metadata
+            if metadata.dst_node_id not in self._known:
+                raise ValueError(f"the ServerApp has pushed a message to {metadata.dst_node_id}, which is no node's id")
             if not metadata.ttl > 0:
                 raise ValueError(f"the ServerApp has pushed a message with a ttl of {metadata.ttl:g} s")
             metadata.__dict__["_created_at"] = app_records.EPOCH + self.now

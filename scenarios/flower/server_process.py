@@ -23,12 +23,6 @@ from scenarios.run.child_process import Channel, parent_channel
 if TYPE_CHECKING:
     from scenarios.flower.grid import FleetGrid
 
-LEGACY = (
-    "this ServerApp has a server_fn, Flower's interface before 1.20; give it a function with @app.main() that takes "
-    "(grid, context) and calls strategy.start(grid=grid, ...), and its ClientApp functions with @app.train() and "
-    "@app.evaluate() in place of a NumPyClient (docs/flower-apps.md)"
-)
-
 
 class VirtualTime:
     """In place of the clock of this process, before Flower or an app binds any function of it."""
@@ -93,8 +87,6 @@ def _run(order: dict[str, Any], ask: Callable[[dict[str, Any]], dict[str, Any]])
     wire.seed_all(order["seed"], "flower server")
     setattr(Strategy, "start", _reporting(Strategy.start, ask))  # noqa: B010
     app = wire.app_object(Path(order["app"]), order["server_app"], ServerApp)
-    if app._main is None:
-        raise ValueError(LEGACY)
     app(grid, Context(wire.RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), dict(order["run_config"])))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +15,12 @@ from edge.protocol.home import expanded
 from edge.protocol.options.flower_app import FlowerAppOptions
 from edge.protocol.spelling import nearest
 from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.tables import value_at
 
 PROJECT = "pyproject.toml"
+NAME, CONFIG = "project.name", "tool.flwr.app.config"
+CLIENT_APP, SERVER_APP = "tool.flwr.app.components.clientapp", "tool.flwr.app.components.serverapp"
+REFERENCE = re.compile(r"[\w.]+:[\w.]+")
 SOURCES = (".py", ".toml")
 """Endings of the files that make an app"""
 GUIDE = "docs/flower-apps.md"
@@ -44,9 +49,6 @@ def flower_app(loaded: Loaded) -> FlowerApp:
     file = folder / PROJECT
     try:
         project = tomllib.loads(file.read_text(encoding="utf-8"))
-        app = project["tool"]["flwr"]["app"]
-        client_app, server_app = (str(app["components"][name]) for name in ("clientapp", "serverapp"))
-        name = str(project["project"]["name"])
     except OSError as error:
         raise ScenarioError(
             f"{file}: {error.strerror}; a Flower app is a folder with a {PROJECT} that has [tool.flwr.app]; a script "
@@ -54,12 +56,19 @@ def flower_app(loaded: Loaded) -> FlowerApp:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{file}: {error}") from None
-    except (KeyError, TypeError) as error:
-        raise ScenarioError(f"{file}: no Flower app: it has no key {error} of [tool.flwr.app.components]") from None
-    config, own = flat(app.get("config", {})), loaded.options.run_config
+    client_app, server_app, name = (value_at(project, key) for key in (CLIENT_APP, SERVER_APP, NAME))
+    for key, value in ((CLIENT_APP, client_app), (SERVER_APP, server_app), (NAME, name)):
+        if not isinstance(value, str):
+            raise ScenarioError(f"{file}: no Flower app: it lacks {key}")
+        if key != NAME and not REFERENCE.fullmatch(value):
+            raise ScenarioError(f"{file}: {key} = {value!r}: must be module:attribute")
+    config, own = flat(value_at(project, CONFIG) or {}), loaded.options.run_config
+    for key, value in config.items():
+        if not isinstance(value, bool | int | float | str):
+            raise ScenarioError(f"{file}: {CONFIG}.{key}: Flower takes a text, a number, true or false")
     for key in own:
         if key not in config:
-            raise ScenarioError(f"method_options.run_config.{key}: {file} has no such key{nearest(key, config)}")
+            raise ScenarioError(f"method_options.run_config.{key}: {file} has no such key; {nearest(key, config)}")
     return FlowerApp(folder, name, client_app, server_app, config | dict(own), _sha256(folder))
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from coordinator.records.schema import RoundRow, VisitRow
-from coordinator.rounds.app_rounds import AppRounds, EndedAppRound
+from coordinator.rounds.app_rounds import APP, AppRounds, EndedAppRound
 from coordinator.rounds.budget import LARGEST_INTEGER, TARGET, Budget
 from coordinator.rounds.run import RunFailed
 from costmodel.clock import Clock
@@ -37,7 +37,10 @@ class ReplayedApp:
         self.rounds = 0
 
     def commit(self, ended: EndedAppRound) -> None:
-        """As of `coordinator.rounds.app_rounds.AppRecorder`."""
+        """As of `coordinator.rounds.app_rounds.AppRecorder`. `OtherVisits` if the app got other replies in a round."""
+        before = {row.round: row.model_sha256 for row in self.record.rounds}
+        if ended.stopped_by in (None, APP) and before.get(ended.row.round) != ended.row.model_sha256:
+            raise OtherVisits(f"round {ended.row.round + 1}: the app would get other replies in time", self.fresh)
         self.rounds_done.append(ended.row)
         self.visits_done += list(ended.record.visits.in_order())
 

@@ -346,6 +346,21 @@ def test_messages_to_one_node_are_answered_one_after_another(tmp_path: Path) -> 
     assert [visit[3:] for visit in played.visits] == [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]
 
 
+def test_flowers_own_overhead_comes_before_each_visit(tmp_path: Path) -> None:
+    def app() -> Generator[Answer, Answer, None]:
+        yield push(0, 0, 1)
+        yield receive(0, 1, 2)
+
+    # client 1 leaves before its visit would begin, and returns at 8 s
+    behaviour = away([(0.0, 1000.0)], [(0.0, 0.25), (8.0, 1000.0)])
+    played = play(tmp_path, app, behaviour=behaviour, overhead=0.5)
+    assert played.visits == [
+        (0, 0, "train", 0.5, 1.5),
+        (0, 0, "train", 2.0, 3.0),
+        (0, 1, "train", 8.0, 12.0),
+    ]
+
+
 def test_a_message_that_expires_gives_an_error_and_its_reply_is_late(tmp_path: Path) -> None:
     seen = []
 
