@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 
 from edge.flower import wire
+from edge.flower.device_records import nbytes
 from edge.protocol import app_records, messages
 from edge.protocol.app_records import AppReply
 from edge.protocol.config import Job, ModelProfile
@@ -96,7 +97,7 @@ class ClientAppExecutor:
                 request,
                 wire.pack(reply),
                 wire.pack_context(context),
-                wire.nbytes(reply),
+                nbytes(reply),
                 wire.content_sha256(reply) if reply.has_content() else request,
                 used["flops"],
                 0.0 if used["flops"] else used["cpu"] * _host_flops_per_second(),
