@@ -31,7 +31,7 @@ Work = Callable[[RecordDict, Context], RecordDict]
 START_SECONDS = 300.0
 """Longest wait for a new process: torch comes from a memory card."""
 WATCH_SECONDS = 0.5
-_started: dict[int, subprocess.Popen[bytes]] = {}
+started: dict[int, subprocess.Popen[bytes]] = {}
 """owner -> its process, if it was started here: it outlives the message, and is waited for by nobody"""
 
 
@@ -80,13 +80,13 @@ def _connected(owner: int) -> Connection:
     with suppress(FileNotFoundError, ConnectionRefusedError):
         return Client(str(socket), "AF_UNIX")
     words = [sys.executable, "-m", "edge.flower.device_process", str(socket), str(owner)]
-    started = _started[owner] = subprocess.Popen(words)
+    process = started[owner] = subprocess.Popen(words)
     until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until and started.poll() is None:
+    while time.monotonic() < until and process.poll() is None:
         with suppress(FileNotFoundError, ConnectionRefusedError):
             return Client(str(socket), "AF_UNIX")
         time.sleep(0.05)
-    raise DeviceProcessError(f"the training process of this device did not start: exit code {started.poll()}")
+    raise DeviceProcessError(f"the training process of this device did not start: exit code {process.poll()}")
 
 
 def serve(socket: Path, owner: int, works: Mapping[str, Work]) -> None:

@@ -425,4 +425,5 @@ def test_a_device_keeps_its_process_from_one_message_to_the_next_and_no_longer(t
     finally:
         owner.communicate(b"\n")
     one.wait(20)
+    device_process.started.pop(owner.pid).wait()
     assert not (Path(tempfile.gettempdir()) / f"fedbr-device-{os.getuid()}-{owner.pid}").exists()
