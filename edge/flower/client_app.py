@@ -138,7 +138,7 @@ class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         if not isinstance(func, OpOverload):
             return func(*args, **given)
         packet = func.overloadpacket
-        if packet not in flop_registry and _is_composite(func.name()):  # whole in inference mode alone
+        if packet not in flop_registry and _is_composite(func):  # whole in inference mode alone
             with self:
                 return func.decompose(*args, **given)
         result = func(*args, **given)
@@ -152,9 +152,9 @@ class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 
 @cache
-def _is_composite(operator: str) -> bool:
+def _is_composite(operator: Any) -> bool:
     """Whether an operator is made of others."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CompositeImplicitAutograd"))
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
 
 
 @contextmanager
