@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from edge.flower import wire
+from edge.flower.device_records import nbytes
 from edge.protocol import app_records, messages
 from edge.protocol.app_records import AppReply
 from edge.protocol.config import Job, ModelProfile
@@ -99,7 +100,7 @@ class ClientAppExecutor:
                 request,
                 wire.pack(reply),
                 wire.pack_context(context),
-                wire.nbytes(reply),
+                nbytes(reply),
                 wire.content_sha256(reply) if reply.has_content() else request,
                 used["flops"],
                 0.0 if used["flops"] else used["cpu"] * _host_flops_per_second(),

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from numpy.typing import NDArray
 
@@ -142,10 +142,10 @@ def error_records(error: Error) -> RecordDict:
     return RecordDict({"error": ConfigRecord({"kind": error.kind, "text": error.text, "traceback": error.traceback})})
 
 
-def nbytes(content: RecordDict) -> int:
-    """Bytes of these records as Flower sends them: each object once, with its head."""
+def nbytes(message: Message) -> int:
+    """Bytes of all distinct objects of a message, which is how Flower sends it."""
     with no_object_id_recompute():
-        return sum(len(each.deflate()) for each in get_all_nested_objects(content).values())
+        return sum(len(each.deflate()) for each in get_all_nested_objects(message).values())
 
 
 def _raise_error(content: RecordDict) -> None:

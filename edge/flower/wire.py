@@ -20,7 +20,6 @@ from flwr.app.message import message as message_module
 from flwr.common.serde import context_from_proto, context_to_proto, message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Context as ContextProto
 from flwr.proto.message_pb2 import Message as MessageProto
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.object_ref import load_app
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -71,11 +70,6 @@ def pack_context(context: Context) -> bytes:
 
 def unpack_context(packed: bytes) -> Context:
     return context_from_proto(ContextProto.FromString(packed))
-
-
-def nbytes(message: Message) -> int:
-    """Bytes of all distinct objects of a message."""
-    return sum(len(each.deflate()) for each in get_all_nested_objects(message).values())
 
 
 def content_sha256(message: Message) -> str:

@@ -220,7 +220,7 @@ class _DeviceVisits:
         content = train_records(task.message, frames, *states)
         message = Message(content, node, TRAIN, ttl=self._limit, group_id=str(task.round))
         (sent,) = self._grid.push_messages([message])
-        self._open[sent] = task, nbytes(content)
+        self._open[sent] = task, nbytes(message)
 
     def wait(self) -> None:
         """As of `coordinator.workers.task.TaskGroup.wait`; PoolError for a visit that fails, if that ends the run."""
@@ -244,8 +244,7 @@ class _DeviceVisits:
     def _take(self, task: PoolTask, bytes_down: int, reply: Message) -> None:
         seconds, client, bytes_up, computed = self._seconds, _client(task), 0, 0.0
         try:
-            content = content_of(reply)
-            bytes_up = nbytes(content)
+            content, bytes_up = content_of(reply), nbytes(reply)
             update, computed = read_update(content)
             checked, _ = task.validator.check(task, update, None, is_remote=False, is_doubted=False)
         except NoReply as error:

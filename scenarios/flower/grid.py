@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from edge.flower import wire
+from edge.flower.device_records import nbytes
 from edge.protocol import app_records
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
@@ -94,9 +95,7 @@ class FleetGrid(Grid):
                 file.write_bytes(sha256.encode() + b"\n" + wire.pack(message))
             client = wire.client_of(metadata.dst_node_id)
             kind, ttl = metadata.message_type, float(metadata.ttl)
-            pushed.append(
-                {"client": client, "kind": kind, "ttl": ttl, "nbytes": wire.nbytes(message), "sha256": sha256}
-            )
+            pushed.append({"client": client, "kind": kind, "ttl": ttl, "nbytes": nbytes(message), "sha256": sha256})
             ids.append(metadata.message_id)
             self._pushed[metadata.message_id] = number, message
         if pushed:

@@ -152,7 +152,7 @@ def test_a_run_on_devices_has_a_run_folder_and_a_file_of_its_rounds(tmp_path: Pa
     assert float(first["seconds"]) + float(second["seconds"]) == pytest.approx(real["virtual_seconds"])
     visits = [message for message in grid.messages if message.metadata.message_type == TRAIN]
     assert len(visits) == 6
-    down = [device_records.nbytes(message.content) for message in visits]
+    down = [device_records.nbytes(message) for message in visits]
     assert (int(first["bytes_down"]), int(second["bytes_down"])) == (sum(down[:3]), sum(down[3:]))
     assert real["joules"] == 0  # nobody has measured any
 
@@ -160,10 +160,10 @@ def test_a_run_on_devices_has_a_run_folder_and_a_file_of_its_rounds(tmp_path: Pa
 def test_frames_of_a_codec_travel_in_place_of_numbers(tmp_path: Path) -> None:
     grid = LocalGrid(client_app(), nodes(CLIENTS))
     served(tmp_path, grid, "method=fedavg", "rounds.participants=4", *QUANTIZED)
-    visits = [message.content for message in grid.messages if message.metadata.message_type == TRAIN]
+    visits = [message for message in grid.messages if message.metadata.message_type == TRAIN]
     first, second = visits[0], visits[-1]
-    assert {name: len(record) for name, record in first.array_records.items()} == {"vectors": 4}  # nobody holds any
-    assert {name: len(record) for name, record in second.array_records.items()} == {"frames": 4}
+    assert {name: len(each) for name, each in first.content.array_records.items()} == {"vectors": 4}  # nobody holds any
+    assert {name: len(each) for name, each in second.content.array_records.items()} == {"frames": 4}
     assert device_records.nbytes(second) < device_records.nbytes(first) / 3
     held = grid.contexts[FIRST_NODE].state.config_records[HELD]
     assert len(held) == 8  # of each block what the last difference was taken from, and what came of it
