@@ -91,7 +91,12 @@ def test_the_first_line_of_a_list_is_enough() -> None:
         pytest.param(RUN, "digits/a", id="run"),
         pytest.param([*RUN, "--json"], "digits/a", id="run --json"),
         pytest.param([*COMPARE, "--run-id", "a"], "digits/a/fedprox", id="compare"),
-        pytest.param([*COMPARE, "--run-id", "a", "--parallel", "2"], "digits/a/fedprox", id="at the same time"),
+        pytest.param(
+            [*COMPARE, "--run-id", "a", "--parallel", "2"],
+            "digits/a/fedprox",
+            id="at the same time",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_runs_go_on_without_anybody_who_reads_their_progress_or_result(
