@@ -19,7 +19,6 @@ HESSIAN = ('eval.metrics=["hessian"]', "model.width=4", "rounds.max=1")
 BRIEF = tuple(f"eval.metric_options.hessian.{key}" for key in ("examples=40", "batch=40", "iterations=2", "probes=2"))
 
 
-@pytest.mark.usefixtures("brief_figures")
 def test_values_of_the_global_model_and_over_clients(tmp_path: Path) -> None:
     folder = run(tmp_path, *HESSIAN, *BRIEF, "eval.on=both", "data.clients=3", "rounds.participants=3")
     values: defaultdict[str, dict[int, float]] = defaultdict(dict)

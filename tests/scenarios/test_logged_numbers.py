@@ -90,7 +90,6 @@ def test_logging_costs_no_byte(tmp_path: Path, trainers: WorkerLauncher) -> None
     assert rows(plain) == []
 
 
-@pytest.mark.usefixtures("brief_figures")
 def test_a_report_draws_what_was_logged_and_has_it_as_a_table(tmp_path: Path, trainers: WorkerLauncher) -> None:
     run = made(tmp_path, trainers, "run")
     page = html.from_folder(run, tmp_path / "report.html").read_text()
