@@ -123,7 +123,7 @@ def _end_with(socket: Path, owner: int) -> None:
 
 
 if __name__ == "__main__":
-    from edge.flower import device_client
+    from edge.protocol.plugins import load
     from edge.training import trainer as trainer  # what the first message would wait for
 
-    serve(Path(sys.argv[1]), int(sys.argv[2]), device_client.WORKS)
+    serve(Path(sys.argv[1]), int(sys.argv[2]), load("edge.flower.device_client:WORKS"))

@@ -20,14 +20,14 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from edge.protocol.spelling import FLOWER_APP as FLOWER_APP
 from edge.protocol.spelling import closest, nearest
+from edge.protocol.spelling import is_own as is_own
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 OUR_FOLDERS = tuple(f"{ROOT / name}/" for name in ("coordinator", "costmodel", "edge", "scenarios"))
 INSTALLED = {"site-packages", "dist-packages"}
-FLOWER_APP = "flower:"
-"""Begins the name of a method that is a Flower app; its folder follows"""
 OBJECT = re.compile(r"(\w+)_([0-9a-f]{12})")
 """The module of an object that was given in Python: its name, and the start of the SHA-256 of the module's text"""
 _GIVEN = re.compile(rf"\b{OBJECT.pattern}:\w+|([\w-]+)/(?:image|features|tokens)-\d+/[\dx]+/\d+/[0-9a-f]{{64}}")
@@ -49,11 +49,6 @@ class OptionsRow:
     source: str
     """Authors, venue, year"""
     options: type[PluginOptions]
-
-
-def is_own(name: str) -> bool:
-    """Whether a name is that of a user's own object, ``module:NAME``."""
-    return ":" in name and not name.startswith(FLOWER_APP)
 
 
 def display_name(name: str) -> str:

@@ -14,7 +14,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
-from edge.protocol.plugins import is_own
+from edge.protocol.spelling import is_own
 from scenarios.config.tables import value_at
 
 

@@ -7,8 +7,10 @@ what the app has raised. ``time.time`` and its like give virtual time, and ``tim
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -22,6 +24,8 @@ from scenarios.run.child_process import Channel, parent_channel
 
 if TYPE_CHECKING:
     from scenarios.flower.grid import FleetGrid
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class VirtualTime:
@@ -45,6 +49,8 @@ class VirtualTime:
 
 
 def main() -> None:
+    # an app that computes asks nothing, and would not see that its run has been killed
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     channel = parent_channel()
     order = channel.receive()
     if order is None:

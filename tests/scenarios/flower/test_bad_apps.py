@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.run.session import Session
+from tests.remains import Watch
 from tests.scenarios.flower.apps import CLIENT, PROJECT, SERVER, STILL, Apps, write_app
-from tests.scenarios.runs import check_message
+from tests.scenarios.runs import check_message, fedbr
 
 USAGE, FAILED = 2, 3
 WORDS = ("data.clients=3", "method_options.heartbeat=5", *STILL)
@@ -240,6 +243,22 @@ def test_an_app_that_fails_names_its_own_place(
     code, text = failed(command, capsys, write_app(tmp_path / "app", *parts))
     assert code == FAILED
     check_message(text.replace(str(command.folder / "digits" / "bad" / "logs"), "OUT"), message)
+
+
+def test_nothing_is_left_of_a_run_that_is_killed_while_its_server_computes(
+    flower: None, tmp_path: Path, watch: Watch
+) -> None:
+    mark = tmp_path / "computes"
+    busy = f"open({str(mark)!r}, 'w').close(); [None for _ in iter(int, 1)]"
+    app = write_app(tmp_path / "app", *server(f"{START}; {busy}"))
+    words = fedbr("run", "digits", f"method=flower:{app}", *WORDS, "--out", str(tmp_path), "--workers", "1", "--quiet")
+    with subprocess.Popen(words, env=watch.environment) as process:
+        while not mark.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.kill()
+    assert mark.exists()
+    # torch's optimizers bring torch's compiler, which makes a folder for what it compiles
+    assert [each for each in watch.remains() if "torchinductor" not in each] == []
 
 
 def test_without_flower_the_extra_is_named(
