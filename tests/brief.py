@@ -1,4 +1,4 @@
-"""Reports with one figure: all ten of a run take five seconds, for tests that look at something else."""
+"""Reports with the figures that a test looks at: all ten of a run take five seconds."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from functools import partial
 
 import pytest
 
-VARIABLE = "FEDBR_TEST_BRIEF"
-"""With it in their environment, commands that are forked (`tests.warm`) have such reports."""
+VARIABLE = "FEDBR_TEST_FIGURES"
+"""With it in their environment, commands that are forked (`tests.warm`) have such reports, too: names with spaces."""
 
 
 @contextmanager
-def brief_figures() -> Iterator[None]:
-    """Reports of runs draw the curves alone, in this process and in those of `tests.warm`."""
+def brief_figures(*names: str) -> Iterator[None]:
+    """Reports of runs draw the figures of these names alone, by default the curves."""
     from scenarios.report import figures  # matplotlib takes half a second
 
+    drawn = names or ("curves",)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "draw", partial(figures.draw, names=("curves",)))
-        patch.setenv(VARIABLE, "1")
+        patch.setattr(figures, "draw", partial(figures.draw, names=drawn))
+        patch.setenv(VARIABLE, " ".join(drawn))
         yield

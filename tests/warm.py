@@ -202,12 +202,12 @@ def _become_command(request: Request) -> NoReturn:
     if request.meddler:
         what, named, when, number = request.meddler
         meddle(what, named, when, int(number))
-    started = subprocess.Popen
+    started, figures = subprocess.Popen, request.env.get(VARIABLE)
 
     def start(words: Sequence[str], **how: Any) -> Any:
         return _ForkServer(words[4:], how["stderr"], how["env"]) if FORK_SERVER in words else started(words, **how)
 
-    with patch("subprocess.Popen", start), brief_figures() if VARIABLE in request.env else nullcontext():
+    with patch("subprocess.Popen", start), brief_figures(*figures.split()) if figures else nullcontext():
         main()
     raise AssertionError("a command line ends with SystemExit")
 

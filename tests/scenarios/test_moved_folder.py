@@ -74,14 +74,14 @@ def contents(folder: Path) -> dict[str, str]:
     ("overrides", "instant"),
     [
         pytest.param(PLAIN, COMMIT, id="commit"),
-        pytest.param(PLAIN, CHECKPOINT, id="checkpoint"),
-        pytest.param(PLAIN, LEDGER, id="ledger"),
-        pytest.param(PLAIN, SUMMARY, id="summary"),
+        pytest.param(PLAIN, CHECKPOINT, id="checkpoint", marks=pytest.mark.long),
+        pytest.param(PLAIN, LEDGER, id="ledger", marks=pytest.mark.long),
+        pytest.param(PLAIN, SUMMARY, id="summary", marks=pytest.mark.long),
         pytest.param(PLAIN, DESCRIBED, id="before the ledger"),
         pytest.param(KEEPING, TRAINING, id="client state"),
-        pytest.param(HEADS, TRAINING, id="private heads"),
+        pytest.param(HEADS, TRAINING, id="private heads", marks=pytest.mark.long),
         pytest.param(BUFFERED, TRAINING, id="asynchronous"),
-        pytest.param(BUFFERED, COMMIT, id="asynchronous commit"),
+        pytest.param(BUFFERED, COMMIT, id="asynchronous commit", marks=pytest.mark.long),
     ],
 )
 def test_a_run_whose_folder_is_moved_ends_and_goes_on_where_it_is(
@@ -95,7 +95,9 @@ def test_a_run_whose_folder_is_moved_ends_and_goes_on_where_it_is(
     assert virtual_rows(moved) == whole_rows(overrides)
 
 
-@pytest.mark.parametrize("instant", [COMMIT, CHECKPOINT, SUMMARY, DESCRIBED])
+@pytest.mark.parametrize(
+    "instant", [COMMIT, DESCRIBED, *(pytest.param(each, marks=pytest.mark.long) for each in (CHECKPOINT, SUMMARY))]
+)
 def test_a_run_whose_folder_is_removed_ends_and_makes_none(
     instant: tuple[str, str, int], tmp_path: Path, watch: Watch
 ) -> None:
@@ -105,7 +107,7 @@ def test_a_run_whose_folder_is_removed_ends_and_makes_none(
     assert list(folder.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("instant", [COMMIT, SUMMARY])
+@pytest.mark.parametrize("instant", [COMMIT, pytest.param(SUMMARY, marks=pytest.mark.long)])
 def test_nothing_is_changed_in_the_folder_that_has_taken_the_place_of_a_runs(
     instant: tuple[str, str, int], tmp_path: Path, launcher: WorkerLauncher, whole_rows: WholeRows, watch: Watch
 ) -> None:
