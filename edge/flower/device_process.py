@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -115,15 +116,23 @@ def _end_with(socket: Path, owner: int) -> None:
         try:
             os.kill(owner, 0)
         except OSError:
-            with suppress(OSError):
-                socket.unlink()
-                socket.parent.rmdir()
-            os._exit(0)
+            _leave(socket)
         time.sleep(WATCH_SECONDS)
+
+
+def _leave(socket: Path) -> None:
+    """End this process, whatever it does, and leave nothing behind."""
+    with suppress(OSError):
+        socket.unlink(missing_ok=True)
+        socket.parent.rmdir()
+    os._exit(0)
 
 
 if __name__ == "__main__":
     from edge.protocol.plugins import load
     from edge.training import trainer as trainer  # what the first message would wait for
 
-    serve(Path(sys.argv[1]), int(sys.argv[2]), load("edge.flower.device_client:WORKS"))
+    at = Path(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a Ctrl-C that ends the owner, too
+    signal.signal(signal.SIGTERM, lambda *_: _leave(at))
+    serve(at, int(sys.argv[2]), load("edge.flower.device_client:WORKS"))

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -414,7 +415,8 @@ def test_the_clock_gives_measured_visits_their_times() -> None:
 # --- the process that stays -------------------------------------------------------------------------------------------
 
 
-def test_a_device_keeps_its_process_from_one_message_to_the_next_and_no_longer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["owner", "SIGTERM"])
+def test_a_device_keeps_its_process_from_one_message_to_the_next_and_no_longer(end: str) -> None:
     owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     context = Context(1, 1, {"partition-id": 7}, RecordDict(), {})
     try:
@@ -422,6 +424,10 @@ def test_a_device_keeps_its_process_from_one_message_to_the_next_and_no_longer(t
             answer = device_process.ask("join", device_records.join_records(b"{}"), context, owner.pid)
             assert answer["error"] is not None
         (one,) = (each for each in psutil.process_iter(["cmdline"]) if str(owner.pid) in (each.info["cmdline"] or []))
+        one.send_signal(signal.SIGINT)  # as of a Ctrl-C, which is for its owner
+        if end == "SIGTERM":
+            one.terminate()
+            one.wait(20)
     finally:
         owner.communicate(b"\n")
     one.wait(20)
