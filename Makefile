@@ -9,7 +9,7 @@ MESSAGES ?= 100000
 LIMIT ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-docs golden golden-write fuzz test-network chaos docs lint format clean
+.PHONY: help install demo test test-long test-docs golden golden-write fuzz test-network chaos docs lint format clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -25,8 +25,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## a comparison on real data: FedAvg, FedProx, FedMLB and FedBR on digits, with a report
 	$(BIN)/fedbr compare digits method=fedavg,fedprox,fedmlb,fedbr
 
-test: $(STAMP) ## the whole test suite
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+test: $(STAMP) ## the test suite, but for its long tests
+	$(BIN)/python -m pytest -m "not long" --numprocesses auto --maxprocesses 4 --dist loadfile
+
+test-long: $(STAMP) ## the long tests: clusters, and processes that are killed over and over
+	$(BIN)/python -m pytest -m long --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-docs: $(STAMP) ## every command of README and docs, run as it is written, LIMIT seconds at most (about an hour)
 	$(BIN)/python -m tests.documented --limit $(LIMIT)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coordinator.rounds.run import RunFailed
     from edge.data.registry import DataError
+    from scenarios.api import flower
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
     from scenarios.api.calls import RunList, check, diff, ls, measure, replay, resume, run, verify
@@ -65,6 +66,7 @@ __all__ = [
     "compare",
     "dataset",
     "diff",
+    "flower",
     "ls",
     "measure",
     "open",
@@ -119,6 +121,7 @@ _HOMES = {
     "DataError": "edge.data.registry",
     "dataset": "scenarios.api.arrays",
     "DrawnFigure": "scenarios.api.figures",
+    "flower": "scenarios.api.flower",
     "MLflow": "scenarios.api.mlflow",
     "ReportError": "scenarios.config.errors",
     "Run": "scenarios.api.run",
@@ -130,6 +133,8 @@ _HOMES = {
 }
 """Name -> the module that has it"""
 _OTHER_NAMES = {"open": "open_folder"}
+_MODULES = {"flower"}
+"""Names that are modules themselves"""
 
 
 def __getattr__(name: str) -> Any:
@@ -144,7 +149,9 @@ def __getattr__(name: str) -> Any:
         _warn_of_others()
     _load_packages().add_current_folder()
     try:
-        globals()[name] = found = getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))
+        module = import_module(_HOMES[name])
+        found = module if name in _MODULES else getattr(module, _OTHER_NAMES.get(name, name))
+        globals()[name] = found
     except ModuleNotFoundError as error:
         extra = name.lower()
         if name not in ("MLflow", "TensorBoard") or error.name is None or error.name.split(".")[0] != extra:

@@ -56,6 +56,9 @@ class Clock:
     Events are scheduled with `at` and `begin` and returned by `next` in order of time, which advances with them.
     """
 
+    is_measured = False
+    """Whether times are known only when visits have ended: those of real devices"""
+
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self._environment = _Environment(initial_time=0.0)

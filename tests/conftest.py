@@ -15,6 +15,7 @@ import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.run.session import Session
+from tests import brief
 from tests.pools import Host, Opener, Pools
 from tests.remains import kill_at_the_end
 
@@ -65,6 +66,13 @@ def no_reports() -> Iterator[None]:
 def reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of this test draw their reports."""
     monkeypatch.delenv("FEDBR_REPORT")
+
+
+@pytest.fixture
+def brief_figures() -> Iterator[None]:
+    """Reports of this test have one figure."""
+    with brief.brief_figures():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

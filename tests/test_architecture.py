@@ -24,6 +24,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "torch": ("edge/",),
     "torchvision": ("edge/",),
+    "flwr": ("edge/flower/", "scenarios/flower/"),
     "simpy": ("costmodel/",),
     "zmq": ("edge/runtime/", "coordinator/workers/"),
 }
@@ -78,7 +79,7 @@ def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-LAYERS = ("config", "run", "report", "experiment", "cluster", "studies", "papers", "api", "cli")
+LAYERS = ("config", "run", "flower", "report", "experiment", "cluster", "studies", "papers", "api", "cli")
 """Packages of scenarios: each imports those before it."""
 
 
@@ -189,9 +190,9 @@ def sizes(package: str) -> tuple[int, int, int]:
 
 SIZES = {
     "coordinator/aggregation": (9, 1160, 92),
-    "coordinator/methods": (30, 2820, 162),
+    "coordinator/methods": (31, 2840, 163),
     "coordinator/records": (14, 2350, 168),
-    "coordinator/rounds": (17, 3460, 230),
+    "coordinator/rounds": (18, 4010, 264),
     "coordinator/workers": (17, 3880, 241),
     "coordinator": (1, 0, 0),
     "costmodel/fleet": (14, 2930, 165),
@@ -202,20 +203,22 @@ SIZES = {
     "edge/methods": (25, 1670, 104),
     "edge/models": (20, 1280, 71),
     "edge/profile": (5, 540, 33),
-    "edge/protocol/codecs": (12, 1740, 133),
-    "edge/protocol": (43, 3600, 165),
+    "edge/protocol/codecs": (12, 1760, 133),
+    "edge/protocol": (45, 3710, 169),
     "edge/runtime": (14, 1650, 109),
-    "edge/training": (26, 3550, 257),
+    "edge/training": (27, 3770, 274),
+    "edge/flower": (6, 860, 69),
     "edge": (1, 0, 0),
-    "scenarios/api": (15, 2630, 166),
-    "scenarios/cli": (16, 2480, 124),
+    "scenarios/api": (16, 2790, 172),
+    "scenarios/cli": (17, 2550, 126),
     "scenarios/cluster": (10, 1850, 113),
     "scenarios/config": (19, 2510, 156),
-    "scenarios/experiment": (13, 2310, 153),
+    "scenarios/experiment": (14, 2400, 157),
     "scenarios/papers": (20, 3890, 181),
-    "scenarios/report": (25, 5460, 311),
-    "scenarios/run": (22, 4080, 258),
-    "scenarios/studies": (22, 5290, 276),
+    "scenarios/report": (25, 5490, 313),
+    "scenarios/run": (24, 4440, 276),
+    "scenarios/studies": (23, 5410, 282),
+    "scenarios/flower": (7, 950, 65),
     "scenarios": (1, 0, 0),
 }
 """Package -> its modules, lines and functions at most; a change that needs more raises a number, and says why"""

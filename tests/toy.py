@@ -47,6 +47,7 @@ from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
+from costmodel.visits.work import Work
 from edge.data.registry import dataset
 from edge.models.registry import model as model_row
 from edge.protocol import messages, serialization
@@ -351,7 +352,8 @@ def federation(
         stop_at_target=True,
     )
     if seconds:
-        run.clock = Clock(clockwork(run, seconds, links or Links(), behaviour or ClientDynamics(), **(fleet or {})))
+        works = [run.prepare(client, 0).work for client in range(len(seconds))]
+        run.clock = Clock(clockwork(works, seconds, links or Links(), behaviour or ClientDynamics(), **(fleet or {})))
     return run
 
 
@@ -379,17 +381,16 @@ RECEIVE_WATTS, TRAIN_WATTS, TRANSMIT_WATTS, IDLE_WATTS = 2.0, 8.0, 4.0, 1.0
 
 
 def clockwork(
-    run: FederatedRun,
+    works: Sequence[Work],
     seconds: Sequence[tuple[float, float, float]],
     links: Links,
     behaviour: ClientDynamics,
     **more: Any,
 ) -> Fleet:
-    """A fleet in which the first visit of client k, left to itself, takes ``seconds[k]``: down, computing, up.
+    """A fleet in which ``works[k]`` of client k, left to itself, takes ``seconds[k]``: down, computing, up.
 
     Nobody's messages have a round trip. Times are exact if they are powers of 2; ``more`` goes to `FleetConfig`.
     """
-    works = [run.prepare(client, 0).work for client in range(len(seconds))]
     down, compute, up = np.array(seconds, np.float64).T
     network = replace(
         networks()["lte"], transmit_watts=TRANSMIT_WATTS - IDLE_WATTS, receive_watts=RECEIVE_WATTS - IDLE_WATTS

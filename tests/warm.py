@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,7 @@ from tests.remains import MARK
 ROOT = Path(__file__).parents[1]
 FORK_SERVER = "edge.runtime.fork_server"
 IMPORTED = (
-    *("scenarios.cli.main", "scenarios.run.runner", "scenarios.report.html", "tests.scenarios.meddler"),
+    *("scenarios.cli.main", "scenarios.run.runner", "scenarios.report.html", "tests.brief", "tests.scenarios.meddler"),
     *(FORK_SERVER, "edge.training.trainer"),
 )
 PR_SET_NAME = 15  # linux/prctl.h
@@ -184,6 +184,7 @@ def _place(output: int, errors: int) -> None:
 def _become_command(request: Request) -> NoReturn:
     """Run the command line, which ends with SystemExit."""
     from scenarios.cli.main import main
+    from tests.brief import VARIABLE, brief_figures
     from tests.scenarios.meddler import meddle
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -201,12 +202,12 @@ def _become_command(request: Request) -> NoReturn:
     if request.meddler:
         what, named, when, number = request.meddler
         meddle(what, named, when, int(number))
-    started = subprocess.Popen
+    started, figures = subprocess.Popen, request.env.get(VARIABLE)
 
     def start(words: Sequence[str], **how: Any) -> Any:
         return _ForkServer(words[4:], how["stderr"], how["env"]) if FORK_SERVER in words else started(words, **how)
 
-    with patch("subprocess.Popen", start):
+    with patch("subprocess.Popen", start), brief_figures(*figures.split()) if figures else nullcontext():
         main()
     raise AssertionError("a command line ends with SystemExit")
 

@@ -2,7 +2,7 @@
 
 The server decodes its own frames to know what its clients hold. Workers get these decoded vectors as they get all
 others, each version once, since what passes between processes of the simulator is not what the simulated client
-receives; the client is charged for the frame.
+receives; the client is charged for the frame. Real devices get the frames.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from threading import Lock
 
 from coordinator.aggregation.held_versions import HeldVersions
 from coordinator.aggregation.server import Download, LaterPayload
-from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
+from edge.protocol.codecs.update_codec import DownloadFrame, UpdateCodec, VectorCodecs, download_rng
 from edge.protocol.config import CodecConfig, TensorShapes
 from edge.protocol.payload import MODEL, Payload, Vector
-from edge.protocol.rng import keyed_generator
 
+References = dict[tuple[str, str], Vector | None]
+"""(slot, key) of what is encoded -> the version that the client holds; None: none, or the numbers are encoded"""
 MOST_DECODED = 256
-"""Decoded vectors that are kept for clients with the same version of a block"""
+"""Frames and decoded vectors that are kept for clients with the same version of a block"""
 
 
 class DownloadCodec:
@@ -43,7 +44,7 @@ class DownloadCodec:
             return config.of == "update" and self._codecs.codec(slot, key, size) is not None
 
         self.held = HeldVersions(is_wanted)
-        self._decoded: OrderedDict[tuple[str, str, bytes, bytes], Vector] = OrderedDict()
+        self._made: OrderedDict[tuple[str, str, bytes, bytes], tuple[DownloadFrame, Vector]] = OrderedDict()
         self._lock = Lock()
 
     def anew(self) -> DownloadCodec:
@@ -59,7 +60,7 @@ class DownloadCodec:
         if not (self._config.down or self._config.down_slots):
             return dispatch, lengths
         held, is_difference = self.held.of(dispatch.client), self._config.of == "update"
-        references: dict[tuple[str, str], Vector | None] = {}
+        references: References = {}
         for slot, key, tensors, codec in self._codecs.encoded(dispatch.shapes):
             if not is_difference or (slot, key) in held:
                 references[slot, key] = held[slot, key] if is_difference else None
@@ -67,33 +68,38 @@ class DownloadCodec:
         if not lengths:
             return dispatch, lengths
         build = partial(self._build, dispatch, references)
-        return replace(dispatch, payload={}, later=LaterPayload(dispatch.shapes, build)), lengths
+        later = LaterPayload(dispatch.shapes, build, partial(self._frames, dispatch, references))
+        return replace(dispatch, payload={}, later=later), lengths
 
-    def _build(self, dispatch: Download, references: dict[tuple[str, str], Vector | None]) -> Payload:
+    def _build(self, dispatch: Download, references: References) -> Payload:
         return {
             slot: {
-                key: self._decode(slot, key, vector, references[slot, key]) if (slot, key) in references else vector
+                key: self._encoded(slot, key, vector, references[slot, key])[1] if (slot, key) in references else vector
                 for key, vector in named.items()
             }
             for slot, named in dispatch.built().items()
         }
 
-    def _decode(self, slot: str, key: str, vector: Vector, reference: Vector | None) -> Vector:
-        """The vector as clients with this version decode it. Draws are keyed by the versions, so that it is one."""
+    def _frames(self, dispatch: Download, references: References) -> dict[tuple[str, str], DownloadFrame]:
+        built = dispatch.built()
+        return {
+            (slot, key): self._encoded(slot, key, built[slot][key], reference)[0]
+            for (slot, key), reference in references.items()
+        }
+
+    def _encoded(self, slot: str, key: str, vector: Vector, reference: Vector | None) -> tuple[DownloadFrame, Vector]:
+        """The frame for clients that hold this reference, and what they decode."""
         before = b"" if reference is None else reference.version
         place = slot, key, before, vector.version
         with self._lock:
-            if place not in self._decoded:
+            if place not in self._made:
                 size = vector.data.size
                 codec, tensors = self._codecs.codec(slot, key, size), self._codecs.shape(key, size)
                 assert codec is not None, place
-                purpose = f"codec down {slot}/{key} {before.hex()} {vector.version.hex()}"
                 change = vector.data if reference is None else vector.data - reference.data
-                frame = codec.encode(change, tensors, keyed_generator(self._seed, purpose)).frame
-                decoded = codec.decode(frame.data, tensors, keyed_generator(self._seed, purpose))
-                if reference is not None:
-                    decoded += reference.data
-                if len(self._decoded) >= MOST_DECODED:
-                    self._decoded.popitem(last=False)
-                self._decoded[place] = Vector(decoded)
-            return self._decoded[place]
+                rng = download_rng(self._seed, slot, key, before, vector.version)
+                frame = DownloadFrame(codec.encode(change, tensors, rng).frame, before, vector.version, size)
+                if len(self._made) >= MOST_DECODED:
+                    self._made.popitem(last=False)
+                self._made[place] = frame, frame.decode(self._codecs, self._seed, slot, key, reference)
+            return self._made[place]

@@ -54,6 +54,7 @@ from numpy.typing import NDArray
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.records.client_vectors import ClientVectors
+from edge.protocol.codecs.update_codec import DownloadFrame
 from edge.protocol.config import TrainConfig
 from edge.protocol.fixed_point import sum_vector
 from edge.protocol.logged import NumberLog, joined
@@ -131,6 +132,8 @@ class LaterPayload:
     build: Callable[[], Payload]
     """Depends on nothing but what it has captured, since the server side may have made a step since: on views of the
     store, and on models, which are never changed in place"""
+    frames: Callable[[], Mapping[tuple[str, str], DownloadFrame]] = dict
+    """(slot, key) -> the frame that a real device decodes this vector from; the others travel as they are"""
 
 
 def payload_shapes(payload: Payload | LaterPayload) -> Shapes:

@@ -28,6 +28,7 @@ from coordinator.methods import (
     fedntd,
     fedper,
     fedprox,
+    flower_app,
     gradaug,
     ifca,
     local,
@@ -41,7 +42,7 @@ from coordinator.methods import (
 from coordinator.methods.spec import CorrectionSpec, MethodPart, ObjectiveSpec
 from edge.protocol.options.base import Options, joined
 from edge.protocol.payload import Layout
-from edge.protocol.plugins import find
+from edge.protocol.plugins import FLOWER_APP, find
 
 OBJECTIVES: dict[str, ObjectiveSpec] = {
     spec.name: spec
@@ -83,6 +84,11 @@ class Method:
     """Canonical, whatever the spelling in the scenario; `resolve` accepts it"""
     objective: ObjectiveSpec
     corrections: tuple[CorrectionSpec, ...]
+
+    @property
+    def app(self) -> str | None:
+        """The folder of the Flower app that the method is; None for all others."""
+        return self.name.removeprefix(FLOWER_APP) if self.objective is flower_app.SPEC else None
 
     @property
     def parts(self) -> tuple[MethodPart, ...]:
@@ -195,6 +201,8 @@ def _overrides(server_side: type[ServerStrategy] | type[ServerExtension] | None,
 
 def resolve(name: str) -> Method:
     """The method of this name; ValueError with the nearest known name."""
+    if name.startswith(FLOWER_APP):
+        return Method(name, flower_app.SPEC, ())
     spellings = [part.strip() for part in name.split("+")]
     if "+" in name and not all(spellings):
         raise ValueError(f"{name!r}: a name is missing beside '+'; write one on both sides, as in fedmlb+fedprox")

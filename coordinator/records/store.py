@@ -64,7 +64,7 @@ class Commit:
     vectors: Mapping[tuple[int, str], tuple[str, str]] = field(default_factory=dict)
     """(client, slot) -> (file name, sha256 of the file) of vectors that the server stores of it"""
     checkpoint: tuple[str, str] = ("", "")
-    """(file name, sha256 of the file)"""
+    """(file name, sha256 of the file); empty for a run that is resumed from other records"""
     wall_seconds: float = 0.0
     stopped_by: str | None = None
     """The rule that ends the run with this round"""
@@ -180,7 +180,8 @@ class Ledger:
             self._insert(
                 "client_vectors", [(*place, commit.row.round, *file) for place, file in commit.vectors.items()]
             )
-            self._insert("checkpoints", [(commit.row.round, *commit.checkpoint)])
+            if commit.checkpoint[0]:
+                self._insert("checkpoints", [(commit.row.round, *commit.checkpoint)])
             obsolete = self._drop_checkpoints()
             self._insert("host_rounds", [(commit.row.round, commit.wall_seconds)])
             if commit.stopped_by is not None:

@@ -300,6 +300,11 @@ class FederatedRun:
         return VisitPricing(self.job, self.method, self.options, self.description, self.up_shapes)
 
     @property
+    def trains_first(self) -> bool:
+        """Whether visits are trained before they are timed: the lengths of uploads, or all times, are known then."""
+        return self.clock.is_measured or not self.pricing.is_fixed_length
+
+    @property
     def is_asynchronous(self) -> bool:
         """Whether visits begin and end one by one."""
         return self.server.setup.asynchronous

@@ -25,7 +25,7 @@ whose clients are lost, or that are cut where the run's virtual seconds end.
 
 Where the length of an upload depends on its numbers (an entropy coder among the stages of ``codec.up``), all visits are
 trained before they are timed, those that will not count as well; the clock gets the real lengths, and budgets are
-reserved by bounds on them.
+reserved by bounds on them. So it is on real devices, whose times are measured.
 
 The host does not wait where the simulated server would: while workers evaluate a model, the next round is sampled and
 timed, its visits are submitted behind the evaluation, and the round before is committed. If the evaluation ends the
@@ -218,7 +218,7 @@ class _SynchronousRound:
 
     def _submit(self) -> None:
         run = self.run
-        received = None if run.pricing.is_fixed_length else self._train_first()
+        received = self._train_first() if run.trains_first else None
         solved, self.counts, end = self._outcome(self.visits, self.going_on)
         timeline = solved.solution.timeline
         self.end_time = end + self._aggregation_seconds(self.visits, self.counts)
@@ -246,7 +246,7 @@ class _SynchronousRound:
             received.close()
 
     def _train_first(self) -> ReorderBuffer | None:
-        """Train all visits before they are timed, since the lengths of their uploads depend on numbers.
+        """Train all visits before they are timed (`FederatedRun.trains_first`).
 
         Returns the updates, if there are any. Budgets have reserved the bounds of these lengths.
         """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +47,12 @@ def shared(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: shared(of) for key, of in value.items()}
     return [shared(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def cache_folder() -> Path:
+    """The folder of decoded data, partitions and calibrated devices; RuntimeError for a user without a home."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    return (Path(named) if named else Path.home() / ".cache") / "fedbr-edge"
 
 
 FilePath = Annotated[str, AfterValidator(abbreviated)]

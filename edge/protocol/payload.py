@@ -30,7 +30,7 @@ def step_flops(flops: NDArray[np.float64]) -> float:
 
     ``flops``: (blocks, 4), a column per kind of pass.
     """
-    return float(flops.sum() - flops[0, INPUT_GRADIENT])
+    return float(flops.sum() - flops[:1, INPUT_GRADIENT].sum())
 
 
 MODEL = "model"

@@ -20,7 +20,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from edge.protocol.spelling import FLOWER_APP as FLOWER_APP
 from edge.protocol.spelling import closest, nearest
+from edge.protocol.spelling import is_own as is_own
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -49,13 +51,11 @@ class OptionsRow:
     options: type[PluginOptions]
 
 
-def is_own(name: str) -> bool:
-    """Whether a name is that of a user's own object, ``module:NAME``."""
-    return ":" in name
-
-
 def display_name(name: str) -> str:
-    """A name as reports have it: ``Net`` for ``Net_1f2e3d4c5b6a:ROW``, and arrays without their shape and hash."""
+    """A name as reports have it: ``Net`` for ``Net_1f2e3d4c5b6a:ROW``, arrays without their shape and hash, and a
+    Flower app by its folder's own name."""
+    if name.startswith(FLOWER_APP):
+        return FLOWER_APP + name.rpartition("/")[2]
     return _GIVEN.sub(lambda match: match[1] or match[3], name)
 
 

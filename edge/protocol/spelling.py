@@ -1,10 +1,20 @@
-"""The valid name nearest to one that is not known, for messages. (`costmodel`, which imports nothing of ours, has its
-own in `costmodel.units`.)"""
+"""Names: which are a user's own, and the valid one nearest to one that is not known, for messages.
+
+`costmodel`, which imports nothing of ours, has its own of the latter in `costmodel.units`.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+FLOWER_APP = "flower:"
+"""Begins the name of a method that is a Flower app; its folder follows"""
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is that of a user's own object, ``module:NAME``."""
+    return ":" in name and not name.startswith(FLOWER_APP)
 
 
 def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:

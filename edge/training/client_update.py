@@ -14,7 +14,7 @@ Subclasses of `ClientUpdate` can customise by overriding
 * ``prepare_score``: a client's model that is evaluated, where models are evaluated client by client;
 * ``reference_slots``: which vectors of the download those of the upload are new versions of, if not ``model``;
 * ``adapt``: how that model is adapted to the client's examples before it is evaluated;
-* ``capturable``: whether its steps may be replayed from a CUDA graph (conditions in `edge.training.cuda_graphs`).
+* ``capturable``: whether its steps may be replayed (conditions in `edge.training.cuda_graphs`).
 
 A `GradientCorrection` joins any objective; it changes gradients or shifts the logits of training losses, and may send
 and store vectors in its own slots.

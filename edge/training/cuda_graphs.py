@@ -1,7 +1,7 @@
-"""A local step captured in a CUDA graph, and replayed for every full batch of the same kind.
+"""A local step captured in a CUDA graph, or its gradients on a tape, and replayed for every batch of the same kind.
 
 The CUDA side of this file (`CudaGraph`) follows torch's documentation and source, and has never been run; tests replay
-the rest on a CPU.
+the rest on a CPU, where a `KernelTape` takes the place of the graph in all runs of shipped models (`TapedStep`).
 
 A small model's step is a hundred kernels of some microseconds each, and most of its time is their launching. A graph is
 launched as a whole. It replays the same kernels on the same addresses: so batches are copied into fixed buffers, the
@@ -25,6 +25,7 @@ objectives with a frozen teacher are capturable.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -37,6 +38,7 @@ from torch import Tensor
 from edge.protocol.config import TrainConfig
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, GradientCorrection, Step, VisitContext
+from edge.training.kernel_tape import KernelTape
 from edge.training.sgd import Loss, Sgd
 
 WARM_UP_STEPS = 3
@@ -90,9 +92,15 @@ class StepFactory:
     replayed steps depends on the worker's earlier visits.
     """
 
-    def __init__(self, net: BlockModel, config: TrainConfig, graphs: Callable[[], GraphBackend] | None = None) -> None:
-        """``graphs``: a factory of graphs, on a device with CUDA."""
-        self._net, self._config, self._graphs = net, config, graphs
+    def __init__(
+        self,
+        net: BlockModel,
+        config: TrainConfig,
+        graphs: Callable[[], GraphBackend] | None = None,
+        tapes: Callable[[], KernelTape] | None = None,
+    ) -> None:
+        """``graphs``: a factory of graphs, on a device with CUDA; ``tapes``: of those of `TapedStep`, on a CPU."""
+        self._net, self._config, self._graphs, self._tapes = net, config, graphs, tapes
         self._lr = torch.zeros((), device=net.device)
         self._captured: dict[Hashable, CapturedStep] = {}
 
@@ -102,14 +110,15 @@ class StepFactory:
         correct += [correction.correct for correction in corrections]
         unclipped = [correction.correct_unclipped for correction in corrections]
         shifts = [correction.logit_shift for correction in corrections if correction.logit_shift is not None]
-        if self._graphs is None:
-            return Sgd(self._net, self._config, visit.lr, correct, unclipped, shifts)
-        step = Sgd(self._net, self._config, self._lr.fill_(visit.lr), correct, unclipped, shifts)
+        lr = visit.lr if self._graphs is None else self._lr.fill_(visit.lr)
+        step = Sgd(self._net, self._config, lr, correct, unclipped, shifts)
         # A base class cannot guarantee it for subclasses.
         if not all(vars(type(client_side)).get("capturable", False) for client_side in (objective, *corrections)):
             return step
         choice = (tuple(sorted(visit.choice.items())), self._net.statistics_in_use)
-        return GraphStep(step, objective.losses, choice, self._captured, self._graphs)
+        if self._graphs is not None:
+            return GraphStep(step, objective.losses, choice, self._captured, self._graphs)
+        return step if self._tapes is None else TapedStep(step, objective.losses, choice, self._captured, self._tapes)
 
 
 class GraphStep:
@@ -157,6 +166,49 @@ class GraphStep:
     def apply(self, only: Sequence[str | slice] | None = None) -> None:
         """As `Sgd.apply`."""
         self._step.apply(only)
+
+
+class TapedStep(GraphStep):
+    """The step of one visit on a CPU: `Sgd`'s to the bit, whose gradients are replayed, of batches of any size.
+
+    Corrections, clipping and the move run as they are, with the step size as a number.
+    """
+
+    def __init__(
+        self,
+        step: Sgd,
+        losses: list[Tensor],
+        choice: Hashable,
+        captured: dict[Hashable, CapturedStep],
+        tapes: Callable[[], KernelTape],
+    ) -> None:
+        super().__init__(step, losses, choice, captured, tapes)
+        self._tapes = tapes
+
+    def __call__(self, loss: Loss, x: Tensor, y: Tensor, only: Sequence[str] | None = None) -> None:
+        """As `Sgd.__call__`."""
+        self._step.zero()
+        self.backward(loss, x, y)
+        self._step.apply(only)
+
+    def backward(self, loss: Loss, x: Tensor, y: Tensor) -> None:
+        """As `Sgd.backward`; ``loss`` is a method of the objective."""
+        if not self._step.has_gradient:
+            self._step.zero()
+        key = (self._choice, loss.__name__, x.shape, x.stride())
+        if key not in self._captured:
+            self._captured[key] = CapturedStep(self._step.net)
+        captured = self._captured[key]
+        if captured.warm_up_left:
+            captured.warm_up(lambda: self._step.backward(loss, x, y), self._losses)
+        elif captured.graph is not None:
+            captured.replay(x, y, self._losses)
+        else:
+            tape = self._tapes()
+            captured.capture(tape, lambda x, y: self._step.backward(loss, x, y), x, y, self._losses)
+            captured.replay(x, y, self._losses)
+            if tape.nbytes is None:
+                self._captured[key] = CapturedStep(self._step.net, warm_up_left=sys.maxsize)  # never again
 
 
 @dataclass(eq=False)

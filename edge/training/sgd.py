@@ -91,11 +91,11 @@ class Sgd:
             self.zero()
         for correct in self.corrections:
             correct(net)
-        parts = [slice(None)]
+        parts: Sequence[slice | None] = [None]
         if only is not None:
             parts = [part if isinstance(part, slice) else net.slices[part] for part in only]
         if self.config.clip > 0:
-            clip([net.grad[part] for part in parts], self.config.clip)
+            clip([_cut(net.grad, part) for part in parts], self.config.clip)
         for correct in self.unclipped:
             correct(net)
         for part in parts:
@@ -103,17 +103,21 @@ class Sgd:
         self.has_gradient = False
         self.steps += 1
 
-    def _move(self, part: slice) -> None:
-        config, flat, step = self.config, self.net.flat[part], self.net.grad[part]
+    def _move(self, part: slice | None) -> None:
+        config, flat, step = self.config, _cut(self.net.flat, part), _cut(self.net.grad, part)
         if config.weight_decay:
             step.add_(flat, alpha=config.weight_decay)
         if config.momentum:
-            momentum = self._momentum[part].mul_(config.momentum).add_(step)
+            momentum = _cut(self._momentum, part).mul_(config.momentum).add_(step)
             step = step.add_(momentum, alpha=config.momentum) if config.nesterov else momentum
         if isinstance(self.lr, Tensor):
             flat.addcmul_(step, self.lr, value=-1)
         else:
             flat.add_(step, alpha=-self.lr)
+
+
+def _cut(vector: Tensor, part: slice | None) -> Tensor:
+    return vector if part is None else vector[part]
 
 
 def autocast(precision: str | None, device: torch.device) -> AbstractContextManager[object]:
@@ -127,8 +131,9 @@ def clip(grads: Sequence[Tensor], limit: float) -> None:
     for grad in grads:
         # One float32 sum of millions of squares loses 0.5 % of the norm; a copy in float64 takes twenty times as long.
         end = grad.numel() - grad.numel() % NORM_BLOCK
-        blocks, rest = grad[:end].view(-1, NORM_BLOCK), grad[end:].view(1, -1)
-        parts += [torch.linalg.vector_norm(blocks, dim=1), torch.linalg.vector_norm(rest, dim=1)]
+        if end:
+            parts.append(torch.linalg.vector_norm(grad[:end].view(-1, NORM_BLOCK), dim=1))
+        parts.append(torch.linalg.vector_norm(grad[end:].view(1, -1), dim=1))
     norm = torch.linalg.vector_norm(torch.cat(parts), dtype=torch.float64)
     scale = torch.clamp(limit / (norm + 1e-6), max=1.0).float()
     for grad in grads:

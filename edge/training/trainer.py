@@ -29,7 +29,7 @@ from edge.protocol.config import EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, EncodedVectors, Floats, Payload, Shapes, shapes
-from edge.protocol.plugins import error_text
+from edge.protocol.plugins import error_text, is_own
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
@@ -37,6 +37,7 @@ from edge.training.blocks import load_dotted
 from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCorrection, Step, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
 from edge.training.job_model import JobModel, check_single_examples
+from edge.training.kernel_tape import kernel_tapes
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.metrics.metric import ModelInputs
 from edge.training.sgd import Sgd
@@ -111,7 +112,11 @@ class LocalTrainer:
     @cached_property
     def stepper(self) -> StepFactory:
         """Makes the training steps of visits."""
-        return StepFactory(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
+        job = self.job
+        # A user's own layers may depend on more than a tape repeats.
+        is_taped = self.device.type == "cpu" and job.wrap_model is None and not is_own(job.model.name)
+        tapes = kernel_tapes() if is_taped else None
+        return StepFactory(self.net, job.train, cuda_graphs() if job.train.graphs else None, tapes)
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""

@@ -90,7 +90,7 @@ def run(
         request = request_of(RunRequest, locals())
         given = values.overrides(as_names(overrides, scenario))
         loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
-        return _made(caller, caller.run(loaded, request))
+        return made(caller, caller.run(loaded, request))
 
 
 def resume(
@@ -118,7 +118,7 @@ def resume(
     path = path_of(folder)
     with calling(progress, on_round) as caller:
         request = request_of(ResumeRequest, locals())
-        return _made(caller, caller.resume(path, values.overrides(overrides), request)[1])
+        return made(caller, caller.resume(path, values.overrides(overrides), request)[1])
 
 
 def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def request_of(kind: type[RequestType], arguments: Mapping[str, Any]) -> Request
     return kind(**given)
 
 
-def _made(caller: Caller, result: dict[str, Any]) -> Run:
+def made(caller: Caller, result: dict[str, Any]) -> Run:
     """The run with this result, of whose warnings the caller is told."""
     for warning in result.get("warnings", []):
         caller.note(warning)

@@ -113,6 +113,7 @@ def compare(
     *,
     seeds: int = 1,
     baseline: str | None = None,
+    measured: str | None = None,
     parallel: int | None = None,
     out: Folder = "runs",
     run_id: str | None = None,
@@ -128,10 +129,11 @@ def compare(
     """Run each of the methods on the same data, fleet and seeds, each to its limit, in one folder.
 
     ``methods``: their names, also as one text with commas between them. ``seeds``: how many, counted up from ``seed``
-    or the scenario's own; ``baseline``: the method that the report of several seeds compares others with. ``result``
-    has the accuracies at the smallest bytes and virtual time that all runs reached, or with several seeds the rows and
-    tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison, finished runs are kept and
-    interrupted ones resumed. Other arguments and errors as of `sweep`.
+    or the scenario's own; ``baseline``: the method that the report of several seeds compares others with;
+    ``measured``: a CSV file of rounds on real devices (``round``, ``seconds``), which ``result["measured"]`` sets
+    beside the runs. ``result`` has the accuracies at the smallest bytes and virtual time that all runs reached, or with
+    several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
+    finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
     with calling(progress, on_round) as caller:
         request = request_of(CompareRequest, locals())

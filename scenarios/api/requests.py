@@ -160,12 +160,18 @@ class ExperimentRequest(RunRequest):
 @dataclass(frozen=True)
 class CompareRequest(ExperimentRequest):
     baseline: Annotated[str | None, BASELINE] = None
+    measured: Annotated[
+        str | None, Option("rounds of real devices, CSV with round and seconds, to set beside the runs", "FILE")
+    ] = None
 
     def plan(self, grid: Grid) -> Experiment:
         """The comparison over the methods of the grid."""
+        from scenarios.experiment import measured
         from scenarios.experiment.compare import plan
 
-        return plan(grid, self.seeds or 1, self.seed, self.run_id).with_baseline(self.baseline)
+        rounds = None if self.measured is None else measured.read(Path(self.measured))
+        compared = plan(grid, self.seeds or 1, self.seed, self.run_id).with_baseline(self.baseline)
+        return replace(compared, measured=rounds)
 
 
 @dataclass(frozen=True)

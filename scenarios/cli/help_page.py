@@ -12,8 +12,14 @@ from typer.core import TyperCommand, TyperGroup
 
 OTHERS = "Commands"
 """Heading of commands that are registered without one"""
-WORDS = {"int": "N", "int range": "N", "float": "X", "float range": "X", "path": "PATH"}
+WORDS = {
+    **dict.fromkeys(("int", "int range", "integer", "integer range"), "N"),
+    **dict.fromkeys(("float", "float range"), "X"),
+    "path": "PATH",
+}
 """Type of an option, as typer writes it -> the word for its value; TEXT for any other"""
+TYPE = re.compile("<(.*)>|((?:INTEGER|FLOAT)(?: RANGE)?)$")
+"""The same in the help of an option: ``<int range>``, and ``INTEGER RANGE`` before typer 0.21"""
 
 
 class PlainCommand(TyperCommand):
@@ -34,10 +40,10 @@ class PlainCommand(TyperCommand):
         for each in self.get_params(ctx):
             is_argument, record = each.param_type_name == "argument", each.get_help_record(ctx)
             if record is not None:
-                worded = re.sub("<(.*)>", lambda kind: WORDS.get(kind[1], "TEXT"), record[0])
+                worded = TYPE.sub(lambda kind: WORDS.get((kind[1] or kind[2]).lower(), "TEXT"), record[0])
                 # "at least 1" for typer's x>=1, and "1 to 4096" for 1<=x<=4096
                 text = re.sub(r"\b([\d.]+)<=x<=([\d.]+)", r"\1 to \2", record[1])
-                text = re.sub(r"\bx>=([\d.]+)", r"at least \1", text)
+                text = re.sub(r"\bx>=([\d.]+)", r"at least \1", text).replace("\\[", "[")  # typer escapes it for rich
                 name = _argument(each) if is_argument else worded
                 sections["Arguments" if is_argument else "Options"].append((name, text))
         for heading, rows in sections.items():

@@ -20,7 +20,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from scenarios.cli import folders, lookup, new, output, recorded, remote, runs, studies
+from scenarios.cli import flower, folders, lookup, new, output, recorded, remote, runs, studies
 from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error, parameters_of
 from scenarios.config import search_path
@@ -232,6 +232,10 @@ several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
 for study in (studies.budget, studies.trial, studies.tune):
     several.command(study.__name__, cls=PlainCommand)(as_command(study))
 app.add_typer(several, name="study", cls=GroupedCommands, rich_help_panel="Studies")
+apps = typer.Typer(no_args_is_help=True, help="Apps of Flower on a fleet, and scenarios as such apps.")
+for of_apps in (flower.run, flower.export):
+    apps.command(of_apps.__name__, cls=PlainCommand)(as_command(of_apps))
+app.add_typer(apps, name="flower", cls=GroupedCommands, rich_help_panel="Runs")
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ def run(
     """Run a scenario; write its run folder and report."""
     from scenarios.config.load import load
 
-    loaded = load(scenario, _with_seed(overrides, seed))
-    _finish(loaded, output.caller().run(loaded, request), output)
+    loaded = load(scenario, with_seed(overrides, seed))
+    finish(loaded, output.caller().run(loaded, request), output)
 
 
 def resume(
@@ -53,12 +53,13 @@ def resume(
     """
     from scenarios.config.overrides import parsed
 
-    _finish(*output.caller().resume(folder, parsed(overrides or []), request), output)
+    finish(*output.caller().resume(folder, parsed(overrides or []), request), output)
 
 
-def _finish(loaded: Loaded, result: dict[str, Any], output: ReportOutput) -> NoReturn:
+def finish(loaded: Loaded, result: dict[str, Any], output: ReportOutput) -> NoReturn:
     """Print the summary of a run, draw its report if one is wanted and not there, and exit with its code."""
     from coordinator.rounds.budget import EARLY
+    from edge.protocol.plugins import display_name
     from scenarios.report import html, terminal
 
     stopped, folder = result["stopped_by"] in EARLY, Path(result["run_dir"])
@@ -67,14 +68,15 @@ def _finish(loaded: Loaded, result: dict[str, Any], output: ReportOutput) -> NoR
         page = file
     elif not stopped and output.report:
         server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
-        page = report_or_warning(lambda: html.build([folder], file, f"{loaded.name}: {loaded.scenario.method}{server}"))
+        title = f"{loaded.name}: {display_name(loaded.scenario.method)}{server}"
+        page = report_or_warning(lambda: html.build([folder], file, title))
     emit(result, output.as_json, lambda: terminal.print_summary(result, page), in_files=True)
     for warning in result.get("warnings", []):
         print(f"fedbr: warning: {warning}", file=sys.stderr)
     raise typer.Exit(STOPPED if stopped else FINISHED)
 
 
-def _with_seed(overrides: list[str] | None, seed: int | None) -> dict[str, Any]:
+def with_seed(overrides: list[str] | None, seed: int | None) -> dict[str, Any]:
     from scenarios.config.overrides import parsed
 
     return parsed([*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
@@ -100,7 +102,7 @@ def check(
     from scenarios.report import terminal
     from scenarios.studies.forecast.check import run_check
 
-    loaded = load(scenario, _with_seed(overrides, seed))
+    loaded = load(scenario, with_seed(overrides, seed))
     caller = Caller()
     caller.notes(loaded)
     found = run_check(loaded, out)

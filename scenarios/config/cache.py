@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from edge.protocol import home
 from scenarios.config.errors import ScenarioError
 
 
 def cache_folder() -> Path:
     """The folder of decoded data, partitions and calibrated devices; ScenarioError for a user without a home."""
-    named = os.environ.get("XDG_CACHE_HOME")
     try:
-        return (Path(named) if named else Path.home() / ".cache") / "fedbr-edge"
+        return home.cache_folder()
     except RuntimeError:  # neither HOME nor an entry in the password database
         raise ScenarioError("there is no home folder for the cache: set HOME or XDG_CACHE_HOME") from None
 

@@ -257,7 +257,8 @@ def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) ->
     resolver.make("method", method.check_corrections, options)
     if rounds.is_asynchronous:
         resolver.make("rounds.policy", method.check_asynchronous, options, rounds.updates_per_step == 1)
-    resolver.make("data.partition", check_partition, scenario.data, data)
+    if method.app is None:  # an app brings its own data
+        resolver.make("data.partition", check_partition, scenario.data, data)
     resolver.refuse("eval", validation.of_evaluation(method, options, scenario))
     resolver.refuse("aggregate.sum", validation.of_sum(method, options, scenario))
     resolver.refuse("codec", validation.of_codec(scenario))

@@ -14,6 +14,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
+from edge.protocol.spelling import is_own
 from scenarios.config.tables import value_at
 
 
@@ -130,7 +131,7 @@ def own_names(tables: Mapping[str, Any]) -> set[str]:
 def own_rows(tables: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(key, ``module:ROW``) of a user's own rows in the tables of a scenario."""
     keys = dict.fromkeys((*BY_KEY, *BY_STAGE_KEY))
-    return [(key, name) for key in keys for name in _names(value_at(tables, key)) if ":" in name]
+    return [(key, name) for key in keys for name in _names(value_at(tables, key)) if is_own(name)]
 
 
 def _names(value: Any) -> Iterator[str]:

@@ -32,7 +32,8 @@ from edge.protocol.config import (
     SelectionSplit,
     TrainConfig,
 )
-from edge.protocol.home import abbreviated
+from edge.protocol.home import abbreviated, expanded
+from edge.protocol.plugins import FLOWER_APP
 
 
 def fraction(value: object) -> object:
@@ -157,13 +158,21 @@ def _abbreviated(table: Any) -> Any:
     return replace(table, **changes)
 
 
+def _whole_path(method: str) -> str:
+    """A method, with the path of a Flower app from the root or the user's home."""
+    if not method.startswith(FLOWER_APP):
+        return method
+    return FLOWER_APP + abbreviated(str(expanded(method.removeprefix(FLOWER_APP)).absolute()))
+
+
 class Scenario(BaseModel):
     """The tables and keys of a scenario."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    method: Annotated[str, Also("algorithm")] = "fedavg"
-    """Names of methods (``fedbr list methods``) or ``module:SPEC``, joined with ``+`` (``fedmlb+fedprox``)."""
+    method: Annotated[str, Also("algorithm"), AfterValidator(_whole_path)] = "fedavg"
+    """Names of methods (``fedbr list methods``) or ``module:SPEC``, joined with ``+`` (``fedmlb+fedprox``); or
+    ``flower:FOLDER``, a Flower app."""
     method_options: dict[str, Any] = {}
     """The method's hyperparameters."""
     server: Annotated[str, Also("server_optimizer", "strategy")] = "plain"

@@ -27,7 +27,7 @@ from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.options.base import Options
 from edge.protocol.payload import BlockShape, Layout
-from edge.protocol.plugins import is_own
+from edge.protocol.plugins import FLOWER_APP, is_own
 from edge.protocol.portable import PORTABLE
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import MetricRow
@@ -288,7 +288,7 @@ def of_fleet(scenario: Scenario) -> Contradictions:
             f"rounds.on_late = {on_late}: messages of late visits go on over links, but fleet.gateways.kind = airtime; "
             "choose rate, or on_late = stop",
         )
-    if participants > clients:
+    if participants > clients and not scenario.method.startswith(FLOWER_APP):  # which decides it itself
         yield (
             "rounds.participants",
             f"rounds.participants = {participants}: there are only {clients} clients (data.clients)",

@@ -7,17 +7,22 @@ at the smallest virtual time that all runs reached. One folder holds a compariso
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge.protocol.plugins import display_name
 from scenarios.config.errors import COMMAND_LINE, ScenarioError
 from scenarios.experiment.experiment import Experiment, ExperimentRow, Result
 from scenarios.experiment.grid import METHOD, Grid, over_methods, variant_name
+from scenarios.experiment.measured import beside
+from scenarios.experiment.measured import table as measured_table
 from scenarios.experiment.run_set import RunSet
 from scenarios.experiment.sweep import Sweep, default_targets
 from scenarios.report import html, terminal
 from scenarios.run.progress import at_budget
+from scenarios.run.run_folder import RunFolder
 
 KIND, MARK = "compare", "compare.json"
 METHODS = ("fedavg", "fedprox", "fedmlb", "fedbr")
@@ -27,13 +32,19 @@ METHODS = ("fedavg", "fedprox", "fedmlb", "fedbr")
 class Comparison(Sweep):
     """Methods over one seed, read at what all have in common, or over several, as a sweep."""
 
+    measured: Mapping[int, float] | None = None
+    """Round, from 1 -> seconds on real devices"""
+
     def run_name(self, row: ExperimentRow, seed: int) -> str:
         """Runs of the first seed have the names of their methods, so that seeds can be added to a comparison."""
         return row.folder if seed == self.seeds[0] else Experiment.run_name(self, row, seed)
 
     def result(self, done: Result) -> dict[str, Any]:
         """Over one seed the runs, beside what they have in common; over several the keys of a sweep."""
-        target = {"target_accuracy": self.targets[0] if self.targets else None}
+        target: dict[str, Any] = {"target_accuracy": self.targets[0] if self.targets else None}
+        if self.measured is not None:
+            folders = {run["name"]: RunFolder(Path(run["run_dir"])) for run in done["runs"]}
+            target["measured"] = {name: beside(self.measured, run.rounds) for name, run in folders.items()}
         if len(self.seeds) > 1:
             swept = super().result(done) | {"scenario": self.run_set.name}
             return {**target, **{key: value for key, value in swept.items() if key != "overrides"}}
@@ -59,12 +70,14 @@ class Comparison(Sweep):
         """The report of the runs that were compared; of several seeds that of a sweep."""
         if len(self.seeds) > 1:
             return super().write_page(result, folder)
-        methods = ", ".join(run["method"] for run in result["runs"])
+        methods = ", ".join(display_name(run["method"]) for run in result["runs"])
         runs = [Path(run["run_dir"]) for run in result["runs"]]
         return html.build(runs, folder / self.page_file, f"{self.run_set.name}: {methods}", result)
 
     def show(self, result: Result, page: Path) -> None:
-        """Print a column per run; of several seeds the tables of a sweep."""
+        """Print a column per run; of several seeds the tables of a sweep; and the rounds of real devices beside."""
+        if "measured" in result:
+            terminal.print_table(measured_table(result["measured"]), columns=6)
         if len(self.seeds) > 1:
             super().show(result, page)
         else:

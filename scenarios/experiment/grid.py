@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from edge.protocol.plugins import display_name
+from edge.protocol.plugins import FLOWER_APP, display_name
 from scenarios.config.errors import COMMAND_LINE, Argument, ScenarioError
 from scenarios.config.load import Loaded, Source, load
 from scenarios.config.overrides import parse, parse_all, parsed_list, refuse_repeated, shown, split
@@ -263,7 +263,7 @@ def label(settings: Point) -> str:
 def variant_name(method: str, settings: Point) -> str:
     """A folder's name in the order of the settings, such as ``fedavg-server-fedadam-lr-0.01``."""
     words = [f"{last_part(key)} {shown(value)}".lower() for key, value in settings.items() if key != METHOD]
-    return "-".join([method, *(re.sub(r"[^a-z0-9.]+", "-", word).strip("-") for word in words)])
+    return "-".join([_app_word(method), *(re.sub(r"[^a-z0-9.]+", "-", word).strip("-") for word in words)])
 
 
 def cell_name(method: str, settings: Point) -> str:
@@ -278,6 +278,11 @@ def cell_name(method: str, settings: Point) -> str:
 def last_part(key: str) -> str:
     """``lr`` of ``train.lr``."""
     return key.rpartition(".")[2]
+
+
+def _app_word(method: str) -> str:
+    """A method; of a Flower app, whose name has slashes, a word like no other's."""
+    return _word(method) if method.startswith(FLOWER_APP) else method
 
 
 def folder_name(words: Sequence[str]) -> str:

@@ -33,6 +33,8 @@ MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
 MOST_DRAWN = 12
 """Number of an experiment's rows in figures."""
 MOST_IN_TITLE, MOST_FACTS = 4, 4
+APP_KEYS = ("name", "data.clients", "seed")
+"""Keys that say something of the run of a Flower app, whose model, data and rounds are its own"""
 """Number of groups named in the title, and of different values of a fact."""
 NO_BREAK = "\u00a0"
 """A space at which no line is broken"""
@@ -312,7 +314,7 @@ def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str,
     def several(values: Sequence[Any]) -> str:
         return display_name(", ".join(map(str, values))) if len(values) <= MOST_FACTS else f"{len(values)} different"
 
-    known = [dict(leaves(run.scenario)) for run in runs]
+    known = [{key: value for key, value in leaves(run.scenario) if not run.is_app or key in APP_KEYS} for run in runs]
     values = [
         (name, list(dict.fromkeys(each[key] for each in known if each.get(key) is not None))) for name, key in wanted
     ]

@@ -42,7 +42,8 @@ class _RunProgress:
     """The progress of one run."""
 
     name: str
-    rounds_max: int = 0
+    rounds_max: int | None = 0
+    """None where the run does not say how many rounds it will have"""
     column: ProgressColumn | None = None
     """The column for the method's own table, if it has one."""
     values: Sequence[int] = ()
@@ -63,6 +64,10 @@ class _RunProgress:
         """The number of rounds that have ended."""
         return self.progress[-1][0].rounds if self.progress else 0
 
+    def of_rounds(self, number: object) -> str:
+        """``3/60``, or ``3`` where the number of rounds is unknown."""
+        return str(number) if self.rounds_max is None else f"{number}/{self.rounds_max}"
+
     def wall_seconds(self) -> float:
         """Seconds since the start of the run, up to its end."""
         if self.started is None:
@@ -71,7 +76,7 @@ class _RunProgress:
 
     def eta_seconds(self) -> float | None:
         """Seconds until the last round, at the pace since the first one; None before the second and after the end."""
-        if self.first is None or self.ended is not None or self.rounds == self.first[0]:
+        if self.first is None or self.ended is not None or self.rounds == self.first[0] or self.rounds_max is None:
             return None
         last, wall_seconds = self.progress[-1]
         pace = (wall_seconds - self.first[1]) / (last.rounds - self.first[0])
@@ -138,7 +143,8 @@ class LiveTable(RunObserver):
         self._begin(self._runs[self._current], folder, loaded)
 
     def _begin(self, run: _RunProgress, folder: Path, loaded: Loaded) -> None:
-        run.started, run.rounds_max = time.monotonic(), loaded.scenario.rounds.max
+        run.started = time.monotonic()
+        run.rounds_max = loaded.scenario.rounds.max if loaded.method.app is None else None
         stop, budget = loaded.scenario.stop, loaded.scenario.budget
         run.may_end_sooner = (stop, budget) != (StopSection(), RunLimits())
         run.column = loaded.method.objective.records.progress
@@ -255,7 +261,7 @@ def _state(run: _RunProgress) -> list[str]:
         return [run.name, "queued" if run.ended is None else "ended", "", "", "", ""]
     return [
         run.name,
-        f"{run.rounds}/{run.rounds_max}" if run.progress or run.ended is not None else "starting",
+        run.of_rounds(run.rounds) if run.progress or run.ended is not None else "starting",
         percent(run.accuracies[-1]) if run.accuracies else "",
         format_seconds(float(f"{run.wall_seconds():.1f}")),
         run.eta_text(),
@@ -310,7 +316,7 @@ def line(run: _RunProgress) -> str:
     names = [*COLUMNS[1:], run.column.column if run.column else ""]
     number, *cut = first.split()
     if number != "end":
-        number = " ".join([f"{number}/{run.rounds_max}", *cut])
+        number = " ".join([run.of_rounds(number), *cut])
     parts = [f"{run.name} {number}", *(f"{name} {cell}" for name, cell in zip(names, cells, strict=False))]
     eta = run.eta_text()
     return "  ".join([*parts, *([eta] if eta else [])])

@@ -17,7 +17,7 @@ from typing import Any
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from edge.protocol.config import EvalSplit
 from edge.protocol.payload import BUFFERS
-from edge.protocol.plugins import is_own
+from edge.protocol.plugins import FLOWER_APP, is_own
 from edge.protocol.portable import PORTABLE
 from scenarios.config.errors import ReportError
 from scenarios.config.tables import leaves
@@ -37,6 +37,7 @@ _STOPS = {
     "target": "target reached",
     "converged": "converged",
     "rounds": "round limit",
+    "app": "end of the app",
     "clients": "too few clients left",
     "user": "stopped by user",
     "time_limit": "stopped at its time limit",
@@ -91,6 +92,11 @@ class RecordedRun(RunFolder):
         return own_method.shows_nominal([self.method]) if own is None else own.nominal
 
     @property
+    def is_app(self) -> bool:
+        """Whether its method is a Flower app."""
+        return self.method.startswith(FLOWER_APP)
+
+    @property
     def is_asynchronous(self) -> bool:
         """Whether its round policy has no barrier."""
         policy = (self.scenario.get("rounds") or {}).get("policy")
@@ -105,7 +111,8 @@ class RecordedRun(RunFolder):
     @property
     def histogram(self) -> Sequence[Sequence[int]]:
         """Training examples (clients, classes); empty if the environment lacks them."""
-        return self.environment.partition.histogram
+        histogram = self.environment.partition.histogram
+        return histogram if any(histogram) else []
 
     def examples(self, split: EvalSplit) -> Sequence[int]:
         """(clients,) examples in a split; empty if the environment lacks them."""

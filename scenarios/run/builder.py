@@ -89,6 +89,8 @@ def _settled(loaded: Loaded, device: str) -> Loaded:
 def identity(loaded: Loaded) -> dict[str, Any]:
     """The beginning of the hash chain: the resolved scenario, with hashes of files in place of their paths."""
     scenario = _overlaid(loaded.scenario.model_dump(), loaded.began)
+    if loaded.method.app is not None:
+        scenario["method"] = loaded.method.objective.name  # its files are in the data's hash
     del scenario["checkpoints"]  # it decides what stays on the disk, not what is computed
     if scenario["fleet"]["seed"] == scenario["seed"]:
         del scenario["fleet"]["seed"]
@@ -201,9 +203,14 @@ def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str,
 def fleet(loaded: Loaded) -> Fleet:
     """The clients' devices and links, drawn with the fleet's seed. ScenarioError names the key."""
     try:
-        return fleet_of(loaded.scenario, (loaded.model.name, loaded.model.family))
+        return fleet_of(loaded.scenario, families(loaded))
     except ValueError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def families(loaded: Loaded) -> tuple[str, ...]:
+    """The names by which devices have a throughput for the run's model; of a Flower app's nothing is known."""
+    return ("conv",) if loaded.method.app is not None else (loaded.model.name, loaded.model.family)
 
 
 def fleet_of(scenario: Scenario, families: tuple[str, ...]) -> Fleet:

@@ -15,17 +15,36 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Protocol
 
 from coordinator.rounds.budget import TIME_LIMIT, USER
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
-from coordinator.workers.task import Stopped
+from coordinator.workers.task import Stopped, Workers
 from costmodel import units
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run.observer import RunObserver
 
+if TYPE_CHECKING:  # the clock brings SimPy, which not every process needs
+    from costmodel.clock import Clock
+    from costmodel.fleet.fleet import Fleet
+    from edge.protocol.config import Job, ModelProfile
+
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgspec", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
+
+
+class RealDevices(Protocol):
+    """Devices that train the visits of a run, in real time, while workers of this machine evaluate its models."""
+
+    def join(
+        self, job: Job, profile: ModelProfile, fleet: Fleet, pool: Workers, is_stopped: Callable[[], bool]
+    ) -> tuple[Clock, Workers]:
+        """The clock that measures visits, and the workers that send them to the devices, once these are there.
+
+        Stopped if the user stops the run before that. ``pool`` does what devices do not.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -41,6 +60,8 @@ class Host:
     """The port that remote workers join; None: local workers only."""
     stopped_by: Callable[[], str] = lambda: USER
     """The word for what has set the stop flag."""
+    devices: RealDevices | None = None
+    """Train the visits; None: workers do, and the clock is virtual."""
 
 
 def default_workers() -> int:

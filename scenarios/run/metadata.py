@@ -16,7 +16,7 @@ import psutil
 from msgspec import structs
 
 from coordinator.records.schema import RoundRow
-from coordinator.rounds.run import FederatedRun
+from coordinator.rounds.run import RunTotals
 from costmodel.fleet.devices import Device, own_rows
 from edge.protocol.config import ModelProfile
 from edge.protocol.home import abbreviated
@@ -133,7 +133,8 @@ def summary(
     recorded: RunFolder,
     began: Environment,
     loaded: Loaded,
-    run: FederatedRun,
+    committed: RunTotals,
+    description: ModelProfile,
     stopped_by: str,
     wall_seconds: float,
 ) -> dict[str, Any]:
@@ -148,22 +149,22 @@ def summary(
     ``seconds_by_basis``: `visits.seconds_by_basis`.
     """
     rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
-    best = client_values.best_round(rows, values, run.committed.rounds)
+    best = client_values.best_round(rows, values, committed.rounds)
     target = loaded.scenario.stop.target_accuracy
     reached = progress.to_target(trail, target)
     return {
         "run_dir": str(recorded.folder),
         "method": loaded.scenario.method,
         "seed": loaded.scenario.seed,
-        "data": abbreviated(run.description.data_source),
-        "rounds": run.committed.rounds,
+        "data": abbreviated(description.data_source),
+        "rounds": committed.rounds,
         "accuracy": progress.final(trail),
         "best_accuracy": progress.best(trail),
         "evaluation": client_values.summary(values),
-        "clients_left_out": evaluated_clients.left_out(loaded, run.description),
-        "method_notes": builder.method_notes(loaded, run.description),
+        "clients_left_out": evaluated_clients.left_out(loaded, description),
+        "method_notes": builder.method_notes(loaded, description),
         "best_round": None if best is None else asdict(best),
-        "virtual_seconds": run.committed.virtual_seconds,
+        "virtual_seconds": committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
         "joules_by_part": visits.energy(query),
         "wasted_seconds": sum(row.wasted_s for row in rows),
@@ -174,11 +175,11 @@ def summary(
         "time_to_target_s": reached and reached.virtual_seconds,
         "bytes_to_target": reached and reached.nbytes,
         # A row after the last round is a round that was cut, or a score that came late.
-        "rounds_to_target": reached and min(reached.rounds, run.committed.rounds),
+        "rounds_to_target": reached and min(reached.rounds, committed.rounds),
         "stopped_by": stopped_by,
         "cut_round": cut_round(rows),
         "wall_seconds": wall_seconds,
-        "model_sha256": run.committed.model_sha256,
+        "model_sha256": committed.model_sha256,
     }
 
 

@@ -17,28 +17,33 @@ from coordinator.records.chain import initial_hash
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.schema import HostEvent
 from coordinator.records.store import Ledger
-from coordinator.rounds.budget import EARLY
+from coordinator.rounds.app_rounds import AppRounds
+from coordinator.rounds.budget import EARLY, LARGEST_INTEGER, Budget
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
-from coordinator.workers.task import Stopped
+from coordinator.workers.task import Stopped, Workers
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from edge.data.content import keep_content
 from edge.data.decoded_cache import decoded_files
 from edge.data.json_partition import content
 from edge.data.registry import DataError
+from edge.protocol import app_records
 from edge.protocol.config import MAX_FILE_NAME, Job, ShippedFile
 from edge.protocol.files import opened, write_text
-from edge.protocol.home import expanded, shared
+from edge.protocol.home import abbreviated, expanded, shared
+from edge.protocol.options.flower_app import FlowerAppOptions
 from edge.runtime.numerics import fingerprint
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
-from scenarios.run import builder, evaluated_clients, folder_files, plugin_sources, run_problems, run_records
-from scenarios.run.environment import Environment
+from scenarios.run import app_run, builder, evaluated_clients, folder_files, plugin_sources, run_problems, run_records
+from scenarios.run.app_folder import FlowerApp, flower_app
+from scenarios.run.builder import HEADERS_NBYTES
+from scenarios.run.environment import DataSetRecord, Environment
 from scenarios.run.folder_files import ARRAYS, HeldFolder, run_lock
 from scenarios.run.host import Host, interruptible, logging_to
 from scenarios.run.metadata import environment, summary
@@ -71,6 +76,8 @@ def run(
     """
     loaded = builder.on_device(loaded, host.device)
     run_problems.check_machine(loaded, host.device)
+    if loaded.method.app is not None:
+        flower_app(loaded)
     fleet = builder.fleet(loaded)
 
     def fill(new: Path) -> None:
@@ -130,7 +137,8 @@ def _outcome(loaded: Loaded, recorded: RunFolder) -> dict[str, Any] | None:
         if recorded.is_begun and (change := recorded.source_change()):
             raise ScenarioError(f"{folder}: {change}; to resume this run, restore the files, or start a new run")
         return None
-    if recorded.meta["genesis"] != initial_hash(builder.identity(loaded), recorded.environment.data.sha256):
+    data = recorded.environment.data.sha256 if loaded.method.app is None else flower_app(loaded).sha256
+    if recorded.meta["genesis"] != initial_hash(builder.identity(loaded), data):
         raise _is_another(folder)
     if lacking := run_records.PRINTED - result.keys():
         raise ScenarioError(f"{recorded.ledger} is damaged: its summary has no {min(lacking)}")
@@ -171,10 +179,68 @@ class _Maker:
         try:
             self.watch.on_start(folder, self.loaded)
             with plugin_errors.named(self.loaded.scenario.model_dump(), ScenarioError, self.loaded.name):
-                result = self._run(stop_at_target, before)
+                app = None if self.loaded.method.app is None else flower_app(self.loaded)
+                run = self._run if app is None else functools.partial(self._run_app, app)
+                result = run(stop_at_target, before)
             return result
         finally:
             self.watch.on_end(result)
+
+    def _run_app(self, app: FlowerApp, stop_at_target: bool, before: Environment | None) -> dict[str, Any]:
+        """As `_run`, of a Flower app, which brings its own model and data, and decides the rounds."""
+        wall_started, loaded, folder, scenario = time.monotonic(), self.loaded, self.held.path, self.loaded.scenario
+        if self.host.remote_access is not None:
+            raise ScenarioError(f"{loaded.name}: remote workers and clusters do not run Flower apps; use local workers")
+        profile = app_run.described(app, scenario.data.clients)
+        chain = initial_hash(builder.identity(loaded), app.sha256)
+        (folder / app_records.FOLDER).mkdir(exist_ok=True)
+        if before is None:
+            here = environment(loaded, profile, self.host, {}, stop_at_target, {})
+            data = DataSetRecord(name=app.name, sha256=app.sha256, source=abbreviated(str(app.folder)))
+            here = here.model_copy(update={"data": data, "asynchronous": True})
+            here.write(folder)
+        path, genesis = folder / LEDGER, chain if before is None else None
+        with contextlib.closing(Ledger(path, genesis, None, scenario.checkpoints, self.held.check)) as ledger:
+            self.held.keep(path)
+            if ledger.genesis != chain:
+                raise _is_another(folder)
+
+            def check_stop() -> None:
+                if self.watch():
+                    raise Stopped
+
+            job = app_run.worker_job(builder.job(loaded, None, self.host.device, cache_folder()), app, folder)
+            target = scenario.stop.target_accuracy if stop_at_target else None
+            budget = Budget(scenario.budget, LARGEST_INTEGER, target, scenario.stop.patience)
+            wall_before = ledger.wall_seconds()
+            server_app = app_run.ServerAppProcess(
+                app, scenario.seed, folder / app_records.FOLDER, folder / "logs" / app_run.LOG, check_stop
+            )
+            with server_app, self._pool(job, ledger, HEADERS_NBYTES, app_run.EXECUTOR) as pool:
+                assert isinstance(loaded.options, FlowerAppOptions), loaded.options
+                rounds = AppRounds(
+                    seed=scenario.seed,
+                    options=loaded.options,
+                    clients=scenario.data.clients,
+                    clock=StoppableClock(self.fleet),
+                    server=server_app,
+                    workers=pool,
+                    folder=folder / app_records.FOLDER,
+                    recorder=app_run.LedgerRecorder(ledger),
+                    budget=budget,
+                    on_round=self.watch.on_round,
+                    check_stop=check_stop,
+                )
+                ended_by = None
+                with contextlib.suppress(Stopped):
+                    ended_by = rounds.run()
+                stopped_by = ended_by or self.host.stopped_by()
+            wall_seconds = wall_before + time.monotonic() - wall_started
+            began = before or here
+            result = summary(RunFolder(folder), began, loaded, rounds.committed, profile, stopped_by, wall_seconds)
+            result["warnings"] = [*app_run.warnings(rounds), *run_problems.found(loaded, result)]
+            ledger.finish(shared(result))
+            return result
 
     def _run(self, stop_at_target: bool, before: Environment | None) -> dict[str, Any]:
         wall_started, loaded, folder, device = time.monotonic(), self.loaded, self.held.path, self.host.device
@@ -183,7 +249,7 @@ class _Maker:
         with probe_worker(loaded, device, self.launcher, folder / "logs", self.watch) as probe:
             profile, initial = probe.describe(True)
         fleet = builder.with_operations(loaded, self.fleet, profile)
-        refused = builder.refused(loaded, fleet, profile)
+        refused = {} if self.host.devices is not None else builder.refused(loaded, fleet, profile)
         evaluated_clients.check_validation(loaded, profile)
         warnings = run_problems.foreseen(loaded, profile, device)
         for note in (*run_problems.notes(loaded, profile), *warnings):
@@ -209,7 +275,10 @@ class _Maker:
                 ledger.event(HostEvent("machine_changed", "", change, time.time()))
             server = builder.server(loaded, profile, initial, folder)
             with self._pool(job, ledger, builder.largest_message(loaded, job, profile, server)) as pool:
-                parts = (job, profile, server, StoppableClock(fleet), pool, ledger, self.watch)
+                times: tuple[Clock, Workers] = StoppableClock(fleet), pool
+                if self.host.devices is not None:
+                    times = self.host.devices.join(job, profile, fleet, pool, self.watch)
+                parts = (job, profile, server, *times, ledger, self.watch)
                 run, store = builder.federated_run(loaded, *parts, refused=refused, stop_at_target=stop_at_target)
                 wall_before = ledger.wall_seconds()
                 with plugin_errors.named(loaded.scenario.model_dump(), RunFailed):
@@ -219,12 +288,14 @@ class _Maker:
                 stopped_by = ended_by or self.host.stopped_by()
             store.remove_orphans()
             wall_seconds = wall_before + time.monotonic() - wall_started
-            result = summary(RunFolder(folder), before or here, loaded, run, stopped_by, wall_seconds)
+            result = summary(
+                RunFolder(folder), before or here, loaded, run.committed, run.description, stopped_by, wall_seconds
+            )
             result["warnings"] = [*warnings, *run_problems.found(loaded, result)]
             ledger.finish(shared(result))
             return result
 
-    def _pool(self, job: Job, ledger: Ledger, most_nbytes: int) -> Pool:
+    def _pool(self, job: Job, ledger: Ledger, most_nbytes: int, executor: str = Pool.site) -> Pool:
         """The workers of the run, and the port of remote ones, which can fetch the files that the run has.
 
         Their events are recorded and told; one that has joined is named as the owner of its key is.
@@ -246,6 +317,7 @@ class _Maker:
             self.held.path / "logs",
             on_event,
             self.watch,
+            executor,
             remote_access=access,
             most_nbytes=most_nbytes,
             files={} if access is None else shipped_files(job, self.held.path),

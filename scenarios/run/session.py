@@ -12,12 +12,13 @@ from typing import Any, Protocol, Self
 
 from coordinator.records.schema import HostEvent
 from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
 from edge.protocol.config import CPU
 from edge.protocol.scratch import scratch
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from scenarios.config.load import Loaded
-from scenarios.run import builder, folder_files, runner
+from scenarios.run import app_run, builder, folder_files, runner
 from scenarios.run.host import Host, Piece, StopFlag, choose_device, default_workers, logging_to, piece_seconds
 from scenarios.run.observer import Observers, RunObserver
 
@@ -106,10 +107,16 @@ class Session:
             return work(replace(host, workers=workers), launcher, stopped)
 
     def _launcher(self, runs: Sequence[Loaded]) -> AbstractContextManager[WorkerLauncher]:
-        launcher = WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)
+        launcher = WorkerLauncher(preloaded(runs) if self.preload is None else self.preload)
         if runs:
             launcher.use(runs[0].scenario.train.instructions)  # the first pool would have it started twice
         return launcher
+
+
+def preloaded(runs: Iterable[Loaded]) -> list[str]:
+    """The modules that workers of these runs need: of Flower apps other ones than of other runs."""
+    executors = dict.fromkeys(Pool.site if run.method.app is None else app_run.EXECUTOR for run in runs)
+    return [name.partition(":")[0] for name in executors or (Pool.site,)]
 
 
 class _EngineLink(RunObserver):

@@ -28,6 +28,7 @@ from scenarios.report.run_reader import open_runs
 from scenarios.run import builder
 from scenarios.run.progress import accumulated, to_target
 from scenarios.run.run_folder import ENVIRONMENT, SCENARIO
+from scenarios.studies import app_replay
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay, RecordedRounds, RetimedRun
 
 TABLES = ("fleet", "budget")
@@ -41,6 +42,8 @@ KEYS = (
 )
 """Keys that may be overridden, beside whole tables: they do not change how a visit is trained."""
 NONE: Mapping[str, Any] = MappingProxyType({})
+Prepared = PreparedReplay | app_replay.PreparedApp
+"""A run that is read once, and can be replayed on several fleets"""
 POLICY_OPTIONS = "rounds.policy_options"
 """So do the options of a user's policy."""
 
@@ -68,7 +71,7 @@ def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool =
         "method": scenario.method,
         "seed": scenario.seed,
         "overrides": words(overrides),
-        "rounds": new.run.rounds,
+        "rounds": new.rounds,
         "other_end": new.other_end,
         "target_accuracy": target,
         "virtual_seconds": [rows[-1].end_s for rows in both],
@@ -94,13 +97,15 @@ def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool =
     }
 
 
-def replayed(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False) -> RetimedRun:
+def replayed(
+    folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False
+) -> RetimedRun | app_replay.ReplayedApp:
     """The run, replayed to its end. Errors as of `replay`."""
     ready = prepared(folder, overrides, allow_code)
     return ready.play(ready.fleet, may_end_elsewhere=True)
 
 
-def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False) -> PreparedReplay:
+def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False) -> Prepared:
     """The run of a folder, read and checked. ScenarioError and ReportError as of `replay`.
 
     ``allow_code``: modules of the user's own are imported from wherever `RunFolder.modules` finds them.
@@ -109,9 +114,6 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     file = str(folder / SCENARIO)
     with run.modules(allow_code):
         recorded, loaded = load(file), load(file, overrides)
-    record = RecordedRounds.of(run, recorded.method.objective.records.table)
-    if not record.rounds:
-        raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
     fresh = shlex.join(["fedbr", "run", file, *words(overrides)])
     for key in overrides:
         if key.split(".")[0] not in TABLES and key not in KEYS and not key.startswith(f"{POLICY_OPTIONS}."):
@@ -121,6 +123,11 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
                 key=key,
                 source=COMMAND_LINE,
             )
+    record = RecordedRounds.of(run, recorded.method.objective.records.table)
+    if not record.rounds:
+        raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
+    if recorded.method.app is not None:
+        return app_replay.PreparedApp(record, loaded, run.environment.data.sha256, folder, fresh)
     for rounds in (recorded.scenario.rounds, loaded.scenario.rounds):
         if rounds.is_asynchronous:
             raise ScenarioError(

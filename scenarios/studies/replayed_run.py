@@ -208,6 +208,10 @@ class RetimedRun:
             refused=ready.refused,
         )
 
+    @property
+    def rounds(self) -> int:
+        return self.run.rounds
+
     def play(self) -> None:
         """Replay all recorded rounds. `OtherVisits`, with the round, if other visits would have been trained."""
         try:

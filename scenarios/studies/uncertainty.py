@@ -33,8 +33,8 @@ from scenarios.report.drawn_times import MOST_DRAWS, Chance, DrawnTimes, TimesOv
 from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_runs
 from scenarios.report.tables import of_texts
 from scenarios.run import run_finder
-from scenarios.studies.replay import prepared, time_to
-from scenarios.studies.replayed_run import OtherVisits, PreparedReplay
+from scenarios.studies.replay import Prepared, prepared, time_to
+from scenarios.studies.replayed_run import OtherVisits
 
 SIGMAS: Mapping[str, float] = {
     "training": 0.1,
@@ -91,7 +91,7 @@ class DrawnRuns:
     """Several runs, replayed in the same draws."""
 
     runs: Sequence[RecordedRun]
-    ready: Sequence[PreparedReplay]
+    ready: Sequence[Prepared]
     times: Sequence[DrawnTimes]
     draws: Draws
     overrides: Mapping[str, Any]
@@ -216,7 +216,7 @@ def intervals(times: TimesOverSeeds) -> dict[str, Any]:
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
-def drawn(ready: PreparedReplay, draws: Draws, folder: Path) -> DrawnTimes:
+def drawn(ready: Prepared, draws: Draws, folder: Path) -> DrawnTimes:
     """The times of one run in all draws.
 
     ScenarioError as soon as more than `MOST_LEFT_OUT_PERCENT` of them would have trained other visits.
@@ -253,7 +253,7 @@ def drawn(ready: PreparedReplay, draws: Draws, folder: Path) -> DrawnTimes:
     )
 
 
-def uncertain(ready: PreparedReplay, draws: Draws, draw: int) -> Fleet:
+def uncertain(ready: Prepared, draws: Draws, draw: int) -> Fleet:
     """The fleet of one draw: figures times their factors, and other jitter, noise and losses of all visits.
 
     A fleet without noise has that of real transfers. Crashes, power modes, redrawn rates and availability stay.

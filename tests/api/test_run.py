@@ -202,6 +202,7 @@ def test_a_figure_is_asked_for_by_its_name(recorded: Recorded) -> None:
 # --- the how-to -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("brief_figures")
 def test_the_how_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
     monkeypatch.chdir(tmp_path)

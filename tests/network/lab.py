@@ -143,6 +143,15 @@ class Lab:
         pipe.write("d" if is_dark else "u")
         pipe.flush()
 
+    def namespace(self, name: str) -> str:
+        """The namespace of this end."""
+        return self._namespaces[name]
+
+    @property
+    def peers(self) -> set[int]:
+        """The processes of the lab itself at its ends."""
+        return {peer.pid for peer in self._peers.values()}
+
     def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[str]:
         """A process at this end, beside its peer."""
         return _start(self._namespaces[name], words, self._undo)

@@ -10,6 +10,7 @@ from benchmarks.chaos import AGENTS, LOCAL, drill
 from benchmarks.drills import AGENT, AGENT_STOPPED, WEIGHTS, draw_faults, lost_after
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "drills", "rounds"),
     [pytest.param("fedbr", LOCAL, 10, id="local workers"), pytest.param("fedbuff", AGENTS, 20, id="node agents")],

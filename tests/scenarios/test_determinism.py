@@ -58,7 +58,8 @@ def busy_host() -> Iterator[None]:
     [
         ("sync", "fedbr+scaffold"),
         ("sync", "fedmlb+feddyn"),
-        *((policy, method) for policy in list(POLICIES)[1:] for method in ("fedavg", "fedbr")),
+        *((policy, "fedbr") for policy in list(POLICIES)[1:]),
+        *(pytest.param(policy, "fedavg", marks=pytest.mark.long) for policy in list(POLICIES)[1:]),
     ],
 )
 def test_the_number_of_workers_and_a_busy_host_change_no_row(

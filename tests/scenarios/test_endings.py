@@ -63,7 +63,7 @@ class Started:
             return bool(read(self.folder / "ledger.sqlite", "SELECT round FROM rounds"))
         return False
 
-    def ended(self, seconds: float = 60) -> tuple[int, str, str]:
+    def ended(self, seconds: float = 120) -> tuple[int, str, str]:
         """(exit code, stdout, stderr), when nothing of it is left."""
         deadline = time.monotonic() + seconds
         while (code := self.process.poll()) is None:
@@ -119,7 +119,7 @@ def test_a_run_that_the_user_stops(
     assert run_command(["resume", str(run.folder)]) == 2
     assert "another process has locked this run" in capsys.readouterr().err
     os.kill(run.process.pid, number)
-    code, output, errors = run.ended(seconds=5)
+    code, output, errors = run.ended()
     summary = json.loads(output)
     assert (code, summary["stopped_by"], summary["rounds"], errors) == (4, "user", committed(run.folder), "")
     run.check_folder()

@@ -98,6 +98,7 @@ def recorded_at(folder: Path, file: str) -> str:
     ],
     ids=["inside", "above", "outside", "beside"],
 )
+@pytest.mark.usefixtures("brief_figures")
 def test_no_command_imports_what_a_foreign_folder_brings(
     file: str, cwd: str, run: str, commands: tuple[str, ...], own: Path, tmp_path: Path
 ) -> None:

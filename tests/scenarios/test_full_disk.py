@@ -54,13 +54,27 @@ KEEPING = ["method=scaffold", "faults.on_bad_client=skip"]
     [
         pytest.param(PLAIN, COMMIT, "fill=", 1, "ledger.sqlite: database or disk is full", id="commit"),
         pytest.param(
-            PLAIN, CHECKPOINT, "fill=", 1, "checkpoints/round-000001.safetensors: No space left on device", id="full"
+            PLAIN,
+            CHECKPOINT,
+            "fill=",
+            1,
+            "checkpoints/round-000001.safetensors: No space left on device",
+            id="full",
+            marks=pytest.mark.long,
         ),
         pytest.param(
             PLAIN, CHECKPOINT, "seal=checkpoints", 1, "round-000001.safetensors: Read-only file system", id="sealed"
         ),
         pytest.param(KEEPING, TRAINING, "seal=state", 0, "-0.safetensors: Read-only file system", id="state"),
-        pytest.param(PLAIN, SUMMARY, "fill=", 4, "ledger.sqlite: database or disk is full", id="summary"),
+        pytest.param(
+            PLAIN,
+            SUMMARY,
+            "fill=",
+            4,
+            "ledger.sqlite: database or disk is full",
+            id="summary",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
@@ -92,7 +106,7 @@ def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
     assert list(folder.rglob("*.part")) == []
 
 
-@pytest.mark.usefixtures("reports")
+@pytest.mark.usefixtures("brief_figures", "reports")
 def test_a_disk_without_room_is_refused_before_anything_is_started(
     disk: Path, launcher: WorkerLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,7 +149,7 @@ def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
     assert log.read_text().endswith(": Read-only file system; going on without it\n")
 
 
-@pytest.mark.usefixtures("reports")
+@pytest.mark.usefixtures("brief_figures", "reports")
 def test_a_report_for_which_there_is_no_room_leaves_no_half_of_itself(
     disk: Path, watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:

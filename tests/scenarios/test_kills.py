@@ -14,6 +14,7 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli.main import run_command
 from tests import warm
+from tests.brief import brief_figures
 from tests.ledgers import virtual_rows
 from tests.scenarios.runs import QUICK, changed, committed, killed, resumed, undisturbed
 
@@ -99,6 +100,7 @@ ASYNCHRONOUS: list[Kill] = [
             ),
             SYNCHRONOUS[:2],
             id="late visits",
+            marks=pytest.mark.long,
         ),
         pytest.param(
             (
@@ -107,11 +109,13 @@ ASYNCHRONOUS: list[Kill] = [
             ),
             SYNCHRONOUS[:2],
             id="charged evaluation",
+            marks=pytest.mark.long,
         ),
         pytest.param(
             ("method=fedavg", "rounds.policy=fedbuff", "rounds.buffer=3", "rounds.selection=oort"),
             [(BEFORE_PRUNING, 2, "checkpoints/round-000000.safetensors")],
             id="fedbuff-oort",
+            marks=pytest.mark.long,
         ),
     ],
 )
@@ -158,11 +162,12 @@ def whole_of_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, ob
     """What an undisturbed run of one round says as JSON, and its files, with a report."""
     out = tmp_path_factory.mktemp("undisturbed")
     words = [*begin(out, *OF_ONE_ROUND), "--json"]
-    ended = warm.run(words, env={name: value for name, value in os.environ.items() if name != "FEDBR_REPORT"})
+    with brief_figures():
+        ended = warm.run(words, env={name: value for name, value in os.environ.items() if name != "FEDBR_REPORT"})
     return json.loads(ended.stdout), files(out / "digits" / "cut")
 
 
-@pytest.mark.usefixtures("reports", "warm_workers")
+@pytest.mark.usefixtures("brief_figures", "reports", "warm_workers")
 @pytest.mark.parametrize(
     ("instant", "left"),
     [

@@ -17,6 +17,7 @@ from scenarios.report.run_reader import open_runs
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
+from tests.brief import brief_figures
 from tests.observers import Listener
 from tests.scenarios.runs import QUICK, never
 
@@ -92,7 +93,8 @@ def test_logging_costs_no_byte(tmp_path: Path, trainers: WorkerLauncher) -> None
 
 def test_a_report_draws_what_was_logged_and_has_it_as_a_table(tmp_path: Path, trainers: WorkerLauncher) -> None:
     run = made(tmp_path, trainers, "run")
-    page = html.from_folder(run, tmp_path / "report.html").read_text()
+    with brief_figures("logged"):
+        page = html.from_folder(run, tmp_path / "report.html").read_text()
     assert '<section id="logged">' in page
     for name in ("clients/mu", "server/drift", "server/extension.blocks"):
         assert name in page
@@ -102,4 +104,5 @@ def test_a_report_draws_what_was_logged_and_has_it_as_a_table(tmp_path: Path, tr
     assert len(table) == len(open_runs([run])[0].logged) == len(rows(run))
     assert [row["value"] for row in table if row["name"] == "unknown"] == [""] * 4
     plain = made(tmp_path, trainers, "plain", "method=fedavg")
-    assert '<section id="logged">' not in html.from_folder(plain, tmp_path / "plain.html").read_text()
+    with brief_figures("curves", "logged"):
+        assert '<section id="logged">' not in html.from_folder(plain, tmp_path / "plain.html").read_text()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import os
 import shutil
 import socket
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from scenarios.run.folder_files import run_lock
 from tests import warm
 from tests.ledgers import virtual_rows
 from tests.remains import Watch
-from tests.scenarios.runs import QUICK, fedbr, resumed, undisturbed
+from tests.scenarios.runs import QUICK, resumed, undisturbed
 
 COMMIT = ("coordinator.records.checkpoints:CheckpointStore.commit", "before", 2)
 CHECKPOINT = ("coordinator.records.checkpoints:write_vectors", "before", 2)
@@ -38,6 +39,9 @@ HEADS = ["method=fedper", "rounds.max=3"]
 BUFFERED = ["method=scaffold", "train.lr=0.01", "rounds.policy=fedbuff", "rounds.max=3"]
 
 
+WholeRows = Callable[[list[str]], dict[str, list[tuple[Any, ...]]]]
+
+
 def harmed(
     kind: str, instant: tuple[str, str, int], out: Path, watch: Watch, overrides: list[str]
 ) -> tuple[int, str, str]:
@@ -47,6 +51,17 @@ def harmed(
     ended = warm.run(words, meddler=meddler, env=watch.environment)
     assert watch.remains() == []
     return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.fixture(scope="module")
+def whole_rows(tmp_path_factory: pytest.TempPathFactory, launcher: WorkerLauncher) -> WholeRows:
+    """The rows of a run with these overrides that nobody disturbs, which is made once."""
+
+    @functools.cache
+    def rows(*overrides: str) -> dict[str, list[tuple[Any, ...]]]:
+        return virtual_rows(undisturbed(tmp_path_factory.mktemp("whole"), launcher, *overrides))
+
+    return lambda overrides: rows(*overrides)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -59,28 +74,30 @@ def contents(folder: Path) -> dict[str, str]:
     ("overrides", "instant"),
     [
         pytest.param(PLAIN, COMMIT, id="commit"),
-        pytest.param(PLAIN, CHECKPOINT, id="checkpoint"),
-        pytest.param(PLAIN, LEDGER, id="ledger"),
-        pytest.param(PLAIN, SUMMARY, id="summary"),
+        pytest.param(PLAIN, CHECKPOINT, id="checkpoint", marks=pytest.mark.long),
+        pytest.param(PLAIN, LEDGER, id="ledger", marks=pytest.mark.long),
+        pytest.param(PLAIN, SUMMARY, id="summary", marks=pytest.mark.long),
         pytest.param(PLAIN, DESCRIBED, id="before the ledger"),
         pytest.param(KEEPING, TRAINING, id="client state"),
-        pytest.param(HEADS, TRAINING, id="private heads"),
+        pytest.param(HEADS, TRAINING, id="private heads", marks=pytest.mark.long),
         pytest.param(BUFFERED, TRAINING, id="asynchronous"),
-        pytest.param(BUFFERED, COMMIT, id="asynchronous commit"),
+        pytest.param(BUFFERED, COMMIT, id="asynchronous commit", marks=pytest.mark.long),
     ],
 )
 def test_a_run_whose_folder_is_moved_ends_and_goes_on_where_it_is(
-    overrides: list[str], instant: tuple[str, str, int], tmp_path: Path, launcher: WorkerLauncher, watch: Watch
+    overrides: list[str], instant: tuple[str, str, int], tmp_path: Path, whole_rows: WholeRows, watch: Watch
 ) -> None:
     folder, moved = tmp_path / "digits" / "a", tmp_path / "digits" / "a-moved"
     said = f"fedbr: {folder} was moved to {moved} in mid-run\nrun folder: {moved}\n"
     assert harmed("move", instant, tmp_path, watch, overrides) == (3, "", said)
     assert sorted(path.name for path in folder.parent.iterdir()) == ["a-moved"]
     assert warm.run(["resume", str(moved), "--workers", "2", "--quiet"]).returncode == 0
-    assert virtual_rows(moved) == virtual_rows(undisturbed(tmp_path / "whole", launcher, *overrides))
+    assert virtual_rows(moved) == whole_rows(overrides)
 
 
-@pytest.mark.parametrize("instant", [COMMIT, CHECKPOINT, SUMMARY, DESCRIBED])
+@pytest.mark.parametrize(
+    "instant", [COMMIT, DESCRIBED, *(pytest.param(each, marks=pytest.mark.long) for each in (CHECKPOINT, SUMMARY))]
+)
 def test_a_run_whose_folder_is_removed_ends_and_makes_none(
     instant: tuple[str, str, int], tmp_path: Path, watch: Watch
 ) -> None:
@@ -90,9 +107,9 @@ def test_a_run_whose_folder_is_removed_ends_and_makes_none(
     assert list(folder.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("instant", [COMMIT, SUMMARY])
+@pytest.mark.parametrize("instant", [COMMIT, pytest.param(SUMMARY, marks=pytest.mark.long)])
 def test_nothing_is_changed_in_the_folder_that_has_taken_the_place_of_a_runs(
-    instant: tuple[str, str, int], tmp_path: Path, launcher: WorkerLauncher, watch: Watch
+    instant: tuple[str, str, int], tmp_path: Path, launcher: WorkerLauncher, whole_rows: WholeRows, watch: Watch
 ) -> None:
     folder, moved = tmp_path / "digits" / "a", tmp_path / "digits" / "a-moved"
     said = f"fedbr: {folder} was moved to {moved} in mid-run\nrun folder: {moved}\n"
@@ -101,10 +118,9 @@ def test_nothing_is_changed_in_the_folder_that_has_taken_the_place_of_a_runs(
     logs = {name for name in before if name.startswith("logs/")}  # go on in the moved folder
     copy = contents(folder)
     assert {name: copy[name] for name in copy.keys() - logs} == {name: before[name] for name in before.keys() - logs}
-    whole = virtual_rows(undisturbed(tmp_path / "whole", launcher, *PLAIN))
     for each in (folder, moved):
         assert resumed(each, launcher)["rounds"] == 3
-        assert virtual_rows(each) == whole
+        assert virtual_rows(each) == whole_rows(PLAIN)
 
 
 def test_a_folder_that_is_held_must_stay_and_so_must_its_ledger(tmp_path: Path) -> None:
@@ -145,7 +161,10 @@ HEARD = ("scenarios.experiment.executors:AtOnce._on_message", "before", 3)
 
 @pytest.mark.parametrize(
     ("more", "instant"),
-    [pytest.param([], COMMIT, id="in turn"), pytest.param(["--parallel", "2"], HEARD, id="at once")],
+    [
+        pytest.param([], COMMIT, id="in turn"),
+        pytest.param(["--parallel", "2"], HEARD, id="at once", marks=pytest.mark.long),
+    ],
 )
 def test_a_comparison_whose_folder_is_moved_begins_no_other_run_and_goes_on_where_it_is(
     more: list[str],
@@ -166,17 +185,8 @@ def test_a_comparison_whose_folder_is_moved_begins_no_other_run_and_goes_on_wher
     assert sorted(path.name for path in moved.iterdir() if path.is_dir()) == ["fedavg", "fedprox"]
 
 
-@contextmanager
-def ended_in_the_end(words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def test_a_node_agent_is_let_go_and_another_works_for_the_run_where_it_is(
-    tmp_path: Path, short_folder: Path, launcher: WorkerLauncher, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, short_folder: Path, whole_rows: WholeRows, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, moved = tmp_path / "digits" / "a", tmp_path / "digits" / "a-moved"
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -185,16 +195,16 @@ def test_a_node_agent_is_let_go_and_another_works_for_the_run_where_it_is(
         make(name, tmp_path)
     keys = ["--keys", str(tmp_path / "run.key"), "--allow", str(tmp_path / "alice.pub"), "--workers", "0", "--quiet"]
     here = ["--listen", address, *keys]
-    agent = fedbr("worker", "--connect", address, "--keys", str(tmp_path / "alice.key"), "--workers", "2")
+    agent = ["worker", "--connect", address, "--keys", str(tmp_path / "alice.key"), "--workers", "2"]
     agent += ["--server", str(tmp_path / "run.pub")]
     words = ["run", "digits", *QUICK, *KEEPING, "--out", str(tmp_path), "--run-id", "a", *here]
     monkeypatch.setenv("TMPDIR", str(short_folder))
-    with ended_in_the_end(agent) as alice:
+    with Path(os.devnull).open("w") as nowhere, warm.start(agent, errors=nowhere.fileno()) as alice:
         ended = warm.run(words, meddler=(f"move={folder}", *map(str, COMMIT)), env=watch.environment)
         said = f"fedbr: {folder} was moved to {moved} in mid-run\nrun folder: {moved}\n"
         assert (ended.returncode, ended.stdout, ended.stderr) == (3, "", said)
-        assert (watch.remains(), alice.wait(60)) == ([], 0)
-    with ended_in_the_end(agent) as alice:
+        assert (watch.remains(), alice.wait()) == ([], 0)
+    with Path(os.devnull).open("w") as nowhere, warm.start(agent, errors=nowhere.fileno()) as alice:
         assert run_command(["resume", str(moved), *here]) == 0
-        assert alice.wait(60) == 0
-    assert virtual_rows(moved) == virtual_rows(undisturbed(tmp_path / "whole", launcher, *KEEPING))
+        assert alice.wait() == 0
+    assert virtual_rows(moved) == whole_rows(KEEPING)

@@ -1,7 +1,8 @@
 """Portable numerics: digits give these models on every x86-64 processor with AVX2 and FMA.
 
-The hashes are literals, so that every machine that runs the suite checks them. They change with what a run computes,
-and may change with torch's version: then they are taken anew on one machine, and the others check that.
+The hashes are literals, so that every machine that runs the suite checks that of FedAvg, and the long tests all of
+them. They change with what a run computes, and may change with torch's version: then they are taken anew on one
+machine, and the others check that.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def printed(command: list[str], variables: dict[str, str]) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long  # FedAvg's hash is in the next test, too
 @with_avx2
 def test_four_methods_give_one_model_hash_each_on_every_processor(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.scenarios.portable_runs", str(tmp_path), *HASHES]

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge.protocol.codecs.codec import Codec, Tensors
 from edge.protocol.codecs.quantize import QuantizeOptions
@@ -74,6 +76,36 @@ class VectorCodecs:
     def shape(self, key: str, size: int) -> Tensors:
         """The shapes of the tensors in a vector."""
         return self.tensors.get(key) or ((size,),)
+
+
+class DownloadFrame(NamedTuple):
+    """A vector of a download as a codec has made it."""
+
+    frame: NDArray[np.uint8]
+    before: bytes
+    """The version that it is the difference from; empty: there is none, and the vector itself is encoded"""
+    version: bytes
+    """That of the vector which was encoded"""
+    size: int
+    """Its numbers"""
+
+    def decode(self, codecs: VectorCodecs, seed: int, slot: str, key: str, reference: Vector | None) -> Vector:
+        """The vector that its client has then; ``reference``: its version ``before``. WireError for a malformed frame.
+
+        Draws are keyed by the versions, so that all clients with the same one decode the same.
+        """
+        codec, tensors = codecs.codec(slot, key, self.size), codecs.shape(key, self.size)
+        if codec is None:
+            raise WireError(f"{slot}/{key}: a frame of a vector that is not encoded")
+        decoded = codec.decode(self.frame.data, tensors, download_rng(seed, slot, key, self.before, self.version))
+        if reference is not None:
+            decoded += reference.data
+        return Vector(decoded)
+
+
+def download_rng(seed: int, slot: str, key: str, before: bytes, version: bytes) -> np.random.Generator:
+    """The draws of a frame of this vector for clients that hold its version ``before``."""
+    return keyed_generator(seed, f"codec down {slot}/{key} {before.hex()} {version.hex()}")
 
 
 LEVELS = "codec levels"

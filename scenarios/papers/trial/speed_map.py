@@ -22,8 +22,8 @@ from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, Trial
 from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_link_of
 from scenarios.report.tables import Table, csv_text, of_texts
 from scenarios.run.progress import to_target, with_interval
-from scenarios.studies.replay import prepared, time_to
-from scenarios.studies.replayed_run import OtherVisits, PreparedReplay
+from scenarios.studies.replay import Prepared, prepared, time_to
+from scenarios.studies.replayed_run import OtherVisits
 
 LINKS = tuple(2.0**power for power in range(-4, 3))
 DEVICES = tuple(2.0**power for power in range(-3, 4))
@@ -102,7 +102,7 @@ Times = Mapping[float, float | None]
 class RetimedTimes:
     """One run's times to targets on rescaled fleets, each replayed once."""
 
-    ready: PreparedReplay
+    ready: Prepared
     targets: Sequence[float]
     known: dict[SpeedFactors, Times] = field(default_factory=dict)
     refused: str = ""

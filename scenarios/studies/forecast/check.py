@@ -29,6 +29,7 @@ from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.run import builder, evaluated_clients, run_problems, runner
+from scenarios.run.app_folder import flower_app
 from scenarios.run.host import StopFlag, choose_device, default_workers, logging_to
 from scenarios.studies.forecast.estimate import Ends, Estimate, disk_files, estimate
 from scenarios.studies.forecast.pace import earlier_run
@@ -125,6 +126,12 @@ def run_check(loaded: Loaded, out: Path) -> Check:
     does not have, and for client state that exceeds the disk of ``out``.
     """
     scenario = loaded.scenario
+    if loaded.method.app is not None:
+        flower_app(loaded)
+        raise ScenarioError(
+            f"{loaded.name}: method = {scenario.method!r}: what a Flower app sends and computes is known when it runs; "
+            "fedbr flower run APP with a small num-server-rounds shows it"
+        )
     source = find_data(scenario.data.name, scenario.data.root, cache_folder())
     offline = scenario.model_copy(update={"data": replace(scenario.data, download=False)})
     interrupt = StopFlag()

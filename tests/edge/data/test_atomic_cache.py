@@ -48,6 +48,7 @@ def hidden(folder: Path) -> list[Path]:
     return [path for path in (folder / "cache").rglob("*") if path.name.startswith(".") or path.suffix == ".part"]
 
 
+@pytest.mark.long
 def test_two_that_begin_together_on_an_empty_cache_build_everything_once(tmp_path: Path) -> None:
     both = [Describer(tmp_path), Describer(tmp_path)]
     for one in both:

@@ -348,7 +348,9 @@ def test_fedbrs_pathways_run_through_a_backbone(name: str, form: PathwayForm) ->
     assert_near(gradient(client_side, net, *images()), theirs)
 
 
-@each_backbone
+@pytest.mark.parametrize(
+    "name", ["squeezenet", *(pytest.param(name, marks=pytest.mark.long) for name in ("mobilenetv2", "shufflenet"))]
+)
 def test_a_federation_trains_a_backbone(name: str, tmp_path: Path) -> None:
     brief = TrainConfig(lr=0.05, batch=8, local_steps=2, clip=1.0)
     how: dict[str, Any] = {"model": ModelConfig(name, NARROW[name]), "clients": 2, "train": brief}

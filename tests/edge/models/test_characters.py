@@ -19,6 +19,8 @@ from edge.training.counts import count_blocks, flops_per_example
 from tests.toy import CPU
 
 CLASSES, VOCABULARY, LENGTH = 81, 82, 80
+STEPS = 10
+"""Characters of an LSTM, which is counted step by step"""
 NAMES = ("char-lstm", "char-transformer")
 
 
@@ -44,16 +46,16 @@ def test_the_lstm_has_leafs_layers() -> None:
     assert sizes == [82 * 8, 1024 * (8 + 256) + 2 * 1024, 1024 * (256 + 256) + 2 * 1024, 256 * 81 + 81]
     assert sizes == [656, 272_384, 526_336, 20_817]
     assert sum(sizes) == 820_193
-    macs = flops_per_example(lambda: blocks("char-lstm"), (LENGTH,), "tokens") / 2
-    # The first step has no gradient for a hidden state before it, so that 79 of 80 have one.
-    states = 79 * 1024 * 256
+    macs = flops_per_example(lambda: blocks("char-lstm"), (STEPS,), "tokens") / 2
+    # The first step has no gradient for a hidden state before it, so that 9 of 10 have one.
+    states = 9 * 1024 * 256
     assert macs.tolist() == [
         [0, 0, 0, 0],
-        [80 * 1024 * 264, 80 * 1024 * 264, states, 80 * 1024 * 8],
-        [80 * 1024 * 512, 80 * 1024 * 512, states, 80 * 1024 * 256],
+        [10 * 1024 * 264, 10 * 1024 * 264, states, 10 * 1024 * 8],
+        [10 * 1024 * 512, 10 * 1024 * 512, states, 10 * 1024 * 256],
         [20_736, 20_736, 0, 20_736],
     ]
-    assert macs[:, 0].sum() == 21_626_880 + 41_943_040 + 20_736
+    assert macs[:, 0].sum() == 2_703_360 + 5_242_880 + 20_736
 
 
 def test_the_transformer_has_two_layers_of_width_128() -> None:
@@ -74,11 +76,11 @@ def test_the_transformer_has_two_layers_of_width_128() -> None:
 
 
 def test_the_lstm_keeps_seven_numbers_per_unit_and_step() -> None:
-    kept = count_blocks(lambda: blocks("char-lstm", 16), (LENGTH,), "tokens").activations
+    kept = count_blocks(lambda: blocks("char-lstm", 16), (STEPS,), "tokens").activations
     # Tokens of 8 bytes. Each step keeps four gates, its cell before and after and its tanh, beside its marked input;
     # the second layer its outputs and the place of the last one, too.
-    state = 80 * 16 * 7
-    assert kept.tolist() == [2 * 80, state + 80 * 9, state + 80 * 17 + 80 * 16 + 80, 16]
+    state = 10 * 16 * 7
+    assert kept.tolist() == [2 * 10, state + 10 * 9, state + 10 * 17 + 10 * 16 + 10, 16]
 
 
 @pytest.mark.parametrize("name", NAMES)

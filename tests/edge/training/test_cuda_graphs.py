@@ -23,6 +23,7 @@ from edge.protocol.options.fedprox import FedProxOptions
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, GradientCorrection
 from edge.training.cuda_graphs import WARM_UP_STEPS, GraphStep, StepFactory
+from edge.training.kernel_tape import KernelTape, kernel_tapes
 from edge.training.sgd import Sgd
 from tests.toy import Run, batch, direct, federation, play, store, tower, visit, whole
 
@@ -56,7 +57,7 @@ class Calls:
         self._work()
 
 
-@pytest.mark.parametrize(
+REPLAYED = pytest.mark.parametrize(
     ("method", "options", "kinds"),
     [
         ("fedavg", {}, 1),
@@ -81,6 +82,9 @@ class Calls:
         ("fedmlb+calibrated", {"form": "margin"}, 1),
     ],
 )
+
+
+@REPLAYED
 def test_a_run_of_replayed_steps_ends_in_the_same_bits(
     tmp_path: Path, method: str, options: dict[str, Any], kinds: int
 ) -> None:
@@ -95,6 +99,28 @@ def test_a_run_of_replayed_steps_ends_in_the_same_bits(
     assert again.rows(query) == plain.rows(query)
     full_batches = 3 * sum(samples // 32 for samples in plain.federation.description.samples.tolist())
     assert (graphs.made, graphs.replays) == (kinds, full_batches - kinds * WARM_UP_STEPS)
+
+
+@REPLAYED
+def test_a_run_of_taped_steps_ends_in_the_same_bits(
+    tmp_path: Path, method: str, options: dict[str, Any], kinds: int
+) -> None:
+    made, tapes, query = list[KernelTape](), kernel_tapes(), "SELECT round, client, flops, loss FROM visits"
+
+    def tape() -> KernelTape:
+        made.append(tapes())
+        return made[-1]
+
+    run, again = (federation(tmp_path / name, method, rounds=3, train=TRAIN, **options) for name in ("plain", "taped"))
+    direct(run).site.stepper = StepFactory(direct(run).site.net, TRAIN)
+    direct(again).site.stepper = StepFactory(direct(again).site.net, TRAIN, tapes=tape)
+    results = []
+    for each in (run, again):
+        results.append(Run(each, run_rounds(each)))
+        store(each).ledger.close()
+    assert np.array_equal(results[0].model, results[1].model)
+    assert results[0].rows(query) == results[1].rows(query)
+    assert len(made) >= kinds and all(tape.nbytes for tape in made)
 
 
 def test_a_short_batch_runs_as_it_is_and_a_step_on_some_blocks_is_another_kind_of_step() -> None:

@@ -29,7 +29,7 @@ RUN_KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("reports", "warm_workers")
+@pytest.mark.usefixtures("brief_figures", "reports", "warm_workers")
 def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,7 +156,7 @@ CUT = ["digits", "budget.virtual_seconds=1 ms", "--workers", "1", "--run-id", "a
 """A run whose budget ends in its first round."""
 
 
-@pytest.mark.usefixtures("reports", "warm_workers")
+@pytest.mark.usefixtures("brief_figures", "reports", "warm_workers")
 def test_a_run_that_is_cut_in_its_first_round_says_so_and_is_not_lost_where_its_report_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

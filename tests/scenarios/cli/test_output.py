@@ -84,14 +84,19 @@ def test_the_first_line_of_a_list_is_enough() -> None:
     assert ended.stderr == ""
 
 
-@pytest.mark.usefixtures("reports")
+@pytest.mark.usefixtures("brief_figures", "reports")
 @pytest.mark.parametrize(
     ("words", "place"),
     [
         pytest.param(RUN, "digits/a", id="run"),
         pytest.param([*RUN, "--json"], "digits/a", id="run --json"),
         pytest.param([*COMPARE, "--run-id", "a"], "digits/a/fedprox", id="compare"),
-        pytest.param([*COMPARE, "--run-id", "a", "--parallel", "2"], "digits/a/fedprox", id="at the same time"),
+        pytest.param(
+            [*COMPARE, "--run-id", "a", "--parallel", "2"],
+            "digits/a/fedprox",
+            id="at the same time",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_runs_go_on_without_anybody_who_reads_their_progress_or_result(
@@ -105,7 +110,7 @@ def test_runs_go_on_without_anybody_who_reads_their_progress_or_result(
     assert (tmp_path / "digits" / "a" / "report.html").is_file()
 
 
-@pytest.mark.usefixtures("reports")
+@pytest.mark.usefixtures("brief_figures", "reports")
 def test_a_run_that_cannot_print_its_summary_has_finished_and_one_that_owes_json_has_not_delivered_it(
     tmp_path: Path,
 ) -> None:

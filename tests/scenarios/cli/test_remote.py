@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, TextIO
 
 import psutil
 import pytest
@@ -21,7 +21,7 @@ import zmq
 
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import ModelEvaluation, Traffic
-from coordinator.records.store import has_rounds, read
+from coordinator.records.store import read
 from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.synchronous import run_synchronous
 from coordinator.workers.instructions import Instruction, SendTask
@@ -31,6 +31,7 @@ from coordinator.workers.sockets import RemoteAccess
 from edge.protocol import messages, serialization
 from edge.runtime.keys import make, read_pair, read_public
 from scenarios.cli import main
+from tests import warm
 from tests.edge.protocol.mutations import JOB
 from tests.scenarios.runs import changed, fedbr
 from tests.toy import federation, objective, set_workers, store
@@ -51,23 +52,32 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+class Agent(NamedTuple):
+    """A node agent in a process of its own."""
+
+    process: subprocess.Popen[bytes] | warm.WarmProcess
+    errors: TextIO
+
+    def ended(self) -> tuple[int, list[str]]:
+        """Exit code, and what it said, but for the line of one that waits for a run that is slow to begin."""
+        said = self.errors.read().splitlines()  # to its end
+        lines = [line.removeprefix("fedbr worker: ") for line in said]
+        return self.process.wait(), [line for line in lines if ": waiting for a run, " not in line]
+
+
 @contextmanager
-def worker(folder: Path, port: int, name: str = "alice", *more: str) -> Iterator[subprocess.Popen[str]]:
-    """A node agent with this name's key, and two workers."""
+def worker(folder: Path, port: int, name: str = "alice", *more: str, warm_start: bool = True) -> Iterator[Agent]:
+    """A node agent with this name's key, and two workers: forked or, as on another machine, executed."""
     keys = ["--keys", str(folder / f"{name}.key"), "--server", str(folder / "run.pub")]
-    words = fedbr("worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, "--workers", "2", *more)
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    words = ["worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, "--workers", "2", *more]
+    reading, writing = os.pipe()
+    process = warm.start(words, errors=writing) if warm_start else subprocess.Popen(fedbr(*words), stderr=writing)
+    os.close(writing)
+    with process, os.fdopen(reading) as errors:
         try:
-            yield process
+            yield Agent(process, errors)
         finally:
             process.kill()
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
-    """Exit code, and what it said, but for the line of one that waits for a run that is slow to begin."""
-    _, said = process.communicate(timeout=60)
-    lines = [line.removeprefix("fedbr worker: ") for line in said.splitlines()]
-    return process.returncode, [line for line in lines if ": waiting for a run, " not in line]
 
 
 def listening(folder: Path, port: int, run_id: str) -> list[str]:
@@ -101,7 +111,10 @@ ENCODED = (
 )
 
 
-@pytest.mark.parametrize("codec", [(), ENCODED], ids=["plain", "encoded"])
+@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.parametrize(
+    "codec", [pytest.param((), id="plain"), pytest.param(ENCODED, id="encoded", marks=pytest.mark.long)]
+)
 def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_the_bit(
     codec: tuple[str, ...],
     folder: Path,
@@ -120,10 +133,10 @@ def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_
             model_sha256(capsys, [*changed(listening(folder, port, "remote_worker"), *asked), "--workers", "0"])
             == alone
         )
-        status, said = ended(alice)
+        status, said = alice.ended()
         assert (status, said[0][:11], said[1:]) == (0, "joined run ", ["the run has ended"])
         why = "the run does not know this key: its public key must be named in --allow there"
-        assert ended(eve) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
+        assert eve.ended() == (3, [f"tcp://127.0.0.1:{port}: {why}"])
     runs = folder / "runs" / "digits"
     assert outcome(runs / "remote_worker") == outcome(runs / "alone")
     assert len(outcome(runs / "remote_worker")["states"]) > 5
@@ -151,9 +164,9 @@ def pool_for(run: FederatedRun, folder: Path, workers: int, launcher: WorkerLaun
     return Pool(asked, workers, launcher, folder, store(run).ledger.event, bool, remote_access=remote_access)
 
 
-def until_ready(pool: Pool, workers: int, remote_workers: Sequence[subprocess.Popen[str]]) -> None:
+def until_ready(pool: Pool, workers: int, agents: Sequence[Agent]) -> None:
     while len(pool._scheduler._ready) < workers:
-        assert [remote_worker.poll() for remote_worker in remote_workers] == [None] * len(remote_workers)
+        assert [agent.process.poll() for agent in agents] == [None] * len(agents)
         pool.submit([], lambda task, reply: None)
         time.sleep(0.01)
 
@@ -163,18 +176,20 @@ def port_of(pool: Pool) -> int:
     return int(pool.remote_access.endpoint.rpartition(":")[2])
 
 
-def test_a_worker_of_ours_and_an_agent_side_by_side_which_is_stopped_change_nothing(folder: Path) -> None:
+def test_a_worker_of_ours_and_an_agent_side_by_side_which_is_stopped_change_nothing(
+    folder: Path, trainers: WorkerLauncher
+) -> None:
     run = federation(folder / "alone", "fedavg", clients=6, rounds=4, sum="fixed_point")
     run_synchronous(run)
     store(run).ledger.close()
-    answered, agents = dict[int, int](), list[subprocess.Popen[str]]()
+    answered, agents = dict[int, int](), list[Agent]()
 
     def stop(progress: RoundFinished) -> None:
         if progress.rounds == 2:
-            agents[0].send_signal(signal.SIGTERM)
+            os.kill(agents[0].process.pid, signal.SIGTERM)
 
     run = federation(folder / "both", "fedavg", clients=6, rounds=4, sum="fixed_point", on_round=stop)
-    with WorkerLauncher() as launcher, pool_for(run, folder, 1, launcher) as pool:
+    with pool_for(run, folder, 1, trainers) as pool:
         scheduler = pool._scheduler
         with worker(folder, port_of(pool)) as alice:
             agents.append(alice)
@@ -186,7 +201,7 @@ def test_a_worker_of_ours_and_an_agent_side_by_side_which_is_stopped_change_noth
             while scheduler.workers > 1:  # it may have had time for all of its visits
                 pool.submit([], lambda task, reply: None)
                 time.sleep(0.01)
-            status, said = ended(alice)
+            status, said = alice.ended()
             assert (status, said[-1]) == (4, "stopped")
     store(run).ledger.close()
     assert outcome(folder / "both") == outcome(folder / "alone")
@@ -196,6 +211,7 @@ def test_a_worker_of_ours_and_an_agent_side_by_side_which_is_stopped_change_noth
     assert min(answered[0], answered[1]) >= 2  # both have worked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sum", "method"),
     [("client_order", "scaffold"), ("fixed_point", PRIVATE_HEAD)],
@@ -228,16 +244,16 @@ def test_an_agent_a_worker_and_a_fork_server_that_are_killed_in_the_middle_take_
     with (
         WorkerLauncher() as launcher,
         pool_for(run, folder, 0, launcher) as pool,
-        worker(folder, port_of(pool)) as alice,
-        worker(folder, port_of(pool)) as bob,
+        worker(folder, port_of(pool), warm_start=False) as alice,
+        worker(folder, port_of(pool), warm_start=False) as bob,
     ):
-        agents += [psutil.Process(each.pid) for each in (alice, bob)]
+        agents += [psutil.Process(each.process.pid) for each in (alice, bob)]
         until_ready(pool, 2, [alice, bob])
         set_workers(run, pool)
         run_synchronous(run)
         pool.__exit__(None, None, None)
-        assert ended(alice)[0] == -signal.SIGKILL
-        status, said = ended(bob)
+        assert alice.ended()[0] == -signal.SIGKILL
+        status, said = bob.ended()
     store(run).ledger.close()
     assert outcome(folder / "both") == outcome(folder / "alone")
     gone = read(folder / "both" / "ledger.sqlite", "SELECT detail FROM host_events WHERE kind = 'worker_died'")
@@ -254,40 +270,41 @@ def _counted(sent: list[Instruction], by_worker: dict[int, int]) -> list[Instruc
     return sent
 
 
-def test_a_worker_that_loses_its_run_or_finds_none_ends_with_3(folder: Path) -> None:
+def test_a_worker_that_finds_no_run_ends_with_3(folder: Path) -> None:
     port = free_port()
     with worker(folder, port, "alice", "--wait", "0.5") as early:
         why = "no answer within 0.5 s: the run has ended, or has not begun to listen"
-        assert ended(early) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
-    words = fedbr(*changed(listening(folder, port, "lost"), "rounds.max=10000"), "--workers", "0")
+        assert early.ended() == (3, [f"tcp://127.0.0.1:{port}: {why}"])
+
+
+@pytest.mark.long  # the limit is long enough for a busy machine, and is waited for
+def test_a_worker_that_loses_its_run_ends_with_3(folder: Path) -> None:
+    port = free_port()
+    words = [*changed(listening(folder, port, "lost"), "rounds.max=10000"), "--workers", "0"]
     with (
-        subprocess.Popen(words, stdout=subprocess.DEVNULL) as run,
-        worker(folder, port, "alice", "--wait", "12") as alice,
+        Path(os.devnull).open("w") as nowhere,
+        warm.start(words, nowhere.fileno()) as run,
+        worker(folder, port, "alice", "--wait", "30") as alice,
     ):
-        assert alice.stderr is not None
-        while ": waiting for a run, " in (joined := alice.stderr.readline()):
+        while ": waiting for a run, " in (joined := alice.errors.readline()):
             pass
         run.kill()
         assert joined.startswith("fedbr worker: joined run ")
         gone = f"tcp://127.0.0.1:{port}: the coordinator is gone"
-        assert ended(alice) == (3, [f"{gone}; trying again for 12 s", gone])
+        assert alice.ended() == (3, [f"{gone}; trying again for 30 s", gone])
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_worker_whose_run_is_killed_and_taken_up_again_joins_it_again(folder: Path) -> None:
     port = free_port()
-    longer = changed(listening(folder, port, "again"), "rounds.max=40", "stop.target_accuracy=1.0")
-    words = [*longer, "--workers", "0"]
-    ledger = folder / "runs" / "digits" / "again" / "ledger.sqlite"
+    words = [*listening(folder, port, "again"), "stop.target_accuracy=1.0", "--workers", "0"]
     with worker(folder, port) as alice:
-        with subprocess.Popen(fedbr(*words), stdout=subprocess.DEVNULL) as run:
-            deadline = time.monotonic() + 60
-            while not (ledger.exists() and has_rounds(ledger)):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            run.kill()
-        resume = ["resume", str(ledger.parent), *words[words.index("--listen") : words.index("--out")], "--json"]
+        killing = ("kill", "coordinator.records.store:Ledger.commit", "after", "1")
+        assert warm.run(words, meddler=killing).returncode == -signal.SIGKILL
+        run = folder / "runs" / "digits" / "again"
+        resume = ["resume", str(run), *words[words.index("--listen") : words.index("--out")], "--json"]
         assert main.run_command([*resume, "--workers", "0"]) == 0
-        status, said = ended(alice)
+        status, said = alice.ended()
     gone = f"tcp://127.0.0.1:{port}: the coordinator is gone; trying again for 60 s"
     assert (status, said[1], said[3]) == (0, gone, "the run has ended")
     assert said[0] == said[2]
@@ -315,7 +332,7 @@ def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_contr
         say(messages.Welcome(replace(JOB, run_id="run-1", device="\x1b]0;a title\x07")), messages.NO_RUN)
         router.recv_multipart()  # its refusal
         say(messages.Shutdown(), "run-1")
-        assert ended(alice) == (
+        assert alice.ended() == (
             3,
             [
                 "joined run run-1",
@@ -328,14 +345,14 @@ def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_contr
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_worker_that_is_stopped_ends_with_4(folder: Path, how: signal.Signals) -> None:
     with worker(folder, free_port()) as alice:
-        status = psutil.Process(alice.pid)
-        deadline = time.monotonic() + 30
+        status = psutil.Process(alice.process.pid)
+        deadline = time.monotonic() + 60
         while status.num_threads() < 3:  # until it has begun to wait
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(0.5)
-        os.kill(alice.pid, how)
-        assert ended(alice) == (4, ["stopped"])
+        os.kill(alice.process.pid, how)
+        assert alice.ended() == (4, ["stopped"])
 
 
 def test_the_command_keys_makes_a_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

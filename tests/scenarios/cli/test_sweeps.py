@@ -19,6 +19,7 @@ from scenarios.experiment import compare
 from scenarios.experiment.executors import InTurn, make_runs
 from scenarios.experiment.grid import grid_of
 from scenarios.run.host import Host
+from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
 
@@ -28,7 +29,7 @@ GRID = ("method=fedavg,fedprox", "train.lr=0.05,0.1", *SHORT)
 
 @dataclass(frozen=True)
 class Swept:
-    """A sweep of one seed, made two runs at a time, and the same sweep with one more seed, made in turn."""
+    """A sweep of one seed, and the same sweep with one more seed."""
 
     out: Path
     first: dict[str, Any]
@@ -60,12 +61,14 @@ def ledgers(folder: str) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Swept:
     out = tmp_path_factory.mktemp("sweeps")
-    sweep = ("sweep", "digits", *GRID, "--target", "0.01", "--report", "--out", str(out))
-    first = printed(*sweep, "--seeds", "1", "--parallel", "2")
+    sweep = ("sweep", "digits", *GRID, "--target", "0.01", "--out", str(out))
+    first = printed(*sweep, "--seeds", "1")
     made_at = ledgers(first["folder"])
-    return Swept(out, first, printed(*sweep, "--seeds", "2"), made_at)
+    with brief_figures():
+        return Swept(out, first, printed(*sweep, "--seeds", "2", "--report"), made_at)
 
 
+@pytest.mark.usefixtures("brief_figures")
 def test_warnings_of_runs_are_told_once_with_the_runs_that_have_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], pool_in_this_process: None
 ) -> None:
@@ -139,6 +142,7 @@ def test_the_table_of_runs_is_that_of_their_summaries_and_the_report_names_the_r
     assert "1 fedavg lr=0.05" in page
 
 
+@pytest.mark.usefixtures("brief_figures")
 def test_a_file_finds_the_runs_of_the_command_line_and_a_terminal_has_room_for_their_tables(
     swept: Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,7 @@
-"""Runs and sweeps on a real Ray cluster of three nodes on this host, which it loses bit by bit."""
+"""Runs and sweeps on a real Ray cluster of three nodes on this host, which it loses bit by bit.
+
+The shortest test, of a cluster of one node, is the only one that is not marked as long.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +68,7 @@ def models(folder: Path) -> list[str]:
     return [str(row["model_sha256"]) for row in rows]
 
 
+@pytest.mark.long
 def test_a_cluster_of_somebody_else_is_told_by_its_token_at_once(nodes: RayNodes, tmp_path: Path) -> None:
     environment = {name: value for name, value in nodes.environment.items() if not name.startswith("RAY_AUTH_")}
     words = command("run", "digits", "--on", nodes.address, "--quiet", "--out", str(tmp_path))
@@ -76,6 +80,7 @@ def test_a_cluster_of_somebody_else_is_told_by_its_token_at_once(nodes: RayNodes
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, refusal)
 
 
+@pytest.mark.long
 def test_a_sweep_on_a_cluster_has_the_results_of_one_here(
     nodes: RayNodes, tmp_path: Path, trainers: WorkerLauncher
 ) -> None:
@@ -90,6 +95,7 @@ def test_a_sweep_on_a_cluster_has_the_results_of_one_here(
     assert models(folders[0]) == models(Path(here["run_dir"]))
 
 
+@pytest.mark.long
 def test_nodes_join_a_run_and_are_lost_with_the_head_and_change_nothing(
     nodes: RayNodes, tmp_path: Path, trainers: WorkerLauncher
 ) -> None:

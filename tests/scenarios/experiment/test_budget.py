@@ -17,6 +17,7 @@ from scenarios.experiment.grid import grid_of
 from scenarios.report import bands
 from scenarios.run.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target
 from scenarios.run.run_folder import RunFolder
+from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 # Three rounds of 100 bytes, of which the second was not evaluated and the third fell back.
@@ -95,7 +96,8 @@ def study(out: Path, *more: str) -> int:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a study of two methods and two seeds."""
     out = tmp_path_factory.mktemp("runs")
-    assert study(out, "train.local_epochs=1", "--json") == 0
+    with brief_figures():
+        assert study(out, "train.local_epochs=1", "--json") == 0
     return out / "digits" / "a"
 
 

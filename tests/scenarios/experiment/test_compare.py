@@ -17,6 +17,7 @@ from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.report import terminal
 from scenarios.run.host import Host
+from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 
@@ -40,7 +41,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a comparison of two methods over two rounds."""
     out = tmp_path_factory.mktemp("runs")
     words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(out), "--run-id", "both", "--json", "--report"]
-    assert main.run_command(["compare", "digits", "method=fedavg,fedbr", "--workers", "1", *words]) == 0
+    with brief_figures():
+        assert main.run_command(["compare", "digits", "method=fedavg,fedbr", "--workers", "1", *words]) == 0
     return out / "digits" / "both"
 
 
@@ -64,6 +66,7 @@ def test_runs_of_one_folder_are_read_at_what_they_have_in_common_and_the_target_
     assert result["at_common_seconds"]["accuracy"]["fedavg"] == fedavg["accuracy"]
 
 
+@pytest.mark.usefixtures("brief_figures")
 def test_the_final_table_has_a_column_per_method_and_a_comparison_can_be_reported_again(
     compared: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from scenarios.papers import reproduce
 from scenarios.papers.trial.plan import plan as plan_trial
 from scenarios.run import builder
 from scenarios.run.run_folder import RunFolder
+from tests.brief import brief_figures
 from tests.scenarios.experiment import recorded_process
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -150,7 +151,8 @@ def virtual(result: Any) -> Any:
 @pytest.fixture(scope="module", params=KINDS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Made:
     made = Made(request.param, tmp_path_factory.mktemp(request.param))
-    assert made.command(made.out, "--report") == 0
+    with brief_figures():
+        assert made.command(made.out, "--report") == 0
     return made
 
 
@@ -224,6 +226,7 @@ def test_a_user_who_stops_it_has_the_runs_so_far_and_the_same_command_goes_on(
     assert virtual(made.written(tmp_path)) == virtual(made.written())
 
 
+@pytest.mark.usefixtures("brief_figures")
 def test_a_run_that_fails_is_named_and_costs_the_others_nothing(
     made: Made, copies: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

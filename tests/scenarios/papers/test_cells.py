@@ -17,6 +17,7 @@ from scenarios.papers import cells, reproduce, tables
 from scenarios.papers.cells import measured, measured_row
 from scenarios.papers.spec import CORRECTED, FIRST, Smoothing, ema, smoothed
 from scenarios.run.progress import ProgressPoint, Trail
+from tests.brief import brief_figures
 
 
 def planned(*words: str, scale: str = "tiny", ema: str | None = None) -> reproduce.Reproduction:
@@ -127,7 +128,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("runs")
     words = ["fedmlb:8", "rounds.max=2", "train.local_steps=1", "row=tau=1.5", "setting=cifar100-dir0.3-100"]
     words += ["--seeds", "2"]
-    assert main.run_command(["reproduce", *words, "-q", "--report", "--out", str(out), "--run-id", "a"]) == 0
+    with brief_figures():
+        assert main.run_command(["reproduce", *words, "-q", "--report", "--out", str(out), "--run-id", "a"]) == 0
     return dict(json.loads((out / "fedmlb-8-tiny" / "a" / "study.json").read_text()))
 
 

@@ -25,6 +25,7 @@ from scenarios.papers.spec import (
     PaperSetting,
 )
 from scenarios.run.progress import ProgressPoint, Trail
+from tests.brief import brief_figures
 
 SLOW: Trail = (ProgressPoint(1, 10.0, 100, 80.0, 0.4, 0.4), ProgressPoint(2, 20.0, 200, 160.0, 0.6, 0.6))
 FAST: Trail = (ProgressPoint(1, 6.0, 100, 80.0, 0.5, 0.5), ProgressPoint(2, 12.0, 200, 160.0, 0.7, 0.7))
@@ -185,7 +186,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two cells of Fig. 3, cut short after two rounds."""
     out = tmp_path_factory.mktemp("runs")
     words = ["fedbr:fig3", "rounds.max=2", "row=FedAvg,FedBR", "panel=c", "--workers", "1", "--json", "--report"]
-    assert main.run_command(["reproduce", *words, "--out", str(out), "--run-id", "a"]) == 0
+    with brief_figures():
+        assert main.run_command(["reproduce", *words, "--out", str(out), "--run-id", "a"]) == 0
     return out / "fedbr-fig3-tiny" / "a"
 
 

@@ -36,6 +36,7 @@ def rows(tmp_path: Path) -> dict[str, list[Path]]:
     }
 
 
+@pytest.mark.usefixtures("brief_figures")
 def test_a_page_answers_first_and_then_reports_the_runs_of_each_row(
     rows: dict[str, list[Path]], tmp_path: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_page_answers_first_and_then_reports_the_runs_of_each_row(
     assert "<summary>Visits of each run; none was wasted</summary>" in page
 
 
+@pytest.mark.usefixtures("brief_figures")
 def test_of_many_rows_some_are_drawn_and_all_are_in_tables(
     rows: dict[str, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from scenarios.config.quantities import scenario_text
 from scenarios.report import html, result_tables
 from scenarios.report.run_reader import differences, grouped, notices, open_runs
 from scenarios.run import run_finder
+from tests.brief import brief_figures
 from tests.ledgers import made_run, visit_row
 
 HEAD = 'method = "{method}"\nserver = "plain"\nseed = {seed}\n[data]\nname = "{data}"\nclients = 4\n'
@@ -100,6 +101,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group_with_the_interval_of
     assert (cells["fedprox"]["virtual time"], cells["fedprox"]["bytes"]) == ("20 ± 0 s", "2 ± 0 kB")
 
 
+@pytest.mark.usefixtures("brief_figures")
 def test_one_page_holds_two_methods_with_two_seeds_each_and_tables_beside_it(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,7 +201,8 @@ def test_bars_show_the_means_of_the_table_above_them_with_their_intervals(tmp_pa
         scenario = HEAD.format(method=method, seed=seed, data="digits") + "[stop]\ntarget_accuracy = 0.8\n"
         visits = [visit_row(seed, 0, 0, 0.0, 1.0, 2.0, 3.0 + seed)]
         made_run(tmp_path / f"{method}-{seed}", values, scenario, visits)
-    page = html.from_folders([tmp_path])
+    with brief_figures("to_target", "energy", "energy_parts"):
+        page = html.from_folders([tmp_path])
     cells = dict(re.findall(r"</svg>(fed\w+)</th><td>\d</td>(.*?)</tr>", page.read_text()))
     assert "<td>15 ±\u00a064\u00a0s</td>" in cells["fedavg"]
     assert bars(page, "to_target", 0) == {"fedavg": 15.0}
@@ -221,6 +224,7 @@ def test_the_energy_of_groups_is_divided_by_what_their_clients_did_and_by_client
         ["client 4", "phone", "lte", "1", "6.00 J", "0.50 J", "4.00 J", "0.25 J", "1.25 J"],
         ["client 3", "pi", "lte", "1", "5.00 J", "0.50 J", "3.00 J", "0.25 J", "1.25 J"],
     ]
-    page = html.from_folders([tmp_path])
+    with brief_figures("energy", "energy_parts"):
+        page = html.from_folders([tmp_path])
     assert bars(page, "energy_parts", 0) == {"fedavg, phone": 6.5, "fedavg, pi": 5.0}
     assert page.read_text().count("<summary>Energy of clients") == 1

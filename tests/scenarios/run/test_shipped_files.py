@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,10 +24,11 @@ from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
+from tests import warm
 from tests.edge.data.made_up import png, write
 from tests.edge.protocol.mutations import JOB
 from tests.observers import Listener
-from tests.scenarios.runs import fedbr, never
+from tests.scenarios.runs import never
 
 PACKAGE = {
     "__init__.py": "",
@@ -61,10 +61,10 @@ class Runs(NamedTuple):
     folder: Path
     """Of the user's files."""
     summaries: list[dict[str, Any]]
-    alice: subprocess.CompletedProcess[str]
+    alice: tuple[int, str]
     """The remote worker that trained."""
-    bob: subprocess.CompletedProcess[str]
-    """One that refuses the run's modules."""
+    bob: tuple[int, str]
+    """One that refuses the run's modules. Both: exit code and stderr."""
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +74,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     write_files(folder)
     own, key = read_pair(folder / "run.key"), read_public(folder / "alice.pub").decode()
     access = RemoteAccess("tcp://127.0.0.1:*", own.public, own.secret, [key])
-    joined: list[subprocess.Popen[str]] = []
+    joined: list[tuple[warm.WarmProcess, Path]] = []
 
     def join(event: HostEvent) -> None:
         if event.kind == "listening":
-            joined.extend([worker(folder, event.detail), worker(folder, event.detail, "--no-sources")])
+            joined.append(worker(folder, "alice", event.detail))
+            joined.append(worker(folder, "bob", event.detail, "--no-sources"))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder / "modules"))
@@ -92,12 +93,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         try:
             with WorkerLauncher() as launcher:
                 summaries = [runner.run(loaded, host, launcher, never, True) for host in hosts]
-            ended = [
-                subprocess.CompletedProcess(process.args, process.wait(60), stderr=process.communicate()[1])
-                for process in joined
-            ]
+            ended = [(process.wait(), errors.read_text()) for process, errors in joined]
         finally:
-            for process in joined:
+            for process, _ in joined:
                 process.kill()
         yield Runs(folder, summaries, *ended)
 
@@ -128,19 +126,21 @@ def scenario_keys(folder: Path) -> list[str]:
     ]
 
 
-def worker(folder: Path, endpoint: str, *more: str) -> subprocess.Popen[str]:
-    """``fedbr worker`` with a cache of its own."""
+def worker(folder: Path, name: str, endpoint: str, *more: str) -> tuple[warm.WarmProcess, Path]:
+    """``fedbr worker`` with a cache of its own, and the file of its stderr."""
     keys = ["--keys", str(folder / "alice.key"), "--server", str(folder / "run.pub")]
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache-of-alice")}
-    words = fedbr("worker", "--connect", endpoint, *keys, *more)
-    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
+    errors = folder / f"{name}.stderr"
+    with errors.open("w") as file:
+        words = ["worker", "--connect", endpoint, *keys, *more]
+        return warm.start(words, errors=file.fileno(), env=environment), errors
 
 
 def test_a_worker_that_has_nothing_gets_data_partition_and_modules_from_the_run(runs: Runs) -> None:
     alone, remote = runs.summaries
     assert (remote["model_sha256"], remote["rounds"]) == (alone["model_sha256"], 2)
-    assert runs.alice.returncode == 0, runs.alice.stderr
-    lines = [line.removeprefix("fedbr worker: ") for line in runs.alice.stderr.splitlines()]
+    assert runs.alice[0] == 0, runs.alice[1]
+    lines = [line.removeprefix("fedbr worker: ") for line in runs.alice[1].splitlines()]
     said = [line for line in lines if ": waiting for a run, " not in line]
     assert said[0].startswith("joined run ")
     assert [line.split(",")[0] for line in said[1:]] == [
@@ -161,8 +161,8 @@ def test_a_worker_that_has_nothing_gets_data_partition_and_modules_from_the_run(
 
 def test_a_worker_that_refuses_modules_does_not_serve_a_run_that_has_some(runs: Runs) -> None:
     why = "--no-sources: the run needs lent_package/__init__.py, which this machine lacks; install it here, or join "
-    assert runs.bob.returncode == 3
-    assert runs.bob.stderr.splitlines()[-1].endswith(f": {why}without --no-sources")
+    assert runs.bob[0] == 3
+    assert runs.bob[1].splitlines()[-1].endswith(f": {why}without --no-sources")
 
 
 def test_files_that_a_job_cannot_list_are_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -381,6 +381,7 @@ def test_runs_of_a_comparison_are_pooled_over_seeds_and_its_methods_compared_by_
     assert (alone["pairs"][0]["values"], alone["pairs"][0]["low"]) == (pair["values"][:1], None)
 
 
+@pytest.mark.usefixtures("brief_figures")
 def test_tables_and_report_say_whether_they_hold_for_other_seeds(
     compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from scenarios.papers.trial.speed_map import SpeedFactors, rescaled
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies.replay import prepared
+from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 TWINS = ("fedbr+calibrated-alpha-2", "fedbr-alpha-2")
@@ -68,7 +69,8 @@ def trial(out: Path, part: str, only: str, seeds: int = 1) -> dict[str, Any]:
     """The result of a part, in the one folder of all parts."""
     words = ["digits", "train.local_steps=2", "rounds.max=2", "--part", part, f"variant={only}", "--seeds", str(seeds)]
     words += ["--target", "0.05", "--workers", "1", "--json", "--report", "--out", str(out)]
-    assert main.run_command(["study", "trial", *words]) == 0
+    with brief_figures():
+        assert main.run_command(["study", "trial", *words]) == 0
     return dict(json.loads((out / "digits" / "trial" / f"{part}.json").read_text()))
 
 

@@ -1,0 +1,1 @@
+"""digits: a Flower / PyTorch app."""

@@ -1,0 +1,1 @@
+"""fedadam: a Flower / PyTorch app with one of Flower's own strategies."""

@@ -1,0 +1,1 @@
+"""local-dp: a Flower / PyTorch app whose clients clip their updates and add noise to them."""

@@ -1,0 +1,152 @@
+"""The functions of ``fedbr.flower``: apps of Flower on a fleet, and scenarios as apps of Flower."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from edge.protocol.files import write_text
+from edge.protocol.plugins import FLOWER_APP
+from scenarios.api import values
+from scenarios.api.callbacks import Callbacks
+from scenarios.api.calls import Folder, calling, made, request_of
+from scenarios.api.requests import RunRequest
+from scenarios.api.run import Run
+from scenarios.config.cache import cache_folder
+from scenarios.config.errors import COMMAND_LINE, PYTHON, Argument, ScenarioError
+from scenarios.config.load import Loaded, Source, load
+from scenarios.run.app_folder import PROJECT, flat
+
+WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
+"""Of a text of values; those in quotes may have spaces"""
+APPS = "flower-apps"
+"""Of the cache: folders for apps that were given as objects"""
+STUB = """import sys
+sys.path.insert(0, {root!r})
+from {module} import {name} as app
+"""
+PROJECT_TEXT = """[project]
+name = {name}
+version = "1"
+[tool.flwr.app]
+publisher = "local"
+[tool.flwr.app.components]
+serverapp = "given_server_app:app"
+clientapp = "given_client_app:app"
+[tool.flwr.app.config]
+{config}
+"""
+
+
+def of_app(
+    app: Folder,
+    fleet: Source,
+    run_config: str | Mapping[str, Any],
+    given: Mapping[str, Any],
+    origin: str = COMMAND_LINE,
+) -> Loaded:
+    """The scenario of an app on the fleet of another scenario. ScenarioError for a ``run_config`` that is none."""
+    config = _parsed(run_config) if isinstance(run_config, str) else dict(run_config)
+    overrides = {**given, **({"method_options.run_config": config} if config else {})}
+    return load(fleet, overrides, method=f"{FLOWER_APP}{Path(app)}", origin=origin)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """``a=1 b="x"`` as ``flwr run`` reads it: TOML, word by word; a word that is no value of TOML is text."""
+    config: dict[str, Any] = {}
+    for word in WORD.findall(text):
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise ScenarioError(Argument("run_config", repr(text)), f": {word!r} is no KEY=VALUE")
+        try:
+            config[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            config[key] = value
+    return config
+
+
+def run(
+    app: Folder | Any,
+    client_app: Any = None,
+    *,
+    fleet: values.Scenario = "digits",
+    run_config: Mapping[str, Any] | None = None,
+    out: Folder = "runs",
+    run_id: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    time_limit: str | None = None,
+    progress: bool | None = None,
+    on_round: Callbacks = (),
+    **overrides: Any,
+) -> Run:
+    """Run a Flower app, unchanged, on the clock of a fleet.
+
+    ``app``: its folder; or a ServerApp, with the ``client_app`` beside it, both of which a module must define that can
+    be imported. ``fleet``: the scenario whose fleet, budgets and number of clients are taken. ``run_config``: values in
+    place of those of the app. The other arguments and errors are those of `fedbr.run`.
+    """
+    with calling(progress, on_round) as caller:
+        on = None
+        request = request_of(RunRequest, {**locals(), "on": on})
+        folder = app if isinstance(app, str | PathLike) else _folder_of(app, client_app, run_config or {})
+        given = values.overrides(overrides)
+        loaded = of_app(folder, values.named(fleet), run_config or {}, given, PYTHON)
+        return made(caller, caller.run(loaded, request))
+
+
+def export(scenario: values.Scenario, folder: Folder, **overrides: Any) -> Path:
+    """Write a scenario as a Flower app that runs on real devices, into a new folder, and return that.
+
+    ``scenario`` and ``overrides``: as of `fedbr.run`, but without objects and modules of your own. ScenarioError for a
+    scenario that devices cannot run, and for a folder that is there already.
+    """
+    from scenarios.flower import export as app
+
+    with calling():
+        target = values.place("folder", folder)
+        app.export(load(values.named(scenario), values.overrides(overrides), origin=PYTHON), target)
+        return target
+
+
+def _folder_of(server_app: Any, client_app: Any, run_config: Mapping[str, Any]) -> Path:
+    """The folder of an app whose two parts were given as objects; its config is that of the module's own project, if
+    that is an app, and ``run_config``."""
+    (root, name, server), (_, _, client) = _place(server_app), _place(client_app)
+    config: dict[str, Any] = {}
+    with suppress(OSError, KeyError, tomllib.TOMLDecodeError):
+        config = flat(tomllib.loads((root / PROJECT).read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"])
+    lines = "\n".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in {**config, **run_config}.items())
+    files = {"given_server_app.py": server, "given_client_app.py": client}
+    digest = hashlib.sha256("".join((*files.values(), lines)).encode()).hexdigest()[:12]
+    folder = cache_folder() / APPS / digest / name
+    folder.mkdir(parents=True, exist_ok=True)
+    project = PROJECT_TEXT.format(name=json.dumps(name), config=lines)
+    for file, text in {**files, PROJECT: project}.items():
+        write_text(folder / file, text)
+    return folder
+
+
+def _place(given: Any) -> tuple[Path, str, str]:
+    """The folder that an object's module is imported from, the name of its top-level package, and the source of a
+    module that imports the object."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file is None or module.__name__ == "__main__":
+            continue
+        for name, value in list(vars(module).items()):
+            if value is given:
+                depth = module.__name__.count(".") + (Path(file).name == "__init__.py")
+                root = Path(file).resolve().parents[depth]
+                top = module.__name__.partition(".")[0]
+                return root, top, STUB.format(root=str(root), module=module.__name__, name=name)
+    why = ": is no attribute of an imported module; define it in a file of its own, or give the folder of the app"
+    raise ScenarioError(Argument("app", f"a {type(given).__name__}"), why)

@@ -1,0 +1,89 @@
+"""The folder of a Flower app: what its ``pyproject.toml`` says, and a hash of its files. Nothing of it is imported."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge.protocol.home import expanded
+from edge.protocol.options.flower_app import FlowerAppOptions
+from edge.protocol.spelling import nearest
+from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.tables import value_at
+
+PROJECT = "pyproject.toml"
+NAME, CONFIG = "project.name", "tool.flwr.app.config"
+CLIENT_APP, SERVER_APP = "tool.flwr.app.components.clientapp", "tool.flwr.app.components.serverapp"
+REFERENCE = re.compile(r"[\w.]+:[\w.]+")
+SOURCES = (".py", ".toml")
+"""Endings of the files that make an app"""
+GUIDE = "docs/flower-apps.md"
+
+
+@dataclass(frozen=True)
+class FlowerApp:
+    """An app as its folder has it."""
+
+    folder: Path
+    name: str
+    client_app: str
+    """``module:attribute``"""
+    server_app: str
+    run_config: Mapping[str, Any]
+    """With the scenario's values in place of the app's own"""
+    sha256: str
+
+
+def flower_app(loaded: Loaded) -> FlowerApp:
+    """The app that is the method of a scenario. ScenarioError names what it lacks, or the key that it has not."""
+    assert loaded.method.app is not None and isinstance(loaded.options, FlowerAppOptions), loaded.method
+    if importlib.util.find_spec("flwr") is None:
+        raise ScenarioError(f"method = {loaded.method.name!r}: needs Flower: pip install 'fedbr-edge[flower]'")
+    folder = expanded(loaded.method.app).resolve()
+    file = folder / PROJECT
+    try:
+        project = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(
+            f"{file}: {error.strerror}; a Flower app is a folder with a {PROJECT} that has [tool.flwr.app]; a script "
+            f"that calls start_simulation is to be made one ({GUIDE})"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{file}: {error}") from None
+    client_app, server_app, name = (value_at(project, key) for key in (CLIENT_APP, SERVER_APP, NAME))
+    for key, value in ((CLIENT_APP, client_app), (SERVER_APP, server_app), (NAME, name)):
+        if not isinstance(value, str):
+            raise ScenarioError(f"{file}: no Flower app: it lacks {key}")
+        if key != NAME and not REFERENCE.fullmatch(value):
+            raise ScenarioError(f"{file}: {key} = {value!r}: must be module:attribute")
+    config, own = flat(value_at(project, CONFIG) or {}), loaded.options.run_config
+    for key, value in config.items():
+        if not isinstance(value, bool | int | float | str):
+            raise ScenarioError(f"{file}: {CONFIG}.{key}: Flower takes a text, a number, true or false")
+    for key in own:
+        if key not in config:
+            raise ScenarioError(f"method_options.run_config.{key}: {file} has no such key; {nearest(key, config)}")
+    return FlowerApp(folder, name, client_app, server_app, config | dict(own), _sha256(folder))
+
+
+def flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Dotted key -> value."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
+    return found
+
+
+def _sha256(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        if path.suffix in SOURCES and path.is_file() and not any(part.startswith((".", "__")) for part in place.parts):
+            digest.update(f"{place}\n{path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,161 @@
+"""What runs of a Flower app have beside other runs: the process of the ServerApp, and a recorder of its rounds."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from coordinator.records.store import Commit, Ledger
+from coordinator.rounds import app_rounds
+from coordinator.rounds.app_rounds import AppRounds
+from coordinator.rounds.run import RunFailed
+from coordinator.workers.launcher import environment
+from edge.protocol import app_records
+from edge.protocol.config import Job, ModelProfile
+from edge.protocol.home import shared
+from edge.protocol.payload import PASS_TYPES, Layout
+from scenarios.run.app_folder import FlowerApp
+from scenarios.run.child_process import ChildProcess
+
+PROCESS = "scenarios.flower.server_process"
+EXECUTOR = "edge.flower.client_app:ClientAppExecutor"
+LOG = "server-app.log"
+TURN_SECONDS = 0.1
+"""Longest wait for a question between two checks for a stop"""
+END_SECONDS = 5.0
+
+
+class ServerAppProcess:
+    """The process of a run's ServerApp, as a context; whatever it prints goes into its log.
+
+    ``folder``: of the recorded replies; ``writes``: whether messages are put there for workers.
+    """
+
+    def __init__(
+        self,
+        app: FlowerApp,
+        seed: int,
+        folder: Path,
+        log: Path,
+        check_stop: Callable[[], None] = lambda: None,
+        writes: bool = True,
+    ) -> None:
+        self._check_stop, self._log = check_stop, log
+        self._file = self._log.open("ab")
+        self._process = ChildProcess(PROCESS, env=environment(), errors=self._file)
+        self._questions: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._process.channel.listen(self._questions.put)
+        self._process.channel.send(
+            {
+                "app": str(app.folder),
+                "server_app": app.server_app,
+                "run_config": dict(app.run_config),
+                "seed": seed,
+                "messages": str(folder),
+                "writes": writes,
+            }
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.end(END_SECONDS)
+        self._file.close()
+
+    def question(self) -> dict[str, Any]:
+        """As of `coordinator.rounds.app_rounds.ServerApp`; Stopped if the user has asked to stop meanwhile."""
+        while True:
+            with suppress(queue.Empty):
+                found = self._questions.get(timeout=TURN_SECONDS)
+                if found is None:
+                    raise RunFailed(f"the ServerApp's process has ended; its output is in {shared(str(self._log))}")
+                if found["do"] == "error":
+                    with self._log.open("a", encoding="utf-8") as log:
+                        log.write(found["traceback"])
+                return found
+            self._check_stop()
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        self._process.channel.send(answer)
+
+
+class LedgerRecorder:
+    """Commits the rounds of an app; those that a resumed run has committed before must be the same."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._known, self._began = ledger, ledger.rounds(), time.monotonic()
+
+    def commit(self, ended: app_rounds.EndedAppRound) -> None:
+        row, record = ended.row, ended.record
+        if row.round < len(self._known):
+            before = self._known[row.round]
+            names = [name for name in row._fields if getattr(row, name) != getattr(before, name)]
+            if names:
+                raise RunFailed(
+                    f"round {row.round + 1}: the app's run differs from the committed one in {names[0]}: "
+                    f"{getattr(row, names[0])!r} instead of {getattr(before, names[0])!r}"
+                )
+            return
+        now = time.monotonic()
+        wall_seconds, self._began = now - self._began, now
+        payloads = record.payloads
+        self._ledger.commit(
+            Commit(
+                row,
+                record.visits,
+                payloads,
+                evaluations=record.evaluations,
+                logged=record.logged,
+                wall_seconds=wall_seconds,
+                stopped_by=ended.stopped_by,
+            )
+        )
+
+
+def worker_job(job: Job, app: FlowerApp, folder: Path) -> Job:
+    """The job of workers that run a ClientApp."""
+    values = {
+        "app": str(app.folder),
+        "client_app": app.client_app,
+        "messages": str(folder / app_records.FOLDER),
+        "run_config": dict(app.run_config),
+    }
+    return replace(job, options_values=values)
+
+
+def described(app: FlowerApp, clients: int) -> ModelProfile:
+    """The profile of a model and data of which nothing is known but whose they are."""
+    return ModelProfile(
+        layout=Layout(()),
+        family="conv",
+        flops=np.zeros((0, PASS_TYPES)),
+        activations=np.zeros(0),
+        data_sha256=app.sha256,
+        data_source=str(app.folder),
+        classes=0,
+        test_count=0,
+        samples=np.zeros(clients, np.int64),
+        histogram=np.zeros((clients, 0), np.int64),
+        test_samples=np.zeros(clients, np.int64),
+    )
+
+
+def warnings(rounds: AppRounds) -> list[str]:
+    """What a user should know of the times of an app's run."""
+    if not rounds.calibrated:
+        return []
+    return [
+        f"{rounds.calibrated} replies computed nothing in torch: their device time is this host's CPU seconds, which "
+        "another run may measure otherwise"
+    ]

@@ -1,0 +1,435 @@
+"""A scenario on real devices: the exported app gives the weights of a run, and devices that fail are named."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Error as FlowerError
+
+from coordinator.records.store import read
+from coordinator.rounds.run import RunFailed
+from coordinator.workers.launcher import WorkerLauncher
+from costmodel.fleet.fleet import Fleet
+from costmodel.visits.work import Work
+from edge.flower import device_process, device_records
+from edge.flower.device_client import HELD, JOB, STATE, client_app
+from edge.flower.device_records import TRAIN
+from edge.protocol.codecs.update_codec import DownloadFrame
+from edge.protocol.messages import Train, Update, WireError
+from edge.protocol.payload import Vector
+from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
+from scenarios.flower.device_grid import DeviceSettings
+from scenarios.flower.device_server import COLUMNS, serve
+from scenarios.flower.export import export
+from scenarios.flower.wall_clock import MeasuredTimes, WallClock
+from scenarios.run import builder, runner
+from scenarios.run.host import Host
+from tests.scenarios.flower.flower_grid import FIRST_NODE, LocalGrid, nodes
+from tests.scenarios.runs import check_message, never, refused
+
+CLIENTS = 4
+SMALL = (
+    f"data.clients={CLIENTS}",
+    *("rounds.participants=3", "rounds.max=2", "train.local_epochs=1", "stop.target_accuracy=1.0"),
+)
+QUANTIZED = ("codec.up.kind=quantize", "codec.up.bits=4", "codec.down.kind=quantize", "codec.down.bits=8")
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
+
+def served(out: Path, grid: LocalGrid, *overrides: str, **config: Any) -> dict[str, Any]:
+    """The summary of a small run on these devices."""
+    settings = {key.replace("_", "-"): value for key, value in config.items()}
+    loaded = load("digits", parse_all([*SMALL, *overrides]))
+    return serve(loaded, grid, {"out": str(out), "poll-seconds": 0.01, **settings})
+
+
+def simulated(out: Path, launcher: WorkerLauncher, *overrides: str) -> dict[str, Any]:
+    """The summary of the same run on virtual devices."""
+    loaded = load("digits", parse_all([*SMALL, *overrides]))
+    return runner.run(loaded, Host(out, 2, "cpu", "virtual"), launcher, never, True)
+
+
+# --- the weights ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("method=fedavg", "codec.up.kind=topk", "codec.of=weights", "codec.error_feedback=true"),
+        ("method=fedavg", "codec.up.kind=quantize", "codec.up.levels=16", "codec.levels.by_round=true"),
+        ("method=fedmlb+fedprox", "method_options.mu=0.1"),
+        ("method=fedbr", "method_options.alpha=2", "rounds.max=3", *QUANTIZED),
+        ("method=fedavg+scaffold", "codec.up_slots.control.kind=fp16", *QUANTIZED),
+        ("method=fednova", "train.partial_work=0.5"),
+    ],
+    ids=" ".join,
+)
+def test_devices_give_the_weights_of_a_run_to_the_bit(
+    overrides: tuple[str, ...], tmp_path: Path, trainers: WorkerLauncher
+) -> None:
+    real = served(tmp_path, LocalGrid(client_app(), nodes(CLIENTS)), *overrides)
+    virtual = simulated(tmp_path, trainers, *overrides)
+    assert real["model_sha256"] == virtual["model_sha256"]
+    assert (real["accuracy"], real["flops"]) == (virtual["accuracy"], virtual["flops"])
+
+
+def test_the_exported_modules_are_the_app(tmp_path: Path, trainers: WorkerLauncher) -> None:
+    folder = tmp_path / "app"
+    written = export(load("digits", parse_all([*SMALL, "method=fedbr", "method_options.alpha=1"])), folder)
+    assert sorted(path.name for path in written) == sorted(path.name for path in folder.iterdir())
+    about = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert about["components"] == {"serverapp": "server_app:app", "clientapp": "client_app:app"}
+    config: dict[str, Any] = about["config"]
+    given = {each.name.replace("_", "-"): each.default for each in fields(DeviceSettings)}
+    assert {key: config[key] for key in given} == given
+    assert load(str(folder / "scenario.toml")).scenario.method_options["alpha"] == 1
+
+    grid = LocalGrid(module(folder / "client_app.py").app, nodes(CLIENTS))
+    out = tmp_path / "runs"
+    module(folder / "server_app.py").app(grid, grid.server_context(config | {"out": str(out), "poll-seconds": 0.01}))
+    (run,) = (out / "digits").iterdir()
+    ((hash_of_model,),) = read(run / "ledger.sqlite", "SELECT model_sha256 FROM rounds WHERE round = 1")
+    virtual = simulated(tmp_path, trainers, "method=fedbr", "method_options.alpha=1")
+    assert hash_of_model == virtual["model_sha256"]
+
+
+def module(file: Path) -> ModuleType:
+    """A file of the app, as Flower loads it."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_the_bandit_learns_from_measured_times(tmp_path: Path) -> None:
+    """Eq. 5 with the times of the ledger, each divided by the longest of its round."""
+    real = served(tmp_path, LocalGrid(client_app(), nodes(CLIENTS)), "method=fedbr")
+    folder = Path(real["run_dir"]) / "ledger.sqlite"
+    columns = "round, client, down_end_s - start_s, compute_end_s - down_end_s"
+    times = {(r, c): (way, work) for r, c, way, work in read(folder, f"SELECT {columns} FROM visits")}
+    columns = "round, client, deviation, loss_drop, compute_share, communication_share, reward"
+    choices = read(folder, f"SELECT {columns} FROM choices")
+    assert len(choices) == 6
+    for round, client, deviation, drop, compute, communication, reward in choices:
+        longest = [max(each[part] for (r, _), each in times.items() if r == round) for part in (0, 1)]
+        way, work = times[round, client]
+        assert (communication, compute) == pytest.approx((way / longest[0], work / longest[1]), rel=1e-9)
+        assert reward == pytest.approx(deviation * drop / math.exp(compute + communication))
+
+
+def test_a_run_on_devices_has_a_run_folder_and_a_file_of_its_rounds(tmp_path: Path) -> None:
+    grid = LocalGrid(client_app(), nodes(CLIENTS))
+    real = served(tmp_path, grid, "method=fedavg", "eval.every=2")
+    folder = Path(real["run_dir"])
+    with (folder / "rounds.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert tuple(first) == COLUMNS
+    assert [first["round"], second["round"]] == ["1", "2"]
+    assert first["accuracy"] == ""
+    assert float(second["accuracy"]) == real["accuracy"]
+    assert float(first["seconds"]) + float(second["seconds"]) == pytest.approx(real["virtual_seconds"])
+    visits = [message for message in grid.messages if message.metadata.message_type == TRAIN]
+    assert len(visits) == 6
+    down = [device_records.nbytes(message) for message in visits]
+    assert (int(first["bytes_down"]), int(second["bytes_down"])) == (sum(down[:3]), sum(down[3:]))
+    assert real["joules"] == 0  # nobody has measured any
+
+
+def test_frames_of_a_codec_travel_in_place_of_numbers(tmp_path: Path) -> None:
+    grid = LocalGrid(client_app(), nodes(CLIENTS))
+    served(tmp_path, grid, "method=fedavg", "rounds.participants=4", *QUANTIZED)
+    visits = [message for message in grid.messages if message.metadata.message_type == TRAIN]
+    first, second = visits[0], visits[-1]
+    assert {name: len(each) for name, each in first.content.array_records.items()} == {"vectors": 4}  # nobody holds any
+    assert {name: len(each) for name, each in second.content.array_records.items()} == {"frames": 4}
+    assert device_records.nbytes(second) < device_records.nbytes(first) / 3
+    held = grid.contexts[FIRST_NODE].state.config_records[HELD]
+    assert len(held) == 8  # of each block what the last difference was taken from, and what came of it
+
+
+# --- devices that fail ------------------------------------------------------------------------------------------------
+
+
+def node_of(client: int) -> int:
+    """The node of a client."""
+    return next(node for node, config in nodes(CLIENTS).items() if config["partition-id"] == client)
+
+
+def test_a_node_that_cannot_be_a_client_takes_no_part_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = nodes(CLIENTS)
+    for number, config in enumerate(
+        ({"partition-id": 4}, {}, {"partition-id": 0, "num-partitions": 9}, {"partition-id": 3, "num-partitions": 4})
+    ):
+        configs[2000 + number] = config
+    real = served(tmp_path, LocalGrid(client_app(), configs), "method=fedavg", "rounds.max=1")
+    assert real["rounds"] == 1
+    which = "must be the number of this node's client"
+    said = {line.removeprefix("fedbr: ") for line in capsys.readouterr().err.splitlines() if "takes no part" in line}
+    size = "the scenario has data.clients = 4"
+    assert said == {
+        f"node 2000 takes no part: ValueError: node config: partition-id = 4 of num-partitions = 4: {size}",
+        f"node 2001 takes no part: ValueError: node config: partition-id = None: {which}",
+        f"node 2002 takes no part: ValueError: node config: partition-id = 0 of num-partitions = 9: {size}",
+        "node 2003 takes no part: client 3 is another node's already",
+    }
+
+
+def failing(client: int, round: int, answer: str | FlowerError) -> Any:
+    """What the node of a client does in a round: 'silent', 'restart' or an error of Flower."""
+
+    def on_message(node: int, message: Message) -> Message | str | None:
+        if (node, message.metadata.message_type, message.metadata.group_id) != (node_of(client), TRAIN, str(round)):
+            return None
+        return answer if isinstance(answer, str) else Message(answer, reply_to=message)
+
+    return on_message
+
+
+def test_a_device_that_does_not_answer_is_lost_and_the_round_goes_on(tmp_path: Path) -> None:
+    grid = LocalGrid(client_app(), nodes(CLIENTS), failing(1, 0, "silent"))
+    real = served(tmp_path, grid, "method=fedavg", "rounds.participants=4", visit_seconds=2.0)
+    assert (real["rounds"], real["visits"]["train"], real["visits"]["lost"]) == (2, 7, 1)
+    query = "SELECT end_s - start_s FROM rounds ORDER BY round"
+    first, second = (seconds for (seconds,) in read(Path(real["run_dir"]) / "ledger.sqlite", query))
+    assert first >= 2.0
+    assert second < first
+
+
+def test_a_node_that_flower_reports_as_gone_is_lost(tmp_path: Path) -> None:
+    gone = FlowerError(5, "Node unavailable")
+    grid = LocalGrid(client_app(), nodes(CLIENTS), failing(1, 0, gone))
+    real = served(tmp_path, grid, "method=fedavg", "rounds.participants=4", "rounds.max=1")
+    assert (real["visits"]["train"], real["visits"]["lost"]) == (3, 1)
+
+
+def test_an_error_on_a_device_ends_the_run_or_leaves_its_visit_out(tmp_path: Path) -> None:
+    crash = FlowerError(8, "killed")
+    with pytest.raises(RunFailed, match=r"^client 1, round 1, train: killed\n"):
+        served(tmp_path, LocalGrid(client_app(), nodes(CLIENTS), failing(1, 0, crash)), "rounds.participants=4")
+    grid = LocalGrid(client_app(), nodes(CLIENTS), failing(1, 0, crash))
+    skipping = "rounds.participants=4", "faults.on_bad_client=skip", "rounds.max=1"
+    assert served(tmp_path, grid, *skipping)["visits"]["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (JOB, "this node has not joined the run, or was restarted since"),
+        (STATE, "this node lacks the state 1-0.safetensors of client 1 .."),
+    ],
+)
+def test_a_node_that_was_restarted_says_what_it_lacks(record: str, message: str, tmp_path: Path) -> None:
+    def on_message(node: int, sent: Message) -> Message | None:
+        if sent.metadata.message_type == TRAIN and sent.metadata.group_id == "1":
+            state = grid.contexts[node_of(1)].state
+            if record == JOB:
+                state.pop(JOB, None)
+            else:
+                state[record] = ConfigRecord()
+        return None
+
+    grid = LocalGrid(client_app(), nodes(CLIENTS), on_message)
+    with pytest.raises(RunFailed) as raised:
+        served(tmp_path, grid, "method=fedavg+scaffold", "rounds.participants=4")
+    expected = f"client 1, round 2, train: LostStateError: {message}"
+    assert str(raised.value).startswith(expected.removesuffix(" .."))
+
+
+def test_rounds_do_not_wait_for_devices_beyond_the_policy(tmp_path: Path) -> None:
+    grid = LocalGrid(client_app(), nodes(CLIENTS), failing(0, 0, "silent"))
+    policy = "rounds.policy=over_select", "rounds.over_select=1.34", "rounds.participants=3", "rounds.max=1"
+    visits = served(tmp_path, grid, "method=fedavg", *policy)["visits"]
+    assert (visits["train"], visits["late"]) == (3, 1)
+    grid = LocalGrid(client_app(), nodes(CLIENTS), failing(2, 0, "silent"))
+    policy = "rounds.policy=deadline", 'rounds.deadline="5 s"', "rounds.participants=4", "rounds.max=1"
+    real = served(tmp_path, grid, "method=fedavg", *policy)
+    assert (real["visits"]["train"], real["visits"]["late"], real["virtual_seconds"]) == (3, 1, 5.0)
+
+
+def test_a_run_begins_without_all_nodes_where_that_is_allowed(tmp_path: Path) -> None:
+    configs = {node: config for node, config in nodes(CLIENTS).items() if config["partition-id"] != 2}
+    real = served(tmp_path, LocalGrid(client_app(), configs), "rounds.participants=4", "rounds.max=1", min_nodes=3)
+    assert real["visits"]["train"] == 3
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rounds.policy=fedasync", "rounds.policy = 'fedasync': the exported server works in rounds; .."),
+        ("method=local", "method = 'local': its clients exchange nothing with a server"),
+        ("method=fedper", "method = 'fedper': models of clients stay on the devices, .."),
+        ("eval.on=both", 'eval.on = "both": models of clients stay on the devices, ..'),
+        ("aggregate.sum=fixed_point", 'aggregate.sum = "fixed_point": devices send their updates; ..'),
+        ("budget.bytes=1 MB", "budget: what devices spend is known when they have; .."),
+        ("method_options.broadcast=everyone", 'method_options.broadcast = "everyone": only visited ..'),
+    ],
+)
+def test_what_devices_cannot_do_is_refused_by_its_key(
+    override: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_message(refused(capsys, "flower", "export", "digits", str(tmp_path / "app"), override), f"digits: {message}")
+    assert not (tmp_path / "app").exists()
+
+
+def test_a_folder_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").write_text("mine")
+    got = refused(capsys, "flower", "export", "digits", str(tmp_path))
+    assert got == f"command line: {tmp_path}: exists already; choose another folder"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_scenario_that_devices_cannot_run_is_refused_by_the_server_too(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"eval.on = \"clients\""):
+        served(tmp_path, LocalGrid(client_app(), nodes(CLIENTS)), "eval.on=clients")
+
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+
+def test_a_visit_and_its_update_come_back_as_they_were_sent() -> None:
+    vector, frame = Vector(np.array([1.5, -2.0], np.float32)), np.array([7, 8, 9], np.uint8)
+    task = Train(3, 5, 0.1, {"alpha": 2, "share": 0.5}, {"model": {"conv1": vector}})
+    frames = {("control", "fc"): DownloadFrame(frame, b"", b"v" * 16, 300)}
+    read_task, read_frames, state_in, state_out = device_records.read_train(
+        device_records.train_records(task, frames, "", "3-5.safetensors")
+    )
+    assert (read_task.client, read_task.round, read_task.lr) == (3, 5, 0.1)
+    assert read_task.choice == {"alpha": 2, "share": 0.5}
+    assert read_task.payload["model"]["conv1"].version == vector.version
+    (got,) = read_frames.values()
+    assert (got.frame.tolist(), got.before, got.version, got.size) == ([7, 8, 9], b"", b"v" * 16, 300)
+    assert (state_in, state_out) == ("", "3-5.safetensors")
+    encoded = {"control": {"fc": frame}}
+    update = Update(3, 5, {"loss": math.inf}, {"model": {"conv1": vector}}, {"norm": math.nan}, encoded)
+    back, seconds = device_records.read_update(device_records.update_records(update, 2.25))
+    assert (back.client, back.round, back.numbers, seconds) == (3, 5, {"loss": math.inf}, 2.25)
+    assert back.encoded["control"]["fc"].tolist() == [7, 8, 9]
+    assert math.isnan(back.logged["norm"])
+
+
+GOOD = {"client": 0, "round": 0, "seconds": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"update": None}, "update: is missing"),
+        ({"update": {**GOOD, "client": -1}}, "client: -1 is no count"),
+        ({"update": {**GOOD, "seconds": math.inf}}, "update: seconds: inf does not fit"),
+        ({"update": {**GOOD, "round": "0"}}, "round: '0' is no count"),
+        ({"numbers": {"loss": 1.0}}, "numbers: no metrics"),
+        ({"frames": None, "vectors": {}}, "vectors: no arrays"),
+        ({"vectors": {"model|a": np.zeros(2)}}, "vectors: model/a: (dtype('float64'), (2,)) does not fit"),
+        (
+            {"vectors": {"model|a": np.zeros((1, 1), np.float32)}},
+            "vectors: model/a: (dtype('float32'), (1, 1)) does not fit",
+        ),
+        ({"vectors": {"a": np.zeros(2, np.float32)}}, "vectors: name: 'a' does not fit"),
+        ({"frames": {"model|a": np.zeros(2, np.float32)}}, "frames: model/a: (dtype('float32'), (2,)) does not fit"),
+        ({"error": {"kind": "OSError", "text": "full", "traceback": ""}}, "OSError: full"),
+    ],
+)
+def test_an_answer_that_no_device_of_ours_sends_is_refused(changes: Mapping[str, Any], message: str) -> None:
+    content = device_records.update_records(Update(0, 0, {"loss": 1.0}, {}), 1.0)
+    for name, value in changes.items():
+        if value is None:
+            content.pop(name, None)
+        elif name in ("vectors", "frames") and value:
+            content[name] = ArrayRecord({key: Array(array) for key, array in value.items()})
+        else:
+            content[name] = ConfigRecord(value)
+    with pytest.raises(WireError) as raised:
+        device_records.read_update(content)
+    assert str(raised.value) == message
+
+
+def test_arrays_that_would_run_code_are_not_read() -> None:
+    content = device_records.update_records(Update(0, 0, {}, {}), 1.0)
+    content["vectors"] = ArrayRecord({"model|a": Array("object", (1,), "numpy.ndarray", object_array())})
+    with pytest.raises(WireError, match=r"vectors: model\|a: Object arrays cannot be loaded"):
+        device_records.read_update(content)
+
+
+def object_array() -> bytes:
+    """The file of an array of Python objects, which numpy would unpickle."""
+    import io
+
+    file = io.BytesIO()
+    np.save(file, np.array([None]), allow_pickle=True)
+    return file.getvalue()
+
+
+# --- the clock --------------------------------------------------------------------------------------------------------
+
+
+def test_the_clock_gives_measured_visits_their_times() -> None:
+    loaded = load("digits", parse_all([*SMALL, "fleet.server.visit=1 s"]))
+    fleet: Fleet = builder.fleet(loaded)
+    clock = WallClock(fleet, lambda client: True, lambda: True, lambda: None)
+    clock.advance(10.0)
+    clock.measured = {
+        0: MeasuredTimes(5.0, 2.0, 100, 50),
+        1: MeasuredTimes(7.0, bytes_down=100, is_lost=True),
+        2: MeasuredTimes(math.inf, bytes_down=100),
+    }
+    conditions = clock.conditions([0, 1, 2], 0)
+    timeline = clock.solve_beside(None, np.full(3, 10.0), [Work(1, 1, 8.0)] * 3, conditions).timeline
+    assert timeline.down_end.tolist() == [13.0, math.inf, math.inf]  # three seconds of both ways, then two of computing
+    assert timeline.compute_end.tolist() == timeline.up_end.tolist() == [15.0, math.inf, math.inf]
+    assert timeline.lost.tolist() == [math.inf, 17.0, math.inf]
+    assert (timeline.bytes_down.tolist(), timeline.bytes_up.tolist()) == ([100, 100, 100], [50, 0, 0])
+    assert timeline.waiting_joules(20.0, conditions).tolist() == [0.0, 0.0, 0.0]
+    assert clock.fleet.links.seconds_per_visit == 0.0
+    clock.advance(15.0)
+    assert clock.measured == {}
+
+
+# --- the process that stays -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["owner", "SIGTERM"])
+def test_a_device_keeps_its_process_from_one_message_to_the_next_and_no_longer(end: str) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    context = Context(1, 1, {"partition-id": 7}, RecordDict(), {})
+    try:
+        for _ in range(2):
+            answer = device_process.ask("join", device_records.join_records(b"{}"), context, owner.pid)
+            assert answer["error"] is not None
+        (one,) = (each for each in psutil.process_iter(["cmdline"]) if str(owner.pid) in (each.info["cmdline"] or []))
+        one.send_signal(signal.SIGINT)  # as of a Ctrl-C, which is for its owner
+        if end == "SIGTERM":
+            one.terminate()
+            one.wait(20)
+    finally:
+        owner.communicate(b"\n")
+    one.wait(20)
+    device_process.started.pop(owner.pid).wait()
+    assert not (Path(tempfile.gettempdir()) / f"fedbr-device-{os.getuid()}-{owner.pid}").exists()
