@@ -94,6 +94,11 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self._calls: list[tuple[Callable[[], object], int | None]] = []
         self._changed: set[int] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled, and to say so torch would import its compiler, which leaves a folder."""
+        return False
+
     def calls(self) -> tuple[Callable[[], object], ...]:
         """What runs the kernels again, each with its results at the same addresses."""
         return tuple(call for call, constant in self._calls if constant is None or constant in self._changed)
