@@ -216,7 +216,7 @@ SIZES = {
     "scenarios/experiment": (14, 2400, 157),
     "scenarios/papers": (20, 3890, 181),
     "scenarios/report": (25, 5490, 313),
-    "scenarios/run": (24, 4440, 276),
+    "scenarios/run": (24, 4470, 279),
     "scenarios/studies": (23, 5410, 282),
     "scenarios/flower": (7, 950, 65),
     "scenarios": (1, 0, 0),

@@ -17,11 +17,12 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from msgspec import structs
 
 from coordinator.aggregation.server import Download
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, RoundRecord, logged_means
@@ -96,7 +97,7 @@ class _Exchange:
     pushed_at: float
     round: int
     reply: AppReply | None = None
-    """What the app has answered, whether or not the reply arrives"""
+    """What the app has answered, whether or not the reply arrives, without message and context"""
     visit: PlannedVisit | None = None
     ready_at: float = math.inf
     """Virtual seconds at which the server has the reply, or an error in its place"""
@@ -118,7 +119,6 @@ class _Exchange:
 class AppRounds:
     """One run of an app."""
 
-    seed: int
     options: FlowerAppOptions
     clients: int
     clock: Clock
@@ -148,6 +148,8 @@ class AppRounds:
         """client -> what is reserved for it"""
         self._open_exchanges: dict[int, _Exchange] = {}
         """By number, those whose fate is open"""
+        self._settled: list[int] = []
+        """Numbers of those whose fate was settled since the app has last looked"""
         self._expiries: list[tuple[float, int]] = []
         """Heap of (virtual seconds, number) at which messages expire, those of others among them"""
         self._known_at = -math.inf
@@ -224,18 +226,26 @@ class AppRounds:
         Without, the app polls: no time passes, unless it has polled in vain at this instant before.
         """
         clock, waits_for_all = self.clock, question["all"]
-        waiting = {number: self.exchanges[number] for number in question["numbers"]}
+        waiting = set(question["numbers"])
+        known = [(self.exchanges[number].ready_at, number) for number in waiting.difference(self._open_exchanges)]
+        heapify(known)
+        self._settled.clear()
         until = clock.now + (math.inf if question["timeout"] is None else question["timeout"])
         if not waits_for_all:
             until = clock.now + POLL_SECONDS if self._empty_poll_at == clock.now else clock.now
         ready: list[_Exchange] = []
         while waiting:
             self._pass(0.0)
-            ready += [exchange for exchange in waiting.values() if exchange.ready_at <= clock.now]
-            waiting = {number: each for number, each in waiting.items() if each.ready_at > clock.now}
+            for number in waiting.intersection(self._settled):
+                heappush(known, (self.exchanges[number].ready_at, number))
+            self._settled.clear()
+            while known and known[0][0] <= clock.now:
+                number = heappop(known)[1]
+                waiting.remove(number)
+                ready.append(self.exchanges[number])
             if not waiting or clock.now >= until or (ready and not waits_for_all):
                 break
-            self._go_on(min(until, *(exchange.ready_at for exchange in waiting.values())))
+            self._go_on(min(until, known[0][0]) if known else until)
         if not ready:
             self._idle()
         self._empty_poll_at = clock.now if not (ready or waits_for_all) else -math.inf
@@ -244,8 +254,8 @@ class AppRounds:
             if exchange.error is None and exchange.expires_at < clock.now:  # Flower has dropped the reply unread
                 exchange.error = MESSAGE_UNAVAILABLE, EXPIRED
         if waits_for_all:
-            for exchange in waiting.values():
-                exchange.is_abandoned = True
+            for number in waiting:
+                self.exchanges[number].is_abandoned = True
         self._received(ready)
         replies = [
             {"number": each.number, **({} if each.error is None else {"code": each.error[0], "reason": each.error[1]})}
@@ -359,7 +369,7 @@ class AppRounds:
         if self.workers is not None:
             message_file(self.folder, exchange.number).unlink(missing_ok=True)
         self.calibrated += reply.flops == 0.0 < reply.cpu_flops
-        return reply
+        return structs.replace(reply, message=b"", context=b"")  # they lie in the file, and may be large
 
     def _named(self, exchange: _Exchange) -> str:
         message = exchange.message
@@ -382,7 +392,11 @@ class AppRounds:
             self.clock.advance(due)  # finite, since every message expires
             if due == limit:
                 raise _Stop(SECONDS)
-            self._expire()
+            while self._expiries and self._expiries[0][0] <= self.clock.now:
+                exchange = self._open_exchanges.get(heappop(self._expiries)[1])
+                if exchange is not None:
+                    self._fail(exchange, self.clock.now, MESSAGE_UNAVAILABLE, EXPIRED)
+                    exchange.is_abandoned = True
             return False
         if isinstance(item, int):
             self.scheduled.remove(item)
@@ -398,20 +412,13 @@ class AppRounds:
         while self._go_on(until) or self.clock.now < until:
             pass
 
-    def _expire(self) -> None:
-        """Messages whose time to live has passed have an error in place of their reply."""
-        while self._expiries and self._expiries[0][0] <= self.clock.now:
-            exchange = self._open_exchanges.get(heappop(self._expiries)[1])
-            if exchange is not None:
-                self._fail(exchange, self.clock.now, MESSAGE_UNAVAILABLE, EXPIRED)
-                exchange.is_abandoned = True
-
     def _fail(self, exchange: _Exchange, ready_at: float, code: int, reason: str) -> None:
         """From ``ready_at`` on, or when the message expires, the app finds an error in place of the reply."""
         if exchange.expires_at < ready_at:
             ready_at, code, reason = exchange.expires_at, MESSAGE_UNAVAILABLE, EXPIRED
         exchange.ready_at, exchange.error = ready_at, (code, reason)
         self._known_at = max(self._known_at, ready_at)
+        self._settled.append(exchange.number)
         del self._open_exchanges[exchange.number]
 
     def _end(self, ended: VisitEnded) -> None:
@@ -429,6 +436,7 @@ class AppRounds:
             self._open_exchanges.pop(exchange.number, None)
         elif arrived:
             exchange.ready_at = now
+            self._settled.append(exchange.number)
             del self._open_exchanges[exchange.number]
             self.record.set_critical_path([exchange.visit], ended.timeline, now)
         else:

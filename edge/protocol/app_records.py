@@ -18,6 +18,7 @@ FOLDER = "messages"
 """Of a run folder: its files are named by the number of the message"""
 MAX_ERROR = 4000
 """Characters of the error of an app"""
+FILE_NAME = r"[0-9]{6,}\.(message|reply)(\.part)?"
 EPOCH = 1_700_000_000.0
 """Unix time of an app when the virtual clock begins"""
 

@@ -64,12 +64,18 @@ _check: ContextVar[Callable[[str], None] | None] = ContextVar("check", default=N
 
 @contextmanager
 def checked(check: Callable[[str], None]) -> Iterator[None]:
-    """Within it, `load` first calls ``check`` with the name of the module, which may raise a ValueError instead."""
+    """Within it, `expect_allowed`, which `load` calls first, calls ``check`` with a name; that may raise ValueError."""
     before = _check.set(check)
     try:
         yield
     finally:
         _check.reset(before)
+
+
+def expect_allowed(name: str) -> None:
+    """ValueError for code of this name, a module or a Flower app, that `checked` does not allow."""
+    if (check := _check.get()) is not None:
+        check(name)
 
 
 def load(name: str) -> Any:
@@ -78,8 +84,7 @@ def load(name: str) -> Any:
     if module.endswith(".py"):
         as_module = module.removesuffix(".py").strip("./").replace("/", ".")
         raise ValueError(f"cannot load {name!r}: is a file; write MODULE:NAME, {as_module}:{attribute}")
-    if (check := _check.get()) is not None:
-        check(module)
+    expect_allowed(module)
     try:
         loaded = importlib.import_module(module)
         if hasattr(loaded, attribute):

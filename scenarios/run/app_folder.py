@@ -13,6 +13,7 @@ from typing import Any
 
 from edge.protocol.home import expanded
 from edge.protocol.options.flower_app import FlowerAppOptions
+from edge.protocol.plugins import expect_allowed
 from edge.protocol.spelling import nearest
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.tables import value_at
@@ -41,7 +42,8 @@ class FlowerApp:
 
 
 def flower_app(loaded: Loaded) -> FlowerApp:
-    """The app that is the method of a scenario. ScenarioError names what it lacks, or the key that it has not."""
+    """The app that is the method of a scenario, read but not run. ScenarioError names what it lacks, or the key that
+    it has not."""
     assert loaded.method.app is not None and isinstance(loaded.options, FlowerAppOptions), loaded.method
     if importlib.util.find_spec("flwr") is None:
         raise ScenarioError(f"method = {loaded.method.name!r}: needs Flower: pip install 'fedbr-edge[flower]'")
@@ -70,6 +72,15 @@ def flower_app(loaded: Loaded) -> FlowerApp:
         if key not in config:
             raise ScenarioError(f"method_options.run_config.{key}: {file} has no such key; {nearest(key, config)}")
     return FlowerApp(folder, name, client_app, server_app, config | dict(own), _sha256(folder))
+
+
+def runnable_app(loaded: Loaded) -> FlowerApp:
+    """The same, to be run; ScenarioError, too, if only a recorded run names it, and its user has not allowed that."""
+    try:
+        expect_allowed(loaded.scenario.method)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    return flower_app(loaded)
 
 
 def flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:

@@ -16,12 +16,17 @@ import numpy as np
 from coordinator.records.store import Commit, Ledger
 from coordinator.rounds import app_rounds
 from coordinator.rounds.app_rounds import AppRounds
-from coordinator.rounds.run import RunFailed
+from coordinator.rounds.budget import LARGEST_INTEGER, Budget
+from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import environment
+from coordinator.workers.task import Workers
+from costmodel.clock import Clock
 from edge.protocol import app_records
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.home import shared
+from edge.protocol.options.flower_app import FlowerAppOptions
 from edge.protocol.payload import PASS_TYPES, Layout
+from scenarios.config.load import Loaded
 from scenarios.run.app_folder import FlowerApp
 from scenarios.run.child_process import ChildProcess
 
@@ -121,6 +126,26 @@ class LedgerRecorder:
                 stopped_by=ended.stopped_by,
             )
         )
+
+
+def rounds_of(
+    loaded: Loaded,
+    clock: Clock,
+    server: ServerAppProcess,
+    folder: Path,
+    recorder: app_rounds.AppRecorder,
+    target: float | None,
+    workers: Workers | None = None,
+    on_round: Callable[[RoundFinished], None] = lambda progress: None,
+    check_stop: Callable[[], None] = lambda: None,
+) -> AppRounds:
+    """The rounds of an app, without ``workers`` those of a replay. ``target``: the accuracy that ends them."""
+    scenario, options = loaded.scenario, loaded.options
+    assert isinstance(options, FlowerAppOptions), options
+    # The app decides how many rounds there are.
+    budget = Budget(scenario.budget, LARGEST_INTEGER, target, scenario.stop.patience)
+    clients = scenario.data.clients
+    return AppRounds(options, clients, clock, server, workers, folder, recorder, budget, on_round, check_stop)
 
 
 def worker_job(job: Job, app: FlowerApp, folder: Path) -> Job:

@@ -21,6 +21,7 @@ from coordinator.records.checkpoints import remove_all
 from coordinator.records.names import PLACES, VECTORS
 from coordinator.records.store import read
 from coordinator.rounds.run import RunFailed
+from edge.protocol import app_records
 from edge.protocol.files import BRIEF_PAUSES_SECONDS, folder_lock, opened, write_bytes, write_folder
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run import plugin_sources
@@ -28,9 +29,9 @@ from scenarios.run import plugin_sources
 LOGS = "logs"
 ARRAYS = "arrays"
 """Of a run whose data are arrays that were given in Python (`edge.data.content`)"""
-FOLDERS = (*PLACES, LOGS)
-MADE = tuple(name for name in FOLDERS if name != VECTORS)
-"""Those that every run has; the server's vectors get theirs with the first of them"""
+FOLDERS = (*PLACES, LOGS, app_records.FOLDER)
+MADE = tuple(name for name in FOLDERS if name not in (VECTORS, app_records.FOLDER))
+"""Those that every run has; the server's vectors get theirs with the first of them, and messages those of an app"""
 JOURNAL = "ledger.sqlite-journal"
 WAL = "ledger.sqlite-wal"
 LEDGER = ("ledger.sqlite", WAL, "ledger.sqlite-shm", JOURNAL)
@@ -43,7 +44,8 @@ _PASSING = re.compile(
     r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html|uncertainty\.json|measure\.json)\.part|replies-[a-z0-9_]{8}\.part"
 )
 _ARRAY = re.compile(r"(train|test)_(x|y|ids)\.npy|meta\.json")
-_LOG = re.compile(r"(coordinator|worker-[0-9]+)\.log")
+_LOG = re.compile(r"(coordinator|server-app|worker-[0-9]+)\.log")
+_MESSAGE = re.compile(app_records.FILE_NAME)
 PROBE_NBYTES = 4096
 """Not 0, since a full disk can still create empty files."""
 SCRATCH_NAME_NBYTES = len("..new-12345678")
@@ -213,6 +215,8 @@ def empty(folder: Path) -> None:
         for name in LEDGER:
             (folder / name).unlink(missing_ok=True)
         remove_all(folder)
+        for path in _of_name(folder / app_records.FOLDER, _MESSAGE):
+            path.unlink()
         for name in MADE:
             (folder / name).mkdir(exist_ok=True)
 
@@ -224,7 +228,8 @@ def discard(folder: Path) -> None:
     plugin_sources.remove(folder)
     with contextlib.suppress(OSError):
         remove_all(folder)
-    made = (*_of_name(folder / LOGS, _LOG), *_of_name(folder / ARRAYS, _ARRAY))
+    places = ((LOGS, _LOG), (ARRAYS, _ARRAY), (app_records.FOLDER, _MESSAGE))
+    made = [path for name, pattern in places for path in _of_name(folder / name, pattern)]
     for path in (*made, *(folder / name for name in _OURS), *_of_name(folder, _PASSING)):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -26,7 +26,7 @@ from pydantic import ConfigDict
 
 from edge.protocol.files import opened, write_bytes
 from edge.protocol.home import abbreviated, expanded
-from edge.protocol.plugins import OBJECT, checked, load
+from edge.protocol.plugins import FLOWER_APP, OBJECT, checked, load
 from scenarios.config import search_path
 from scenarios.config.cache import restored_objects_folder
 from scenarios.config.load import Loaded
@@ -166,7 +166,8 @@ def of_run(folder: Path, recorded: Mapping[str, SourceFile], allow_code: bool) -
             search_path.add_current_folder()
             for root in (*roots(recorded, folder), objects):
                 search_path.append(root)
-            yield
+            with checked(partial(_refuse_inside, folder.resolve())):
+                yield
             return
         search_path.leave_current_folder()
         with checked(partial(_check_place, folder.resolve(), recorded)):
@@ -187,7 +188,16 @@ def not_imported() -> Iterator[None]:
         yield
 
 
+def _refuse_inside(folder: Path, name: str) -> None:
+    """ValueError for a Flower app within a run's folder. Modules are not searched there."""
+    if name.startswith(FLOWER_APP) and expanded(name.removeprefix(FLOWER_APP)).resolve().is_relative_to(folder):
+        raise ValueError(f"the Flower app lies in the run's own folder {folder}, and nothing in that is executed")
+
+
 def _check_place(folder: Path, recorded: Mapping[str, SourceFile], module: str) -> None:
+    if module.startswith(FLOWER_APP):
+        app = module.removeprefix(FLOWER_APP)
+        raise ValueError(f"the Flower app {app}, which the run names, runs only if you trust the run: add {ALLOW}")
     top = _top(module)
     if top in OURS:
         return

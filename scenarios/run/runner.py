@@ -17,8 +17,7 @@ from coordinator.records.chain import initial_hash
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.schema import HostEvent
 from coordinator.records.store import Ledger
-from coordinator.rounds.app_rounds import AppRounds
-from coordinator.rounds.budget import EARLY, LARGEST_INTEGER, Budget
+from coordinator.rounds.budget import EARLY
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
@@ -34,14 +33,13 @@ from edge.protocol import app_records
 from edge.protocol.config import MAX_FILE_NAME, Job, ShippedFile
 from edge.protocol.files import opened, write_text
 from edge.protocol.home import abbreviated, expanded, shared
-from edge.protocol.options.flower_app import FlowerAppOptions
 from edge.runtime.numerics import fingerprint
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
 from scenarios.run import app_run, builder, evaluated_clients, folder_files, plugin_sources, run_problems, run_records
-from scenarios.run.app_folder import FlowerApp, flower_app
+from scenarios.run.app_folder import FlowerApp, flower_app, runnable_app
 from scenarios.run.builder import HEADERS_NBYTES
 from scenarios.run.environment import DataSetRecord, Environment
 from scenarios.run.folder_files import ARRAYS, HeldFolder, run_lock
@@ -179,7 +177,7 @@ class _Maker:
         try:
             self.watch.on_start(folder, self.loaded)
             with plugin_errors.named(self.loaded.scenario.model_dump(), ScenarioError, self.loaded.name):
-                app = None if self.loaded.method.app is None else flower_app(self.loaded)
+                app = None if self.loaded.method.app is None else runnable_app(self.loaded)
                 run = self._run if app is None else functools.partial(self._run_app, app)
                 result = run(stop_at_target, before)
             return result
@@ -211,26 +209,14 @@ class _Maker:
 
             job = app_run.worker_job(builder.job(loaded, None, self.host.device, cache_folder()), app, folder)
             target = scenario.stop.target_accuracy if stop_at_target else None
-            budget = Budget(scenario.budget, LARGEST_INTEGER, target, scenario.stop.patience)
-            wall_before = ledger.wall_seconds()
+            wall_before, messages = ledger.wall_seconds(), folder / app_records.FOLDER
             server_app = app_run.ServerAppProcess(
-                app, scenario.seed, folder / app_records.FOLDER, folder / "logs" / app_run.LOG, check_stop
+                app, scenario.seed, messages, folder / folder_files.LOGS / app_run.LOG, check_stop
             )
+            recorder, clock = app_run.LedgerRecorder(ledger), StoppableClock(self.fleet)
             with server_app, self._pool(job, ledger, HEADERS_NBYTES, app_run.EXECUTOR) as pool:
-                assert isinstance(loaded.options, FlowerAppOptions), loaded.options
-                rounds = AppRounds(
-                    seed=scenario.seed,
-                    options=loaded.options,
-                    clients=scenario.data.clients,
-                    clock=StoppableClock(self.fleet),
-                    server=server_app,
-                    workers=pool,
-                    folder=folder / app_records.FOLDER,
-                    recorder=app_run.LedgerRecorder(ledger),
-                    budget=budget,
-                    on_round=self.watch.on_round,
-                    check_stop=check_stop,
-                )
+                parts = (loaded, clock, server_app, messages, recorder, target, pool, self.watch.on_round, check_stop)
+                rounds = app_run.rounds_of(*parts)
                 ended_by = None
                 with contextlib.suppress(Stopped):
                     ended_by = rounds.run()

@@ -12,16 +12,15 @@ from functools import cached_property
 from pathlib import Path
 
 from coordinator.records.schema import RoundRow, VisitRow
-from coordinator.rounds.app_rounds import APP, AppRounds, EndedAppRound
-from coordinator.rounds.budget import LARGEST_INTEGER, TARGET, Budget
+from coordinator.rounds.app_rounds import APP, EndedAppRound
+from coordinator.rounds.budget import TARGET
 from coordinator.rounds.run import RunFailed
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from edge.protocol import app_records
-from edge.protocol.options.flower_app import FlowerAppOptions
-from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.load import Loaded
 from scenarios.run import app_run, builder
-from scenarios.run.app_folder import FlowerApp, flower_app
+from scenarios.run.app_folder import FlowerApp
 from scenarios.studies.replayed_run import OtherVisits, RecordedRounds
 
 
@@ -30,6 +29,7 @@ class ReplayedApp:
 
     def __init__(self, ready: PreparedApp) -> None:
         self.record, self.loaded, self.fresh = ready.record, ready.loaded, ready.fresh
+        self._contents = {row.round: row.model_sha256 for row in self.record.rounds}
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
         self.other_end: str | None = None
@@ -38,8 +38,7 @@ class ReplayedApp:
 
     def commit(self, ended: EndedAppRound) -> None:
         """As of `coordinator.rounds.app_rounds.AppRecorder`. `OtherVisits` if the app got other replies in a round."""
-        before = {row.round: row.model_sha256 for row in self.record.rounds}
-        if ended.stopped_by in (None, APP) and before.get(ended.row.round) != ended.row.model_sha256:
+        if ended.stopped_by in (None, APP) and self._contents.get(ended.row.round) != ended.row.model_sha256:
             raise OtherVisits(f"round {ended.row.round + 1}: the app would get other replies in time", self.fresh)
         self.rounds_done.append(ended.row)
         self.visits_done += list(ended.record.visits.in_order())
@@ -52,8 +51,7 @@ class PreparedApp:
     record: RecordedRounds
     loaded: Loaded
     """The scenario with the overrides"""
-    recorded_sha256: str
-    """Of the app's files when it ran"""
+    app: FlowerApp
     folder: Path
     """Of the run"""
     fresh: str
@@ -64,34 +62,13 @@ class PreparedApp:
         """As the scenario draws it."""
         return builder.fleet(self.loaded)
 
-    @cached_property
-    def app(self) -> FlowerApp:
-        """ScenarioError for one that has changed."""
-        app = flower_app(self.loaded)
-        if app.sha256 != self.recorded_sha256:
-            raise ScenarioError(f"{app.folder}: the app has changed since the run; to run it anew: {self.fresh}")
-        return app
-
     def play(self, fleet: Fleet, may_end_elsewhere: bool = False) -> ReplayedApp:
         """The run, replayed to its end on a fleet. `OtherVisits` if the app sends other messages on it."""
         new, scenario = ReplayedApp(self), self.loaded.scenario
-        folder, options = self.folder / app_records.FOLDER, self.loaded.options
-        assert isinstance(options, FlowerAppOptions), options
         target = scenario.stop.target_accuracy if self.record.stopped_by == TARGET else None
+        folder = self.folder / app_records.FOLDER
         with app_run.ServerAppProcess(self.app, scenario.seed, folder, Path(os.devnull), writes=False) as server:
-            rounds = AppRounds(
-                seed=scenario.seed,
-                options=options,
-                clients=scenario.data.clients,
-                clock=Clock(fleet),
-                server=server,
-                workers=None,
-                folder=folder,
-                recorder=new,
-                budget=Budget(scenario.budget, LARGEST_INTEGER, target, scenario.stop.patience),
-                on_round=lambda progress: None,
-                check_stop=lambda: None,
-            )
+            rounds = app_run.rounds_of(self.loaded, Clock(fleet), server, folder, new, target)
             try:
                 stopped_by = rounds.run()
             except RunFailed as error:

@@ -26,6 +26,7 @@ from scenarios.config.overrides import words
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.run_reader import open_runs
 from scenarios.run import builder
+from scenarios.run.app_folder import runnable_app
 from scenarios.run.progress import accumulated, to_target
 from scenarios.run.run_folder import ENVIRONMENT, SCENARIO
 from scenarios.studies import app_replay
@@ -114,6 +115,7 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     file = str(folder / SCENARIO)
     with run.modules(allow_code):
         recorded, loaded = load(file), load(file, overrides)
+        app = None if recorded.method.app is None else runnable_app(recorded)
     fresh = shlex.join(["fedbr", "run", file, *words(overrides)])
     for key in overrides:
         if key.split(".")[0] not in TABLES and key not in KEYS and not key.startswith(f"{POLICY_OPTIONS}."):
@@ -126,8 +128,10 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     record = RecordedRounds.of(run, recorded.method.objective.records.table)
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
-    if recorded.method.app is not None:
-        return app_replay.PreparedApp(record, loaded, run.environment.data.sha256, folder, fresh)
+    if app is not None:
+        if app.sha256 != run.environment.data.sha256:
+            raise ScenarioError(f"{app.folder}: the app has changed since the run; to run it anew: {fresh}")
+        return app_replay.PreparedApp(record, loaded, app, folder, fresh)
     for rounds in (recorded.scenario.rounds, loaded.scenario.rounds):
         if rounds.is_asynchronous:
             raise ScenarioError(

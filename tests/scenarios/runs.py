@@ -53,9 +53,9 @@ def undisturbed(out: Path, launcher: WorkerLauncher, *overrides: str) -> Path:
     return Path(run_with(out, launcher, 2, *overrides, run_id="whole")["run_dir"])
 
 
-def opened(folder: Path) -> tuple[Loaded, str]:
+def opened(folder: Path, allow_code: bool = False) -> tuple[Loaded, str]:
     """The scenario of a run, and the device that it began on."""
-    with RunFolder(folder).open_scenario("auto") as found:
+    with RunFolder(folder).open_scenario("auto", allow_code) as found:
         return found
 
 

@@ -152,7 +152,6 @@ def play(
     fleet = clockwork(works, seconds, links or Links(), behaviour or ClientDynamics())
     recorder = Commits()
     rounds = AppRounds(
-        seed=0,
         options=FlowerAppOptions(**options),
         clients=len(seconds),
         clock=Clock(fleet),

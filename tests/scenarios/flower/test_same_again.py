@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +14,7 @@ from edge.protocol import app_records
 from scenarios.api import flower
 from scenarios.cli.main import run_command
 from scenarios.config.errors import ScenarioError
-from scenarios.run import runner
+from scenarios.run import folder_files, runner
 from scenarios.run.host import Host
 from scenarios.studies.replay import prepared, replay
 from scenarios.studies.replayed_run import OtherVisits
@@ -43,7 +44,7 @@ def test_a_killed_run_plays_its_app_again_to_the_same_chain(apps: Apps) -> None:
     replies = sorted((folder / app_records.FOLDER).glob("*.reply"))
     before = {file: file.stat().st_mtime_ns for file in replies}
 
-    loaded, device = opened(folder)
+    loaded, device = opened(folder, allow_code=True)
     assert runner.resume(loaded, Host(folder.parent, 2, device), folder, apps.launcher, never)["rounds"] == 2
     assert chain(folder) == chain(whole)
     assert len(before) == 6 and {file: file.stat().st_mtime_ns for file in replies} == before
@@ -55,16 +56,16 @@ def test_an_app_that_draws_from_elsewhere_is_found_out_by_its_recorded_replies(a
     )
     folder = Path(apps.play("data.clients=2", server=server)["run_dir"])
     with pytest.raises(OtherVisits, match=r"round 1, client 0, train, message 0: the app has sent another message"):
-        prepared(folder).play(prepared(folder).fleet)
+        prepared(folder, allow_code=True).play(prepared(folder, allow_code=True).fleet)
 
 
 def test_a_replay_has_other_times_and_the_same_bytes(apps: Apps) -> None:
     folder = Path(apps.play("data.clients=2")["run_dir"])
-    again = replay(folder, {"fleet.server.up": "10 kbit/s"})
+    again = replay(folder, {"fleet.server.up": "10 kbit/s"}, allow_code=True)
     before, after = again["virtual_seconds"]
     assert after > 2 * before
     assert again["rounds"] == 1 and again["other_end"] is None
-    assert replay(folder)["virtual_seconds"] == [before, before]
+    assert replay(folder, allow_code=True)["virtual_seconds"] == [before, before]
 
 
 def test_a_replay_in_which_a_reply_comes_too_late_is_refused(apps: Apps) -> None:
@@ -72,9 +73,9 @@ def test_a_replay_in_which_a_reply_comes_too_late_is_refused(apps: Apps) -> None
     client = client.replace("from flwr.app", "import numpy as np\nfrom flwr.app", 1)
     server = SERVER.replace("FedAvg().start(", "FedAvg().start(timeout=5.0, ")
     folder = Path(apps.play(TWO, "data.clients=2", client=client, server=server)["run_dir"])
-    assert replay(folder)["rounds"] == 2
+    assert replay(folder, allow_code=True)["rounds"] == 2
     with pytest.raises(OtherVisits, match="round 1: the app would get other replies in time"):
-        replay(folder, {"fleet.server.up": "300 bit/s"})
+        replay(folder, {"fleet.server.up": "300 bit/s"}, allow_code=True)
 
 
 def test_a_changed_app_is_not_replayed_and_not_resumed(apps: Apps) -> None:
@@ -82,7 +83,40 @@ def test_a_changed_app_is_not_replayed_and_not_resumed(apps: Apps) -> None:
     file = apps.folder / "app" / "probe" / "client_app.py"
     file.write_text(CLIENT + "\n# another\n")
     with pytest.raises(ScenarioError, match="the app has changed since the run"):
-        replay(folder)
+        replay(folder, allow_code=True)
+
+
+@pytest.mark.parametrize("command", ["replay", "resume", "verify"])
+def test_an_app_that_a_run_names_runs_only_if_its_user_says_so(
+    apps: Apps, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    folder = Path(apps.play("data.clients=2")["run_dir"])
+    app = apps.folder / "app"
+    (app / "probe" / "__init__.py").write_text("raise SystemExit('it was run')\n")
+    with sqlite3.connect(folder / "ledger.sqlite") as ledger:
+        ledger.execute("DELETE FROM meta WHERE key = 'summary'")
+    assert run_command([command, str(folder)]) == 2
+    assert f"the Flower app {app}, which the run names, runs only if you trust the run" in capsys.readouterr().err
+
+
+def test_a_run_of_an_app_is_removed_with_its_messages(apps: Apps) -> None:
+    folder = Path(apps.play("data.clients=2")["run_dir"])
+    assert len(list((folder / app_records.FOLDER).iterdir())) == 4
+    assert run_command(["rm", str(folder), "--yes"]) == 0
+    assert not folder.exists()
+
+
+def test_messages_behind_a_link_are_not_written(apps: Apps, tmp_path: Path) -> None:
+    folder, elsewhere = Path(apps.play("data.clients=2")["run_dir"]), tmp_path / "elsewhere"
+    (folder / app_records.FOLDER).rename(elsewhere)
+    (folder / app_records.FOLDER).symlink_to(elsewhere)
+    with pytest.raises(ScenarioError, match="messages is a link"):
+        folder_files.check(folder)
+
+
+def test_options_that_an_app_has_not_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"unknown key method_options\.heartbeet"):
+        flower.of_app(write_app(tmp_path / "app"), "digits", {}, {"method_options.heartbeet": 3})
 
 
 def test_verify_and_reports_take_runs_of_apps(apps: Apps, capsys: pytest.CaptureFixture[str]) -> None:
