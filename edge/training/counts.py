@@ -74,6 +74,15 @@ class Product(NamedTuple):
     """Whether a gradient of its first factor, the input of a layer, is needed"""
 
 
+def convolution_flops(at: Tensor, weight: Tensor, passes: int) -> int:
+    """Exact FLOPs of ``passes`` convolutions, or gradients of weights or input, with as many each.
+
+    ``at``: (batch, channels, places ..), the result, or the input of a transposed convolution. Torch's own count (2.15)
+    of a weight gradient is too large by the factor of the groups, which are the channels in a depthwise convolution.
+    """
+    return 2 * passes * at.shape[0] * math.prod(at.shape[2:]) * weight.numel()
+
+
 class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
     """Counts the operations of everything that runs under it."""
 
@@ -122,13 +131,8 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return result
 
     def _convolution(self, images: Tensor, weight: Tensor, at: Tensor, *, groups: int, passes: int) -> None:
-        """``at``: (batch, channels, places ..), the result, or the input of a transposed convolution; ``passes``: of
-        the gradients of weights and input, each has as many FLOPs as the convolution itself.
-
-        Torch's own count (2.15) of a weight gradient is too large by the factor of the groups, which are the channels
-        in a depthwise convolution.
-        """
-        exact = 2 * passes * at.shape[0] * math.prod(at.shape[2:]) * weight.numel()
+        """``at``, ``passes``: as of `convolution_flops`."""
+        exact = convolution_flops(at, weight, passes)
         self.products.append(Product(exact, weight.numel(), images.requires_grad))
         self.convolution_flops += exact
         wide, narrow, flops = weight.shape[0] // groups, weight.shape[1], float(exact)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 MOST_NBYTES = 16 << 20
 """Memory of the results that the tapes of a worker keep. Larger work gains little from a replay."""
@@ -107,7 +107,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         """Run a kernel."""
         result = op(*args, **(kwargs or {}))
         if self.nbytes is not None:
-            self._record(op, *tree_map(_without_graph, (args, kwargs or {}, result)))
+            self._record(op, *tree_map_only(Tensor, Tensor.detach, (args, kwargs or {}, result)))
         return result
 
     def _record(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -135,10 +135,6 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             call = partial(_run_and_copy, partial(op, *args, **kwargs), results)
         # The slope of the loss itself is always one, unless its tensor is used for something else.
         self._calls.append((call, _storage(made[0]) if op is _aten.ones_like.default else None))
-
-
-def _without_graph(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _storage(tensor: Tensor) -> int:

@@ -55,8 +55,8 @@ def of_app(
 ) -> Loaded:
     """The scenario of an app on the fleet of another scenario. ScenarioError for a ``run_config`` that is none."""
     config = _parsed(run_config) if isinstance(run_config, str) else dict(run_config)
-    overrides = {**given, **({"method_options.run_config": config} if config else {})}
-    return load(fleet, overrides, method=f"{FLOWER_APP}{Path(app)}", origin=origin)
+    own = {"method": f"{FLOWER_APP}{Path(app)}", "method_options": {}}  # none of the scenario's method
+    return load(fleet, {**own, **({"method_options.run_config": config} if config else {}), **given}, origin=origin)
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -95,8 +95,7 @@ def run(
     place of those of the app. The other arguments and errors are those of `fedbr.run`.
     """
     with calling(progress, on_round) as caller:
-        on = None
-        request = request_of(RunRequest, {**locals(), "on": on})
+        request = request_of(RunRequest, locals())
         folder = app if isinstance(app, str | PathLike) else _folder_of(app, client_app, run_config or {})
         given = values.overrides(overrides)
         loaded = of_app(folder, values.named(fleet), run_config or {}, given, PYTHON)

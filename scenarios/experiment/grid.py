@@ -263,7 +263,8 @@ def label(settings: Point) -> str:
 def variant_name(method: str, settings: Point) -> str:
     """A folder's name in the order of the settings, such as ``fedavg-server-fedadam-lr-0.01``."""
     words = [f"{last_part(key)} {shown(value)}".lower() for key, value in settings.items() if key != METHOD]
-    return "-".join([_app_word(method), *(re.sub(r"[^a-z0-9.]+", "-", word).strip("-") for word in words)])
+    name = _word(method) if method.startswith(FLOWER_APP) else method  # whose name has slashes
+    return "-".join([name, *(re.sub(r"[^a-z0-9.]+", "-", word).strip("-") for word in words)])
 
 
 def cell_name(method: str, settings: Point) -> str:
@@ -278,11 +279,6 @@ def cell_name(method: str, settings: Point) -> str:
 def last_part(key: str) -> str:
     """``lr`` of ``train.lr``."""
     return key.rpartition(".")[2]
-
-
-def _app_word(method: str) -> str:
-    """A method; of a Flower app, whose name has slashes, a word like no other's."""
-    return _word(method) if method.startswith(FLOWER_APP) else method
 
 
 def folder_name(words: Sequence[str]) -> str:
