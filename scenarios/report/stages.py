@@ -155,4 +155,6 @@ def codecs(settings: labels.Settings) -> dict[str, Any]:
 
 def nominal_rule(group: RunGroup) -> str:
     """How the nominal bytes of a group are counted, in words."""
+    if group.first.is_app:
+        return "none, since a Flower app has no paper's count"
     return "Eq. 3 of the FedBR paper" if group.first.shows_nominal else "two models a visit"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import sys
 from importlib import import_module
@@ -97,6 +98,15 @@ def test_an_app_that_a_run_names_runs_only_if_its_user_says_so(
         ledger.execute("DELETE FROM meta WHERE key = 'summary'")
     assert run_command([command, str(folder)]) == 2
     assert f"the Flower app {app}, which the run names, runs only if you trust the run" in capsys.readouterr().err
+
+
+def test_an_app_within_the_runs_own_folder_never_runs(apps: Apps) -> None:
+    folder = Path(apps.play("data.clients=2")["run_dir"])
+    shutil.copytree(apps.folder / "app", folder / "app")
+    scenario = folder / "scenario.toml"
+    scenario.write_text(scenario.read_text().replace(str(apps.folder / "app"), str(folder / "app")))
+    with pytest.raises(ScenarioError, match="the Flower app lies in the run's own folder"):
+        replay(folder, allow_code=True)
 
 
 def test_a_run_of_an_app_is_removed_with_its_messages(apps: Apps) -> None:
