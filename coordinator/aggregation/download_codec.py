@@ -15,8 +15,8 @@ from threading import Lock
 
 from coordinator.aggregation.held_versions import HeldVersions
 from coordinator.aggregation.server import Download, LaterPayload
-from edge.protocol.codecs.update_codec import DownloadFrame, UpdateCodec, VectorCodecs, download_rng
-from edge.protocol.config import CodecConfig, TensorShapes
+from edge.protocol.codecs.update_codec import DownloadFrame, UpdateCodec, VectorCodecs, download_rng, part_tensors
+from edge.protocol.config import CodecConfig, TensorAxes, TensorShapes
 from edge.protocol.payload import MODEL, Payload, Vector
 
 References = dict[tuple[str, str], Vector | None]
@@ -31,10 +31,17 @@ class DownloadCodec:
     ``kept_blocks``: blocks that not every visit downloads.
     """
 
-    def __init__(self, config: CodecConfig, seed: int, tensors: TensorShapes, kept_blocks: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        config: CodecConfig,
+        seed: int,
+        tensors: TensorShapes,
+        kept_blocks: Sequence[str] = (),
+        axes: TensorAxes | None = None,
+    ) -> None:
         self._config, self._seed = config, seed
         self._codecs = VectorCodecs(config.down, config.down_slots, config.min_values, tensors)
-        self._tensors, self._kept_blocks = tensors, kept_blocks
+        self._tensors, self._kept_blocks, self._axes = tensors, kept_blocks, axes or {}
         upwards = UpdateCodec(config, seed, tensors)
         references = upwards.references(kept_blocks)
 
@@ -49,7 +56,7 @@ class DownloadCodec:
 
     def anew(self) -> DownloadCodec:
         """The same before the first round."""
-        return DownloadCodec(self._config, self._seed, self._tensors, self._kept_blocks)
+        return DownloadCodec(self._config, self._seed, self._tensors, self._kept_blocks, self._axes)
 
     def planned(self, dispatch: Download) -> tuple[Download, dict[str, dict[str, int]]]:
         """(the download as its client decodes it, bytes of the frames); changes nothing.
@@ -60,46 +67,51 @@ class DownloadCodec:
         if not (self._config.down or self._config.down_slots):
             return dispatch, lengths
         held, is_difference = self.held.of(dispatch.client), self._config.of == "update"
+        codecs = replace(self._codecs, tensors=part_tensors(self._tensors, self._axes, dispatch.choice))
         references: References = {}
-        for slot, key, tensors, codec in self._codecs.encoded(dispatch.shapes):
-            if not is_difference or (slot, key) in held:
-                references[slot, key] = held[slot, key] if is_difference else None
+        for slot, key, tensors, codec in codecs.encoded(dispatch.shapes):
+            version = held.get((slot, key))
+            is_alike = version is not None and version.data.size == dispatch.shapes[slot][key]  # of the same part
+            if not is_difference or is_alike:
+                references[slot, key] = version if is_difference else None
                 lengths.setdefault(slot, {})[key] = codec.nbytes(tensors)
         if not lengths:
             return dispatch, lengths
-        build = partial(self._build, dispatch, references)
-        later = LaterPayload(dispatch.shapes, build, partial(self._frames, dispatch, references))
+        build = partial(self._build, codecs, dispatch, references)
+        later = LaterPayload(dispatch.shapes, build, partial(self._frames, codecs, dispatch, references))
         return replace(dispatch, payload={}, later=later), lengths
 
-    def _build(self, dispatch: Download, references: References) -> Payload:
-        return {
-            slot: {
-                key: self._encoded(slot, key, vector, references[slot, key])[1] if (slot, key) in references else vector
-                for key, vector in named.items()
-            }
-            for slot, named in dispatch.built().items()
-        }
+    def _build(self, codecs: VectorCodecs, dispatch: Download, references: References) -> Payload:
+        built = dispatch.built()
+        decoded = {slot: dict(named) for slot, named in built.items()}
+        for (slot, key), reference in references.items():
+            decoded[slot][key] = self._encoded(codecs, slot, key, built[slot][key], reference)[1]
+        return decoded
 
-    def _frames(self, dispatch: Download, references: References) -> dict[tuple[str, str], DownloadFrame]:
+    def _frames(
+        self, codecs: VectorCodecs, dispatch: Download, references: References
+    ) -> dict[tuple[str, str], DownloadFrame]:
         built = dispatch.built()
         return {
-            (slot, key): self._encoded(slot, key, built[slot][key], reference)[0]
+            (slot, key): self._encoded(codecs, slot, key, built[slot][key], reference)[0]
             for (slot, key), reference in references.items()
         }
 
-    def _encoded(self, slot: str, key: str, vector: Vector, reference: Vector | None) -> tuple[DownloadFrame, Vector]:
+    def _encoded(
+        self, codecs: VectorCodecs, slot: str, key: str, vector: Vector, reference: Vector | None
+    ) -> tuple[DownloadFrame, Vector]:
         """The frame for clients that hold this reference, and what they decode."""
         before = b"" if reference is None else reference.version
         place = slot, key, before, vector.version
         with self._lock:
             if place not in self._made:
                 size = vector.data.size
-                codec, tensors = self._codecs.codec(slot, key, size), self._codecs.shape(key, size)
+                codec, tensors = codecs.codec(slot, key, size), codecs.shape(key, size)
                 assert codec is not None, place
                 change = vector.data if reference is None else vector.data - reference.data
                 rng = download_rng(self._seed, slot, key, before, vector.version)
                 frame = DownloadFrame(codec.encode(change, tensors, rng).frame, before, vector.version, size)
                 if len(self._made) >= MOST_DECODED:
                     self._made.popitem(last=False)
-                self._made[place] = frame, frame.decode(self._codecs, self._seed, slot, key, reference)
+                self._made[place] = frame, frame.decode(codecs, self._seed, slot, key, reference)
             return self._made[place]

@@ -52,6 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.submodels import Submodels
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.records.client_vectors import ClientVectors
 from edge.protocol.codecs.update_codec import DownloadFrame
@@ -72,6 +73,7 @@ from edge.protocol.payload import (
     sha256,
     shapes,
 )
+from edge.protocol.submodels import RATE
 
 State = dict[str, NDArray[np.generic]]
 Model = dict[str, Vector]
@@ -112,6 +114,8 @@ class ServerContext:
 
     store: ClientVectors = field(default_factory=ClientVectors)
     """Vectors that the server stores per client"""
+    submodels: Submodels | None = None
+    """The parts of the model that clients hold; None: all hold the whole model"""
 
     @property
     def initial_models(self) -> list[Model]:
@@ -234,6 +238,9 @@ class ServerStrategy(NumberLog):
         """Hashed into the chain, checkpointed, optimised and resumed by name"""
         self.sums: defaultdict[tuple[str, str], WeightedSum] = defaultdict(WeightedSum)
         """(model, key) -> sum of the updates since the last step"""
+        self._parts_of: Models = {}
+        self._parts: dict[tuple[float, ...], Model] = {}
+        """Choice of a part -> its vectors of the present model"""
 
     # --- models -------------------------------------------------------------------------------------------------------
 
@@ -256,6 +263,18 @@ class ServerStrategy(NumberLog):
         return {MODEL: GLOBAL}
 
     @final
+    def parts_of(self, models: Models, choice: Choice) -> Models:
+        """Of these models what a visit with this choice has: all, or its part of each."""
+        submodels = self.setup.submodels
+        if submodels is None:
+            return models
+        slices = submodels.slices(choice)
+        return {
+            name: {key: Vector(slices.taken(key, vector.data)) for key, vector in model.items()}
+            for name, model in models.items()
+        }
+
+    @final
     def reference_slots(self, update: Update) -> Mapping[str, str]:
         """Slot of an update -> slot of its visit's download that it is a new version of; others hold changes."""
         return {slot: MODEL if name == GLOBAL else name for slot, name in self.targets(update).items()}
@@ -273,19 +292,29 @@ class ServerStrategy(NumberLog):
 
     def choose(self, client: int, round: int) -> Choice:
         """The small numbers that a visit downloads; changes nothing."""
-        return {}
+        return {} if self.setup.submodels is None else self.setup.submodels.choice(client, round)
 
     def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
         """The vectors that a visit with this choice downloads; changes nothing."""
-        return self.with_extensions(client, self.select(self.setup.down))
+        return self.with_extensions(client, self.select(self.setup.down, choice))
 
     def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """Clients outside the cohort that download and keep the whole model in this round."""
         return ()
 
-    def select(self, keys: Sequence[str]) -> Payload:
-        """The global model's vectors of these keys."""
-        return {MODEL: {key: self.model[key] for key in keys}}
+    def select(self, keys: Sequence[str], choice: Choice | None = None) -> Payload:
+        """The global model's vectors of these keys; with a choice, of the part that a visit with it has."""
+        submodels, model = self.setup.submodels, self.model
+        if submodels is None or not choice or choice[RATE] == 1:
+            return {MODEL: {key: model[key] for key in keys}}
+        if self._parts_of is not self.models:  # all visits of a part share its vectors, which are hashed once
+            self._parts_of, self._parts = self.models, {}
+        part = self._parts.setdefault(tuple(choice.values()), {})
+        slices = submodels.slices(choice)
+        for key in keys:
+            if key not in part:
+                part[key] = Vector(slices.taken(key, model[key].data))
+        return {MODEL: {key: part[key] for key in keys}}
 
     @final
     def with_extensions(self, client: int, payload: Payload) -> Payload:
@@ -302,6 +331,14 @@ class ServerStrategy(NumberLog):
         for extension in self.extensions:
             up |= extension.up_shapes()
         return {slot: named for slot, named in up.items() if named}  # a slot without vectors is not sent
+
+    @final
+    def part_up_shapes(self, choice: Choice) -> Shapes:
+        """Shapes of the upload of a visit with this choice."""
+        up, submodels = self.up_shapes(), self.setup.submodels
+        if submodels is None:
+            return up
+        return {slot: submodels.slices(choice).of(named) for slot, named in up.items()}
 
     def store_shapes(self) -> Shapes:
         """Shapes of what the server stores per client: slot -> key -> numbers."""
@@ -329,9 +366,20 @@ class ServerStrategy(NumberLog):
 
         Updates come in client order; in asynchronous policies in order of arrival, perhaps several of one client.
         """
+        submodels = self.setup.submodels
         for slot, name in self.targets(reply).items():
             for key, vector in reply.payload.get(slot, {}).items():
-                self.sums[name, key].add(vector.data, self.weight(reply, name, key))
+                weight = self.weight(reply, name, key)
+                if submodels is None:
+                    self.sums[name, key].add(vector.data, weight)
+                    continue
+                slices = submodels.slices(reply.choice)
+                counted = submodels.counted(slices, reply.client, key)
+                if slices.rate == 1 and counted is None:
+                    self.sums[name, key].add(vector.data, weight)
+                    continue
+                size = self.models[name][key].data.size
+                self.sums[name, key].add_at(size, slices.places(key), vector.data, weight, counted)
         for extension in self.extensions:
             extension.accumulate(reply)
 
@@ -345,12 +393,13 @@ class ServerStrategy(NumberLog):
         """Make the next models from the sums; a block without any weight stays as it is."""
         before, after = self.models, {name: dict(model) for name, model in self.models.items()}
         for (name, key), total in self.sums.items():
-            average = total.mean()
+            current = before[name][key].data
+            average = total.mean(current)
             if average is not None:
                 if not key.endswith(BUFFERS):
-                    average = self._optimised(
-                        key if name == GLOBAL else f"{name}/{key}", before[name][key].data, average
-                    )
+                    average = self._optimised(key if name == GLOBAL else f"{name}/{key}", current, average)
+                    if total.missing is not None:  # a step along no change may move, too
+                        average[total.missing] = current[total.missing]
                 after[name][key] = Vector(average)
         self.sums.clear()
         for extension in self.extensions:
@@ -407,7 +456,14 @@ class ServerStrategy(NumberLog):
 
         Called when the evaluation begins.
         """
-        return self.select(self.setup.down)
+        submodels = self.setup.submodels
+        return self.select(self.setup.down, None if submodels is None else submodels.own_choice(client, 0))
+
+    @final
+    def evaluation_choice(self, client: int, round: int) -> Choice:
+        """The choices of an evaluation of a client's model."""
+        submodels = self.setup.submodels
+        return self.download(client, round).choice if submodels is None else submodels.own_choice(client, 0)
 
     # --- what a checkpoint has beside the models ----------------------------------------------------------------------
 

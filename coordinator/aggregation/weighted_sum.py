@@ -15,7 +15,8 @@ class WeightedSum:
     """A weighted sum in float64; bit-identical only if vectors are added in the same order."""
 
     def __init__(self) -> None:
-        self.weight = 0.0
+        self.weight: float | NDArray[np.float64] = 0.0
+        """Of all numbers; of each, once a vector had some of them alone"""
         self.total: NDArray[np.float64] | None = None
         """None until a vector is added"""
 
@@ -32,8 +33,38 @@ class WeightedSum:
             term *= weight
             total += term
 
-    def mean(self) -> Floats | None:
-        """The weighted mean; None without any weight."""
-        if self.total is None or self.weight <= 0:
+    def add_at(
+        self, size: int, places: NDArray[np.intp], vector: Floats, weight: float, counted: NDArray[np.bool_] | None
+    ) -> None:
+        """Add ``weight`` times a vector of the numbers at these distinct places of ``size``.
+
+        ``counted``: which of them count; None: all.
+        """
+        if self.total is None:
+            self.total = np.zeros(size)
+        if not isinstance(self.weight, np.ndarray):
+            self.weight = np.full(size, self.weight)
+        if counted is not None:
+            places, vector = places[counted], vector[counted]
+        self.weight[places] += weight
+        self.total[places] += vector.astype(np.float64) * weight
+
+    def mean(self, current: Floats | None = None) -> Floats | None:
+        """The weighted mean, of numbers without any weight those of ``current``; None if no number has any."""
+        weight = self.weight
+        if self.total is None or not np.any(weight > 0):
             return None
-        return (self.total / self.weight).astype(np.float32)
+        if not isinstance(weight, np.ndarray):
+            return (self.total / weight).astype(np.float32)
+        assert current is not None, "parts have a current model"
+        mean = current.copy()
+        np.copyto(mean, (self.total / np.where(weight > 0, weight, 1.0)).astype(np.float32), where=weight > 0)
+        return mean
+
+    @property
+    def missing(self) -> NDArray[np.bool_] | None:
+        """Which numbers have no weight; None if all have some."""
+        if not isinstance(self.weight, np.ndarray):
+            return None
+        missing: NDArray[np.bool_] = self.weight <= 0
+        return missing if missing.any() else None

@@ -28,8 +28,10 @@ from coordinator.methods import (
     fedntd,
     fedper,
     fedprox,
+    fedrolex,
     flower_app,
     gradaug,
+    heterofl,
     ifca,
     local,
     mixup,
@@ -67,6 +69,8 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         stochdepth.SPEC,
         gradaug.SPEC,
         fedalign.SPEC,
+        heterofl.SPEC,
+        fedrolex.SPEC,
     )
 }
 CORRECTIONS: dict[str, CorrectionSpec] = {

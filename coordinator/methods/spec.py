@@ -132,6 +132,20 @@ class ModelChange:
 
 
 @dataclass(frozen=True)
+class SubmodelRules:
+    """How the clients of a method hold parts of the model, as the table ``submodel`` says."""
+
+    by: Literal["width", "depth"] = "width"
+    """What a part has less of: channels of every hidden layer, or blocks"""
+    rolls: bool = False
+    """Whether parts are windows of channels that move by one each round; else they are the first channels"""
+    is_scaled: Callable[[Any], bool] = lambda options: False
+    """options -> whether a part divides the outputs of its hidden layers by its rate in training"""
+    masks_classes: Callable[[Any], bool] = lambda options: False
+    """options -> whether rows of the last layer count for clients with examples of their class alone"""
+
+
+@dataclass(frozen=True)
 class Costs:
     """What visits and evaluations of a method compute. By default as FedAvg's."""
 
@@ -237,6 +251,8 @@ class ObjectiveSpec(MethodPart):
     """Default aggregation weights"""
     traffic: Traffic = Traffic()
     model: ModelChange = ModelChange()
+    submodels: SubmodelRules | None = None
+    """None: every client holds the whole model"""
     costs: Costs = Costs()
     evaluation: ModelEvaluation = ModelEvaluation()
     records: Records = Records()

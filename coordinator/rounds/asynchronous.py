@@ -280,10 +280,11 @@ class _AsynchronousRun:
         mixing = float(rules.asynchronous.mixing(rules, staleness))
         if not math.isfinite(mixing):
             raise RunFailed(f"rounds.policy = {rules.policy!r}: mixing is {mixing!r} at staleness {staleness}")
-        current = bases(server, reply, server.start_model(visit.client))
+        choice = visit.dispatch.choice
+        current = bases(server, reply, server.parts_of(server.start_model(visit.client), choice))
         before = current
         if rules.asynchronous.adds_changes:
-            before = bases(server, reply, visit.start or {})
+            before = bases(server, reply, server.parts_of(visit.start or {}, choice))
             if self.run.job.codec.is_used:  # where it started from what its client decoded
                 downloaded = visit.dispatch.built()
                 slots = server.reference_slots(reply)

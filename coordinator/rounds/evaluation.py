@@ -126,7 +126,7 @@ class PoolEvaluator:
             metrics |= {name.partition(messages.SUBVALUE)[0] for name in messages.further_values(job)}
         adapted = TRAINING_PASSES * job.adapt_epochs * int(self._description.samples[client])
         measured = measured_examples(self._description, self._scope.split, job.eval_select, job.adapt_before)[client]
-        lr, choice = job.train.lr_in(round), server.download(client, round).choice
+        lr, choice = job.train.lr_in(round), server.evaluation_choice(client, round)
         return PoolTask(
             messages.Evaluate(0, count, client, payload, round, lr, choice, self._scope.split),
             None if self._states is None else self._states.newest(client),

@@ -34,12 +34,13 @@ from coordinator.rounds.run import RunFailed
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolTask, Reply, TaskGroup, UpdateValidator, Workers
 from edge.protocol import messages
-from edge.protocol.codecs.update_codec import REFERENCE, UpdateCodec
+from edge.protocol.codecs.update_codec import LEVELS, REFERENCE, UpdateCodec
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.fixed_point import not_summable, sizes
 from edge.protocol.messages import WireError
 from edge.protocol.payload import ITEM_NBYTES, MODEL, Floats, Payload, Shapes, frame_nbytes, shapes, vectors
 from edge.protocol.plugins import error_text
+from edge.protocol.submodels import RATE
 
 INEXACT = 10.0
 """Largest factor between the FLOPs that a worker counts and those of a compute plan that is not exact"""
@@ -74,18 +75,18 @@ class PoolTrainer:
         self.job, self.method, self.description, self.server = job, method, description, server
         self.workers, self.folder, self.checks, self.states = workers, folder, checks, states
         self._reports = frozenset(job.reports)
-        self.codec = UpdateCodec(job.codec, job.seed, description.tensors)
-        self._state_shapes = None if method.keeps_slots else self._kept_shapes()
-        """The vectors of a client state; None if the method does not tell"""
+        self.codec = UpdateCodec(job.codec, job.seed, description.tensors, description.axes)
         self._reaches: dict[tuple[float, int], Reach] = {}  # of visits with this step size and so many steps
 
-    def _kept_shapes(self) -> Shapes:
-        """Of what clients keep between visits under a method without slots of its own."""
+    def _kept_shapes(self, choice: messages.Choice, up: Shapes) -> Shapes | None:
+        """Of what clients keep between visits with this choice; None if the method does not tell."""
+        if self.method.keeps_slots:
+            return None
         layout = self.description.layout
         shapes = {MODEL: layout.shapes(self.job.kept_blocks)} if self.job.kept_blocks else {}
         if references := self.codec.references(self.job.kept_blocks):
             shapes[f"{REFERENCE}{MODEL}"] = layout.shapes(references)
-        return shapes | self.codec.client_state(self.server.up_shapes())
+        return shapes | self.codec.of_visit(choice).client_state(up)
 
     def reorder_buffer(self) -> ReorderBuffer:
         """A reorder buffer whose overflow goes to a file of the run folder."""
@@ -105,8 +106,7 @@ class PoolTrainer:
             on_update(reply)
 
         longest_first = sorted(visits, key=lambda visit: (-visit.work.flops, visit.client))
-        up = self.server.up_shapes()
-        tasks = [self._task(visit, up, (weights or {}).get(visit.client, 0.0)) for visit in longest_first]
+        tasks = [self._task(visit, (weights or {}).get(visit.client, 0.0)) for visit in longest_first]
         return self.workers.submit(tasks, on_reply)
 
     def begun(self, visit: PlannedVisit) -> PlannedVisit:
@@ -143,8 +143,10 @@ class PoolTrainer:
         return lengths if number == visit.number else visit.price.up
 
     def start(self, visit: PlannedVisit) -> Models:
-        """The models that a visit started from; no step of the server lies between its start and this call."""
-        return self.server.start_model(visit.client) if visit.start is None else visit.start
+        """What a visit had of the models that it started from; no step of the server lies between its start and this
+        call."""
+        models = self.server.start_model(visit.client) if visit.start is None else visit.start
+        return self.server.parts_of(models, visit.dispatch.choice)
 
     def _download(self, visit: PlannedVisit, build: Callable[[], Payload]) -> Payload:
         whose = self.server.setup.visit_name(visit.client, visit.rng_round)
@@ -158,8 +160,9 @@ class PoolTrainer:
             )
         return payload
 
-    def _task(self, visit: PlannedVisit, up: Shapes, weight: float) -> PoolTask:
+    def _task(self, visit: PlannedVisit, weight: float) -> PoolTask:
         dispatch, states, reach = visit.dispatch, self.states, self.reach(visit)
+        up, kept = self._shapes(dispatch.choice)
         build = None if dispatch.later is None else partial(self._download, visit, dispatch.later.build)
         return PoolTask(
             messages.Train(visit.client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload),
@@ -171,7 +174,7 @@ class PoolTrainer:
             VisitValidator(
                 # an update that the pool rejects ends its worker; a run that tolerates bad updates validates it itself
                 up=up if self.checks.on_bad_update == "stop" else None,
-                client_state_shapes=self._state_shapes,
+                client_state_shapes=kept,
                 reports=self._reports,
                 trainer=self,
                 visit=visit,
@@ -192,9 +195,17 @@ class PoolTrainer:
             self._reaches[key] = Reach(self._initial_norm, layout.nbytes() // ITEM_NBYTES, moved)
         return self._reaches[key]
 
+    def _shapes(self, choice: messages.Choice) -> tuple[Shapes, Shapes | None]:
+        """(of the upload, of the client state) of a visit with this choice."""
+        parts = choice.get(RATE, 1.0), choice.get(LEVELS)
+        if parts not in self._shapes_of:
+            up = self.server.part_up_shapes(choice)
+            self._shapes_of[parts] = up, self._kept_shapes(choice, up)
+        return self._shapes_of[parts]
+
     @cached_property
-    def _up_shapes(self) -> Shapes:
-        return self.server.up_shapes()
+    def _shapes_of(self) -> dict[tuple[float, int | None], tuple[Shapes, Shapes | None]]:
+        return {}
 
     @cached_property
     def _initial_norm(self) -> float:
@@ -205,6 +216,7 @@ class PoolTrainer:
 
     def validate(self, update: messages.Update, visit: PlannedVisit) -> tuple[str, messages.Update]:
         """As `coordinator.aggregation.update_checks.validate`, with a check of FLOPs; RunFailed if the run ends."""
+        update = structs.replace(update, choice=visit.dispatch.choice)
         try:
             kind, validated = validate(self.checks, self.server, update, visit, self.start(visit), self.reach(visit))
         except InvalidUpdate as error:
@@ -226,8 +238,8 @@ class PoolTrainer:
                 vector = self.held.of(visit.client).get((slot, key), server.setup.initial_models[0].get(key))
             return None if vector is None else vector.data
 
-        up, client, number = self._up_shapes, visit.client, visit.rng_round
-        codec = self.codec.of_visit(visit.dispatch.choice)
+        client, number, choice = visit.client, visit.rng_round, visit.dispatch.choice
+        codec, (up, _) = self.codec.of_visit(choice), self._shapes(choice)
         try:
             slots = {} if self.job.codec.of == "weights" else server.reference_slots(update)
             payload = codec.decode(client, number, update.payload, update.encoded, reference, up)
@@ -275,6 +287,8 @@ class VisitValidator(UpdateValidator):
         self, task: PoolTask, reply: Reply, state: messages.ClientState | None, is_remote: bool, is_doubted: bool
     ) -> tuple[Reply, str]:
         """Also decodes the update's vectors."""
+        if isinstance(reply, messages.Update):
+            reply = structs.replace(reply, choice=self.visit.dispatch.choice)
         if isinstance(reply, messages.Update) and self.trainer.codec.config.is_used:
             self.trainer.note_download(self.visit, task.payload)
             if not task.is_in_partial_sum(reply):

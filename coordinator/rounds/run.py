@@ -212,7 +212,8 @@ class FederatedRun:
             dispatch = replace(dispatch, choice={**dispatch.choice, LEVELS: self.cohort_levels[client]})
         down, samples = dispatch.shapes, int(self.description.samples[client])
         rng_round = round if rng_round is None else rng_round
-        price = self.pricing.train(dispatch.choice, down, samples, client, rng_round, encoded)
+        pricing = self.pricing.of_visit(dispatch.choice)
+        price = pricing.train(dispatch.choice, down, samples, client, rng_round, encoded)
         with self._named_failure():
             lr = self.job.train.lr_in(self.rounds)
         return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price, down)
@@ -229,7 +230,8 @@ class FederatedRun:
         assert self.charged_examples is not None, client
         dispatch, down = Download(client, {}), payload_shapes(self.server.evaluation_model(client))
         samples = int(self.description.samples[client])
-        price = self.pricing.evaluation(down, int(self.charged_examples[client]), samples)
+        pricing = self.pricing.of_visit(self.server.evaluation_choice(client, self.rounds))
+        price = pricing.evaluation(down, int(self.charged_examples[client]), samples)
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, dispatch, EVALUATE, price, down)
 
     def prepare_leftover(self, client: int) -> PlannedVisit:

@@ -27,6 +27,7 @@ from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice, further_values
 from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes, step_flops
+from edge.protocol.submodels import RATE, SliceMap, part_profile
 
 MOST_PRICES = 10_000
 """Kinds of visits whose prices are kept: a method's choices may be as many as its rounds"""
@@ -58,7 +59,10 @@ class VisitPricing:
     def __init__(
         self, job: Job, method: Method, options: Options, description: ModelProfile, up_shapes: Shapes
     ) -> None:
-        self._job, self._spec, self._options, self._description = job, method.objective, options, description
+        self._job, self._method, self._options, self._description = job, method, options, description
+        self._spec = method.objective
+        self._of_rates: dict[float, VisitPricing] = {}
+        """Of visits that have parts of the model"""
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
         codec = UpdateCodec(job.codec, job.seed, description.tensors)
         encoded = codec.codecs.lengths(up_shapes)
@@ -75,6 +79,18 @@ class VisitPricing:
         self._shared: dict[Hashable, VisitPrice | None] = {}
         """(choice, shapes and frames of the download, examples, local epochs) -> price of all such visits; None if each
         has its own"""
+
+    def of_visit(self, choice: Choice) -> VisitPricing:
+        """The prices of visits with this choice, which may have a part of the model."""
+        rate = float(choice.get(RATE, 1.0))
+        if rate == 1:
+            return self
+        if rate not in self._of_rates:
+            slices = SliceMap(self._description.axes, rate)
+            up = {slot: slices.of(named) for slot, named in self._up_shapes.items()}
+            part = part_profile(self._description, rate)
+            self._of_rates[rate] = VisitPricing(self._job, self._method, self._options, part, up)
+        return self._of_rates[rate]
 
     def train(
         self,
@@ -109,6 +125,9 @@ class VisitPricing:
 
         ``encoded`` may have the lengths of vectors that travel as they are, too.
         """
+        return replace(visit, price=self.of_visit(visit.dispatch.choice)._measured(visit.price, encoded))
+
+    def _measured(self, price: VisitPrice, encoded: Lengths) -> VisitPrice:
         encoded = {
             slot: {key: named[key] for key in bounds if key in named}
             for slot, bounds in self._bounds.items()
@@ -116,9 +135,8 @@ class VisitPricing:
         }
         raw = _without(self._up_shapes, encoded)
         nbytes = serialization.update_nbytes(self._job.run_id, self._job.reports, raw, encoded)
-        work, up = replace(visit.work, bytes_up=nbytes), lengths(self._up_shapes, encoded)
-        price = replace(visit.price, work=work, up=up, is_measured=True)
-        return replace(visit, price=price)
+        work, up = replace(price.work, bytes_up=nbytes), lengths(self._up_shapes, encoded)
+        return replace(price, work=work, up=up, is_measured=True)
 
     def _price(self, context: ComputeContext, down: Shapes, encoded: Lengths) -> VisitPrice:
         spec, choice, layout = self._spec, context.choice, self._description.layout

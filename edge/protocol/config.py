@@ -34,6 +34,14 @@ TensorShapes = Annotated[
     Meta(max_length=MAX_LENGTH),
 ]
 """key -> shapes of the tensors that lie one after another in its vector"""
+Axis = tuple[Count, Annotated[int, Meta(ge=-1, le=1 << 31)]]
+"""(size of an axis of a tensor, numbers of each of its channels): an axis of channels, of which a sub-model has some, or
+a kind of other axis (`edge.protocol.submodels`)"""
+TensorAxes = Annotated[
+    Mapping[str, Annotated[tuple[Annotated[tuple[Axis, ...], Meta(max_length=8)], ...], Meta(max_length=MAX_LENGTH)]],
+    Meta(max_length=MAX_LENGTH),
+]
+"""key -> axes of the tensors that lie one after another in its vector, buffers' too"""
 CPU = "cpu"
 MAX_ITEMS = 1 << 15
 """Items of all lists and maps of a record that travels as JSON."""
@@ -327,6 +335,53 @@ class CodecConfig(Section):
         return bool(self.up or self.down or any(self.up_slots.values()) or any(self.down_slots.values()))
 
 
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True)
+class SubmodelConfig(Section):
+    """Which part of the model each client holds, for methods with sub-models."""
+
+    by: Literal["width", "depth"] | None = None
+    """What a part has less of: width, channels of every hidden layer; depth, blocks. By default what the method has."""
+    rate: Rate | Literal["memory", "deadline", "client", "round"] | dict[str, Rate] = field(default=1.0, hash=False)
+    """Share of the channels of every hidden layer: one number for all; a number for each device of the fleet,
+    ``{ raspberry-pi-4 = 0.25, jetson-nano = 1.0 }``; ``memory``: the largest of ``rates`` that fits the device;
+    ``deadline``: the largest with which a visit without contention ends in time; ``client``: drawn once for each client;
+    ``round``: drawn for each visit. 1: the whole model."""
+    rates: Annotated[tuple[Rate, ...], Field(min_length=1, max_length=32)] = (1.0, 0.5, 0.25, 0.125, 0.0625)
+    """Rates that are chosen from, by ``memory``, ``deadline``, ``client`` and ``round``; HeteroFL's a to e."""
+    shares: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """Share of clients (``client``) or probability (``round``) of each of ``rates``; by default all the same."""
+    deadline: Annotated[float | None, Field(gt=0)] = None
+    """Seconds of a visit, for ``deadline``; by default rounds.deadline."""
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """All rates that a visit may have, the largest first."""
+        if isinstance(self.rate, float | int):
+            return (float(self.rate),)
+        return tuple(sorted(set(self.rate.values() if isinstance(self.rate, dict) else self.rates), reverse=True))
+
+
+@dataclass(frozen=True)
+class SubmodelPlan(Section):
+    """What a worker must know of sub-models."""
+
+    rates: tuple[float, ...]
+    """All that a visit may have"""
+    is_scaled: bool = False
+    """Whether a part divides the outputs of its hidden layers by its rate in training"""
+    rolls: bool = False
+    """Whether the window of a part moves with the rounds"""
+    axes: TensorAxes = field(default_factory=dict)
+    """`ModelProfile.axes`"""
+    flops: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
+    """`ModelProfile.part_flops`, of each rate"""
+    evaluated: tuple[float, ...] = ()
+    """Rates below 1 that clients of the run have, whose parts of the global model are evaluated beside it"""
+
+
 @dataclass(frozen=True)
 class ShippedFile(Section):
     """A file of a run that a remote worker can request (`edge.protocol.messages.FetchFile`)."""
@@ -372,6 +427,8 @@ class Job(Section):
     codec: CodecConfig = CodecConfig()
     tensors: TensorShapes = field(default_factory=dict)
     """`ModelProfile.tensors`, if the codec asks for them."""
+    submodels: SubmodelPlan | None = None
+    """Where clients hold parts of the model."""
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride in an update, beside the vectors."""
     by_layer: bool = False
@@ -447,6 +504,9 @@ class ModelProfile:
     ``unit_blocks`` (units,) are the indices of the blocks of the model's residual units, in the order of their use, and
     ``unit_flops`` (units, 4) the share of their bodies in the block's ``flops``: a step that leaves a body out in
     training executes these less.
+    ``axes`` are those of the tensors in each vector, and ``rates`` the rates of `SubmodelPlan`, where it has sub-models;
+    ``part_flops`` (rates * blocks, 4), ``part_activations`` (rates * blocks,) and ``part_operations`` (rates * kinds, 2)
+    are ``flops``, ``activations`` and ``operations`` of the part of each rate, one after the other.
     """
 
     layout: Layout
@@ -469,6 +529,11 @@ class ModelProfile:
     tensors: TensorShapes = field(default_factory=dict)
     unit_blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     unit_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    axes: TensorAxes = field(default_factory=dict)
+    rates: tuple[float, ...] = ()
+    part_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    part_activations: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    part_operations: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
 
     def __post_init__(self) -> None:
         if len(self.validation_samples) == 0:

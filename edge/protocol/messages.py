@@ -204,6 +204,8 @@ class Update(Message, frozen=True):
     envelope, and is charged to nobody."""
     encoded: Attached[EncodedVectors] = {}
     """Those that a codec has encoded; none as soon as they are decoded."""
+    choice: Attached[Choice] = {}
+    """Those of its visit, which the receiver adds. They do not travel."""
     by: Attached[str] = ""
     """The remote worker that trained it; empty for a local one. It does not travel."""
     problem: Attached[str | None] = None

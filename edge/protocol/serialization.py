@@ -178,6 +178,9 @@ ARRAYS = {
     "outputs": "<f8",
     "unit_blocks": "<i8",
     "unit_flops": "<f8",
+    "part_flops": "<f8",
+    "part_activations": "<f8",
+    "part_operations": "<f8",
 }
 """The arrays of a `ModelProfile`, which travel as frames of slot `DESCRIPTION`, and their types."""
 
@@ -464,6 +467,9 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Mod
         "outputs": (blocks if arrays["outputs"].size else 0, 3),
         "unit_blocks": (len(arrays["unit_blocks"]),),
         "unit_flops": (len(arrays["unit_blocks"]), PASS_TYPES),
+        "part_flops": (len(values["rates"]) * blocks, PASS_TYPES),
+        "part_activations": (len(values["rates"]) * blocks,),
+        "part_operations": (len(values["rates"]) * len(arrays["operations"]), 2),
     }
     for name, array in arrays.items():
         # a model described without its data has no clients, and its histogram no columns to count

@@ -108,11 +108,11 @@ class BlockModel:
     @property
     def tensors(self) -> dict[str, tuple[tuple[int, ...], ...]]:
         """key -> shapes of the parameters in its vector, in their order."""
+        named = named_tensors(self.layout, self.modules, self.by_layer)
         return {
-            part.key: tuple(tuple(parameter.shape) for parameter in parameters)
-            for shape, module in zip(self.layout.blocks, self.modules, strict=True)
-            for part, (parameters, _) in zip(shape.parts, _parts(module, self.by_layer).values(), strict=True)
-            if parameters
+            key: tuple(tuple(tensor.shape) for tensor in tensors)
+            for key, tensors in named.items()
+            if not key.endswith(BUFFERS)
         }
 
     def load(self, named: Mapping[str, Vector], into: Tensor | None = None) -> None:
@@ -301,6 +301,17 @@ class BlockModel:
         frozen.buffers.copy_(self.buffers)
         frozen._settle_statistics()
         return frozen
+
+
+def named_tensors(layout: Layout, modules: Sequence[nn.Module], by_layer: bool) -> dict[str, list[Tensor]]:
+    """key -> the tensors that lie one after another in its vector, of the modules of these blocks."""
+    named: dict[str, list[Tensor]] = {}
+    for shape, module in zip(layout.blocks, modules, strict=True):
+        for part, (parameters, buffers) in zip(shape.parts, _parts(module, by_layer).values(), strict=True):
+            named |= {
+                key: tensors for key, tensors in ((part.key, parameters), (part.key + BUFFERS, buffers)) if tensors
+            }
+    return named
 
 
 def _with_running(module: nn.Module) -> list[Any]:

@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from edge.data.atomic_cache import text_once
 from edge.data.registry import DataSet
 from edge.models.registry import model
-from edge.protocol.config import Job, ModelConfig, ModelProfile, TensorShapes
+from edge.protocol.config import Job, ModelConfig, ModelProfile, TensorAxes
 from edge.protocol.operations import KINDS
 from edge.protocol.options.base import Options
-from edge.protocol.payload import PASS_TYPES, Layout, Payload, initial_slot
+from edge.protocol.payload import BUFFERS, PASS_TYPES, Payload, initial_slot
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
@@ -40,6 +40,7 @@ from edge.training.counts import (
     output_shapes,
     subnetwork_flops,
 )
+from edge.training.narrowed import model_axes, narrowed
 from edge.training.slimmable import Slimmable, resized
 
 MOST_PARAMETERS = 300_000_000
@@ -76,6 +77,21 @@ class JobModel:
         net.frozen_statistics = self.job.train.frozen_statistics
         return net
 
+    def part_blocks(self, net: BlockModel, axes: TensorAxes, rate: float) -> list[Block]:
+        """The blocks of the part of a rate of the model ``net``."""
+        assert self.job.submodels is not None
+        keys = [net.layout.keys([name]) for name in net.layout.names]
+        own = [[key for key in each if not key.endswith(BUFFERS) and key in axes] for each in keys]
+        return narrowed(self.blocks(), axes, own, rate, self.job.submodels.is_scaled)
+
+    def part(self, net: BlockModel, rate: float) -> BlockModel:
+        """The part of a rate; its numbers are those of the next download."""
+        assert self.job.submodels is not None
+        make = partial(self.part_blocks, net, self.job.submodels.axes, rate)
+        part = BlockModel(make, net.device, self.memory_format, self.job.by_layer)
+        part.frozen_statistics = self.job.train.frozen_statistics
+        return part
+
     def initial(self, net: BlockModel, draw: int) -> Payload:
         """All initial models of one independent draw, 0, 1, .. (`initial_slot`).
 
@@ -91,12 +107,12 @@ class JobModel:
 
     # --- counts -------------------------------------------------------------------------------------------------------
 
-    def profile(self, layout: Layout, tensors: TensorShapes) -> ModelProfile:
+    def profile(self, net: BlockModel) -> ModelProfile:
         """Its profile without the data: FLOPs, activations, variants and residual units."""
         counts = cached_counts(self.job.model, self.blocks, self.dataset, self.cache, self._wrapper)
         empty = np.zeros(0, dtype=np.int64)
         return ModelProfile(
-            layout=layout,
+            layout=net.layout,
             family=self.row.family,
             flops=counts.flops,
             activations=counts.activations,
@@ -109,11 +125,41 @@ class JobModel:
             test_samples=empty,
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
             operations=counts.operations,
-            tensors=tensors,
+            tensors=net.tensors,
             outputs=output_shapes(self.blocks, self.dataset) if self.job.variants else np.zeros((0, 3)),
             unit_blocks=counts.unit_blocks,
             unit_flops=counts.unit_flops,
+            **self._parts(net),
         )
+
+    def _parts(self, net: BlockModel) -> dict[str, Any]:
+        """The fields of the profile that are of parts; ValueError for a model without parts."""
+        plan = self.job.submodels
+        if plan is None:
+            return {}
+        try:
+            axes = model_axes(net, self.blocks, self.dataset)
+            more = [plan.is_scaled]
+            each = [
+                cached_counts(
+                    self.job.model,
+                    partial(self.part_blocks, net, axes, rate),
+                    self.dataset,
+                    self.cache,
+                    self._wrapper,
+                    [rate, *more],
+                )
+                for rate in plan.rates
+            ]
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"model.name = {self.job.model.name!r}: has no sub-models: {error}") from error
+        return {
+            "axes": axes,
+            "rates": plan.rates,
+            "part_flops": np.concatenate([counts.flops for counts in each]),
+            "part_activations": np.concatenate([counts.activations for counts in each]),
+            "part_operations": np.concatenate([counts.operations for counts in each]),
+        }
 
     @cached_property
     def variant_flops(self) -> dict[tuple[float, float], Flops]:
@@ -218,9 +264,10 @@ def cached_counts(
     dataset: DataSet,
     cache: Path,
     wrapper: tuple[str, Options] | None = None,
+    more: Sequence[Any] = (),
 ) -> ModelCounts:
     """The counts of a model, which are kept in `cached_path`."""
-    path = cached_path(config, dataset, cache, wrapper)
+    path = cached_path(config, dataset, cache, wrapper, more)
 
     def counted() -> str:
         counts = count_blocks(make, dataset.shape, dataset.kind, is_wrapped=wrapper is not None)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,10 +28,11 @@ from edge.protocol import client_state
 from edge.protocol.codecs.update_codec import REFERENCE, References, UpdateCodec
 from edge.protocol.config import EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
-from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Evaluate, Score, Train, Update
-from edge.protocol.payload import MODEL, PASS_TYPES, EncodedVectors, Floats, Payload, Shapes, shapes
+from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Choice, Evaluate, Score, Train, Update
+from edge.protocol.payload import MODEL, PASS_TYPES, EncodedVectors, Floats, Payload, Shapes, Vector, shapes
 from edge.protocol.plugins import error_text, is_own
 from edge.protocol.rng import keyed_generator
+from edge.protocol.submodels import RATE, SliceMap, part_name
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
@@ -41,6 +43,15 @@ from edge.training.kernel_tape import kernel_tapes
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.metrics.metric import ModelInputs
 from edge.training.sgd import Sgd
+
+
+class Part(NamedTuple):
+    """The model of a visit, whole or a part of a rate."""
+
+    net: BlockModel
+    stepper: StepFactory
+    flops: NDArray[np.float64]
+    """(blocks, 4): FLOPs per example"""
 
 
 class LocalTrainer:
@@ -111,12 +122,33 @@ class LocalTrainer:
 
     @cached_property
     def stepper(self) -> StepFactory:
-        """Makes the training steps of visits."""
+        """Makes the training steps of visits that have the whole model."""
+        return self._stepper(self.net)
+
+    @cached_property
+    def _parts(self) -> dict[float, Part]:
+        return {}
+
+    def part(self, choice: Choice) -> Part:
+        """The model of a visit with these choices: whole, or of its rate."""
+        rate, plan = float(choice.get(RATE, 1.0)), self.job.submodels
+        if plan is None or rate == 1:
+            return Part(self.net, self.stepper, self._flops_per_example)
+        if rate not in self._parts:
+            net, flops = self.model.part(self.net, rate), np.array(plan.flops[plan.rates.index(rate)])
+            self._parts[rate] = Part(net, self._stepper(net), flops)
+        return self._parts[rate]
+
+    @cached_property
+    def _flops_per_example(self) -> NDArray[np.float64]:
+        return np.array(self.job.flops)
+
+    def _stepper(self, net: BlockModel) -> StepFactory:
         job = self.job
         # A user's own layers may depend on more than a tape repeats.
         is_taped = self.device.type == "cpu" and job.wrap_model is None and not is_own(job.model.name)
         tapes = kernel_tapes() if is_taped else None
-        return StepFactory(self.net, job.train, cuda_graphs() if job.train.graphs else None, tapes)
+        return StepFactory(net, job.train, cuda_graphs() if job.train.graphs else None, tapes)
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
@@ -126,7 +158,7 @@ class LocalTrainer:
             self._check_client_side(correction, GradientCorrection)
         net = self.net
         check_module(self.job.model, self.dataset)
-        description, draws = self.model.profile(net.layout, net.tensors), partial(self.model.initial, net)
+        description, draws = self.model.profile(net), partial(self.model.initial, net)
         if not data:
             return description, draws(0)
         clients = self.client_indices
@@ -171,7 +203,8 @@ class LocalTrainer:
 
         The vectors of the update may be views of the model, and are unchanged until the next task begins.
         """
-        net, job = self.net, self.job
+        part, job = self.part(task.choice), self.job
+        net = part.net
         self._allow_tf32(job.train.precision == "tf32")
         visit = self._visit(task)
         objective = self._objective()
@@ -183,7 +216,7 @@ class LocalTrainer:
         objective.begin(net, task.payload, state, visit)
         for correction in corrections:
             correction.begin(net, task.payload, state, visit)
-        objective.train(net, self._batches(task), self.stepper.begin(visit, objective, corrections))
+        objective.train(net, self._batches(task), part.stepper.begin(visit, objective, corrections))
         up, keep, numbers = objective.end(net, visit)
         for correction in corrections:
             more_up, more_keep, more_numbers = correction.end(net, visit)
@@ -198,7 +231,7 @@ class LocalTrainer:
         if state_out is not None:
             client_state.write(state_out, keep)
         plan = visit.plan
-        flops = float((net.executed * self._flops_per_example).sum()) + net.further_flops
+        flops = float((net.executed * part.flops).sum()) + net.further_flops
         numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": flops}
         logged = joined(part.take_logged() for part in (objective, *corrections))
         return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged, encoded)
@@ -206,7 +239,8 @@ class LocalTrainer:
     @cached_property
     def update_codec(self) -> UpdateCodec:
         """Encodes updates."""
-        return UpdateCodec(self.job.codec, self.job.seed, self.job.tensors)
+        axes = {} if self.job.submodels is None else self.job.submodels.axes
+        return UpdateCodec(self.job.codec, self.job.seed, self.job.tensors, axes)
 
     def decoded(self, update: Update) -> Update:
         """The update of the last visit with the vectors that its receiver decodes."""
@@ -240,10 +274,6 @@ class LocalTrainer:
 
     def _client_state(self, state_in: str | None) -> Payload:
         return self.unvisited if state_in is None else client_state.read(state_in)
-
-    @cached_property
-    def _flops_per_example(self) -> NDArray[np.float64]:
-        return np.array(self.job.flops)
 
     def _visit(self, task: Train | Evaluate) -> VisitContext:
         indices, job = self.client_indices.train[task.client], self.job
@@ -289,7 +319,7 @@ class LocalTrainer:
 
         In both cases on examples ``start`` to ``stop``, in float32 whatever the precision of training.
         """
-        net = self.net
+        net = self.part(task.choice).net
         before: Values = {}
         self._allow_tf32(False)
         net.train_mode(False)
@@ -297,18 +327,30 @@ class LocalTrainer:
             net.load(task.payload[MODEL])
             net.check_statistics(self.job.up)
         else:
-            before = self._load_client_model(task, state_in)
+            before = self._load_client_model(net, task, state_in)
         values = self.metrics.on_examples(net, self._chosen(task))
         values |= before
+        if task.client == GLOBAL:
+            values |= self._on_parts(task)
         if task.start == 0:  # what is measured once per model is measured in its first task
             split = self.job.eval_select
             if split is not None and task.client != GLOBAL:
                 # The split that selects the best round.
                 loader, indices = self._evaluated(task.client, split)
                 values |= self.metrics.of_group(split, net, loader.in_order(indices, self.job.eval_batch))
-            values |= self._on_model(task)
+            values |= self._on_model(net, task)
         takes_vectors = self.job.collects_vectors and task.start == 0
         return Score(task.start, task.client, values, self.metrics.vectors() if takes_vectors else {})
+
+    def _on_parts(self, task: Evaluate) -> Values:
+        """Accuracy and loss of the narrower parts of the global model."""
+        plan, values = self.job.submodels, Values()
+        for rate in () if plan is None else plan.evaluated:
+            slices, net = SliceMap(plan.axes, rate, task.round if plan.rolls else 0), self.part({RATE: rate}).net
+            net.train_mode(False)
+            net.load({key: Vector(slices.taken(key, vector.data)) for key, vector in task.payload[MODEL].items()})
+            values |= self.metrics.of_group(part_name(rate), net, self._chosen(task))
+        return values
 
     def _chosen(self, task: Evaluate) -> Iterator[Batch]:
         """The examples of a task."""
@@ -320,7 +362,7 @@ class LocalTrainer:
         """The metrics of every evaluation."""
         return JobMetrics(self.job.metrics, self.job.metric_options)
 
-    def _load_client_model(self, task: Evaluate, state_in: str | None) -> Values:
+    def _load_client_model(self, net: BlockModel, task: Evaluate, state_in: str | None) -> Values:
         """Load the model that a client would use, adapted to its training examples if the job says so.
 
         Returns its values before the adaptation, if the job asks for them.
@@ -329,22 +371,22 @@ class LocalTrainer:
         visit = self._visit(task)
         if self.job.adapt_epochs and self.job.adapt_lr is not None:
             visit = replace(visit, lr=self.job.adapt_lr)
-        objective.prepare_score(self.net, task.payload, self._client_state(state_in), visit)
+        objective.prepare_score(net, task.payload, self._client_state(state_in), visit)
         before: Values = {}
         if self.job.adapt_before:
-            self.net.train_mode(False)
-            before = self.metrics.of_group(BEFORE, self.net, self._chosen(task))
+            net.train_mode(False)
+            before = self.metrics.of_group(BEFORE, net, self._chosen(task))
         if self.job.adapt_epochs:
             batches = self._batches(task)
             self._allow_tf32(batches.config.precision == "tf32")
-            self.net.train_only()
-            self.net.train_mode(True)
-            objective.adapt(self.net, batches, Sgd(self.net, batches.config, visit.lr))
+            net.train_only()
+            net.train_mode(True)
+            objective.adapt(net, batches, Sgd(net, batches.config, visit.lr))
             self._allow_tf32(False)
-        self.net.train_mode(False)
+        net.train_mode(False)
         return before
 
-    def _on_model(self, task: Evaluate) -> Values:
+    def _on_model(self, net: BlockModel, task: Evaluate) -> Values:
         """Metrics of the whole model."""
 
         def batches(split: EvalSplit | None, inputs: ModelInputs) -> Batches:
@@ -359,7 +401,7 @@ class LocalTrainer:
         def rng(purpose: str, is_shared: bool) -> np.random.Generator:
             return keyed_generator(self.job.seed, purpose, task.round, GLOBAL if is_shared else task.client)
 
-        return self.metrics.on_model(self.net, batches, rng)
+        return self.metrics.on_model(net, batches, rng)
 
     def _evaluated(self, client: int, split: EvalSplit) -> tuple[Loader, Indices]:
         """Loader and indices of a client's examples, or of all examples in use."""

@@ -30,6 +30,7 @@ from edge.protocol.config import (
     ModelConfig,
     Section,
     SelectionSplit,
+    SubmodelConfig,
     TrainConfig,
 )
 from edge.protocol.home import abbreviated, expanded
@@ -187,6 +188,7 @@ class Scenario(BaseModel):
     train: TrainConfig = TrainConfig()
     travels: BlockExchangeSection = BlockExchangeSection()
     codec: CodecConfig = CodecConfig()
+    submodel: SubmodelConfig = SubmodelConfig()
     aggregate: AggregateSection = AggregateSection()
     faults: UpdateChecks = UpdateChecks()
     rounds: RoundPolicy = RoundPolicy()

@@ -42,10 +42,12 @@ from edge.protocol.operations import KINDS
 from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
+from edge.protocol.submodels import part_profile
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import Scenario
 from scenarios.config.validation import evaluated, named_blocks
+from scenarios.run import submodels
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
 from scenarios.run.observer import Observers
 
@@ -155,6 +157,7 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         up=up,
         kept_blocks=kept_blocks,
         codec=scenario.codec,
+        submodels=submodels.plan(loaded, profile),
         tensors=profile.tensors if profile is not None and scenario.codec.is_used else {},
         reports=method.reports,
         by_layer=method.objective.traffic.by_layer(loaded.options),
@@ -271,31 +274,37 @@ def _with_codecs(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fle
 
 
 def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int, str]:
-    """client -> why its device has too little memory for training, with the largest number of pathways of the method.
+    """client -> why its device has too little memory for training, with the largest number of pathways of the method,
+    and the largest part of the model that the client may have.
 
     ScenarioError if no client is left.
     """
-    try:
-        parameters, activations = _training_memory(loaded, description)
-    except ScenarioError as error:
-        raise ScenarioError(f"{loaded.name}: {error}") from None
-    batch = loaded.scenario.train.batch
-    kept = kept_by_codec(loaded, description)
-    needed = model_demand.training_nbytes(parameters, activations, batch, kept)
-    reasons = {
-        index: f"{device.name}: {model_demand.sum_text(parameters, activations, batch, device.memory_bytes, kept)}"
-        for index, device in enumerate(drawn.devices)
-        if not model_demand.fits(needed, device.memory_bytes)
-    }
-    if len(reasons) == len(drawn.devices):
+    own = submodels.rates(loaded, description)[1] if description.rates else None
+    largest = [1.0] * len(drawn) if own is None else [own(client) for client in range(len(drawn))]
+    reasons: dict[tuple[int, float], str] = {}
+    for row, rate in sorted(set(zip(drawn.device_of.tolist(), largest, strict=True))):
+        part, device = part_profile(description, rate), drawn.devices[row]
+        try:
+            parameters, activations = training_memory(loaded, part)
+        except ScenarioError as error:
+            raise ScenarioError(f"{loaded.name}: {error}") from None
+        batch, kept = loaded.scenario.train.batch, kept_by_codec(loaded, part)
+        if not model_demand.fits(
+            model_demand.training_nbytes(parameters, activations, batch, kept), device.memory_bytes
+        ):
+            text = model_demand.sum_text(parameters, activations, batch, device.memory_bytes, kept)
+            reasons[row, rate] = f"{device.name}: {text}" if rate == 1 else f"{device.name}, rate {rate:g}: {text}"
+    rows = zip(drawn.device_of.tolist(), largest, strict=True)
+    refused = {client: reasons[each] for client, each in enumerate(rows) if each in reasons}
+    if len(refused) == len(drawn):
         fits_none = "; ".join(reasons.values())
         raise ScenarioError(f"{loaded.name}: fleet.devices: the model fits no device; {fits_none}")
-    return {client: reasons[index] for client, index in enumerate(drawn.device_of.tolist()) if index in reasons}
+    return refused
 
 
 def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
     """Bytes that a training visit takes by the count of `costmodel.fleet.model_demand`, with the largest choice."""
-    return model_demand.training_nbytes(*_training_memory(loaded, description), loaded.scenario.train.batch)
+    return model_demand.training_nbytes(*training_memory(loaded, description), loaded.scenario.train.batch)
 
 
 def kept_by_codec(loaded: Loaded, description: ModelProfile) -> int:
@@ -316,7 +325,7 @@ def kept_by_codec(loaded: Loaded, description: ModelProfile) -> int:
     return kept + sum(layout.sizes[key] for key in held)
 
 
-def _training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float]:
+def training_memory(loaded: Loaded, description: ModelProfile) -> tuple[int, float]:
     """(parameters, activations of one example that are stored for a backward pass), for the largest choice.
 
     A teacher's pass stores none. ScenarioError for a method whose ``compute`` is wrong.
@@ -367,6 +376,7 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
         sum=scenario.aggregate.sum,
         train=scenario.train,
         store=ClientVectors(folder),
+        submodels=submodels.of_run(loaded, description),
     )
     parts = [correction.server(setup) for correction in method.corrections if correction.server]
     server_side = method.objective.server(setup, parts)
@@ -392,10 +402,10 @@ def federated_run(
     ``refused``: client -> why it cannot take part; the other arguments are the parts of the run.
     """
     method, scenario, folder = loaded.method, loaded.scenario, ledger.path.parent
-    codec = UpdateCodec(job.codec, job.seed, description.tensors)
+    codec = UpdateCodec(job.codec, job.seed, description.tensors, description.axes)
     keeps_slots = method.keeps_slots or bool(codec.client_state(server_side.up_shapes()))
     has_client_state = bool(job.kept_blocks) or keeps_slots
-    downloads = DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks)
+    downloads = DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks, description.axes)
     keeps_references = bool(codec.references(job.kept_blocks))
     target = scenario.stop.target_accuracy if stop_at_target else None
     states = ClientStates(folder, job.kept_blocks, keeps_slots, keeps_references) if has_client_state else None

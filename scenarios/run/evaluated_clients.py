@@ -14,10 +14,12 @@ from edge.protocol.config import ModelProfile
 from edge.protocol.messages import SUBVALUE
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import load
+from edge.protocol.submodels import part_name
 from edge.training.metrics.registry import metric_rows
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EvalSection
 from scenarios.config.validation import evaluated
+from scenarios.run import submodels
 
 
 def examples_of_clients(loaded: Loaded, description: ModelProfile) -> NDArray[np.int64]:
@@ -37,13 +39,16 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
         raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
+    has_parts = loaded.method.objective.submodels is not None
+    rates = submodels.used(loaded, description) if has_parts else []
+    parts = frozenset(part_name(rate) for rate in rates if rate != 1)
     compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
     return EvaluationScope(
         on=on,
         round=loaded.method.objective.evaluation.on if on == "both" else on,
         split=config.split,
-        metrics=frozenset(row.name for row in metric_rows(config.metrics)),
-        keeps_values=config.keeps_values,
+        metrics=frozenset(row.name for row in metric_rows(config.metrics)) | parts,
+        keeps_values=config.keeps_values or bool(parts),
         over_clients=partial(values_over_clients, config) if compares else None,
     )
 

@@ -7,7 +7,7 @@ random draws of its own, keyed by its name, client and round, so that the result
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from edge.protocol.codecs.codec import Codec, Tensors
 from edge.protocol.codecs.quantize import QuantizeOptions
 from edge.protocol.codecs.registry import make_codec, stage_nbytes
-from edge.protocol.config import Chain, CodecConfig
+from edge.protocol.config import Chain, CodecConfig, TensorAxes
 from edge.protocol.messages import Choice
 from edge.protocol.payload import BUFFERS, MODEL, EncodedVectors, Floats, Payload, Shapes, Vector
 from edge.protocol.rng import keyed_generator
+from edge.protocol.submodels import RATE, slice_map
 from edge.protocol.wire import WireError
 
 RESIDUAL, KEPT, REFERENCE = "residual of ", "codec of ", "reference of "
@@ -114,27 +115,27 @@ LEVELS = "codec levels"
 
 @dataclass(frozen=True)
 class UpdateCodec:
-    """The codecs of one run's updates. ``tensors``: of its model, as in `VectorCodecs`."""
+    """The codecs of one run's updates. ``tensors``: of its model, as in `VectorCodecs`; ``axes``: of these, where
+    visits have parts of it."""
 
     config: CodecConfig
     seed: int
     tensors: Mapping[str, Tensors]
+    axes: TensorAxes = field(default_factory=dict)
 
     def of_visit(self, choice: Choice) -> UpdateCodec:
-        """The codecs of a visit with these choices, one of which may be its levels."""
-        levels = choice.get(LEVELS)
-        if levels is None:
+        """The codecs of a visit with these choices, which may have its levels and the rate of its part."""
+        levels, rate = choice.get(LEVELS), choice.get(RATE, 1.0)
+        if levels is None and rate == 1:
             return self
-        if levels not in self._by_levels:
-            up = []
-            for stage in self.config.up:
-                others = {name: value for name, value in stage.items() if name not in ("bits", "levels")}
-                up.append({**others, "levels": levels} if is_quantize(stage) else stage)
-            self._by_levels[levels] = replace(self, config=replace(self.config, up=tuple(up)))
-        return self._by_levels[levels]
+        if (levels, rate) not in self._by_choice:
+            config = self.config if levels is None else replace(self.config, up=_with_levels(self.config.up, levels))
+            tensors = part_tensors(self.tensors, self.axes, choice)
+            self._by_choice[levels, rate] = replace(self, config=config, tensors=tensors)
+        return self._by_choice[levels, rate]
 
     @cached_property
-    def _by_levels(self) -> dict[int, UpdateCodec]:
+    def _by_choice(self) -> dict[tuple[int | None, float], UpdateCodec]:
         return {}
 
     @cached_property
@@ -240,6 +241,23 @@ class UpdateCodec:
 
     def _rng(self, slot: str, key: str, client: int, number: int) -> np.random.Generator:
         return keyed_generator(self.seed, f"codec {slot}/{key}", number, client)
+
+
+def part_tensors(tensors: Mapping[str, Tensors], axes: TensorAxes, choice: Choice) -> Mapping[str, Tensors]:
+    """key -> shapes of the tensors in its vector, of the part that a visit with these choices has."""
+    if not axes or choice.get(RATE, 1.0) == 1:
+        return tensors
+    part = slice_map(axes, choice).tensors
+    return {key: part.get(key, shapes) for key, shapes in tensors.items()}
+
+
+def _with_levels(stages: Chain, levels: int) -> Chain:
+    """The stages, with so many levels in those that have any."""
+    changed = []
+    for stage in stages:
+        others = {name: value for name, value in stage.items() if name not in ("bits", "levels")}
+        changed.append({**others, "levels": levels} if is_quantize(stage) else stage)
+    return tuple(changed)
 
 
 def most_levels(stages: Chain) -> int:

@@ -18,7 +18,7 @@ from coordinator.aggregation.server import ServerStrategy, payload_shapes
 from coordinator.records.schema import Lengths
 from coordinator.rounds.visit import VisitPrice, VisitPricing
 from costmodel.visits.work import Work
-from edge.protocol.codecs.update_codec import VectorCodecs
+from edge.protocol.codecs.update_codec import VectorCodecs, part_tensors
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.messages import Choice
 from edge.protocol.payload import Shapes, Vector, initial_slot
@@ -152,16 +152,17 @@ class TypicalVisits:
         if rng_round is None:
             rng_round = self.loaded.scenario.rounds.max - 1  # after every warm-up
         prices = [
-            self._pricing.train(choice, down, samples, ANY, rng_round, encoded)
+            self._pricing.of_visit(choice).train(choice, down, samples, ANY, rng_round, encoded)
             for choice, down in self._downloads
-            for encoded in self._encoded(down)
+            for encoded in self._encoded(choice, down)
         ]
         return [PricedVisit(price, payload_nbytes(price.down), payload_nbytes(price.up)) for price in prices]
 
-    def _encoded(self, down: Shapes) -> list[Lengths]:
+    def _encoded(self, choice: Choice, down: Shapes) -> list[Lengths]:
         """Bytes of the frames of a download, where the client holds a version, and where it does not."""
         codec = self.loaded.scenario.codec
-        codecs = VectorCodecs(codec.down, codec.down_slots, codec.min_values, self.description.tensors)
+        tensors = part_tensors(self.description.tensors, self.description.axes, choice)
+        codecs = VectorCodecs(codec.down, codec.down_slots, codec.min_values, tensors)
         lengths = codecs.lengths(down)
         return [lengths, {}] if lengths and codec.of == "update" else [lengths]
 
@@ -177,6 +178,8 @@ class TypicalVisits:
         server, last, loaded = self.server, self.loaded.scenario.rounds.max - 1, self.loaded
         possible = loaded.method.objective.traffic.possible_choices
         choices = possible(len(server.setup.layout), loaded.scenario.data.clients, loaded.options)
+        if server.setup.submodels is not None:
+            choices = server.setup.submodels.choices(last)
         choices = choices or [server.choose(ANY, last)]
         return [(choice, payload_shapes(server.payload(ANY, last, choice))) for choice in choices]
 
@@ -209,7 +212,8 @@ class TypicalVisits:
         with suppress(OSError):  # a model that takes the client's vectors, of which there are no files
             visited = server_of_zeros(loaded, description, visited=True)
             later = payload_shapes(visited.evaluation_model(ANY))
-        first, kept = (self._pricing.evaluation(each, median, samples).work for each in (shapes, later))
+        pricing = self._pricing.of_visit(self.server.evaluation_choice(ANY, 0))
+        first, kept = (pricing.evaluation(each, median, samples).work for each in (shapes, later))
         evaluations = math.ceil(loaded.scenario.rounds.max / config.every)
         return EvaluationVisits(clients, first, evaluations, min(first.bytes_down, kept.bytes_down))
 

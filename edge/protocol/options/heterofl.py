@@ -1,0 +1,23 @@
+"""The options of HeteroFL, which FedRolex has without the scaler, one object for both sides."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from edge.protocol.options.base import Options
+
+
+class MaskedOptions(Options):
+    """Of methods whose clients may leave classes out that they have no example of."""
+
+    mask: bool = Field(default=False)
+    """Masked cross-entropy: logits of classes that a client has no example of are 0 in training, and rows of the last
+    layer count for clients that have some alone. The paper has it for non-IID clients."""
+
+
+class HeteroFLOptions(MaskedOptions):
+    """Local training of a part of the model."""
+
+    scaler: bool = Field(default=True)
+    """A part of rate r divides the outputs of its hidden layers by r in training, so that the next layer gets numbers
+    as large as in the whole model."""
