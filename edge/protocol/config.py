@@ -34,7 +34,7 @@ TensorShapes = Annotated[
     Meta(max_length=MAX_LENGTH),
 ]
 """key -> shapes of the tensors that lie one after another in its vector"""
-Axis = tuple[Count, Annotated[int, Meta(ge=-1, le=1 << 31)]]
+Axis = tuple[Count, Annotated[int, Meta(ge=-2, le=1 << 31)]]
 """(size of an axis of a tensor, numbers of each of its channels): an axis of channels, of which a sub-model has some, or
 a kind of other axis (`edge.protocol.submodels`)"""
 TensorAxes = Annotated[
@@ -345,7 +345,7 @@ class SubmodelConfig(Section):
     by: Literal["width", "depth"] | None = None
     """What a part has less of: width, channels of every hidden layer; depth, blocks. By default what the method has."""
     rate: Rate | Literal["memory", "deadline", "client", "round"] | dict[str, Rate] = field(default=1.0, hash=False)
-    """Share of the channels of every hidden layer: one number for all; a number for each device of the fleet,
+    """Share of the channels of every hidden layer, or of the depths of the model: one number for all; a number for each device of the fleet,
     ``{ raspberry-pi-4 = 0.25, jetson-nano = 1.0 }``; ``memory``: the largest of ``rates`` that fits the device;
     ``deadline``: the largest with which a visit without contention ends in time; ``client``: drawn once for each client;
     ``round``: drawn for each visit. 1: the whole model."""
@@ -370,6 +370,8 @@ class SubmodelPlan(Section):
 
     rates: tuple[float, ...]
     """All that a visit may have"""
+    by: Literal["width", "depth"] = "width"
+    """What parts have less of"""
     is_scaled: bool = False
     """Whether a part divides the outputs of its hidden layers by its rate in training"""
     rolls: bool = False

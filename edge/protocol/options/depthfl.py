@@ -1,0 +1,31 @@
+"""The options of DepthFL, one object for both of its sides, and what both foresee of its exits."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from edge.protocol.options.base import Options
+
+STEM = "stem"
+"""Name of a first block that has no exit: it is part of the depth of the next one"""
+
+
+class DepthFLOptions(Options):
+    """Σ_i CE(z_i, y) + α(t)·Σ_i 1/(d − 1) Σ_{j≠i} KL(σ(z_j) ‖ σ(z_i)) over the d exits of a client's part, whose logits
+    are z_1 to z_d; the teacher z_j of each divergence is fixed."""
+
+    exits: bool = Field(default=True)
+    """Whether blocks have classifiers of their own. Without any, all clients must hold the whole model
+    (submodel.rate = 1), and train it as FedAvg does."""
+    distil: bool = Field(default=True)
+    """Whether exits learn from each other; false is the authors' DepthFL (FedAvg)."""
+    ramp: int = Field(default=300, ge=0, title="T")
+    """Rounds until the divergences weigh as much as the cross-entropies: α(t) = exp(−5(1 − t/T)²) in round t = 0, 1, ..,
+    and 1 from T on; 0: from the first round on. 300 in the authors' code."""
+
+
+def ramped(round: int, ramp: int) -> float:
+    """α of a round."""
+    return math.exp(-5 * (1 - min(round, ramp) / ramp) ** 2) if ramp else 1.0
