@@ -14,6 +14,7 @@ from coordinator.aggregation.block_exchange import EVERYTHING, NOTHING, exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods import (
     calibrated,
+    depthfl,
     fedalign,
     fedamp,
     fedavg,
@@ -71,6 +72,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         fedalign.SPEC,
         heterofl.SPEC,
         fedrolex.SPEC,
+        depthfl.SPEC,
     )
 }
 CORRECTIONS: dict[str, CorrectionSpec] = {

@@ -40,6 +40,11 @@ def part_name(rate: float) -> str:
     return f"rate {rate:g}"
 
 
+def exit_name(number: int) -> str:
+    """In place of the name of a metric: of the exit of this number, 1, 2, .., of a model with several."""
+    return f"exit {number}"
+
+
 def kept_channels(channels: int, rate: float) -> int:
     """How many of so many channels a part has, at least 1."""
     return max(1, math.ceil(rate * channels - ROUNDING))
@@ -163,7 +168,8 @@ def part_profile(profile: ModelProfile, rate: float) -> ModelProfile:
     layout = slices.layout(profile.layout)
 
     def own(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-        return parts.reshape(len(profile.rates), -1, *parts.shape[1:])[index]
+        each: NDArray[np.float64] = parts.reshape(len(profile.rates), -1, *parts.shape[1:])[index]
+        return each
 
     return replace(
         profile,

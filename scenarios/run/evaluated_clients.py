@@ -14,7 +14,7 @@ from edge.protocol.config import ModelProfile
 from edge.protocol.messages import SUBVALUE
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import load
-from edge.protocol.submodels import part_name
+from edge.protocol.submodels import depths, exit_name, part_name
 from edge.training.metrics.registry import metric_rows
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EvalSection
@@ -41,7 +41,8 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
         raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
     has_parts = loaded.method.objective.submodels is not None
     rates = submodels.used(loaded, description) if has_parts else []
-    parts = frozenset(part_name(rate) for rate in rates if rate != 1)
+    exits = range(1, depths(description.axes) + 1) if has_parts else ()
+    parts = frozenset((*(part_name(rate) for rate in rates if rate != 1), *map(exit_name, exits)))
     compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
     return EvaluationScope(
         on=on,
