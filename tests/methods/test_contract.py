@@ -187,6 +187,12 @@ CASES = [
     Case("gradaug", {"subnets": 0}, {"multiple": 2}, also_neutral=({"subnets": 2, "weight": 0},)),
     Case("fedalign", {"weight": 0, "clip": 0}, {"multiple": 2}),
     Case("stochdepth", {"keep_last": 1}, {"keep_last": 0.5}, model=ModelConfig("tests.plugins.residual:ROW")),
+    Case(
+        "depthfl",
+        {"exits": False},
+        {"ramp": 2, "submodel": {"rate": "client", "rates": (1.0, 0.6, 0.3)}},
+        weights="uniform",
+    ),
     Case("calibrated", {"tau": 0}),
     Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),
     Case("fedbr+calibrated", {**AS_FEDAVG, "tau": 0}, weights="uniform"),
