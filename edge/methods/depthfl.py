@@ -32,12 +32,12 @@ class DepthFLUpdate(ClientUpdate):
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start as FedAvg does, with α of the round."""
         super().begin(net, down, state, visit)
-        if self.options.exits and self.options.distil:
+        if self.options.exits != "none" and self.options.distil:
             self.weight = net.logit_scratch("depthfl: alpha", np.array([ramped(visit.round, self.options.ramp)]))
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """Both sums over the exits; the mean of the cross-entropies is recorded."""
-        if not self.options.exits:
+        if self.options.exits == "none":
             return super().loss(net, x, y)
         net.run(x)
         logits = [sum(net.logit_shifts, own.float()) for own in exit_logits(net)]

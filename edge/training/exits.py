@@ -2,21 +2,23 @@
 
 The outputs of a block go on to the next one and through its exit, which keeps its logits; the last block of a model
 with exits, whole or cut, gives the mean of all logits of the pass. Kim, Yu, Kim and Moon, DepthFL: Depthwise Federated
-Learning for Heterogeneous Clients, ICLR 2023, https://openreview.net/forum?id=pf8RIZTMU58. The paper's exits also have
-convolutions, which make maps as small as the last ones before they are averaged, and attention; these are linear.
+Learning for Heterogeneous Clients, ICLR 2023, https://openreview.net/forum?id=pf8RIZTMU58.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from edge.models.registry import GROUPS
 from edge.protocol.config import TensorAxes
-from edge.protocol.options.base import Options
-from edge.protocol.options.depthfl import STEM
+from edge.protocol.options.depthfl import STEM, DepthFLOptions
 from edge.protocol.submodels import DEPTH, WHOLE
 from edge.training.block_model import BlockModel, named_tensors
 from edge.training.blocks import Block
@@ -52,19 +54,18 @@ class ExitBlock(nn.Module):
         return torch.stack([each.logits.float() for each in (*self.earlier, self)]).mean(0)
 
 
-def with_exits(blocks: list[Block], options: Options, classes: int, width: int | None) -> list[Block]:
+def with_exits(blocks: list[Block], options: DepthFLOptions, classes: int, width: int | None) -> list[Block]:
     """The model with an exit behind each block, but a first one called ``stem`` and the one before the classifier: a
     ``wrap_model``.
 
-    An exit is a linear layer of the means of the channels over their places, or of what the next block's linear layer
-    takes. ValueError as of `cut_head`, and for a model of fewer than two depths or of other layers.
+    ValueError as of `cut_head`, and for a model of fewer than two depths or of other layers.
     """
     cut_head(blocks)
     made: list[Block] = []
     earlier: tuple[ExitBlock, ...] = ()
     for place, (name, module) in enumerate(blocks[:-2]):
         if place or name != STEM:
-            module = ExitBlock(module, _exit(name, blocks[place + 1][1], classes), earlier)
+            module = ExitBlock(module, _exit(blocks[place:], options.exits, classes), earlier)
             earlier = (*earlier, module)
         made.append((name, module))
     if not earlier:
@@ -76,20 +77,44 @@ def with_exits(blocks: list[Block], options: Options, classes: int, width: int |
     return [*made, blocks[-2], (name, ExitBlock(head, None, earlier))]
 
 
-def _exit(name: str, following: nn.Module, classes: int) -> nn.Module:
-    """The exit behind a block, by the first layer of the next one that tells what it takes."""
-    layers = layers_of(following)
+def _exit(blocks: Sequence[Block], kind_of_exit: str, classes: int) -> nn.Module:
+    """The exit behind the first of these blocks, by the first layer of the next one that tells what it takes.
+
+    Before a linear layer, it is another linear layer of the same features.
+    """
+    name, layers = blocks[0][0], layers_of(blocks[1][1])
     first = next((place for place, layer in enumerate(layers) if any(True for _ in layer.parameters())), 0)
     for layer in (part for whole in layers[first:] for part in whole.modules()):
         if isinstance(layer, nn.Linear):
             return nn.Sequential(*map(deepcopy, layers[:first]), nn.Flatten(), nn.Linear(layer.in_features, classes))
-        if type(layer) in POOLS:
-            channels = layer.in_channels
-            assert isinstance(channels, int)
-            return nn.Sequential(POOLS[type(layer)](1), nn.Flatten(), nn.Linear(channels, classes))
+        if isinstance(layer, nn.Conv1d | nn.Conv2d):
+            channels, convolutions = layer.in_channels, list[nn.Module]()
+            for _, block in blocks[1:] if kind_of_exit == "convolutional" else ():
+                if own := [each for each in block.modules() if isinstance(each, type(layer))]:
+                    convolutions += _halved(type(layer), channels, own[-1].out_channels, blocks[0][1])
+                    channels = own[-1].out_channels
+            return nn.Sequential(*convolutions, POOLS[type(layer)](1), nn.Flatten(), nn.Linear(channels, classes))
         if any(True for _ in layer.parameters(recurse=False)) and not isinstance(layer, _BatchNorm | nn.GroupNorm):
             raise ValueError(f"{type(layer).__name__} follows block {name}, so that it can have no exit")
     raise ValueError(f"no convolution and no linear layer follows block {name}, so that it can have no exit")
+
+
+def _halved(kind: type[Any], inputs: int, outputs: int, like: nn.Module) -> list[nn.Module]:
+    """Two depthwise separable convolutions: (batch, inputs, places ..) -> (batch, outputs, half as many along each axis).
+
+    They have BatchNorm where ``like`` has, else GroupNorm: without any, torch's initial weights make the
+    outputs of a chain of them so small that it does not begin to learn.
+    """
+    norm: Any = next((layer for layer in like.modules() if isinstance(layer, _BatchNorm)), None)
+    layers: list[nn.Module] = []
+    for channels, stride in ((inputs, 2), (outputs, 1)):
+        layers += [
+            kind(inputs, inputs, 3, stride=stride, padding=1, groups=inputs, bias=False),
+            kind(inputs, channels, 1, bias=False),
+            nn.GroupNorm(math.gcd(GROUPS, channels), channels) if norm is None else type(norm)(channels),
+            nn.ReLU(),
+        ]
+    return layers
 
 
 def exit_logits(net: BlockModel) -> list[Tensor]:

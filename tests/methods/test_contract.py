@@ -189,7 +189,7 @@ CASES = [
     Case("stochdepth", {"keep_last": 1}, {"keep_last": 0.5}, model=ModelConfig("tests.plugins.residual:ROW")),
     Case(
         "depthfl",
-        {"exits": False},
+        {"exits": "none"},
         {"ramp": 2, "submodel": {"rate": "client", "rates": (1.0, 0.6, 0.3)}},
         weights="uniform",
     ),

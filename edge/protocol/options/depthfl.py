@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from pydantic import Field
 
@@ -16,9 +17,12 @@ class DepthFLOptions(Options):
     """Σ_i CE(z_i, y) + α(t)·Σ_i 1/(d − 1) Σ_{j≠i} KL(σ(z_j) ‖ σ(z_i)) over the d exits of a client's part, whose logits
     are z_1 to z_d; the teacher z_j of each divergence is fixed."""
 
-    exits: bool = Field(default=True)
-    """Whether blocks have classifiers of their own. Without any, all clients must hold the whole model
-    (submodel.rate = 1), and train it as FedAvg does."""
+    exits: Literal["convolutional", "linear", "none"] = Field(default="convolutional")
+    """Classifiers of the blocks. convolutional: behind maps, two depthwise separable convolutions for each later block
+    with convolutions, the first of stride 2, which make as many channels, then a linear layer of the means over places:
+    as in the author's code, which also has attention. linear: the means and the linear layer alone, with few weights
+    and FLOPs; a shallow exit of a small model then hardly learns. none: FedAvg, for which all clients must hold the
+    whole model (submodel.rate = 1)."""
     distil: bool = Field(default=True)
     """Whether exits learn from each other; false is the authors' DepthFL (FedAvg)."""
     ramp: int = Field(default=300, ge=0, title="T")
