@@ -86,7 +86,8 @@ def narrowed(
     """The blocks with ⌈rate·C⌉ of the C channels of each hidden layer, in place; their numbers mean nothing.
 
     ``keys``: of each block's vectors, in the order of its tensors; ``is_scaled``: outputs of hidden layers are divided
-    by the rate in training; None: if there is normalisation. GroupNorm has as many groups as divide both its own and the channels.
+    by the rate in training; None: if there is normalisation. GroupNorm has as many groups as divide both its own and
+    the channels.
     """
     if is_scaled is None:
         norms = _BatchNorm | nn.GroupNorm
