@@ -46,7 +46,7 @@ SPEC = ObjectiveSpec(
     title="the first blocks, with classifiers that teach each other",
     source="Kim, Yu, Kim and Moon, ICLR 2023",
     options=DepthFLOptions,
-    neutral="exits = \"none\", with uniform weights",
+    neutral='exits = "none", with uniform weights',
     client="edge.methods.depthfl:DepthFLUpdate",
     weights="uniform",
     traffic=Traffic(choices=(RATE,)),

@@ -7,8 +7,8 @@ By depth, a part of rate r has whole vectors: those of the first ⌈r·D⌉ of t
 
 Diao, Ding and Tarokh, HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients,
 ICLR 2021, https://arxiv.org/abs/2010.01264; the window: Alam et al., FedRolex: Model-Heterogeneous Federated Learning
-with Rolling Sub-Model Extraction, NeurIPS 2022, https://arxiv.org/abs/2212.01548; depths: Kim et al., DepthFL: Depthwise
-Federated Learning for Heterogeneous Clients, ICLR 2023, https://openreview.net/forum?id=pf8RIZTMU58.
+with Rolling Sub-Model Extraction, NeurIPS 2022, https://arxiv.org/abs/2212.01548; depths: Kim et al., DepthFL:
+Depthwise Federated Learning for Heterogeneous Clients, ICLR 2023, https://openreview.net/forum?id=pf8RIZTMU58.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ RATE, WINDOW = "rate", "window"
 """Names among the choices of a visit: its part's share of the channels, and the first channel of it, modulo their
 number; without it, 0"""
 WHOLE, CLASSES, DEPTH = 0, -1, -2
-"""Of an axis (size, channel): all of it is in every part; so are its rows, one per class; and no axis of the tensor, but
-the depth from which on parts have it, 1, 2, .."""
+"""Of an axis (size, channel): all of it is in every part; so are its rows, one per class; and it is none of the tensor,
+but the size is the depth from which on parts have it, 1, 2, .."""
 ROUNDING = 1e-9
 """0.2·5 channels are 1, though the product of floats is above"""
 
@@ -123,7 +123,7 @@ class SliceMap:
 
     def is_whole(self, key: str, size: int) -> bool:
         """Whether it has all numbers of the model's vector of this key and size, in their order."""
-        return self.rate == 1 or (not self._window and self.sizes[key] == size)
+        return self.rate == 1 or (not self._window and self.sizes.get(key, size) == size)
 
     def taken(self, model: Mapping[str, Vector]) -> dict[str, Vector]:
         """key -> the part's numbers of the model's vectors; of whole ones the vectors themselves."""

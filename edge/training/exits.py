@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from edge.models.registry import GROUPS
-from edge.protocol.config import TensorAxes
+from edge.protocol.config import Axis, TensorAxes
 from edge.protocol.options.depthfl import STEM, DepthFLOptions
 from edge.protocol.submodels import DEPTH, WHOLE
 from edge.training.block_model import BlockModel, named_tensors
@@ -63,11 +63,12 @@ def with_exits(blocks: list[Block], options: DepthFLOptions, classes: int, width
     cut_head(blocks)
     made: list[Block] = []
     earlier: tuple[ExitBlock, ...] = ()
-    for place, (name, module) in enumerate(blocks[:-2]):
+    for place, (name, body) in enumerate(blocks[:-2]):
         if place or name != STEM:
-            module = ExitBlock(module, _exit(blocks[place:], options.exits, classes), earlier)
-            earlier = (*earlier, module)
-        made.append((name, module))
+            earlier = (*earlier, ExitBlock(body, _exit(blocks[place:], options.exits, classes), earlier))
+            made.append((name, earlier[-1]))
+        else:
+            made.append((name, body))
     if not earlier:
         raise ValueError(
             f"its blocks {', '.join(name for name, _ in blocks)} have one depth; it needs two blocks or more before "
@@ -100,7 +101,7 @@ def _exit(blocks: Sequence[Block], kind_of_exit: str, classes: int) -> nn.Module
 
 
 def _halved(kind: type[Any], inputs: int, outputs: int, like: nn.Module) -> list[nn.Module]:
-    """Two depthwise separable convolutions: (batch, inputs, places ..) -> (batch, outputs, half as many along each axis).
+    """Two depthwise separable convolutions: (batch, inputs, places ..) -> (batch, outputs, half as many each way).
 
     They have BatchNorm where ``like`` has, else GroupNorm: without any, torch's initial weights make the
     outputs of a chain of them so small that it does not begin to learn.
@@ -125,12 +126,12 @@ def exit_logits(net: BlockModel) -> list[Tensor]:
 def depth_axes(net: BlockModel) -> TensorAxes:
     """key -> axes of the tensors in its vector (`edge.protocol.submodels`): each is whole, in parts of its depth."""
     named = named_tensors(net.layout, net.modules, net.by_layer)
-    axes: TensorAxes = {}
+    axes = dict[str, tuple[tuple[Axis, ...], ...]]()
     depth = 1
     for name, module in zip(net.layout.names, net.modules, strict=True):
         for key in net.layout.keys([name]):
             own = named.get(key, [])
-            axes |= {key: tuple(((depth, DEPTH), *((size, WHOLE) for size in tensor.shape)) for tensor in own)}
+            axes[key] = tuple(((depth, DEPTH), *((size, WHOLE) for size in tensor.shape)) for tensor in own)
         depth += isinstance(module, ExitBlock)
     return axes
 

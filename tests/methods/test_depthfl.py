@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,7 @@ def test_each_depth_has_its_blocks_their_exits_and_nothing_else(run: Run) -> Non
 
 def test_these_alone_travel_and_are_charged(run: Run) -> None:
     """The run itself ends if a worker counts other FLOPs than were foreseen."""
-    by_size = {
-        tuple(sorted(reply.payload[MODEL])): reply.client for reply in run.workers.updates
-    }
+    by_size = {tuple(sorted(reply.payload[MODEL])): reply.client for reply in run.workers.updates}
     whole_model, two, one = (by_size[held] for held in (tuple(sorted(SIZES)), ("conv1", "conv2"), ("conv1",)))
     sent = "SELECT SUM(nbytes) FROM transfers WHERE slot = 'model' AND direction = ? AND client = ?"
     for client, numbers in ((whole_model, 1390), (two, 476), (one, 90)):
@@ -178,7 +177,8 @@ def test_a_shift_of_logits_reaches_each_exit() -> None:
     shift = torch.tensor([0.0, 1.0, -1.0])
     net.logit_shifts = (shift,)
     loss = float(update.loss(net, x, y).detach())
-    assert loss == pytest.approx(sum(float(F.cross_entropy(own.detach() + shift, y)) for own in exit_logits(net)), rel=1e-6)
+    cross = [float(F.cross_entropy(own.detach() + shift, y)) for own in exit_logits(net)]
+    assert loss == pytest.approx(sum(cross), rel=1e-6)
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_model_of_any_depth_gives_the_mean_of_its_exits() -> None:
     net, (x, _) = BlockModel(exits_of_a_tower, CPU), batch()
     own = net.run(x), exit_logits(net)
     for count, exits in ((1, 1), (2, 2), (4, 3)):
-        part = BlockModel(lambda count=count: shortened(exits_of_a_tower(), count), CPU)
+        part = BlockModel(partial(shortened, exits_of_a_tower(), count), CPU)
         part.load(SliceMap(depth_axes(net), exits / 3).taken(net.dump(net.layout.sizes)))
         assert torch.allclose(part.run(x), torch.stack(own[1][:exits]).mean(0))
     assert torch.allclose(own[0], torch.stack(own[1]).mean(0))

@@ -24,10 +24,10 @@ class DepthFLOptions(Options):
     and FLOPs; a shallow exit of a small model then hardly learns. none: FedAvg, for which all clients must hold the
     whole model (submodel.rate = 1)."""
     distil: bool = Field(default=True)
-    """Whether exits learn from each other; false is the authors' DepthFL (FedAvg)."""
+    """Whether exits learn from each other; false is the paper's DepthFL (FedAvg)."""
     ramp: int = Field(default=300, ge=0, title="T")
-    """Rounds until the divergences weigh as much as the cross-entropies: α(t) = exp(−5(1 − t/T)²) in round t = 0, 1, ..,
-    and 1 from T on; 0: from the first round on. 300 in the authors' code."""
+    """Rounds until the divergences weigh as much as the cross-entropies: α(t) = exp(−5(1 − t/T)²) in rounds t = 0, 1,
+    .., and 1 from T on; 0: from the first round on. 300 in the author's code."""
 
 
 def ramped(round: int, ramp: int) -> float:

@@ -48,7 +48,7 @@ class JobMetrics:
         self._of_models = [(row, metric) for row, metric in made if not row.per_example]
 
     def on_examples(self, net: BlockModel, batches: Iterable[Batch]) -> Values:
-        """The metrics that add up over batches; of a model with exits, also accuracy and loss of each, ``exit 1``, .."""
+        """The metrics that add up over batches, and accuracy and loss of each exit of a model with several."""
         return _summed(self._of_batches, net, batches, self._of_groups)
 
     def of_group(self, group: str, net: BlockModel, batches: Iterable[Batch]) -> Values:
