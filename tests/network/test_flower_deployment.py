@@ -85,7 +85,7 @@ def deploy(lab: Lab, folder: Path, width: int) -> Rounds:
         announced, started = deployment.times(first, "Receiving: "), deployment.times(first, "Start `flwr-clientapp`")
     (ledger,) = (folder / "deployment").glob("runs/*/*/ledger.sqlite")
     columns = "up_end_s - start_s, compute_end_s - down_end_s, bytes_down, bytes_up"
-    found = np.array(read(ledger, f"SELECT {columns} FROM visits WHERE round > 0 ORDER BY round, client"))
+    found: Doubles = np.array(read(ledger, f"SELECT {columns} FROM visits WHERE round > 0 ORDER BY round, client"))
     found = found.reshape(ROUNDS - 1, nodes, 4)
     down, up = np.median(found[:, :, 2:], axis=(0, 1)).astype(int).tolist()
     return Rounds(
