@@ -498,7 +498,7 @@ def used_rates(loaded: Loaded, description: ModelProfile) -> list[float]:
 
 
 def _rows(profile: ModelProfile) -> tuple[tuple[tuple[float, float, float, float], ...], ...]:
-    each = profile.part_flops.reshape(len(profile.rates), -1, 4).tolist()
+    each = profile.part_flops.reshape(len(profile.rates), len(profile.layout), 4).tolist()
     return tuple(tuple((f, w, n, i) for f, w, n, i in rows) for rows in each)
 
 
