@@ -286,7 +286,7 @@ def spendable(limits: Limits) -> dict[str, Any]:
     }
 
 
-PLAIN: dict[str, Any] = {"precision": "fp32", "memory_format": "contiguous", "pathways": "each"}
+PLAIN: dict[str, Any] = {"precision": "fp32", "memory_format": "contiguous", "pathways": "each", "graphs": False}
 """How runs train whose `TrainConfig` does not say, whatever is fastest on this machine."""
 FLEET = {
     "devices": {"raspberry-pi-5": 1.0, "raspberry-pi-4": 1.0},

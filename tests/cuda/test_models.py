@@ -32,6 +32,7 @@ WIDTHS = {"squeezenet": 12, "char-lstm": 16, "char-transformer": 16, "resnet18":
 def deterministic() -> None:
     """As trainers set it."""
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from edge.protocol.config import DataConfig, Job, PartitionConfig
+from edge.protocol.messages import Train
 from edge.training.trainer import LocalTrainer
 from tests.toy import DIGITS_CNN, TRAIN, cache_folder
 
@@ -30,3 +31,11 @@ def test_held_out_examples_are_counted_apart_and_never_trained_on() -> None:
     plain, _ = trainer(DATA).describe(data=True)
     assert plain.validation_samples.tolist() == [0] * 4
     assert plain.samples.tolist() == [359] * 4
+
+
+def test_what_a_gpu_replays_from_graphs_can_be_measured_on_a_cpu() -> None:
+    job = trainer(DATA).job
+    worker = LocalTrainer(replace(job, train=replace(job.train, graphs=True)))
+    _, initial = worker.describe(data=False)
+    update = worker.train(Train(0, 0, 0.1, {}, initial), None, None)
+    assert update.numbers["samples"] == 359
