@@ -32,8 +32,8 @@ class Defaults:
     tables, never a run.
 
     The figures below are times of a training step of 20 images on one core of an Intel Xeon with AVX512-BF16 and AMX
-    (torch 2.15). On CUDA (NVIDIA H200, torch 2.11) contiguous images were as fast as any: channels_last takes 1.00-1.18
-    of the time for cnn and 1.02-1.16 for resnet18 of width 64, in fp32, tf32 and bf16.
+    (torch 2.15). On CUDA (NVIDIA H200, torch 2.11) contiguous images were as fast as any: channels_last takes 0.99-1.18
+    of the time for cnn and 1.01-1.16 for resnet18 of width 64, in fp32, tf32 and bf16.
     """
 
     memory_format: str = "contiguous"
