@@ -65,9 +65,13 @@ class LocalTrainer:
         if job.device.startswith("cuda"):
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, which is later
             torch.use_deterministic_algorithms(True, warn_only=True)
+            # Results of most kernels, which write all of them, would be filled with NaN before.
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.job = job
         self.device = torch.device(job.device)
-        if job.train.graphs:
+        # A run on a GPU may be measured on a CPU.
+        self.has_graphs = bool(job.train.graphs) and self.device.type == "cuda"
+        if self.has_graphs:
             # For all of this process: steps are captured where they run, which cannot be the default stream.
             torch.cuda.set_stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         self.dataset = found_row(job.data, Path(job.cache), job.data_sha256)
@@ -151,7 +155,7 @@ class LocalTrainer:
         # A user's own layers may depend on more than a tape repeats.
         is_taped = self.device.type == "cpu" and job.wrap_model is None and not is_own(job.model.name)
         tapes = kernel_tapes() if is_taped else None
-        return StepFactory(net, job.train, cuda_graphs() if job.train.graphs else None, tapes)
+        return StepFactory(net, job.train, cuda_graphs() if self.has_graphs else None, tapes)
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""

@@ -89,7 +89,7 @@ def on_device(loaded: Loaded, device: str) -> Loaded:
 def _settled(loaded: Loaded, device: str) -> Loaded:
     train = loaded.scenario.train
     defaults = loaded.model.on(device.partition(":")[0], loaded.scenario.model.width, train.precision)
-    keys = ("precision", "memory_format", "pathways")
+    keys = ("precision", "memory_format", "pathways", "graphs")
     missing = {key: getattr(defaults, key) for key in keys if getattr(train, key) is None}
     settled = {"train": replace(train, **missing)}
     return replace(loaded, scenario=loaded.scenario.model_copy(update=settled))
