@@ -236,6 +236,7 @@ def loaded(
     checks: UpdateChecks | None = None,
     fleet: Mapping[str, Any] | None = None,
     codec: Mapping[str, Any] | None = None,
+    submodel: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Loaded:
     """A scenario on digits; ``options`` are the method's.
@@ -265,6 +266,7 @@ def loaded(
             "travels": dict(zip(("down", "up"), travels, strict=True)),
             "aggregate": {"weights": weights or method.objective.weights, "sum": sum},
             "codec": codec or {},
+            "submodel": submodel or {},
             "faults": checks or UpdateChecks(),
             "rounds": replace(policy, participants=participants or clients, max=rounds),
             "stop": {"target_accuracy": target, "patience": patience},
@@ -320,7 +322,7 @@ def federation(
     known = loaded(method, **scenario, fleet=None if seconds else fleet)
     cache = Path(cache_folder())
     plain = builder.job(known, None, "cpu", cache)
-    if plain.wrap_model is None and not plain.variants:
+    if plain.wrap_model is None and not plain.variants and plain.submodels is None:
         shared = plain.by_layer, plain.initial_models
         description, initial = described(plain.model, plain.data, plain.seed, *shared)
     else:

@@ -141,6 +141,9 @@ class SubmodelRules:
     """Whether parts are windows of channels that move by one each round; else they are the first channels"""
     is_scaled: Callable[[Any], bool] = lambda options: False
     """options -> whether a part divides the outputs of its hidden layers by its rate in training"""
+    has_own_statistics: Callable[[Any], bool] = lambda options: False
+    """options -> whether BatchNorm has running statistics for each rate, which parts of at least that rate hold; else
+    those of the model's first channels"""
     masks_classes: Callable[[Any], bool] = lambda options: False
     """options -> whether rows of the last layer count for clients with examples of their class alone"""
 

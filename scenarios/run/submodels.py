@@ -32,6 +32,7 @@ def plan(loaded: Loaded, profile: ModelProfile | None) -> SubmodelPlan | None:
         loaded.scenario.submodel.levels,
         rules.is_scaled(loaded.options),
         rules.rolls,
+        rules.has_own_statistics(loaded.options),
         {} if profile is None else profile.axes,
         () if profile is None else _rows(profile),
         () if profile is None else tuple(rate for rate in used(loaded, profile) if rate != 1),
@@ -47,8 +48,8 @@ def used(loaded: Loaded, description: ModelProfile) -> list[float]:
 
 
 def _rows(profile: ModelProfile) -> tuple[tuple[tuple[float, float, float, float], ...], ...]:
-    each = profile.part_flops.reshape(len(profile.rates), -1, 4).tolist()
-    return tuple(tuple((f, w, n, i) for f, w, n, i in rows) for rows in each)
+    each = profile.flops_by_rate.values()
+    return tuple(tuple((f, w, n, i) for f, w, n, i in rows.tolist()) for rows in each)
 
 
 def of_run(loaded: Loaded, description: ModelProfile) -> Submodels | None:
