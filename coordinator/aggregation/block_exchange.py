@@ -1,6 +1,6 @@
 """Block exchange: the blocks that are downloaded and uploaded.
 
-Written as ``everything``, ``nothing``, ``without:NAME,..``, ``without-last:COUNT``, ``last:ALPHA`` or
+Written as ``everything``, ``parameters`` (all but running statistics), ``nothing``, ``without:NAME,..``, ``without-last:COUNT``, ``last:ALPHA`` or
 ``without-layers:NAME``: all but the layers whose last name is NAME, where a method has keys for layers.
 """
 
@@ -10,6 +10,7 @@ from edge.protocol.payload import BUFFERS, LAYER, Layout
 
 EVERYTHING = "everything"
 NOTHING = "nothing"
+PARAMETERS = "parameters"
 
 
 def exchanged_keys(text: str, layout: Layout) -> tuple[str, ...]:
@@ -19,6 +20,8 @@ def exchanged_keys(text: str, layout: Layout) -> tuple[str, ...]:
         return layout.keys()
     if text == NOTHING:
         return ()
+    if text == PARAMETERS:
+        return tuple(key for key in layout.keys() if not key.endswith(BUFFERS))
     if form == "without" and argument:
         excluded = [name.strip() for name in argument.split(",")]
         unknown = [name for name in excluded if name not in layout.names]
@@ -33,6 +36,6 @@ def exchanged_keys(text: str, layout: Layout) -> tuple[str, ...]:
     if form == "without-last" and argument in map(str, range(len(layout) + 1)):
         return layout.keys(layout.names[: len(layout) - int(argument)])
     raise ValueError(
-        f"{text!r}: must be {EVERYTHING!r}, {NOTHING!r}, 'without:BLOCK,..', 'without-last:0' to "
+        f"{text!r}: must be {EVERYTHING!r}, {PARAMETERS!r}, {NOTHING!r}, 'without:BLOCK,..', 'without-last:0' to "
         f"'without-last:{len(layout)}', or 'last:1' to 'last:{len(layout)}'"
     )

@@ -7,20 +7,46 @@ client side is `edge.methods.heterofl`, the mean `coordinator.aggregation.submod
 
 from __future__ import annotations
 
-from coordinator.methods.spec import ObjectiveSpec, SubmodelRules, Traffic
+from coordinator.aggregation.block_exchange import EVERYTHING, PARAMETERS
+from coordinator.methods.spec import Costs, ObjectiveSpec, SubmodelRules, Traffic
 from edge.protocol.options.heterofl import HeteroFLOptions
+from edge.protocol.payload import BUFFERS, MODEL, Layout, Shapes
 from edge.protocol.submodels import RATE
+
+STATIC = "static"
+
+
+def sent(options: HeteroFLOptions) -> str:
+    """Running statistics are sent unless they are static."""
+    return PARAMETERS if options.statistics == STATIC else EVERYTHING
+
+
+def statistics(layout: Layout, options: HeteroFLOptions) -> Shapes:
+    """What a client has added to the static statistics of its part."""
+    found = {key: size for key, size in layout.sizes.items() if key.endswith(BUFFERS)}
+    return {MODEL: found} if options.statistics == STATIC and found else {}
+
 
 SPEC = ObjectiveSpec(
     name="heterofl",
     title="the first channels of each layer",
     source="Diao, Ding and Tarokh, ICLR 2021",
     options=HeteroFLOptions,
-    neutral="submodel.rate = 1 and mask = false",
+    neutral="submodel.rate = 1, mask = false, and with BatchNorm statistics = running",
     client="edge.methods.heterofl:MaskedUpdate",
-    traffic=Traffic(choices=(RATE,)),
+    traffic=Traffic(
+        down=sent,
+        up=sent,
+        kept_blocks=lambda layout, down, options: (),
+        choices=(RATE,),
+    ),
+    costs=Costs(
+        evaluation_forwards=lambda options: float(options.statistics == STATIC),
+        evaluation_up=statistics,
+    ),
     submodels=SubmodelRules(
         is_scaled=lambda options: options.scaler,
+        is_static=lambda options: options.statistics == STATIC,
         masks_classes=lambda options: options.mask,
     ),
 )

@@ -18,7 +18,7 @@ from coordinator.records.schema import MethodTable
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Choice
 from edge.protocol.options.base import Options
-from edge.protocol.payload import Layout
+from edge.protocol.payload import Layout, Shapes
 
 
 def everything(options: Any) -> str:
@@ -141,6 +141,9 @@ class SubmodelRules:
     """Whether parts are windows of channels that move by one each round; else they are the first channels"""
     is_scaled: Callable[[Any], bool] = lambda options: False
     """options -> whether a part divides the outputs of its hidden layers by its rate in training"""
+    is_static: Callable[[Any], bool] = lambda options: False
+    """options -> whether running statistics do not travel, but are computed for each evaluation by a pass over the
+    training examples (HeteroFL's static BatchNorm)"""
     has_own_statistics: Callable[[Any], bool] = lambda options: False
     """options -> whether BatchNorm has running statistics for each rate, which parts of at least that rate hold; else
     those of the model's first channels"""
@@ -160,6 +163,8 @@ class Costs:
     """The compute plan of an adaptation before an evaluation (``eval.adapt``), with its ``train`` and ``plan``"""
     evaluation_forwards: Callable[[Any], float] = lambda options: 0.0
     """options -> forward passes over a client's training examples that precede an evaluation of its model"""
+    evaluation_up: Callable[[Layout, Any], Shapes] = lambda layout, options: {}
+    """(layout, options) -> shapes of what a charged evaluation sends to the server beside its values"""
     nominal_alpha: Callable[[int, Any, Choice], int] = lambda blocks, options, choice: 0
     """The alpha that FedBR's Eq. 2 would charge; 0 without pathways"""
     nominal_period: Callable[[Any], int | None] = lambda options: None

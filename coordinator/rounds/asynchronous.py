@@ -171,7 +171,8 @@ class _AsynchronousRun:
             self._train_first(begun)
         for flight in begun:
             client, visit = flight.visit.client, flight.visit
-            run.clock.begin(visit.work, run.clock.conditions([client], run.rounds, visit.number), client)
+            conditions = run.clock.conditions([client], run.rounds, visit.number)
+            run.clock.begin(visit.work, run.clock.fleet.of_parts(conditions, [visit.price.rate]), client)
 
     def _train_first(self, begun: Sequence[_VisitInFlight]) -> None:
         """Train visits before they are timed, since the lengths of their uploads depend on numbers."""

@@ -51,6 +51,8 @@ class VisitPrice:
     """Bytes of each uploaded vector, or bounds on them where a codec's lengths depend on numbers"""
     is_measured: bool = False
     """Whether these were bounds, and now are what training gave"""
+    rate: float = 1.0
+    """Of the part of the model that it trains"""
 
 
 class VisitPricing:
@@ -61,6 +63,7 @@ class VisitPricing:
     ) -> None:
         self._job, self._method, self._options, self._description = job, method, options, description
         self._spec = method.objective
+        self._rate = 1.0
         self._of_rates: dict[float, VisitPricing] = {}
         """Of visits that have parts of the model"""
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
@@ -90,6 +93,7 @@ class VisitPricing:
             up = {slot: slices.of(named) for slot, named in self._up_shapes.items()}
             part = part_profile(self._description, rate)
             self._of_rates[rate] = VisitPricing(self._job, self._method, self._options, part, up)
+            self._of_rates[rate]._rate = rate
         return self._of_rates[rate]
 
     def train(
@@ -154,9 +158,8 @@ class VisitPricing:
         seconds = self._encoding_seconds + codec_seconds(self._down_codecs.stages(encoded, down), "decode")
         work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps, seconds)
         flops = nominal_flops(alpha, len(layout), plan.samples, self._plain_flops)
-        return VisitPrice(
-            work, plan, nominal, flops, compute.exact, lengths(down, encoded), lengths(self._up_shapes, encoded_up)
-        )
+        sent = lengths(down, encoded), lengths(self._up_shapes, encoded_up)
+        return VisitPrice(work, plan, nominal, flops, compute.exact, *sent, rate=self._rate)
 
     def download_only(self) -> VisitPrice:
         """A visit that downloads the whole model and trains nothing."""
@@ -170,7 +173,7 @@ class VisitPricing:
         """A visit that evaluates a client's model, of which shapes ``down`` are sent, in ``examples`` forward passes.
 
         An adaptation before it (``eval.adapt``) trains on its ``samples`` training examples; only that takes steps. The
-        method may choose the model by forward passes over these. The values that go up are a message without vectors.
+        method may choose the model by forward passes over these. The values go up, beside vectors of some methods.
         The nominal cost is 0: papers charge training alone.
         """
         job, description = self._job, self._description
@@ -183,13 +186,14 @@ class VisitPricing:
             compute, plan = self._spec.costs.adaptation(context), context.plan
             passes = passes + compute.passes
             steps, further_flops = compute.steps, compute.further_flops
+        up = self._spec.costs.evaluation_up(description.layout, self._options)
         work = Work(
             serialization.train_nbytes(job.run_id, self._spec.traffic.choices, down),
-            serialization.update_nbytes(job.run_id, (*job.reports, *further_values(job)), {}),
+            serialization.update_nbytes(job.run_id, (*job.reports, *further_values(job)), up),
             float((passes * description.flops).sum()) + further_flops,
             steps,
         )
-        return VisitPrice(work, plan, 0.0, 0.0, down=lengths(down))
+        return VisitPrice(work, plan, 0.0, 0.0, down=lengths(down), rate=self._rate)
 
     def _context(
         self,

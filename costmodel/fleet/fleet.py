@@ -70,6 +70,8 @@ class Fleet:
     """The figures of clients, by the names of the fields above, that come from a trace and not from rows"""
     bandwidth_cv: Doubles | None = None
     """(clients, 2) coefficient of variation of each client's rates down and up, where a trace has it"""
+    parts: Mapping[float, Doubles] = field(default_factory=dict)
+    """Rate of a part of the model -> (devices, 2) factors on the seconds of a FLOP and on the overhead of a step"""
 
     @classmethod
     def build(
@@ -170,6 +172,35 @@ class Fleet:
         fleet = replace(self, devices=rows, flops_per_second=self.flops_per_second * ratio[self.device_of])
         fleet.check("fleet.devices")
         return fleet
+
+    def for_parts(self, families: Sequence[str], whole: Operations, parts: Mapping[float, Operations]) -> Fleet:
+        """The same clients with the speed that their devices have for parts of the model (`for_model`), by rate.
+
+        Narrow layers take longer per FLOP. ``whole``: the model's operations.
+        """
+        if not any(device.operations_per_second for device in self.devices):
+            return self
+        by_rate = {}
+        for rate, part in parts.items():
+            factors = np.ones((len(self.devices), 2))
+            for row, device in enumerate(self.devices):
+                (throughput, overhead), (own, own_overhead) = (speed(device, families, step) for step in (whole, part))
+                factors[row] = throughput / own, own_overhead / overhead if overhead else 1.0
+            by_rate[rate] = factors
+        return replace(self, parts=by_rate)
+
+    def of_parts(self, conditions: Conditions, rates: Sequence[float]) -> Conditions:
+        """The conditions of visits that have parts of these rates, (visits,)."""
+        if not self.parts:
+            return conditions
+        rows = self.device_of[conditions.clients].tolist()
+        ones = np.ones((len(self.devices), 2))
+        factors = np.array([self.parts.get(rate, ones)[row] for rate, row in zip(rates, rows, strict=True)])
+        return replace(
+            conditions,
+            flops_per_second=conditions.flops_per_second / factors[:, 0],
+            step_seconds=conditions.step_seconds * factors[:, 1],
+        )
 
     def for_codecs(self, encoded: Stages, decoded: Stages) -> Fleet:
         """The same clients, of whom those on devices with `Device.codecs` take the time that these have for a visit.

@@ -164,6 +164,7 @@ def _joined(block: str | Sequence[str]) -> str:
 
 _LENET = "conv1 conv2 fc1 fc2 head"
 _DIGITS = "conv1 conv2 conv3 head"
+_FOUR = "conv1 conv2 conv3 conv4 head"
 _RESNET = "stem stage1 stage2 stage3 stage4 head"
 _RESNET_56 = "stem stage1 stage2 stage3 head"
 _VGG = "conv1 conv2 conv3 conv4 conv5 conv6 head"
@@ -209,6 +210,7 @@ def _flat(
 _ROWS = (
     _row("cnn", "LeNet-like CNN of pFedMB", 32, None, 5, _LENET, flexible=False, norm="none"),
     _row("digits-cnn", "CNN for 8x8", 8, 16, 4, _DIGITS, flexible=False, norm="none"),
+    _row("heterofl-cnn", "HeteroFL's CNN for MNIST", 28, 64, 5, _FOUR, norm="batch", **_UNMEASURED),
     _row("resnet18", "ResNet-18", 32, 64, 10, _RESNET, width_multiple=2, defaults=_TO_64),
     _row("resnet18-imagenet", "ResNet-18 for 224x224", 224, 64, 10, _RESNET, norm="batch", **_UNMEASURED),
     _row("resnet56", "ResNet-56 of bottlenecks", 32, 16, 20, _RESNET_56, norm="batch", **_UNMEASURED),

@@ -35,8 +35,8 @@ TensorShapes = Annotated[
 ]
 """key -> shapes of the tensors that lie one after another in its vector"""
 Axis = tuple[Count, Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]]
-"""(size of an axis of a tensor, numbers of each of its channels): an axis of channels, of which a sub-model has some, or
-a kind of other axis (`edge.protocol.submodels`)"""
+"""(size of an axis of a tensor, numbers of each of its channels): of channels, of which a sub-model has some, or of
+another kind (`edge.protocol.submodels`)"""
 TensorAxes = Annotated[
     Mapping[str, Annotated[tuple[Annotated[tuple[Axis, ...], Meta(max_length=8)], ...], Meta(max_length=MAX_LENGTH)]],
     Meta(max_length=MAX_LENGTH),
@@ -347,8 +347,8 @@ class SubmodelConfig(Section):
     rate: Rate | Literal["memory", "deadline", "client", "round"] | dict[str, Rate] = field(default=1.0, hash=False)
     """Share of the channels of every hidden layer: one number for all; a number for each device of the fleet,
     ``{ raspberry-pi-4 = 0.25, jetson-nano = 1.0 }``; ``memory``: the largest of ``rates`` that fits the device;
-    ``deadline``: the largest with which a visit without contention ends in time; ``client``: drawn once for each client;
-    ``round``: drawn for each visit. 1: the whole model."""
+    ``deadline``: the largest with which a visit without contention ends in time; ``client``: drawn once for each
+    client; ``round``: drawn for each visit. 1: the whole model."""
     rates: Annotated[tuple[Rate, ...], Field(min_length=1, max_length=32)] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     """Rates that are chosen from, by ``memory``, ``deadline``, ``client`` and ``round``; HeteroFL's a to e."""
     shares: tuple[Annotated[float, Field(ge=0)], ...] = ()
@@ -372,6 +372,8 @@ class SubmodelPlan(Section):
     """All that a visit may have"""
     is_scaled: bool = False
     """Whether a part divides the outputs of its hidden layers by its rate in training"""
+    is_static: bool = False
+    """Whether running statistics are computed for each evaluation, over the training examples of all clients"""
     rolls: bool = False
     """Whether the window of a part moves with the rounds"""
     has_own_statistics: bool = False
@@ -506,9 +508,9 @@ class ModelProfile:
     ``unit_blocks`` (units,) are the indices of the blocks of the model's residual units, in the order of their use, and
     ``unit_flops`` (units, 4) the share of their bodies in the block's ``flops``: a step that leaves a body out in
     training executes these less.
-    ``axes`` are those of the tensors in each vector, and ``rates`` the rates of `SubmodelPlan`, where it has sub-models;
-    ``part_flops`` (rates * blocks, 4), ``part_activations`` (rates * blocks,) and ``part_operations`` (rates * kinds, 2)
-    are ``flops``, ``activations`` and ``operations`` of the part of each rate, one after the other.
+    Where there are sub-models, ``axes`` are those of the tensors in each vector, ``rates`` as of `SubmodelPlan`, and
+    ``part_flops`` (rates * blocks, 4), ``part_activations`` (rates * blocks,) and ``part_operations`` (rates * kinds,
+    2) are ``flops``, ``activations`` and ``operations`` of the part of each rate, one after the other.
     """
 
     layout: Layout

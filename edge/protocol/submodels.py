@@ -146,7 +146,8 @@ def part_profile(profile: ModelProfile, rate: float) -> ModelProfile:
     index, slices = profile.rates.index(rate), SliceMap(profile.axes, rate)
 
     def own(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-        return parts.reshape(len(profile.rates), -1, *parts.shape[1:])[index]
+        each: NDArray[np.float64] = parts.reshape(len(profile.rates), -1, *parts.shape[1:])[index]
+        return each
 
     return replace(
         profile,

@@ -266,6 +266,31 @@ class BlockModel:
                 "cannot be evaluated; upload these blocks (travels.up), or choose group or none"
             )
 
+    def reset_statistics(self) -> None:
+        """Running statistics as initialised: means 0, variances 1."""
+        for module in self.modules:
+            for norm in _with_running(module):
+                norm.reset_running_stats()
+
+    def collect_statistics(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Set the running statistics to the means over these batches of the statistics of each; evaluation mode after.
+
+        HeteroFL's static BatchNorm (Diao, Ding and Tarokh, ICLR 2021, section 4): a batch of one example is left out.
+        """
+        norms = [norm for module in self.modules for norm in _with_running(module)]
+        momenta = [norm.momentum for norm in norms]
+        self.reset_statistics()
+        self.train_mode(True)
+        for norm in norms:
+            norm.momentum = None  # torch then keeps the mean over batches
+        with torch.no_grad():
+            for x, _ in batches:
+                if len(x) > 1:
+                    self.run(x, counted=False)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        self.train_mode(False)
+
     def train_mode(self, training: bool) -> None:
         """Set the mode of all blocks, which matters to batch statistics and dropout."""
         if training != self._trains:

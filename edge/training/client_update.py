@@ -36,7 +36,7 @@ from edge.protocol.config import TrainConfig, TrainingPlan
 from edge.protocol.logged import NumberLog
 from edge.protocol.messages import Choice
 from edge.protocol.options.base import Options
-from edge.protocol.payload import MODEL, Payload
+from edge.protocol.payload import BUFFERS, MODEL, Payload
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import BlockModel
 from edge.training.sgd import Loss
@@ -167,8 +167,10 @@ class ClientUpdate(NumberLog):
         self.visit = visit
         stored, received = state.get(MODEL, {}), down.get(MODEL, {})
         missing = [key for key in net.layout.sizes if key not in stored and key not in received]
-        if missing:
+        if any(not key.endswith(BUFFERS) for key in missing):
             raise ValueError(f"client {visit.client} has never held {', '.join(missing)} and was not sent it")
+        if missing:  # running statistics that do not travel: training uses those of each batch
+            net.reset_statistics()
         net.load({key: vector for key, vector in stored.items() if key not in received})
         net.load(received)
 

@@ -66,7 +66,7 @@ def model_axes(net: BlockModel, make: Callable[[], list[Block]], dataset: DataSe
 
 
 def _weighted_in_order(modules: Sequence[nn.Module], x: Tensor) -> list[Any]:
-    """The layers with weights or statistics, in the order of their first use; ValueError for others than `narrowed`'s."""
+    """The layers with weights or statistics, in the order of their first use; ValueError for other kinds."""
     order: dict[nn.Module, None] = {}
     layers = [layer for module in modules for layer in module.modules()]
     for layer in layers:

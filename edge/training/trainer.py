@@ -29,7 +29,7 @@ from edge.protocol.codecs.update_codec import REFERENCE, References, UpdateCodec
 from edge.protocol.config import EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Choice, Evaluate, Score, Train, Update
-from edge.protocol.payload import MODEL, PASS_TYPES, EncodedVectors, Floats, Payload, Shapes, Vector, shapes
+from edge.protocol.payload import BUFFERS, MODEL, PASS_TYPES, EncodedVectors, Floats, Payload, Shapes, Vector, shapes
 from edge.protocol.plugins import error_text, is_own
 from edge.protocol.rng import keyed_generator
 from edge.protocol.submodels import RATE, SliceMap, part_name
@@ -43,6 +43,9 @@ from edge.training.kernel_tape import kernel_tapes
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.metrics.metric import ModelInputs
 from edge.training.sgd import Sgd
+
+MOST_STATISTICS = 32
+"""Models whose static statistics a worker keeps"""
 
 
 class Part(NamedTuple):
@@ -346,9 +349,9 @@ class LocalTrainer:
         net.train_mode(False)
         if task.client == GLOBAL:
             net.load(task.payload[MODEL])
-            net.check_statistics(self.job.up)
         else:
             before = self._load_client_model(net, task, state_in)
+        self._settle(net, task, 1.0 if task.client == GLOBAL else float(task.choice.get(RATE, 1.0)))
         values = self.metrics.on_examples(net, self._chosen(task))
         values |= before
         if task.client == GLOBAL:
@@ -363,13 +366,42 @@ class LocalTrainer:
         takes_vectors = self.job.collects_vectors and task.start == 0
         return Score(task.start, task.client, values, self.metrics.vectors() if takes_vectors else {})
 
+    def _settle(self, net: BlockModel, task: Evaluate, rate: float) -> None:
+        """Set running statistics for an evaluation; ValueError for a global model that has none.
+
+        Static ones are the same for all evaluations of these vectors, and computed once.
+        """
+        plan = self.job.submodels
+        if plan is None or not plan.is_static:
+            if task.client == GLOBAL:
+                net.check_statistics(self.job.up)
+            return
+        buffers = [key for key in net.layout.sizes if key.endswith(BUFFERS)]
+        if not buffers:
+            return
+        of = rate, *(vector.version for vector in task.payload[MODEL].values())
+        if of not in self._static:
+            if len(self._static) >= MOST_STATISTICS:
+                self._static.clear()
+            indices = np.concatenate(self.client_indices.train)
+            net.collect_statistics(self.train_set.in_order(indices, self.job.eval_batch))
+            self._static[of] = net.dump(buffers)
+        net.load(self._static[of])
+
+    @cached_property
+    def _static(self) -> dict[tuple[float | bytes, ...], dict[str, Vector]]:
+        return {}
+
     def _on_parts(self, task: Evaluate) -> Values:
         """Accuracy and loss of the narrower parts of the global model."""
         plan, values = self.job.submodels, Values()
-        for rate in () if plan is None else plan.evaluated:
+        if plan is None:
+            return values
+        for rate in plan.evaluated:
             slices, net = SliceMap(plan.axes, rate, task.round if plan.rolls else 0), self.part({RATE: rate}).net
             net.train_mode(False)
             net.load({key: Vector(slices.taken(key, vector.data)) for key, vector in task.payload[MODEL].items()})
+            self._settle(net, task, rate)
             values |= self.metrics.of_group(part_name(rate), net, self._chosen(task))
         return values
 

@@ -260,6 +260,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) ->
     if method.app is None:  # an app brings its own data
         resolver.make("data.partition", check_partition, scenario.data, data)
     resolver.refuse("eval", validation.of_evaluation(method, options, scenario))
+    resolver.refuse("submodel", validation.of_submodels(method, scenario))
     resolver.refuse("aggregate.sum", validation.of_sum(method, options, scenario))
     resolver.refuse("codec", validation.of_codec(scenario))
     resolver.refuse("model.name", validation.of_examples(method, architecture, data))

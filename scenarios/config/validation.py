@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Literal
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
-from coordinator.methods.registry import Method
+from coordinator.methods.registry import OBJECTIVES, Method
 from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
@@ -23,7 +23,7 @@ from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
 from edge.protocol.codecs.registry import make_codec
 from edge.protocol.codecs.update_codec import most_levels
-from edge.protocol.config import TrainConfig
+from edge.protocol.config import SubmodelConfig, TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.options.base import Options
 from edge.protocol.payload import BlockShape, Layout
@@ -32,7 +32,7 @@ from edge.protocol.portable import PORTABLE
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import MetricRow
 from scenarios.config import fleet_files
-from scenarios.config.schema import Scenario
+from scenarios.config.schema import BlockExchangeSection, Scenario
 
 KINDS_OF_EXAMPLES = {"image": "images", "features": "features", "series": "series", "tokens": "tokens"}
 """Kinds of examples, in messages"""
@@ -223,6 +223,51 @@ def of_levels(scenario: Scenario) -> Contradictions:
             "codec.levels",
             f"{what}: which client can pay for a visit decides on the cohort, on which its levels depend; leave "
             "budget.client out",
+        )
+
+
+def of_submodels(method: Method, scenario: Scenario) -> Contradictions:
+    """What parts of the model cannot be joined with, and keys of parts that have no effect."""
+    config, rules, codec = scenario.submodel, method.objective.submodels, scenario.codec
+    if rules is None:
+        if config != SubmodelConfig():
+            names = ", ".join(name for name, spec in OBJECTIVES.items() if spec.submodels is not None)
+            yield "submodel", f"submodel: every client of {method.name} holds the whole model; choose among {names}"
+        return
+    if config.by not in (None, rules.by):
+        yield "submodel.by", f"submodel.by = {config.by}: parts of {method.objective.name} have less {rules.by}"
+    draws = config.rate in ("client", "round")
+    if config.shares and not draws:
+        yield "submodel.shares", "submodel.shares: needs submodel.rate = client or round, which draw from them"
+    if config.shares and (len(config.shares) != len(config.rates) or not sum(config.shares)):
+        yield (
+            "submodel.shares",
+            f"submodel.shares: must be a share for each of submodel.rates, {len(config.rates)}, of which one is above 0",
+        )
+    if config.deadline is not None and config.rate != "deadline":
+        yield "submodel.deadline", f"submodel.deadline: submodel.rate = {config.rate} ignores it; choose deadline"
+    if isinstance(config.rate, dict) and not config.rate:
+        yield "submodel.rate", "submodel.rate: is empty; name a rate for each device of the fleet"
+    if scenario.travels != BlockExchangeSection():
+        yield "travels", "travels: parts of the model are sent whole; leave it out"
+    if scenario.aggregate.sum == "fixed_point":
+        why = f"parts of {method.name} have elements of their own"
+        yield "aggregate.sum", f'aggregate.sum = "fixed_point": {why}; choose client_order'
+    for part in method.corrections:
+        if part.server is not None:
+            why = f"{part.name} has vectors of the whole model, of which its clients hold parts"
+            yield "method", f"method = {method.name!r}: {why}"
+    changes = "submodel.rate = round" if config.rate == "round" else f"{method.name} moves them" if rules.rolls else ""
+    if changes and codec.down and codec.of == "update":
+        yield (
+            "codec.down",
+            f"codec.down: is the difference from the last part, but {changes}; choose codec.of = weights",
+        )
+    if changes and (codec.error_feedback or make_codec(codec.up).kept(((64, 64),))):
+        yield (
+            "codec.error_feedback",
+            f"codec.error_feedback: what a client keeps is of its last part, but {changes}; choose false, and stages "
+            "that keep nothing",
         )
 
 

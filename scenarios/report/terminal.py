@@ -335,6 +335,16 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
     )
     _print_columns(console, "blocks", BLOCK_COLUMNS, blocks)
     console.print(BLOCK_NOTES, highlight=False, style="dim")
+    if result.get("submodels"):
+        parts = (
+            [
+                *(f"{row['rate']:g}", "-" if row["clients"] is None else f"{row['clients']:,}", f"{row['params']:,}"),
+                *(f"{row['mib']:.3f}", f"{row['message_down_nbytes']:,}", format_flops(row["flops_per_example"])),
+                format_bytes(row["training_nbytes"]),
+            ]
+            for row in result["submodels"]
+        )
+        _print_columns(console, "parts of the model that clients hold", PART_COLUMNS, parts)
     alphas = (
         [
             *(str(row["alpha"]), f"{row['payload_nbytes']:,}", f"{row['message_nbytes']:,}", percent(row["share"])),
@@ -354,6 +364,7 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
 BLOCK_COLUMNS = ("block", "parameters", "buffers", "bytes", "share", "forward", "weight", "input")
 BLOCK_NOTES = "forward, weight, input: FLOPs per example of the pass and its two gradients"
 ALPHA_COLUMNS = ("alpha", "payload B", "message B", "share", "alpha/M", "FLOPs", "3F", "Eq. 2")
+PART_COLUMNS = ("rate", "clients", "parameters", "MiB", "message B", "FLOPs", "training")
 ALPHA_NOTES = (
     "payload: the numbers alone; message: with its header, as it is charged\n"
     "FLOPs: executed, relative to a plain step; 3F: relative to three forward passes,\n"

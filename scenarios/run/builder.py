@@ -194,7 +194,9 @@ def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str,
     except ValueError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
     kept = [key.removesuffix(BUFFERS) for key in layout.sizes if key.endswith(BUFFERS) and key not in up]
-    if kept and scenario.model.norm == "batch" and evaluated(loaded.method, scenario) != "clients":
+    rules = loaded.method.objective.submodels
+    is_static = rules is not None and rules.is_static(loaded.options)
+    if kept and not is_static and scenario.model.norm == "batch" and evaluated(loaded.method, scenario) != "clients":
         raise ScenarioError(
             f"{loaded.name}: model.norm = 'batch': the running statistics of {', '.join(kept)} are never uploaded, so "
             "that the global model cannot be evaluated; choose another travels.up, eval.on = clients, or model.norm = "
@@ -251,12 +253,18 @@ def with_operations(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> 
     drawn = _with_codecs(loaded, drawn, description)
     if not len(description.operations):
         return drawn
-    flops = step_flops(description.flops)
-    per_example, per_step = (dict(zip(KINDS, counts, strict=True)) for counts in description.operations.T.tolist())
+    families, whole = (loaded.model.name, loaded.model.family), _operations(description)
+    parts = {rate: _operations(part_profile(description, rate)) for rate in description.rates if rate != 1}
     try:
-        return drawn.for_model((loaded.model.name, loaded.model.family), Operations(flops, per_example, per_step))
+        return drawn.for_parts(families, whole, parts).for_model(families, whole)
     except ValueError as error:
         raise ScenarioError(str(error)) from None
+
+
+def _operations(description: ModelProfile) -> Operations:
+    """Those of a plain step."""
+    per_example, per_step = (dict(zip(KINDS, counts, strict=True)) for counts in description.operations.T.tolist())
+    return Operations(step_flops(description.flops), per_example, per_step)
 
 
 def _with_codecs(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fleet:

@@ -86,6 +86,16 @@ class PartitionRecord(Record):
         return self
 
 
+class SubmodelRecord(Record):
+    """What workers described of parts of the model (`ModelProfile`)."""
+
+    axes: dict[str, list[list[tuple[Count, int]]]] = {}
+    rates: list[Number] = []
+    flops: list[list[Number]] = []
+    activations: list[Number] = []
+    operations: list[list[Number]] = []
+
+
 class Environment(Record):
     """The environment of a run. A key that does not concern a run is left out of its file."""
 
@@ -124,6 +134,7 @@ class Environment(Record):
     """FLOPs of the bodies of these units"""
     tensors: dict[str, list[list[Count]]] = {}
     """Key -> shapes of the parameters in its vector, of runs with a codec"""
+    submodels: SubmodelRecord = SubmodelRecord()
     own_method: dict[str, Any] = {}
     """What reports show of a method of the user's own"""
     sources: dict[str, SourceFile] = {}
@@ -168,6 +179,7 @@ class Environment(Record):
         flops[0, INNER_GRADIENT] -= flops[0, INPUT_GRADIENT]
         histogram = np.array(self.partition.histogram, np.int64)
         operations = [self.operations[kind] for kind in KINDS] if self.operations else []
+        parts = self.submodels
         return ModelProfile(
             layout=Layout(tuple(block.shape for block in self.blocks)),
             family=family,
@@ -186,6 +198,11 @@ class Environment(Record):
             tensors={key: tuple(map(tuple, shapes)) for key, shapes in self.tensors.items()},
             unit_blocks=np.array(self.unit_blocks, np.int64),
             unit_flops=np.array(self.unit_flops, np.float64).reshape(-1, PASS_TYPES),
+            axes={key: tuple(map(tuple, tensors)) for key, tensors in parts.axes.items()},
+            rates=tuple(map(float, parts.rates)),
+            part_flops=np.array(parts.flops, np.float64).reshape(-1, PASS_TYPES),
+            part_activations=np.array(parts.activations, np.float64),
+            part_operations=np.array(parts.operations, np.float64).reshape(-1, 2),
         )
 
 

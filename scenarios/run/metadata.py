@@ -67,7 +67,7 @@ def environment(
         is_calibrated = path is not None and own_rows(path, Device).get(name) == inputs.devices[name]
         if path is not None and is_calibrated and (lines := calibration_of(path)):
             calibrations[name] = lines
-    tensors = profile.tensors if loaded.scenario.codec.is_used else {}
+    tensors = profile.tensors if loaded.scenario.codec.is_used or profile.rates else {}
     concerns = {
         "files": inputs.sha256,
         "variants": profile.variants.tolist(),
@@ -76,6 +76,7 @@ def environment(
         "unit_blocks": profile.unit_blocks.tolist(),
         "unit_flops": profile.unit_flops.tolist(),
         "tensors": {key: [*map(list, shapes)] for key, shapes in tensors.items()},
+        "submodels": _submodels(profile) if profile.rates else {},
         **own_method.record(loaded.method),
         "sources": dict(sources),
     }
@@ -203,3 +204,14 @@ SUMMED = (
     *("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules"),
     *("wasted_bytes", "wasted_joules"),
 )
+
+
+def _submodels(profile: ModelProfile) -> dict[str, Any]:
+    """The fields of the profile that are of parts of the model."""
+    return {
+        "axes": {key: [[list(axis) for axis in axes] for axes in tensors] for key, tensors in profile.axes.items()},
+        "rates": [*profile.rates],
+        "flops": profile.part_flops.tolist(),
+        "activations": profile.part_activations.tolist(),
+        "operations": profile.part_operations.tolist(),
+    }

@@ -31,6 +31,7 @@ def plan(loaded: Loaded, profile: ModelProfile | None) -> SubmodelPlan | None:
     return SubmodelPlan(
         loaded.scenario.submodel.levels,
         rules.is_scaled(loaded.options),
+        rules.is_static(loaded.options),
         rules.rolls,
         rules.has_own_statistics(loaded.options),
         {} if profile is None else profile.axes,
@@ -60,6 +61,13 @@ def of_run(loaded: Loaded, description: ModelProfile) -> Submodels | None:
     rate, own = rates(loaded, description)
     held = description.histogram > 0 if rules.masks_classes(loaded.options) else None
     return Submodels(description.axes, rate, own, used(loaded, description), rules.rolls, held)
+
+
+def differ(recorded: Loaded, loaded: Loaded, description: ModelProfile) -> bool:
+    """Whether clients have other parts in the second scenario, whose fleet may be another."""
+    clients = range(recorded.scenario.data.clients)
+    own, others = (rates(each, description)[1] for each in (recorded, loaded))
+    return any(own(client) != others(client) for client in clients)
 
 
 def rates(loaded: Loaded, description: ModelProfile) -> tuple[Callable[[int, int], float], Callable[[int], float]]:
@@ -129,7 +137,7 @@ def _in_time(loaded: Loaded, description: ModelProfile) -> np.ndarray[tuple[int]
         part = pricing.of_visit(choice)
         shapes = {MODEL: SliceMap(description.axes, rate).of(description.layout.shapes(down))}
         works = [part.train(choice, shapes, samples[client], client, 0).work for client in range(clients)]
-        conditions = clock.conditions(range(clients), 0)
+        conditions = clock.fleet.of_parts(clock.conditions(range(clients), 0), [rate] * clients)
         ends = clock.solve(np.zeros(clients), works, conditions).up_end
         chosen[ends <= deadline] = rate
     return chosen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from edge.protocol.options.base import Options
@@ -18,6 +20,10 @@ class MaskedOptions(Options):
 class HeteroFLOptions(MaskedOptions):
     """Local training of a part of the model."""
 
+    statistics: Literal["static", "running"] = Field(default="static")
+    """Of BatchNorm. static: running statistics do not travel; each evaluation computes them for every rate by a pass
+    over the clients' training examples, which is charged where ``eval.charged`` is true. running: they are averaged as
+    parameters are, those of all widths together; neutral at rate 1."""
     scaler: bool = Field(default=True)
     """A part of rate r divides the outputs of its hidden layers by r in training, so that the next layer gets numbers
     as large as in the whole model."""

@@ -23,8 +23,17 @@ from edge.data.decoded_cache import why_no_download
 from edge.data.locate import find_data, search_paths, to_have
 from edge.protocol import serialization
 from edge.protocol.config import ModelProfile
-from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, MODEL, WEIGHT_GRADIENT, step_flops
+from edge.protocol.payload import (
+    FORWARD,
+    INNER_GRADIENT,
+    INPUT_GRADIENT,
+    ITEM_NBYTES,
+    MODEL,
+    WEIGHT_GRADIENT,
+    step_flops,
+)
 from edge.protocol.scratch import scratch
+from edge.protocol.submodels import RATE, part_profile
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
@@ -79,6 +88,8 @@ class Check:
     scenario: Mapping[str, Any]
     blocks: list[Row]
     alphas: list[Row]
+    submodels: list[Row]
+    """Parts of the model that clients have, the largest first; none where all hold the whole model"""
     notes: list[str]
     estimate: Estimate
     data: DataSource
@@ -159,7 +170,7 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         totals, data = estimate(visits), data_source(loaded, description, source)
         costs = _machine_costs(visits, totals, out, memory)
         reasons = list(refusals(loaded, totals, data, costs))
-        return Check(resolved, blocks(description), alphas(visits), notes, totals, data, costs, reasons)
+        return Check(resolved, blocks(description), alphas(visits), parts(visits), notes, totals, data, costs, reasons)
 
 
 def data_source(loaded: Loaded, description: ModelProfile, source: str | None) -> DataSource:
@@ -217,6 +228,32 @@ def alphas(visits: TypicalVisits) -> list[Row]:
                 "flops_ratio": (whole_step + extra) / whole_step,
                 "ratio_3f": 1 + 2 * forward_only / (3 * float(flops[:, FORWARD].sum())),
                 "eq2": 1 + alpha * (alpha + 1) / (2 * len(layout)),
+            }
+        )
+    return rows
+
+
+def parts(visits: TypicalVisits) -> list[Row]:
+    """Per rate: clients, numbers and MiB of the part, bytes of its messages, FLOPs of a step, memory of a visit."""
+    submodels, loaded, description = visits.server.setup.submodels, visits.loaded, visits.description
+    if submodels is None:
+        return []
+    rows, clients = [], range(loaded.scenario.data.clients)
+    for choice in submodels.choices(0):
+        part = part_profile(description, choice[RATE])
+        price = visits.price_of(choice).price
+        params = sum(block.params for block in part.layout.blocks)
+        is_drawn = loaded.scenario.submodel.rate == "round"
+        rows.append(
+            {
+                "rate": choice[RATE],
+                "clients": None if is_drawn else sum(submodels.own_rate(client) == choice[RATE] for client in clients),
+                "params": params,
+                "mib": params * ITEM_NBYTES / 2**20,
+                "message_down_nbytes": price.work.bytes_down,
+                "message_up_nbytes": price.work.bytes_up,
+                "flops_per_example": step_flops(part.flops),
+                "training_nbytes": builder.training_nbytes(loaded, part),
             }
         )
     return rows

@@ -18,9 +18,10 @@ from coordinator.rounds.visit import VisitPrice
 from costmodel.clock import Clock
 from costmodel.fleet.availability import Always
 from costmodel.fleet.fleet import Fleet
-from costmodel.visits.work import Work
 from edge.protocol.codecs.update_codec import UpdateCodec
+from edge.protocol.config import TrainingPlan
 from edge.protocol.payload import ITEM_NBYTES
+from edge.protocol.submodels import RATE
 from scenarios.run import builder
 from scenarios.run.host import time_limit
 from scenarios.studies.forecast.typical_visits import EvaluationVisits, PricedVisit, TypicalVisits, payload_nbytes
@@ -94,12 +95,15 @@ def estimate(visits: TypicalVisits) -> Estimate:
     untimed = None
     if len(visits.description.samples):
         trained = visits.per_round * loaded.scenario.rounds.max + visits.cut_at_end
-        totals["flops"] = (dearest.price.work.flops * trained + evaluation.flops,) * 2
+        typical = _prices_of_parts(visits) or [dearest.price]
+        flops = sum(price.work.flops for price in typical) / len(typical)
+        totals["flops"] = (flops * trained + evaluation.flops,) * 2
         try:
             with time_limit(PATIENCE_SECONDS):
                 # Of a round in which clients hold a version, if downloads are encoded against it.
                 price = (cheapest if loaded.scenario.codec.down else dearest).price
-                totals |= _timed(visits, fleet, price, evaluation)
+                own = _prices_of_parts(visits)
+                totals |= _timed(visits, fleet, own or [price] * len(visits.cohort), evaluation)
         except TimeoutError:
             untimed = f"not computed within {PATIENCE_SECONDS:g} s: a round has too many events"
     limit = loaded.scenario.rounds.max
@@ -152,24 +156,38 @@ def _bytes(
     return {BYTES: both, BYTES_DOWN: down, BYTES_UP: up, "nominal_bytes": (nominal, nominal)}
 
 
-def _timed(visits: TypicalVisits, fleet: Fleet, price: VisitPrice, evaluation: EvaluationVisits) -> dict[str, Ends]:
+def _prices_of_parts(visits: TypicalVisits) -> list[VisitPrice]:
+    """Of the visits of a typical round whose clients hold parts of the model; none where all hold the whole."""
+    submodels, last = visits.server.setup.submodels, visits.loaded.scenario.rounds.max - 1
+    if submodels is None:
+        return []
+    choices = [submodels.choice(client, last) for client in visits.cohort]
+    prices = {choice[RATE]: visits.price_of(choice).price for choice in choices}
+    return [prices[choice[RATE]] for choice in choices]
+
+
+def _timed(
+    visits: TypicalVisits, fleet: Fleet, prices: Sequence[VisitPrice], evaluation: EvaluationVisits
+) -> dict[str, Ends]:
     """The virtual seconds and joules of ``rounds.max`` rounds, by name."""
     # A round selects available clients: one that is away at t = 0 says nothing of it.
     clock = Clock(replace(fleet, behaviour=replace(fleet.behaviour, availability=Always())))
 
-    def together(clients: Sequence[int], works: Sequence[Work]) -> tuple[float, float]:
+    def together(clients: Sequence[int], prices: Sequence[VisitPrice]) -> tuple[float, float]:
         """(virtual seconds, joules) of visits that begin together."""
-        conditions = clock.conditions(clients, 0)
+        conditions = clock.fleet.of_parts(clock.conditions(clients, 0), [price.rate for price in prices])
+        works = [price.work for price in prices]
         timeline = clock.solve(np.zeros(len(clients)), works, conditions)
         end = float(timeline.end.max())
         return end, float((timeline.joules_spent + timeline.waiting_joules(end, conditions)).sum())
 
     cohort, (others, download) = visits.cohort, visits.download_only
-    works = [price.work] * len(cohort) + [download.work] * len(others)
+    begun = [*prices, *[download] * len(others)]
     rounds, rounds_of_cohort = visits.loaded.scenario.rounds.max, visits.per_round / len(cohort)
-    totals = [amount * rounds * rounds_of_cohort for amount in together([*cohort, *others], works)]
+    totals = [amount * rounds * rounds_of_cohort for amount in together([*cohort, *others], begun)]
     if evaluation.evaluations:
-        spent = together(evaluation.clients, [evaluation.work] * len(evaluation.clients))
+        evaluated = VisitPrice(evaluation.work, TrainingPlan(0, 0, 0), 0.0, 0.0)
+        spent = together(evaluation.clients, [evaluated] * len(evaluation.clients))
         totals = [total + amount * evaluation.evaluations for total, amount in zip(totals, spent, strict=True)]
     return {name: (total, total) for name, total in zip((SECONDS, "joules"), totals, strict=True)}
 
