@@ -45,6 +45,9 @@ SPEC = ObjectiveSpec(
     neutral="submodel.rate = 1",
     client="edge.methods.fjord:FjordUpdate",
     traffic=Traffic(choices=(RATE,)),
-    submodels=SubmodelRules(has_own_statistics=lambda options: options.statistics == "width"),
+    submodels=SubmodelRules(
+        trains_narrower=True,
+        has_own_statistics=lambda options: options.statistics == "width",
+    ),
     costs=Costs(compute=compute),
 )

@@ -139,6 +139,8 @@ class SubmodelRules:
     """What a part has less of: channels of every hidden layer, or blocks"""
     rolls: bool = False
     """Whether parts are windows of channels that move by one each round; else they are the first channels"""
+    trains_narrower: bool = False
+    """Whether visits also train the narrower parts within their own, of which all are evaluated"""
     is_scaled: Callable[[Any], bool] = lambda options: False
     """options -> whether a part divides the outputs of its hidden layers by its rate in training"""
     is_static: Callable[[Any], bool] = lambda options: False

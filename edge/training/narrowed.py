@@ -25,7 +25,6 @@ from edge.training.block_model import BlockModel, named_tensors
 from edge.training.blocks import Block
 from edge.training.counts import empty_examples, modules_without_memory
 
-
 STATISTIC_NAMES = ("running_mean", "running_var")
 """Of the buffers of torch's BatchNorm"""
 

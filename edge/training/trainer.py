@@ -36,7 +36,15 @@ from edge.protocol.submodels import RATE, SliceMap, part_name
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
-from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCorrection, NarrowerPart, Step, VisitContext
+from edge.training.client_update import (
+    Batch,
+    Batches,
+    ClientUpdate,
+    GradientCorrection,
+    NarrowerPart,
+    Step,
+    VisitContext,
+)
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
 from edge.training.job_model import JobModel, check_single_examples
 from edge.training.kernel_tape import kernel_tapes

@@ -40,7 +40,7 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
     if config.select is not None and not evaluated_examples(description, config.select).any():
         raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
     has_parts = loaded.method.objective.submodels is not None
-    rates = submodels.used(loaded, description) if has_parts else []
+    rates = submodels.trained(loaded, description) if has_parts else []
     parts = frozenset(part_name(rate) for rate in rates if rate != 1)
     compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
     return EvaluationScope(

@@ -36,7 +36,7 @@ def plan(loaded: Loaded, profile: ModelProfile | None) -> SubmodelPlan | None:
         rules.has_own_statistics(loaded.options),
         {} if profile is None else profile.axes,
         () if profile is None else _rows(profile),
-        () if profile is None else tuple(rate for rate in used(loaded, profile) if rate != 1),
+        () if profile is None else tuple(rate for rate in trained(loaded, profile) if rate != 1),
     )
 
 
@@ -46,6 +46,14 @@ def used(loaded: Loaded, description: ModelProfile) -> list[float]:
     if config.rate == "round":
         return [*config.levels]
     return sorted({own(client) for client in range(loaded.scenario.data.clients)}, reverse=True)
+
+
+def trained(loaded: Loaded, description: ModelProfile) -> list[float]:
+    """The rates of all parts that the run trains, the largest first."""
+    rules, rates = loaded.method.objective.submodels, used(loaded, description)
+    if rules is None or not rules.trains_narrower:
+        return rates
+    return [rate for rate in loaded.scenario.submodel.levels if rate <= rates[0]]
 
 
 def _rows(profile: ModelProfile) -> tuple[tuple[tuple[float, float, float, float], ...], ...]:
