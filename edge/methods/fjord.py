@@ -10,8 +10,6 @@ reference implementation of two of the authors (Flower's baseline fjord).
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -21,6 +19,7 @@ from edge.protocol.payload import step_flops
 from edge.protocol.submodels import RATE
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, NarrowerPart, Step
+from edge.training.sgd import Loss
 
 
 class FjordUpdate(ClientUpdate):
@@ -28,8 +27,8 @@ class FjordUpdate(ClientUpdate):
 
     options: FjordOptions
 
-    capturable = False
-    """Steps draw widths."""
+    capturable = True
+    """Each rate has a loss of its own name."""
 
     def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """Train for all local epochs, each step at its rate."""
@@ -37,36 +36,29 @@ class FjordUpdate(ClientUpdate):
         if not parts:
             super().train(net, batches, step)
             return
-        own = float(self.visit.choice[RATE])
-        drawn = draw_rates(self.visit.rng(WIDTHS), [own, *parts], self.visit.plan.steps)
+        losses: dict[float, Loss] = {float(self.visit.choice[RATE]): self.loss}
+        losses |= {rate: self.narrower_loss(part, rate) for rate, part in parts.items()}
+        drawn = draw_rates(self.visit.rng(WIDTHS), [*losses], self.visit.plan.steps)
         for (x, y), rate in zip(batches(), drawn, strict=True):
-            if rate == own:
-                step(self.loss, x, y)
-            elif self.options.distil:
-                step.backward(self.loss, x, y)
-                step.backward(partial(self.distilled, part=parts[rate]), x, y)
-                step.apply()
-            else:
-                step(partial(self.narrower_loss, part=parts[rate]), x, y)
+            step(losses[rate], x, y)
 
-    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
-        """The cross-entropy of the client's own network, whose predictions are kept for narrower ones."""
-        logits = net.run(x)
-        self.taught = torch.log_softmax(logits.detach(), 1)
-        return self.record_loss(F.cross_entropy(logits, y))
+    def narrower_loss(self, part: NarrowerPart, rate: float) -> Loss:
+        """The loss of a step at a rate below the client's own.
 
-    def narrower_loss(self, net: BlockModel, x: Tensor, y: Tensor, part: NarrowerPart) -> Tensor:
-        """The cross-entropy of a narrower network."""
-        return self.record_loss(F.cross_entropy(self.logits(net, x, part), y))
+        The cross-entropy of the narrower network; or with ``distil`` that of the client's own network, and beside it
+        (1 - α)·CE of the narrower one and α·KL from the own one's predictions, which are fixed.
+        """
+        weight, cost = self.options.distil, step_flops(part.flops)
 
-    def distilled(self, net: BlockModel, x: Tensor, y: Tensor, part: NarrowerPart) -> Tensor:
-        """(1 - α)·CE of a narrower network, and α·KL of the last `loss`'s predictions to its own."""
-        logits, weight = self.logits(net, x, part), self.options.distil
-        predicted = torch.log_softmax(logits, 1)
-        divergence = F.kl_div(predicted, self.taught, reduction="batchmean", log_target=True)
-        return weight * divergence + (1 - weight) * F.nll_loss(predicted, y)
+        def loss(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
+            net.add_flops(len(x) * cost)
+            predicted = torch.log_softmax(net.run_through(part.modules, x), 1)
+            if not weight:
+                return self.record_loss(F.nll_loss(predicted, y))
+            own = torch.log_softmax(net.run(x), 1)
+            divergence = F.kl_div(predicted, own.detach(), reduction="batchmean", log_target=True)
+            taught = weight * divergence + (1 - weight) * F.nll_loss(predicted, y)
+            return self.record_loss(F.nll_loss(own, y)) + taught
 
-    def logits(self, net: BlockModel, x: Tensor, part: NarrowerPart) -> Tensor:
-        """Those of a narrower network, with its FLOPs counted."""
-        net.add_flops(len(x) * step_flops(part.flops))
-        return net.run_through(part.modules, x)
+        loss.__name__ = f"loss at rate {rate!r}"
+        return loss

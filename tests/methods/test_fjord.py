@@ -105,7 +105,7 @@ def test_a_step_has_the_gradient_of_the_part_alone_and_none_elsewhere(tmp_path: 
     net, client_side, parts = started(site, 0.75)
     step = Sgd(net, train, 1.0)
     start = net.flat.clone()
-    step(lambda net, x, y: client_side.narrower_loss(net, x, y, parts[0.5]), x, y)
+    step(client_side.narrower_loss(parts[0.5], 0.5), x, y)
     moved = {key: vector.data.copy() for key, vector in net.views(net.layout.keys(), of=start - net.flat).items()}
     alone = held(site, 0.5, site.net.dump(site.net.layout.sizes))
     expected = gradient_of(alone, x, y)
@@ -128,7 +128,7 @@ def test_momentum_and_weight_decay_are_those_of_the_clients_own_network(tmp_path
     first = net.grad + decay * w0
     step(client_side.loss, x, y)
     w1 = net.flat.clone()
-    step(lambda net, x, y: client_side.narrower_loss(net, x, y, parts[0.5]), x, y)
+    step(client_side.narrower_loss(parts[0.5], 0.5), x, y)
     outside = np.ones(len(w0), bool)
     for key, part in net.slices.items():
         outside[np.arange(part.start, part.stop)[SliceMap(axes(site.job), 0.5).places(key)]] = False
@@ -219,6 +219,19 @@ def test_any_number_of_workers_gives_the_same_model(tmp_path: Path, options: Any
     assert model_sha256(one.federation) == model_sha256(two.federation)
 
 
+@pytest.mark.parametrize("options", [{}, {"distil": 0.5}], ids=str)
+def test_replayed_steps_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
+    """Each rate has its own tape, which begins after some steps."""
+    train = TrainConfig(lr=0.1, batch=8, local_steps=30, momentum=0.5)
+    how: dict[str, Any] = {"model": NORMED, "submodel": THREE, "train": train, "clients": 2} | options
+    taped = play(tmp_path / "taped", "fjord", **how)
+    stepper = direct(taped.federation).site.part({RATE: 1.0}).stepper
+    monkeypatch.setattr(FjordUpdate, "capturable", False)
+    plain = play(tmp_path / "plain", "fjord", **how)
+    assert sum(step.graph is not None for step in stepper._captured.values()) == 3
+    assert model_sha256(taped.federation) == model_sha256(plain.federation)
+
+
 # --- distillation -----------------------------------------------------------------------------------------------------
 
 
@@ -271,7 +284,7 @@ def test_a_step_updates_the_statistics_of_its_width(tmp_path: Path, statistics: 
         means = F.conv2d(x, convolution.weight, convolution.bias, padding=1).mean((0, 2, 3)).numpy()
     before = net.dump(["conv1" + BUFFERS])["conv1" + BUFFERS].data
     step = Sgd(net, BRIEF, 0.0)
-    step(lambda net, x, y: client_side.narrower_loss(net, x, y, parts[0.5]), x, y)
+    step(client_side.narrower_loss(parts[0.5], 0.5), x, y)
     after = net.dump(["conv1" + BUFFERS])["conv1" + BUFFERS].data
     first = 6 if statistics == "width" else 0
     assert len(after) == (10 if statistics == "width" else 6)
