@@ -1,7 +1,8 @@
 """Block exchange: the blocks that are downloaded and uploaded.
 
-Written as ``everything``, ``parameters`` (all but running statistics), ``nothing``, ``without:NAME,..``, ``without-last:COUNT``, ``last:ALPHA`` or
-``without-layers:NAME``: all but the layers whose last name is NAME, where a method has keys for layers.
+Written as ``everything``, ``parameters`` (all but running statistics), ``nothing``, ``without:NAME,..``,
+``without-last:COUNT``, ``last:ALPHA`` or ``without-layers:NAME``: all but the layers whose last name is NAME, where a
+method has keys for layers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def exchanged_keys(text: str, layout: Layout) -> tuple[str, ...]:
     if text == NOTHING:
         return ()
     if text == PARAMETERS:
-        return tuple(key for key in layout.keys() if not key.endswith(BUFFERS))
+        return tuple(key for key in layout.sizes if not key.endswith(BUFFERS))
     if form == "without" and argument:
         excluded = [name.strip() for name in argument.split(",")]
         unknown = [name for name in excluded if name not in layout.names]

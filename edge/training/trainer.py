@@ -387,7 +387,8 @@ class LocalTrainer:
         buffers = [key for key in net.layout.sizes if key.endswith(BUFFERS)]
         if not buffers:
             return
-        of = rate, *(vector.version for vector in task.payload[MODEL].values())
+        versions = tuple(vector.version for vector in task.payload[MODEL].values())
+        of = rate, versions
         if of not in self._static:
             if len(self._static) >= MOST_STATISTICS:
                 self._static.clear()
@@ -397,7 +398,7 @@ class LocalTrainer:
         net.load(self._static[of])
 
     @cached_property
-    def _static(self) -> dict[tuple[float | bytes, ...], dict[str, Vector]]:
+    def _static(self) -> dict[tuple[float, tuple[bytes, ...]], dict[str, Vector]]:
         return {}
 
     def _on_parts(self, task: Evaluate) -> Values:

@@ -242,7 +242,7 @@ def of_submodels(method: Method, scenario: Scenario) -> Contradictions:
     if config.shares and (len(config.shares) != len(config.rates) or not sum(config.shares)):
         yield (
             "submodel.shares",
-            f"submodel.shares: must be a share for each of submodel.rates, {len(config.rates)}, of which one is above 0",
+            f"submodel.shares: must be {len(config.rates)} shares, one for each of submodel.rates, and one above 0",
         )
     if config.deadline is not None and config.rate != "deadline":
         yield "submodel.deadline", f"submodel.deadline: submodel.rate = {config.rate} ignores it; choose deadline"

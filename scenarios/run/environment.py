@@ -89,7 +89,7 @@ class PartitionRecord(Record):
 class SubmodelRecord(Record):
     """What workers described of parts of the model (`ModelProfile`)."""
 
-    axes: dict[str, list[list[tuple[Count, int]]]] = {}
+    axes: dict[str, list[list[list[int]]]] = {}
     rates: list[Number] = []
     flops: list[list[Number]] = []
     activations: list[Number] = []
@@ -198,7 +198,10 @@ class Environment(Record):
             tensors={key: tuple(map(tuple, shapes)) for key, shapes in self.tensors.items()},
             unit_blocks=np.array(self.unit_blocks, np.int64),
             unit_flops=np.array(self.unit_flops, np.float64).reshape(-1, PASS_TYPES),
-            axes={key: tuple(map(tuple, tensors)) for key, tensors in parts.axes.items()},
+            axes={
+                key: tuple(tuple((size, channel) for size, channel in axes) for axes in tensors)
+                for key, tensors in parts.axes.items()
+            },
             rates=tuple(map(float, parts.rates)),
             part_flops=np.array(parts.flops, np.float64).reshape(-1, PASS_TYPES),
             part_activations=np.array(parts.activations, np.float64),

@@ -166,6 +166,7 @@ class Case:
 
 NO_TERMS = {"lambda1": 0, "lambda2": 0}
 AS_FEDAVG = {**NO_TERMS, "period": 0}
+PARTS = {"rate": "client", "rates": (1.0, 0.5)}
 CASES = [
     Case("fedavg"),
     Case("fedprox", {"mu": 0}, {"mu": 0.1}),
@@ -187,6 +188,9 @@ CASES = [
     Case("gradaug", {"subnets": 0}, {"multiple": 2}, also_neutral=({"subnets": 2, "weight": 0},)),
     Case("fjord", {}, {"submodel": {"rate": "client", "rates": (1.0, 0.5)}}, also_neutral=({"distil": 1},)),
     Case("fedalign", {"weight": 0, "clip": 0}, {"multiple": 2}),
+    Case("heterofl", {}, {"submodel": PARTS, "mask": True}),
+    Case("heterofl+fedprox", {"mu": 0}, {"submodel": PARTS, "mu": 0.1}),
+    Case("fedrolex", {}, {"submodel": PARTS}),
     Case("stochdepth", {"keep_last": 1}, {"keep_last": 0.5}, model=ModelConfig("tests.plugins.residual:ROW")),
     Case("calibrated", {"tau": 0}),
     Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),

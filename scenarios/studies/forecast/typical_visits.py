@@ -159,7 +159,7 @@ class TypicalVisits:
         return [PricedVisit(price, payload_nbytes(price.down), payload_nbytes(price.up)) for price in prices]
 
     def price_of(self, choice: Choice) -> PricedVisit:
-        """The visit of a typical client with this choice, which holds the version that downloads are encoded against."""
+        """The visit of a typical client with this choice, which holds a version, if downloads are encoded."""
         down = payload_shapes(self.server.payload(ANY, 0, choice))
         encoded = self._encoded(choice, down)[0]
         price = self._pricing.of_visit(choice).train(choice, down, self.median_samples, ANY, 0, encoded)

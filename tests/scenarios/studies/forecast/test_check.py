@@ -41,7 +41,7 @@ def checked(*overrides: str, **changes: Any) -> Check:
     """A check of the digits as it would be, with these costs in place of those of this machine."""
     loaded = load("digits", parse_all(["method=fedavg", "method_options={}", *overrides]))
     found = estimate(TypicalVisits(loaded, replace(profile(samples=32), test_samples=np.full(10, 8))))
-    return Check({}, [], [], [], replace(found, **changes), HERE, COSTS, [])
+    return Check({}, [], [], [], [], replace(found, **changes), HERE, COSTS, [])
 
 
 def texts(found: Check) -> tuple[dict[str, Any], list[str], dict[str, str]]:
