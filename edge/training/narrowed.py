@@ -164,7 +164,8 @@ def share_numbers(part: Sequence[nn.Module], wider: Sequence[nn.Module], rate: f
                 whole, first = home.get_parameter(name), tuple(map(slice, parameter.shape))
                 assert whole.grad is not None
                 parameter.data = whole.data[first]
-                parameter.register_post_accumulate_grad_hook(partial(_add_gradient, whole.grad[first]))
+                move = partial(_add_gradient, whole.grad[first])
+                parameter.register_post_accumulate_grad_hook(move)  # type: ignore[no-untyped-call]
             names = dict(zip(STATISTIC_NAMES, _statistics_at(home).get(rate, STATISTIC_NAMES), strict=True))
             for name, buffer in own.named_buffers(recurse=False):
                 if buffer.dim():

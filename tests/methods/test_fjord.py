@@ -280,8 +280,8 @@ def test_a_step_updates_the_statistics_of_its_width(tmp_path: Path, statistics: 
     site, (x, y) = worker(tmp_path, NORMED, statistics=statistics), digits()
     net, client_side, parts = started(site, 0.75, statistics=statistics)
     with torch.no_grad():
-        convolution = net.modules[0].get_submodule("0")
-        means = F.conv2d(x, convolution.weight, convolution.bias, padding=1).mean((0, 2, 3)).numpy()
+        weight, bias = [*net.modules[0].parameters()][:2]
+        means = F.conv2d(x, weight, bias, padding=1).mean((0, 2, 3)).numpy()
     before = net.dump(["conv1" + BUFFERS])["conv1" + BUFFERS].data
     step = Sgd(net, BRIEF, 0.0)
     step(client_side.narrower_loss(parts[0.5], 0.5), x, y)
@@ -316,7 +316,9 @@ def test_every_part_that_a_step_may_train_is_evaluated_with_its_own_statistics(t
 
 def test_batchnorm_of_the_inputs_has_no_statistics_of_a_width() -> None:
     def blocks() -> list[Block]:
-        made = [("b1", nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)))]
+        made: list[Block] = [
+            ("b1", nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)))
+        ]
         add_statistics(made, (1.0, 0.5))
         return made
 
