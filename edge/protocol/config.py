@@ -341,8 +341,8 @@ class SubmodelPlan(Section):
 
     rates: tuple[float, ...]
     """All that a visit may have"""
-    is_scaled: bool = False
-    """Whether a part divides the outputs of its hidden layers by its rate in training"""
+    is_scaled: bool | None = False
+    """Whether a part divides the outputs of its hidden layers by its rate in training; None: if it has normalisation"""
     is_static: bool = False
     """Whether running statistics are computed for each evaluation, over the training examples of all clients"""
     rolls: bool = False
