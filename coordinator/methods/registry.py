@@ -29,6 +29,7 @@ from coordinator.methods import (
     fedper,
     fedprox,
     fedrolex,
+    fjord,
     flower_app,
     gradaug,
     heterofl,
@@ -71,6 +72,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         fedalign.SPEC,
         heterofl.SPEC,
         fedrolex.SPEC,
+        fjord.SPEC,
     )
 }
 CORRECTIONS: dict[str, CorrectionSpec] = {

@@ -34,7 +34,7 @@ TensorShapes = Annotated[
     Meta(max_length=MAX_LENGTH),
 ]
 """key -> shapes of the tensors that lie one after another in its vector"""
-Axis = tuple[Count, Annotated[int, Meta(ge=-1, le=1 << 31)]]
+Axis = tuple[Count, Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]]
 """(size of an axis of a tensor, numbers of each of its channels): of channels, of which a sub-model has some, or of
 another kind (`edge.protocol.submodels`)"""
 TensorAxes = Annotated[
@@ -350,6 +350,8 @@ class SubmodelPlan(Section):
     """Whether running statistics are computed for each evaluation, over the training examples of all clients"""
     rolls: bool = False
     """Whether the window of a part moves with the rounds"""
+    has_own_statistics: bool = False
+    """Whether BatchNorm has running statistics for each of ``rates``"""
     axes: TensorAxes = field(default_factory=dict)
     """`ModelProfile.axes`"""
     flops: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
@@ -519,6 +521,12 @@ class ModelProfile:
     def variant_flops(self) -> NDArray[np.float64]:
         """(variants, blocks, 4)."""
         return self.variants.reshape(-1, *self.flops.shape)
+
+    @property
+    def flops_by_rate(self) -> dict[float, NDArray[np.float64]]:
+        """rate -> (blocks, 4) of its part."""
+        each = self.part_flops.reshape(len(self.rates), *self.flops.shape)
+        return dict(zip(self.rates, each, strict=True))
 
 
 def to_json(record: Any) -> bytes:

@@ -177,6 +177,12 @@ class BlockModel:
             x = self.modules[index](x)
         return self._logits(x) if stop == len(self) else x
 
+    def run_through(self, modules: Sequence[nn.Module], x: Tensor) -> Tensor:
+        """Logits of other modules, such as narrower ones over numbers of this model; counted by `add_flops`."""
+        for module in modules:
+            x = module(x)
+        return self._logits(x)
+
     def _logits(self, x: Tensor) -> Tensor:
         x = x.float()
         for shift in (self if self._of is None else self._of).logit_shifts:

@@ -19,8 +19,8 @@ and `BlockModel.logit_scratch` are allocated once, and a visit writes to them in
 * draw no random numbers;
 * leave nothing on the host but the losses of `ClientUpdate.record_loss`, and so log nothing.
 
-FedAvg, FedNova, FedProx, pFedMe, IFCA, FedFomo, FedMLB, FedBR, MOON, FedAlign, SCAFFOLD, FedDyn, `calibrated` and the
-objectives with a frozen teacher are capturable.
+FedAvg, FedNova, FedProx, pFedMe, IFCA, FedFomo, FedMLB, FedBR, MOON, FedAlign, FjORD, SCAFFOLD, FedDyn, `calibrated`
+and the objectives with a frozen teacher are capturable.
 """
 
 from __future__ import annotations

@@ -36,7 +36,15 @@ from edge.protocol.submodels import RATE, SliceMap, part_name
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
-from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCorrection, Step, VisitContext
+from edge.training.client_update import (
+    Batch,
+    Batches,
+    ClientUpdate,
+    GradientCorrection,
+    NarrowerPart,
+    Step,
+    VisitContext,
+)
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
 from edge.training.job_model import JobModel, check_single_examples
 from edge.training.kernel_tape import kernel_tapes
@@ -145,6 +153,26 @@ class LocalTrainer:
             net, flops = self.model.part(self.net, rate), np.array(plan.flops[plan.rates.index(rate)])
             self._parts[rate] = Part(net, self._stepper(net), flops)
         return self._parts[rate]
+
+    def narrower(self, choice: Choice) -> dict[float, NarrowerPart]:
+        """The narrower networks within the model of a visit with these choices, the largest first."""
+        own, plan = float(choice.get(RATE, 1.0)), self.job.submodels
+        if plan is None:
+            return {}
+        if own not in self._narrower:
+            rates = sorted((rate for rate in plan.rates if rate < own), reverse=True)
+            self._narrower[own] = {
+                rate: NarrowerPart(
+                    self.model.narrower(self.net, self.part(choice).net, rate),
+                    np.array(plan.flops[plan.rates.index(rate)]),
+                )
+                for rate in rates
+            }
+        return self._narrower[own]
+
+    @cached_property
+    def _narrower(self) -> dict[float, dict[float, NarrowerPart]]:
+        return {}
 
     @cached_property
     def _flops_per_example(self) -> NDArray[np.float64]:
@@ -302,6 +330,7 @@ class LocalTrainer:
             train=train,
             class_counts=self._class_counts(indices),
             variants=self.model.variant_flops,
+            narrower=partial(self.narrower, task.choice),
             flexible=self.model.row.flexible,
             unit_flops=np.array(job.unit_flops, np.float64).reshape(-1, PASS_TYPES),
             validation=lambda: self.train_set.in_order(self.client_indices.validation[task.client], job.eval_batch),
