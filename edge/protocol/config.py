@@ -344,6 +344,8 @@ class SubmodelPlan(Section):
 
     rates: tuple[float, ...]
     """All that a visit may have"""
+    by: Literal["width", "depth"] = "width"
+    """What parts have less of"""
     is_scaled: bool | None = False
     """Whether a part divides the outputs of its hidden layers by its rate in training; None: if it has normalisation"""
     is_static: bool = False
@@ -525,7 +527,7 @@ class ModelProfile:
     @property
     def flops_by_rate(self) -> dict[float, NDArray[np.float64]]:
         """rate -> (blocks, 4) of its part."""
-        each = self.part_flops.reshape(len(self.rates), *self.flops.shape)
+        each = self.part_flops.reshape(len(self.rates), -1, self.flops.shape[1]) if self.rates else ()
         return dict(zip(self.rates, each, strict=True))
 
 

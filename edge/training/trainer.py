@@ -151,7 +151,7 @@ class LocalTrainer:
             return Part(self.net, self.stepper, self._flops_per_example)
         if rate not in self._parts:
             net, flops = self.model.part(self.net, rate), np.array(plan.flops[plan.rates.index(rate)])
-            self._parts[rate] = Part(net, self._stepper(net), flops)
+            self._parts[rate] = Part(net, self._stepper(net), flops[: len(net)])
         return self._parts[rate]
 
     def narrower(self, choice: Choice) -> dict[float, NarrowerPart]:
@@ -313,7 +313,7 @@ class LocalTrainer:
     def _visit(self, task: Train | Evaluate) -> VisitContext:
         indices, job = self.client_indices.train[task.client], self.job
         train = self._train_of(task)
-        plan = train.plan(len(indices))
+        plan, held = train.plan(len(indices)), self.part(task.choice).net.layout.sizes
         return VisitContext(
             client=task.client,
             round=task.round,
@@ -322,8 +322,8 @@ class LocalTrainer:
             step_sum=train.step_sum(plan.steps),
             choice=task.choice,
             plan=plan,
-            up=job.up,
-            keep=job.kept_blocks,
+            up=tuple(key for key in job.up if key in held),
+            keep=tuple(key for key in job.kept_blocks if key in held),
             local=lambda: self.train_set.in_order(indices, job.eval_batch),
             device=self.device,
             pathways=job.train.pathways or "each",
@@ -385,7 +385,8 @@ class LocalTrainer:
         """
         plan = self.job.submodels
         if plan is None or not plan.is_static:
-            if task.client == GLOBAL:
+            # Deep blocks of a model of several depths may wait for the first visit that has them.
+            if task.client == GLOBAL and (plan is None or plan.by == "width"):
                 net.check_statistics(self.job.up)
             return
         buffers = [key for key in net.layout.sizes if key.endswith(BUFFERS)]
@@ -413,7 +414,7 @@ class LocalTrainer:
         for rate in plan.evaluated:
             slices, net = SliceMap(plan.axes, rate, task.round if plan.rolls else 0), self.part({RATE: rate}).net
             net.train_mode(False)
-            net.load({key: Vector(slices.taken(key, vector.data)) for key, vector in task.payload[MODEL].items()})
+            net.load(slices.taken(task.payload[MODEL]))
             self._settle(net, task, rate)
             values |= self.metrics.of_group(part_name(rate), net, self._chosen(task))
         return values

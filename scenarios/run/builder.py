@@ -479,6 +479,7 @@ def submodel_plan(loaded: Loaded, profile: ModelProfile | None) -> SubmodelPlan 
         return None
     return SubmodelPlan(
         loaded.scenario.submodel.levels,
+        rules.by,
         rules.is_scaled(loaded.options),
         rules.is_static(loaded.options),
         rules.rolls,
