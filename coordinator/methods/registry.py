@@ -30,6 +30,7 @@ from coordinator.methods import (
     fedper,
     fedprox,
     fedrolex,
+    fjord,
     flower_app,
     gradaug,
     heterofl,
@@ -72,6 +73,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         fedalign.SPEC,
         heterofl.SPEC,
         fedrolex.SPEC,
+        fjord.SPEC,
         depthfl.SPEC,
     )
 }

@@ -31,6 +31,10 @@ number; without it, 0"""
 WHOLE, CLASSES, DEPTH = 0, -1, -2
 """Of an axis (size, channel): all of it is in every part; so are its rows, one per class; and it is none of the tensor,
 but the size is the depth from which on parts have it, 1, 2, .."""
+STATISTICS = -3
+"""All of an axis (size, STATISTICS - k) is in parts of a rate of at least k / `UNIT`, and nothing in others: running
+statistics of a width"""
+UNIT = 1 << 30
 ROUNDING = 1e-9
 """0.2·5 channels are 1, though the product of floats is above"""
 
@@ -38,6 +42,11 @@ ROUNDING = 1e-9
 def part_name(rate: float) -> str:
     """In place of the name of a metric: of the part of this rate."""
     return f"rate {rate:g}"
+
+
+def statistics_axis(channels: int, rate: float) -> Axis:
+    """The axis of running statistics of the part of a rate."""
+    return channels, STATISTICS - round(rate * UNIT)
 
 
 def exit_name(number: int) -> str:
@@ -48,6 +57,14 @@ def exit_name(number: int) -> str:
 def kept_channels(channels: int, rate: float) -> int:
     """How many of so many channels a part has, at least 1."""
     return max(1, math.ceil(rate * channels - ROUNDING))
+
+
+def axis_length(axis: Axis, rate: float) -> int:
+    """What the part of a rate has of an axis."""
+    size, channel = axis
+    if channel <= STATISTICS:
+        return size if STATISTICS - channel <= round(rate * UNIT) else 0
+    return size if channel < 1 else kept_channels(size // channel, rate) * channel
 
 
 def depth_of(tensors: tuple[tuple[Axis, ...], ...]) -> int:
@@ -80,7 +97,7 @@ class SliceMap:
         """Places along an axis."""
         size, channel = axis
         if channel < 1:
-            return np.arange(size)
+            return np.arange(axis_length(axis, self.rate))
         channels = size // channel
         first = (self._window + np.arange(kept_channels(channels, self.rate))) % channels
         return (first[:, None] * channel + np.arange(channel)).ravel()
@@ -89,7 +106,7 @@ class SliceMap:
     def tensors(self) -> dict[str, tuple[tuple[int, ...], ...]]:
         """key -> shapes of the tensors in its vector."""
         return {
-            key: tuple(tuple(_length(axis, self.rate) for axis in axes) for axes in tensors)
+            key: tuple(tuple(axis_length(axis, self.rate) for axis in axes) for axes in tensors)
             for key, tensors in self._axes.items()
         }
 
@@ -148,11 +165,6 @@ class SliceMap:
         ]
         params, buffers = sum(part.params for part in parts), sum(part.buffers for part in parts)
         return BlockShape(block.name, params, buffers, tuple(parts) if block.layers else ())
-
-
-def _length(axis: Axis, rate: float) -> int:
-    size, channel = axis
-    return size if channel < 1 else kept_channels(size // channel, rate) * channel
 
 
 def slice_map(axes: TensorAxes, choice: Choice) -> SliceMap:

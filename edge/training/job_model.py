@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from edge.data.atomic_cache import text_once
 from edge.data.registry import DataSet
@@ -42,7 +43,7 @@ from edge.training.counts import (
     subnetwork_flops,
 )
 from edge.training.exits import depth_axes, shortened
-from edge.training.narrowed import model_axes, narrowed
+from edge.training.narrowed import add_statistics, model_axes, narrowed, share_numbers
 from edge.training.slimmable import Slimmable, resized
 
 MOST_PARAMETERS = 300_000_000
@@ -60,7 +61,11 @@ class JobModel:
 
     def blocks(self, config: ModelConfig | None = None) -> list[Block]:
         """Its blocks, initialised from torch's current random state; ``config``: of a variant of the model."""
-        return method_blocks(config or self.job.model, self.dataset.classes, self.dataset.inputs, self._wrapper)
+        blocks = method_blocks(config or self.job.model, self.dataset.classes, self.dataset.inputs, self._wrapper)
+        plan = self.job.submodels
+        if plan is not None and plan.has_own_statistics:
+            add_statistics(blocks, plan.rates)
+        return blocks
 
     @property
     def _wrapper(self) -> tuple[str, Options] | None:
@@ -95,6 +100,14 @@ class JobModel:
         part = BlockModel(make, net.device, self.memory_format, self.job.by_layer)
         part.frozen_statistics = self.job.train.frozen_statistics
         return part
+
+    def narrower(self, net: BlockModel, part: BlockModel, rate: float) -> list[nn.Module]:
+        """The modules of the part of a rate, over the numbers of ``part``, a wider part of the model ``net``."""
+        assert self.job.submodels is not None
+        blocks = self.part_blocks(net, self.job.submodels.axes, rate)
+        modules = [module.to(net.device) for _, module in blocks]
+        share_numbers(modules, part.modules, rate)
+        return modules
 
     def initial(self, net: BlockModel, draw: int) -> Payload:
         """All initial models of one independent draw, 0, 1, .. (`initial_slot`).

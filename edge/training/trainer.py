@@ -36,7 +36,15 @@ from edge.protocol.submodels import RATE, SliceMap, part_name
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
-from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCorrection, Step, VisitContext
+from edge.training.client_update import (
+    Batch,
+    Batches,
+    ClientUpdate,
+    GradientCorrection,
+    NarrowerPart,
+    Step,
+    VisitContext,
+)
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
 from edge.training.job_model import JobModel, check_single_examples
 from edge.training.kernel_tape import kernel_tapes
@@ -65,9 +73,13 @@ class LocalTrainer:
         if job.device.startswith("cuda"):
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, which is later
             torch.use_deterministic_algorithms(True, warn_only=True)
+            # Results of most kernels, which write all of them, would be filled with NaN before.
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.job = job
         self.device = torch.device(job.device)
-        if job.train.graphs:
+        # A run on a GPU may be measured on a CPU.
+        self.has_graphs = bool(job.train.graphs) and self.device.type == "cuda"
+        if self.has_graphs:
             # For all of this process: steps are captured where they run, which cannot be the default stream.
             torch.cuda.set_stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         self.dataset = found_row(job.data, Path(job.cache), job.data_sha256)
@@ -142,6 +154,26 @@ class LocalTrainer:
             self._parts[rate] = Part(net, self._stepper(net), flops[: len(net)])
         return self._parts[rate]
 
+    def narrower(self, choice: Choice) -> dict[float, NarrowerPart]:
+        """The narrower networks within the model of a visit with these choices, the largest first."""
+        own, plan = float(choice.get(RATE, 1.0)), self.job.submodels
+        if plan is None:
+            return {}
+        if own not in self._narrower:
+            rates = sorted((rate for rate in plan.rates if rate < own), reverse=True)
+            self._narrower[own] = {
+                rate: NarrowerPart(
+                    self.model.narrower(self.net, self.part(choice).net, rate),
+                    np.array(plan.flops[plan.rates.index(rate)]),
+                )
+                for rate in rates
+            }
+        return self._narrower[own]
+
+    @cached_property
+    def _narrower(self) -> dict[float, dict[float, NarrowerPart]]:
+        return {}
+
     @cached_property
     def _flops_per_example(self) -> NDArray[np.float64]:
         return np.array(self.job.flops)
@@ -151,7 +183,7 @@ class LocalTrainer:
         # A user's own layers may depend on more than a tape repeats.
         is_taped = self.device.type == "cpu" and job.wrap_model is None and not is_own(job.model.name)
         tapes = kernel_tapes() if is_taped else None
-        return StepFactory(net, job.train, cuda_graphs() if job.train.graphs else None, tapes)
+        return StepFactory(net, job.train, cuda_graphs() if self.has_graphs else None, tapes)
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
@@ -298,6 +330,7 @@ class LocalTrainer:
             train=train,
             class_counts=self._class_counts(indices),
             variants=self.model.variant_flops,
+            narrower=partial(self.narrower, task.choice),
             flexible=self.model.row.flexible,
             unit_flops=np.array(job.unit_flops, np.float64).reshape(-1, PASS_TYPES),
             validation=lambda: self.train_set.in_order(self.client_indices.validation[task.client], job.eval_batch),

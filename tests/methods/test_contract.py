@@ -186,6 +186,7 @@ CASES = [
     Case("moon", {"weight": 0}, {"weight": 0.1, "projection": 32}, is_fedavg=on_the_wrapped_model),
     Case("mixup", {"gamma": 0}),
     Case("gradaug", {"subnets": 0}, {"multiple": 2}, also_neutral=({"subnets": 2, "weight": 0},)),
+    Case("fjord", {}, {"submodel": {"rate": "client", "rates": (1.0, 0.5)}}, also_neutral=({"distil": 1},)),
     Case("fedalign", {"weight": 0, "clip": 0}, {"multiple": 2}),
     Case("heterofl", {}, {"submodel": PARTS, "mask": True}),
     Case("heterofl+fedprox", {"mu": 0}, {"submodel": PARTS, "mu": 0.1}),
