@@ -34,7 +34,7 @@ ROUNDING = 1e-9
 
 def part_name(rate: float) -> str:
     """In place of the name of a metric: of the part of this rate."""
-    return f"rate {rate:g}"
+    return f"{RATE} {rate:g}"
 
 
 def kept_channels(channels: int, rate: float) -> int:
