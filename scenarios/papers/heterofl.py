@@ -77,7 +77,7 @@ FROM_CIFAR10 = TablePart(
 )
 FEWER = (
     *("data.name=digits", "data.clients=20", "rounds.participants=5"),
-    *("train.local_epochs=3", "train.drop_last=true"),
+    *("train.local_epochs=1", "train.drop_last=true"),
 )
 
 
@@ -86,7 +86,7 @@ def _of_scale(dataset: str, scale: str) -> TablePart:
     narrow = f"widths {width} to {width // 16} in place of 64 to 4"
     if scale == TINY:
         digits = f"digits (8x8, 10 classes) in place of {dataset}"
-        return TablePart(FEWER, f"{digits}; {narrow}; 5 of 20 clients a round; 3 local epochs in place of 5")
+        return TablePart(FEWER, f"{digits}; {narrow}; 5 of 20 clients a round; one local epoch in place of 5")
     padded = PADDED if dataset == MNIST else ""
     if scale == PAPER:
         return TablePart(changed=padded, inferred=TENTH)
