@@ -8,13 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from edge.protocol.config import TensorAxes
+from costmodel.config import Seconds
+from edge.protocol.config import Section, TensorAxes
 from edge.protocol.messages import Choice
 from edge.protocol.submodels import RATE, WINDOW, SliceMap, slice_map
+
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True)
+class SubmodelConfig(Section):
+    """Which part of the model each client holds, for methods with sub-models."""
+
+    by: Literal["width", "depth"] | None = None
+    """What a part has less of: width, channels of every hidden layer; depth, blocks. By default what the method has."""
+    rate: Rate | Literal["memory", "deadline", "client", "round"] | dict[str, Rate] = field(default=1.0, hash=False)
+    """Share of the channels of every hidden layer: one number for all; a number for each device of the fleet,
+    ``{ raspberry-pi-4 = 0.25, jetson-nano = 1.0 }``; ``memory``: the largest of ``rates`` that fits the device;
+    ``deadline``: the largest with which a visit without contention ends in time; ``client``: drawn once for each
+    client; ``round``: drawn for each visit. 1: the whole model."""
+    rates: Annotated[tuple[Rate, ...], Field(min_length=1, max_length=32)] = (1.0, 0.5, 0.25, 0.125, 0.0625)
+    """Rates that are chosen from, by ``memory``, ``deadline``, ``client`` and ``round``; HeteroFL's a to e."""
+    shares: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """Share of clients (``client``) or probability (``round``) of each of ``rates``; by default all the same."""
+    deadline: Seconds | None = None
+    """deadline: when a visit must have ended; by default rounds.deadline."""
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """All rates that a visit may have, the largest first."""
+        if isinstance(self.rate, float | int):
+            return (float(self.rate),)
+        return tuple(sorted(set(self.rate.values() if isinstance(self.rate, dict) else self.rates), reverse=True))
+
 
 MOST_MAPS = 64
 """Slice maps that are kept: a window is another one in every round."""

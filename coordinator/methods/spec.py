@@ -139,8 +139,9 @@ class SubmodelRules:
     """What a part has less of: channels of every hidden layer, or blocks"""
     rolls: bool = False
     """Whether parts are windows of channels that move by one each round; else they are the first channels"""
-    is_scaled: Callable[[Any], bool] = lambda options: False
-    """options -> whether a part divides the outputs of its hidden layers by its rate in training"""
+    is_scaled: Callable[[Any], bool | None] = lambda options: False
+    """options -> whether a part divides the outputs of its hidden layers by its rate in training; None: in models with
+    normalisation"""
     is_static: Callable[[Any], bool] = lambda options: False
     """options -> whether running statistics do not travel, but are computed for each evaluation by a pass over the
     training examples (HeteroFL's static BatchNorm)"""

@@ -335,43 +335,14 @@ class CodecConfig(Section):
         return bool(self.up or self.down or any(self.up_slots.values()) or any(self.down_slots.values()))
 
 
-Rate = Annotated[float, Field(gt=0, le=1)]
-
-
-@dataclass(frozen=True)
-class SubmodelConfig(Section):
-    """Which part of the model each client holds, for methods with sub-models."""
-
-    by: Literal["width", "depth"] | None = None
-    """What a part has less of: width, channels of every hidden layer; depth, blocks. By default what the method has."""
-    rate: Rate | Literal["memory", "deadline", "client", "round"] | dict[str, Rate] = field(default=1.0, hash=False)
-    """Share of the channels of every hidden layer: one number for all; a number for each device of the fleet,
-    ``{ raspberry-pi-4 = 0.25, jetson-nano = 1.0 }``; ``memory``: the largest of ``rates`` that fits the device;
-    ``deadline``: the largest with which a visit without contention ends in time; ``client``: drawn once for each
-    client; ``round``: drawn for each visit. 1: the whole model."""
-    rates: Annotated[tuple[Rate, ...], Field(min_length=1, max_length=32)] = (1.0, 0.5, 0.25, 0.125, 0.0625)
-    """Rates that are chosen from, by ``memory``, ``deadline``, ``client`` and ``round``; HeteroFL's a to e."""
-    shares: tuple[Annotated[float, Field(ge=0)], ...] = ()
-    """Share of clients (``client``) or probability (``round``) of each of ``rates``; by default all the same."""
-    deadline: Annotated[float | None, Field(gt=0)] = None
-    """Seconds of a visit, for ``deadline``; by default rounds.deadline."""
-
-    @property
-    def levels(self) -> tuple[float, ...]:
-        """All rates that a visit may have, the largest first."""
-        if isinstance(self.rate, float | int):
-            return (float(self.rate),)
-        return tuple(sorted(set(self.rate.values() if isinstance(self.rate, dict) else self.rates), reverse=True))
-
-
 @dataclass(frozen=True)
 class SubmodelPlan(Section):
     """What a worker must know of sub-models."""
 
     rates: tuple[float, ...]
     """All that a visit may have"""
-    is_scaled: bool = False
-    """Whether a part divides the outputs of its hidden layers by its rate in training"""
+    is_scaled: bool | None = False
+    """Whether a part divides the outputs of its hidden layers by its rate in training; None: if it has normalisation"""
     is_static: bool = False
     """Whether running statistics are computed for each evaluation, over the training examples of all clients"""
     rolls: bool = False

@@ -81,13 +81,17 @@ def _named(layer: nn.Module) -> str:
 
 
 def narrowed(
-    blocks: list[Block], axes: TensorAxes, keys: Sequence[Sequence[str]], rate: float, is_scaled: bool
+    blocks: list[Block], axes: TensorAxes, keys: Sequence[Sequence[str]], rate: float, is_scaled: bool | None
 ) -> list[Block]:
     """The blocks with ⌈rate·C⌉ of the C channels of each hidden layer, in place; their numbers mean nothing.
 
     ``keys``: of each block's vectors, in the order of its tensors; ``is_scaled``: outputs of hidden layers are divided
-    by the rate in training. GroupNorm has as many groups as divide both its own and the channels.
+    by the rate in training; None: if there is normalisation. GroupNorm has as many groups as divide both its own and
+    the channels.
     """
+    if is_scaled is None:
+        norms = _BatchNorm | nn.GroupNorm
+        is_scaled = any(isinstance(layer, norms) for _, module in blocks for layer in module.modules())
     for (_, module), own in zip(blocks, keys, strict=True):
         shapes = iter([tuple(_size(axis, rate) for axis in each) for key in own for each in axes[key]])
         hidden = iter([all(channel != CLASSES for _, channel in each) for key in own for each in axes[key]])

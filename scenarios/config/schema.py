@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeGuard, get_type_hints
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
+from coordinator.aggregation.submodels import SubmodelConfig
 from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.records.kept_checkpoints import CheckpointRules
 from coordinator.rounds.budget import RunLimits
@@ -30,7 +31,6 @@ from edge.protocol.config import (
     ModelConfig,
     Section,
     SelectionSplit,
-    SubmodelConfig,
     TrainConfig,
 )
 from edge.protocol.home import abbreviated, expanded

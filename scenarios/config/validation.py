@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Literal
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
+from coordinator.aggregation.submodels import SubmodelConfig
 from coordinator.methods.registry import OBJECTIVES, Method
 from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
@@ -23,7 +24,7 @@ from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
 from edge.protocol.codecs.registry import make_codec
 from edge.protocol.codecs.update_codec import most_levels
-from edge.protocol.config import SubmodelConfig, TrainConfig
+from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.options.base import Options
 from edge.protocol.payload import BlockShape, Layout

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.aggregation.submodels import Submodels
 from coordinator.methods import fedbr
 from coordinator.methods.compute import ComputeContext
 from coordinator.records.chain import initial_hash
@@ -25,29 +28,31 @@ from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.selection import ClientSelection
 from coordinator.rounds.selectors.registry import selector
+from coordinator.rounds.visit import VisitPricing
 from coordinator.workers.task import Workers
 from costmodel.arrays import Streams
 from costmodel.clock import Clock
 from costmodel.files import read_bytes
 from costmodel.fleet import model_demand
+from costmodel.fleet.availability import Always
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_demand import Operations
+from costmodel.network.links import Links
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
 from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
-from edge.protocol.config import CPU, Job, ModelProfile
+from edge.protocol.config import CPU, Job, ModelProfile, SubmodelPlan
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
-from edge.protocol.submodels import part_profile
+from edge.protocol.submodels import RATE, SliceMap, part_profile
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import Scenario
 from scenarios.config.validation import evaluated, named_blocks
-from scenarios.run import submodels
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
 from scenarios.run.observer import Observers
 
@@ -56,6 +61,8 @@ HEADERS_NBYTES = 4 * serialization.MAX_HEADER_NBYTES
 """Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
 PassFlops = tuple[tuple[float, float, float, float], ...]
 """FLOPs by type of pass, a row per block or unit"""
+RateOfVisit = Callable[[int, int], float]
+"""(client, round) -> rate of the part that the visit has"""
 KEPT_MODELS = 4
 """Bound of the client state of one part of a method, in models; its spec does not say how much it keeps."""
 
@@ -157,7 +164,7 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         up=up,
         kept_blocks=kept_blocks,
         codec=scenario.codec,
-        submodels=submodels.plan(loaded, profile),
+        submodels=submodel_plan(loaded, profile),
         tensors=profile.tensors if profile is not None and scenario.codec.is_used else {},
         reports=method.reports,
         by_layer=method.objective.traffic.by_layer(loaded.options),
@@ -287,7 +294,7 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
 
     ScenarioError if no client is left.
     """
-    own = submodels.rates(loaded, description)[1] if description.rates else None
+    own = submodel_rates(loaded, description)[1] if description.rates else None
     largest = [1.0] * len(drawn) if own is None else [own(client) for client in range(len(drawn))]
     reasons: dict[tuple[int, float], str] = {}
     for row, rate in sorted(set(zip(drawn.device_of.tolist(), largest, strict=True))):
@@ -384,7 +391,7 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
         sum=scenario.aggregate.sum,
         train=scenario.train,
         store=ClientVectors(folder),
-        submodels=submodels.of_run(loaded, description),
+        submodels=submodels_of(loaded, description),
     )
     parts = [correction.server(setup) for correction in method.corrections if correction.server]
     server_side = method.objective.server(setup, parts)
@@ -460,3 +467,133 @@ def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_
     kept = sum(size for named in codec.client_state(server_side.up_shapes()).values() for size in named.values())
     state = 2 * description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state + ITEM_NBYTES * kept
     return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four
+
+
+# --- sub-models -------------------------------------------------------------------------------------------------------
+
+
+def submodel_plan(loaded: Loaded, profile: ModelProfile | None) -> SubmodelPlan | None:
+    """What workers must know of parts; None where all clients hold the whole model."""
+    rules = loaded.method.objective.submodels
+    if rules is None:
+        return None
+    return SubmodelPlan(
+        loaded.scenario.submodel.levels,
+        rules.is_scaled(loaded.options),
+        rules.is_static(loaded.options),
+        rules.rolls,
+        {} if profile is None else profile.axes,
+        () if profile is None else _rows(profile),
+        () if profile is None else tuple(rate for rate in used_rates(loaded, profile) if rate != 1),
+    )
+
+
+def used_rates(loaded: Loaded, description: ModelProfile) -> list[float]:
+    """The rates that visits of the run may have, the largest first."""
+    config, own = loaded.scenario.submodel, submodel_rates(loaded, description)[1]
+    if config.rate == "round":
+        return [*config.levels]
+    return sorted({own(client) for client in range(loaded.scenario.data.clients)}, reverse=True)
+
+
+def _rows(profile: ModelProfile) -> tuple[tuple[tuple[float, float, float, float], ...], ...]:
+    each = profile.part_flops.reshape(len(profile.rates), -1, 4).tolist()
+    return tuple(tuple((f, w, n, i) for f, w, n, i in rows) for rows in each)
+
+
+def submodels_of(loaded: Loaded, description: ModelProfile) -> Submodels | None:
+    """The parts of the run's clients; None where all hold the whole model."""
+    rules = loaded.method.objective.submodels
+    if rules is None:
+        return None
+    rate, own = submodel_rates(loaded, description)
+    held = description.histogram > 0 if rules.masks_classes(loaded.options) else None
+    return Submodels(description.axes, rate, own, used_rates(loaded, description), rules.rolls, held)
+
+
+def submodels_differ(recorded: Loaded, loaded: Loaded, description: ModelProfile) -> bool:
+    """Whether clients have other parts in the second scenario, whose fleet may be another."""
+    clients = range(recorded.scenario.data.clients)
+    own, others = (submodel_rates(each, description)[1] for each in (recorded, loaded))
+    return any(own(client) != others(client) for client in clients)
+
+
+def submodel_rates(loaded: Loaded, description: ModelProfile) -> tuple[RateOfVisit, Callable[[int], float]]:
+    """((client, round) -> rate of a visit, client -> the largest rate that it has). ScenarioError names the key."""
+    config, clients, seed = loaded.scenario.submodel, loaded.scenario.data.clients, loaded.scenario.seed
+    levels, rate = config.levels, config.rate
+    if isinstance(rate, float | int):
+        fixed = np.full(clients, float(rate))
+    elif isinstance(rate, dict):
+        drawn = fleet(loaded)
+        names = [device.name for device in drawn.devices]
+        missing = [name for name in names if name not in rate]
+        if missing:
+            raise ScenarioError(f"{loaded.name}: submodel.rate: no rate for the device {missing[0]!r} of the fleet")
+        fixed = np.array([rate[name] for name in names])[drawn.device_of]
+    elif rate == "memory":
+        fixed = _by_device(loaded, description)
+    elif rate == "deadline":
+        fixed = _in_time(loaded, description)
+    else:
+        shares = np.array(config.shares or [1.0] * len(config.rates))
+        shares = shares / shares.sum()
+        if rate == "round":
+
+            def drawn_rate(client: int, round: int) -> float:
+                return float(keyed_generator(seed, "submodel", round, client).choice(config.rates, p=shares))
+
+            return drawn_rate, lambda client: levels[0]
+        # Shares are kept as closely as whole clients allow; who has which rate is drawn.
+        ends = np.round(np.cumsum(shares) * clients).astype(int)
+        order = keyed_generator(seed, "submodels").permutation(clients)
+        fixed = np.empty(clients)
+        fixed[order] = np.array(config.rates)[np.searchsorted(ends, np.arange(clients), side="right")]
+    each = fixed.tolist()
+    return (lambda client, round: each[client]), each.__getitem__
+
+
+def fitting_rates(loaded: Loaded, description: ModelProfile) -> Callable[[float], tuple[float, ...]]:
+    """memory of a device, bytes -> rates of parts that it can train, the largest first."""
+    batch = loaded.scenario.train.batch
+
+    @cache
+    def needed(rate: float) -> int:
+        part = part_profile(description, rate)
+        demand = training_memory(loaded, part)
+        return model_demand.training_nbytes(*demand, batch, kept_by_codec(loaded, part))
+
+    return lambda memory: tuple(
+        rate for rate in loaded.scenario.submodel.levels if model_demand.fits(needed(rate), memory)
+    )
+
+
+def _in_time(loaded: Loaded, description: ModelProfile) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """(clients,) the largest rate at which a visit in round 0, without contention, ends within the deadline; the least
+    where none does."""
+    config, clients = loaded.scenario.submodel, loaded.scenario.data.clients
+    deadline = config.deadline or loaded.scenario.rounds.deadline
+    asked = job(loaded, None, "cpu", Path())
+    down, up = travels(loaded, description.layout)
+    pricing = VisitPricing(asked, loaded.method, loaded.options, description, {MODEL: description.layout.shapes(up)})
+    drawn = with_operations(loaded, fleet(loaded), description)
+    clock = Clock(replace(drawn, links=Links(), behaviour=replace(drawn.behaviour, availability=Always())))
+    samples = description.samples.tolist() or [loaded.scenario.train.batch] * clients
+    chosen = np.full(clients, config.levels[-1])
+    for rate in reversed(config.levels):
+        choice = {RATE: rate}
+        part = pricing.of_visit(choice)
+        shapes = {MODEL: SliceMap(description.axes, rate).of(description.layout.shapes(down))}
+        works = [part.train(choice, shapes, samples[client], client, 0).work for client in range(clients)]
+        conditions = clock.fleet.of_parts(clock.conditions(range(clients), 0), [rate] * clients)
+        ends = clock.solve(np.zeros(clients), works, conditions).up_end
+        chosen[ends <= deadline] = rate
+    return chosen
+
+
+def _by_device(loaded: Loaded, description: ModelProfile) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """(clients,) the largest rate that fits the client's device; the least where none does, which is refused later."""
+    drawn, fits = fleet(loaded), fitting_rates(loaded, description)
+    least = loaded.scenario.submodel.levels[-1]
+    by_device = [next(iter(fits(device.memory_bytes)), least) for device in drawn.devices]
+    return np.array(by_device)[drawn.device_of]

@@ -19,7 +19,6 @@ from edge.training.metrics.registry import metric_rows
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EvalSection
 from scenarios.config.validation import evaluated
-from scenarios.run import submodels
 
 
 def examples_of_clients(loaded: Loaded, description: ModelProfile) -> NDArray[np.int64]:
@@ -39,9 +38,7 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
         raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
-    has_parts = loaded.method.objective.submodels is not None
-    rates = submodels.used(loaded, description) if has_parts else []
-    parts = frozenset(part_name(rate) for rate in rates if rate != 1)
+    parts = frozenset(part_name(rate) for rate in description.rates if rate != 1)
     compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
     return EvaluationScope(
         on=on,

@@ -25,7 +25,7 @@ from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import words
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.run_reader import open_runs
-from scenarios.run import builder, submodels
+from scenarios.run import builder
 from scenarios.run.app_folder import runnable_app
 from scenarios.run.progress import accumulated, to_target
 from scenarios.run.run_folder import ENVIRONMENT, SCENARIO
@@ -153,7 +153,7 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     target = recorded.scenario.stop.target_accuracy
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
         refused = builder.refused(loaded, drawn, description)
-    if description.rates and submodels.differ(recorded, loaded, description):
+    if description.rates and builder.submodels_differ(recorded, loaded, description):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
     return PreparedReplay(record, loaded, target, description, drawn, refused, fresh)
 

@@ -15,7 +15,7 @@ from edge.protocol.config import ModelConfig, ModelProfile, PartitionConfig, Tra
 from edge.protocol.submodels import SliceMap
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.run import builder, submodels
+from scenarios.run import builder
 from tests.ledgers import virtual_rows
 from tests.toy import (
     broken_off,
@@ -43,7 +43,7 @@ def described(known: Loaded) -> ModelProfile:
 def rates(**how: Any) -> list[float]:
     """Of four clients."""
     known = loaded("heterofl", **how)
-    own = submodels.rates(known, described(known))[1]
+    own = builder.submodel_rates(known, described(known))[1]
     return [own(client) for client in range(4)]
 
 
@@ -52,7 +52,7 @@ def rates(**how: Any) -> list[float]:
 
 def test_a_client_of_half_the_channels_sends_and_gets_its_own_numbers(tmp_path: Path) -> None:
     run = play(tmp_path, "heterofl", rounds=1, train=BRIEF, submodel=BY_CLIENT)
-    sizes: dict[int, dict[str, int]] = {}
+    sizes: dict[tuple[int, str], dict[str, int]] = {}
     for client, direction, key, nbytes in run.rows(
         "SELECT client, direction, key, nbytes FROM transfers WHERE slot = 'model'"
     ):
@@ -122,12 +122,12 @@ def test_rates_are_fixed_by_device_drawn_by_shares_or_one_for_all() -> None:
     assert sorted(rates(submodel=by_device)) == [0.25, 0.25, 1.0, 1.0]
     known = loaded("heterofl", submodel={"rate": {"raspberry-pi-5": 1.0}})
     with pytest.raises(ScenarioError, match=r"submodel\.rate: no rate for the device 'raspberry-pi-4' of the fleet"):
-        submodels.rates(known, described(known))
+        builder.submodel_rates(known, described(known))
 
 
 def test_drawn_rates_differ_between_rounds_and_depend_on_seed_round_and_client_alone() -> None:
     known = loaded("heterofl", submodel={"rate": "round", "rates": (1.0, 0.5, 0.25), "shares": (0, 1, 1)})
-    rate, own = submodels.rates(known, described(known))
+    rate, own = builder.submodel_rates(known, described(known))
     drawn = [[rate(client, round) for client in range(4)] for round in range(50)]
     assert {each for row in drawn for each in row} == {0.5, 0.25}
     assert drawn == [[rate(client, round) for client in range(4)] for round in range(50)]
@@ -137,7 +137,7 @@ def test_drawn_rates_differ_between_rounds_and_depend_on_seed_round_and_client_a
 def test_memory_chooses_the_largest_part_that_fits() -> None:
     known = loaded("heterofl", model=ModelConfig("resnet18", width=64), train=TrainConfig(batch=32))
     profile = described(loaded("heterofl", model=ModelConfig("resnet18", width=64), submodel={"rate": "memory"}))
-    fits = submodels.fitting(
+    fits = builder.fitting_rates(
         loaded("heterofl", model=ModelConfig("resnet18", width=64), submodel={"rate": "memory"}), profile
     )
     assert known.scenario.submodel.levels == (1.0,)

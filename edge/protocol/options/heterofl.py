@@ -24,6 +24,7 @@ class HeteroFLOptions(MaskedOptions):
     """Of BatchNorm. static: running statistics do not travel; each evaluation computes them for every rate by a pass
     over the clients' training examples, which is charged where ``eval.charged`` is true. running: they are averaged as
     parameters are, those of all widths together; neutral at rate 1."""
-    scaler: bool = Field(default=True)
+    scaler: bool | None = Field(default=None)
     """A part of rate r divides the outputs of its hidden layers by r in training, so that the next layer gets numbers
-    as large as in the whole model."""
+    as large as in the whole model. By default in models with normalisation, which the paper's have: without any, the
+    factors of all layers multiply, and training diverges."""

@@ -387,7 +387,7 @@ def test_a_partial_sum_is_measured_by_the_weight_of_its_clients() -> None:
 
 def test_an_update_that_counts_as_no_change_keeps_the_numbers_that_are_finite() -> None:
     shapes = {MODEL: {"a": 2}, "control": {"a": 2}}
-    server: Any = SimpleNamespace(up_shapes=lambda: shapes, targets=lambda update: {MODEL: GLOBAL})
+    server: Any = SimpleNamespace(part_up_shapes=lambda choice: shapes, targets=lambda update: {MODEL: GLOBAL})
     reply = Update(1, 5, {"loss": float("nan"), "samples": 32.0, "flops": float("inf")}, {})
     unchanged = no_op_update(server, reply, {GLOBAL: BASE})
     assert unchanged is not None

@@ -123,6 +123,7 @@ def test_statistics_are_the_means_over_batches_of_those_of_each() -> None:
     x = [torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
     net.collect_statistics([(each, torch.zeros(5)) for each in x])
     convolution, norm = list(net.modules[0].modules())[1:3]
+    assert isinstance(norm, torch.nn.BatchNorm2d) and norm.running_mean is not None and norm.running_var is not None
     with torch.no_grad():
         maps = [convolution(each) for each in x]
     means = [each.mean((0, 2, 3)) for each in maps]
