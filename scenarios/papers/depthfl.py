@@ -38,7 +38,6 @@ AS_BASELINE = TablePart(
     (
         *("data.partition.kind=iid", "model.norm=batch", "train.clip=0"),
         *("rounds.participants=10", "aggregate.weights=uniform"),
-        *("submodel.rate=client", "submodel.rates=[1,0.75,0.5,0.25]"),
     )
 )
 SHORTER: Mapping[str, TablePart] = {
@@ -68,6 +67,7 @@ def _setting(scale: str) -> PaperSetting:
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
+FOURTHS = ("submodel.rate=client", "submodel.rates=[1,0.75,0.5,0.25]")
 EXITS = "an exit is a linear layer of the means over places; the baseline's has convolutions before it"
 RAMP = 300
 """Rounds until the exits' divergences have their whole weight"""
@@ -79,10 +79,10 @@ SCALED = {
     for scale in (SMALL, TINY)
 }
 ROWS = {
-    "HeteroFL": PaperRow("heterofl"),
-    "DepthFL (FedAvg)": PaperRow("depthfl", ("method_options.distil=false",), note=EXITS),
+    "HeteroFL": PaperRow("heterofl", FOURTHS),
+    "DepthFL (FedAvg)": PaperRow("depthfl", (*FOURTHS, "method_options.distil=false"), note=EXITS),
     "DepthFL": PaperRow(
-        "depthfl", note=f"{EXITS}; without FedDyn's terms, which the baseline adds here", scaled=SCALED
+        "depthfl", FOURTHS, note=f"{EXITS}; without FedDyn's terms, which the baseline adds here", scaled=SCALED
     ),
 }
 

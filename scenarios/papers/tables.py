@@ -13,7 +13,7 @@ from costmodel.units import format_bytes, format_seconds
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
 from scenarios.experiment.run_set import missing_note
-from scenarios.papers import dadaquant, fedalign, fedbr, fedmlb, heterofl, pfedmb
+from scenarios.papers import dadaquant, depthfl, fedalign, fedbr, fedmlb, heterofl, pfedmb
 from scenarios.papers.cells import MARKS, CellSelection, changed, described
 from scenarios.papers.published import TABLE_AMOUNTS
 from scenarios.papers.spec import (
@@ -38,6 +38,7 @@ FIGURES: dict[str, PaperFigure] = {
     **fedalign.FIGURES,
     **dadaquant.FIGURES,
     **heterofl.FIGURES,
+    **depthfl.FIGURES,
 }
 UNKNOWN = "setting unknown"
 CUT = "*"
