@@ -68,7 +68,7 @@ def _setting(scale: str) -> PaperSetting:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 FOURTHS = ("submodel.rate=client", "submodel.rates=[1,0.75,0.5,0.25]")
-EXITS = "an exit is a linear layer of the means over places; the baseline's has convolutions before it"
+EXITS = "an exit is a linear layer of the means over places; the baseline's has attention and convolutions before it"
 RAMP = 300
 """Rounds until the exits' divergences have their whole weight"""
 SCALED = {

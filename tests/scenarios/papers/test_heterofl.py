@@ -33,7 +33,7 @@ def test_the_figures_hold_every_value_of_the_source() -> None:
 
 def test_parameters_are_those_of_four_convolutions_and_their_norms() -> None:
     def by_hand(width: int) -> int:
-        channels = [1, *(width * 2**layer for layer in range(4))]
+        channels: list[int] = [1, *(width * 2**layer for layer in range(4))]
         convolutions = sum(9 * of * to + 3 * to for of, to in pairwise(channels))  # 3: biases, norm
         return convolutions + 10 * (channels[-1] + 1)
 
