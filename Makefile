@@ -43,7 +43,7 @@ golden-write: $(STAMP) ## take over what commands print and write now; look at t
 fuzz: $(STAMP) ## malformed messages against both sides of the protocol: make fuzz SEED=1 MESSAGES=100000
 	$(BIN)/python -m tests.fuzz --seed $(SEED) --messages $(MESSAGES)
 
-test-network: $(STAMP) ## the clock against real links, and joining from another machine (root; about 20 minutes)
+test-network: $(STAMP) ## the clock against real links, and joining from another machine (root; about half an hour)
 	FEDBR_NETWORK=1 $(BIN)/python -m pytest -rs tests/network
 
 chaos: $(STAMP) ## kill and stop workers, node agents, nodes of a cluster and coordinators at random moments, and compare the results (a quarter of an hour)

@@ -53,6 +53,8 @@ class ComputeContext:
     outputs: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
     """(blocks, 3): channels, height and width of each block's output, where the spec declares variants
     (`edge.protocol.config.ModelProfile`)"""
+    part_flops: Mapping[float, NDArray[np.float64]] = field(default_factory=dict)
+    """Rate of a part of the model that visits of the run may have -> (blocks, 4), as ``flops``"""
     unit_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
     """(units, 4): share of the bodies of the model's residual units in ``flops`` (`ModelProfile.unit_flops`)"""
 

@@ -14,6 +14,7 @@ from coordinator.aggregation.block_exchange import EVERYTHING, NOTHING, exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods import (
     calibrated,
+    depthfl,
     fedalign,
     fedamp,
     fedavg,
@@ -29,6 +30,7 @@ from coordinator.methods import (
     fedper,
     fedprox,
     fedrolex,
+    fjord,
     flower_app,
     gradaug,
     heterofl,
@@ -71,6 +73,8 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         fedalign.SPEC,
         heterofl.SPEC,
         fedrolex.SPEC,
+        fjord.SPEC,
+        depthfl.SPEC,
     )
 }
 CORRECTIONS: dict[str, CorrectionSpec] = {

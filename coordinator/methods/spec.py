@@ -139,12 +139,17 @@ class SubmodelRules:
     """What a part has less of: channels of every hidden layer, or blocks"""
     rolls: bool = False
     """Whether parts are windows of channels that move by one each round; else they are the first channels"""
+    trains_narrower: bool = False
+    """Whether visits also train the narrower parts within their own, of which all are evaluated"""
     is_scaled: Callable[[Any], bool | None] = lambda options: False
     """options -> whether a part divides the outputs of its hidden layers by its rate in training; None: in models with
     normalisation"""
     is_static: Callable[[Any], bool] = lambda options: False
     """options -> whether running statistics do not travel, but are computed for each evaluation by a pass over the
     training examples (HeteroFL's static BatchNorm)"""
+    has_own_statistics: Callable[[Any], bool] = lambda options: False
+    """options -> whether BatchNorm has running statistics for each rate, which parts of at least that rate hold; else
+    those of the model's first channels"""
     masks_classes: Callable[[Any], bool] = lambda options: False
     """options -> whether rows of the last layer count for clients with examples of their class alone"""
 

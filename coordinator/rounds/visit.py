@@ -217,6 +217,7 @@ class VisitPricing:
             seed=self._job.seed,
             variants=self._variants,
             outputs=description.outputs,
+            part_flops=description.flops_by_rate,
             unit_flops=description.unit_flops,
             client=client or 0,
             round=round,

@@ -131,7 +131,7 @@ class BlockModel:
         in channels_last are copied to scratch, and all blocks of a model on a GPU to the host. With ``of``, the numbers
         of a vector like ``flat`` in place of the model's; they are views of it, or copies.
         """
-        return {key: Vector(self._read(key, of).to("cpu").numpy()) for key in keys}
+        return {key: Vector(_on_host(self._read(key, of)).numpy()) for key in keys}
 
     def dump(self, keys: Iterable[str]) -> dict[str, Vector]:
         """The numbers of these keys, as copies that later training does not change."""
@@ -176,6 +176,12 @@ class BlockModel:
                 self._count(index, x)
             x = self.modules[index](x)
         return self._logits(x) if stop == len(self) else x
+
+    def run_through(self, modules: Sequence[nn.Module], x: Tensor) -> Tensor:
+        """Logits of other modules, such as narrower ones over numbers of this model; counted by `add_flops`."""
+        for module in modules:
+            x = module(x)
+        return self._logits(x)
 
     def _logits(self, x: Tensor) -> Tensor:
         x = x.float()
@@ -337,6 +343,13 @@ def named_tensors(layout: Layout, modules: Sequence[nn.Module], by_layer: bool) 
                 key: tensors for key, tensors in ((part.key, parameters), (part.key + BUFFERS, buffers)) if tensors
             }
     return named
+
+
+def _on_host(numbers: Tensor) -> Tensor:
+    """The numbers in the host's memory; those of a GPU in pinned memory, which torch keeps for the next visit."""
+    if numbers.device.type == "cpu":
+        return numbers
+    return torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers)
 
 
 def _with_running(module: nn.Module) -> list[Any]:

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edge.protocol.config import TrainConfig, TrainingPlan
@@ -67,6 +67,15 @@ class Step(Protocol):
         """Correct and clip the gradients, and move; ``only``: the blocks, or slices of the flat vectors, that are
         updated (default: all)."""
         ...
+
+
+class NarrowerPart(NamedTuple):
+    """A narrower network within the model of a visit."""
+
+    modules: Sequence[nn.Module]
+    """Block by block, in training mode; their parameters, gradients and statistics are views of the model's"""
+    flops: NDArray[np.float64]
+    """(blocks, 4): FLOPs per example"""
 
 
 def no_batches() -> Iterator[Batch]:
@@ -109,6 +118,8 @@ class VisitContext:
     adaptation before an evaluation."""
     variants: Mapping[tuple[float, float], NDArray[np.float64]] = field(default_factory=dict)
     """Variants that the spec declares -> (blocks, 4): FLOPs per example, for `BlockModel.add_flops`."""
+    narrower: Callable[[], Mapping[float, NarrowerPart]] = dict
+    """() -> rate -> the narrower networks of all rates of the run below the visit's own, the largest first."""
     flexible: bool = True
     """Whether images of other sizes run through the model (`edge.models.registry.ModelRow.flexible`)."""
     unit_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))

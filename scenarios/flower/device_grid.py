@@ -37,6 +37,7 @@ from edge.protocol import client_state
 from edge.protocol.config import Job, to_json
 from edge.protocol.messages import Totals, Train, Update, WireError, printable
 from edge.protocol.payload import Payload
+from scenarios.flower.replies import Replies
 from scenarios.flower.wall_clock import MeasuredTimes, WallClock
 
 UNAVAILABLE = (3, 4, 5)
@@ -83,6 +84,7 @@ class GridWorkers:
         self._job, self._is_stopped = to_json(job), is_stopped
         self.node_of: dict[int, int] = {}
         """client -> its node, of those that are connected"""
+        self._joins = Replies(grid)
         self._asked: dict[str, int] = {}
         """Message -> node that was asked which client it is"""
         self._known = set[int]()
@@ -126,7 +128,7 @@ class GridWorkers:
             self._known.add(node)
             (message,) = self._grid.push_messages([Message(join_records(self._job), node, JOIN)])
             self._asked[message] = node
-        for reply in self._grid.pull_messages(list(self._asked)) if self._asked else ():
+        for reply in self._joins.pull(list(self._asked)) if self._asked else ():
             node = self._asked.pop(reply.metadata.reply_to_message_id)
             try:
                 client, _ = read_joined(content_of(reply))
@@ -198,6 +200,7 @@ class _DeviceVisits:
         self._grid, self._clock, self._on_reply, self._pause = grid, clock, on_reply, pause
         self._enough, self._limit = ends
         self._visits, self._begun, self._ended = len(tasks), time.monotonic(), 0
+        self._replies = Replies(grid)
         self._open: dict[str, tuple[PoolTask, int]] = {}
         """Message -> (visit, bytes of the download)"""
         for task in tasks:
@@ -225,7 +228,7 @@ class _DeviceVisits:
     def wait(self) -> None:
         """As of `coordinator.workers.task.TaskGroup.wait`; PoolError for a visit that fails, if that ends the run."""
         while self._open and self._ended < self._enough and self._seconds < self._limit:
-            for reply in self._grid.pull_messages(list(self._open)):
+            for reply in self._replies.pull(list(self._open)):
                 if (place := reply.metadata.reply_to_message_id) in self._open:
                     self._take(*self._open.pop(place), reply)
             if self._open and self._ended < self._enough:

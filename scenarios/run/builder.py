@@ -89,7 +89,7 @@ def on_device(loaded: Loaded, device: str) -> Loaded:
 def _settled(loaded: Loaded, device: str) -> Loaded:
     train = loaded.scenario.train
     defaults = loaded.model.on(device.partition(":")[0], loaded.scenario.model.width, train.precision)
-    keys = ("precision", "memory_format", "pathways")
+    keys = ("precision", "memory_format", "pathways", "graphs")
     missing = {key: getattr(defaults, key) for key in keys if getattr(train, key) is None}
     settled = {"train": replace(train, **missing)}
     return replace(loaded, scenario=loaded.scenario.model_copy(update=settled))
@@ -479,12 +479,14 @@ def submodel_plan(loaded: Loaded, profile: ModelProfile | None) -> SubmodelPlan 
         return None
     return SubmodelPlan(
         loaded.scenario.submodel.levels,
+        rules.by,
         rules.is_scaled(loaded.options),
         rules.is_static(loaded.options),
         rules.rolls,
+        rules.has_own_statistics(loaded.options),
         {} if profile is None else profile.axes,
         () if profile is None else _rows(profile),
-        () if profile is None else tuple(rate for rate in used_rates(loaded, profile) if rate != 1),
+        () if profile is None else tuple(rate for rate in _trained_rates(loaded, profile) if rate != 1),
     )
 
 
@@ -496,9 +498,17 @@ def used_rates(loaded: Loaded, description: ModelProfile) -> list[float]:
     return sorted({own(client) for client in range(loaded.scenario.data.clients)}, reverse=True)
 
 
+def _trained_rates(loaded: Loaded, description: ModelProfile) -> list[float]:
+    """The rates of all parts that the run trains, the largest first."""
+    rules, rates = loaded.method.objective.submodels, used_rates(loaded, description)
+    if rules is None or not rules.trains_narrower:
+        return rates
+    return [rate for rate in loaded.scenario.submodel.levels if rate <= rates[0]]
+
+
 def _rows(profile: ModelProfile) -> tuple[tuple[tuple[float, float, float, float], ...], ...]:
-    each = profile.part_flops.reshape(len(profile.rates), -1, 4).tolist()
-    return tuple(tuple((f, w, n, i) for f, w, n, i in rows) for rows in each)
+    each = profile.flops_by_rate.values()
+    return tuple(tuple((f, w, n, i) for f, w, n, i in rows.tolist()) for rows in each)
 
 
 def submodels_of(loaded: Loaded, description: ModelProfile) -> Submodels | None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from coordinator.rounds.policy import PolicyName
-from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import ModelConfig, ModelProfile, PartitionConfig, TrainConfig
 from edge.protocol.submodels import SliceMap
 from edge.training.trainer import LocalTrainer
@@ -225,14 +224,15 @@ def test_static_statistics_do_not_travel_and_make_the_model_good_for_evaluation(
     assert flops > 0
 
 
-def test_narrow_layers_take_longer_per_flop_where_the_device_is_calibrated(tmp_path: Path) -> None:
+def test_narrow_layers_take_longer_per_flop_where_the_device_is_calibrated() -> None:
     known = loaded("heterofl", submodel=BY_CLIENT, fleet={"devices": {"raspberry-pi-4": 1.0}})
     fleet = builder.with_operations(known, builder.fleet(known), described(known))
-    assert isinstance(fleet, Fleet)
     conditions = fleet.conditions([0, 1], 0)
     parts = fleet.of_parts(conditions, [1.0, 0.5])
-    if fleet.parts:
-        assert parts.flops_per_second[0] == conditions.flops_per_second[0]
-        assert parts.flops_per_second[1] < conditions.flops_per_second[1]
-    else:
-        assert np.array_equal(parts.flops_per_second, conditions.flops_per_second)
+    slower = conditions.flops_per_second / parts.flops_per_second
+    assert slower[0] == 1 and slower[1] == pytest.approx(
+        1.95, abs=0.01
+    )  # 2 and 4 filters fill 16 places, as 4 and 8 do
+    phones = loaded("heterofl", submodel=BY_CLIENT, fleet={"devices": {"phone-mid": 1.0}})
+    same = builder.with_operations(phones, builder.fleet(phones), described(phones))
+    assert np.array_equal(same.of_parts(conditions, [1.0, 0.5]).flops_per_second, conditions.flops_per_second)

@@ -24,14 +24,18 @@ START_SECONDS, ENDING_SECONDS = 180.0, 10.0
 
 
 class Deployment:
-    """An exported app on the ends of a lab; a context manager. ``folder``: for Flower's files and the run."""
+    """An exported app on the ends of a lab; a context manager.
 
-    def __init__(self, lab: Lab, app: Path, folder: Path) -> None:
-        self.lab, self.app, self.folder = lab, app, folder
+    ``folder``: for Flower's files and the run. ``clients``: of the scenario, the first of which are at the lab's ends.
+    """
+
+    def __init__(self, lab: Lab, app: Path, folder: Path, clients: int) -> None:
+        self.lab, self.app, self.folder, self.clients = lab, app, folder, clients
         self.environment = {
             "FLWR_HOME": str(folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "PYTHONPATH": str(Path(__file__).parent.parent.parent),
         }
@@ -45,7 +49,7 @@ class Deployment:
         self._start(SERVER, "flower-superlink", *link)
         self._await_line(SERVER, "Uvicorn running on")
         for number, name in enumerate(self.lab.clients):
-            config = f"partition-id={number} num-partitions={len(self.lab.clients)}"
+            config = f"partition-id={number} num-partitions={self.clients}"
             words = ["--insecure", "--superlink", f"10.77.0.1:{PORT}", "--node-config", config]
             self._start(name, "flower-supernode", *words)
         for name in self.lab.clients:
@@ -87,6 +91,11 @@ class Deployment:
             time.sleep(1.0)
         raise TimeoutError(f"{count} rounds did not end within {seconds:g} s")
 
+    def times(self, name: str, text: str) -> list[float]:
+        """When an end has logged lines with this text, in seconds."""
+        lines = (self.folder / f"{name}.log").read_text().splitlines()
+        return [float(line.split(maxsplit=1)[0]) for line in lines if text in line]
+
     def _await_line(self, name: str, text: str) -> None:
         """Wait until the log of an end has this text. TimeoutError with the end of the log."""
         log, until = self.folder / f"{name}.log", time.monotonic() + START_SECONDS
@@ -98,7 +107,8 @@ class Deployment:
     def _start(self, name: str, *words: str) -> None:
         settings = [f"{key}={value}" for key, value in self.environment.items()]
         log = self.folder / f"{name}.log"
-        self.lab.start(name, ["env", *settings, "sh", "-c", f'exec "$@" >{log} 2>&1 </dev/null', "sh", *words])
+        stamp = 'while read -r line; do echo "$(date +%s.%N) $line"; done'
+        self.lab.start(name, ["env", *settings, "sh", "-c", f'"$@" 2>&1 </dev/null | {stamp} >{log}', "sh", *words])
 
     def _processes(self) -> Sequence[int]:
         peers = self.lab.peers

@@ -37,6 +37,9 @@ FRAME_NBYTES = 1514
 SETTLE_SECONDS = 2.0
 """Long enough for every sender to be idle: Linux forgets the window after 0.2 s and a round trip."""
 
+PERIOD_MICROSECONDS = 20_000
+"""In which a client's end has used up its share of the processors, and waits for the next one."""
+
 _SIOCETHTOOL = 0x8946
 # TSO would cut a large packet up behind the shaper, GRO join frames up behind it, and unfilled checksums would be
 # refused behind a delay line. In this order, since TSO needs the checksums. From linux/ethtool.h.
@@ -79,7 +82,8 @@ class Lab:
     the clients, in bit/s; inf is not shaped. ``loss``: the probability that a frame is lost on its way, in either
     direction. ``home_down``, ``home_up``: the link of the home in which all clients are; inf: none. ``congestion``: the
     congestion control of all senders, by default cubic. ``queue_nbytes``: what each shaper holds back before it drops
-    frames.
+    frames. ``client_cores``: what all processes started at a client's end have of this machine's processors together,
+    so that clients are computers of their own as long as all of them fit; inf: they compete for what there is.
     """
 
     def __init__(
@@ -94,15 +98,19 @@ class Lab:
         queue_nbytes: int = FIFO_NBYTES,
         home_down: float = math.inf,
         home_up: float = math.inf,
+        client_cores: float = math.inf,
     ) -> None:
         self.home_down, self.home_up = home_down, home_up
         self.queue_nbytes = queue_nbytes
         self.loss, self.congestion = loss, congestion or _congestion_control()
         self.rtt, self.down, self.up = rtt, tuple(down), tuple(up or down)
         self.server_down, self.server_up = server_down, server_up
+        self.client_cores = client_cores
         self._undo = ExitStack()
         self._peers: dict[str, subprocess.Popen[str]] = {}
         self._namespaces: dict[str, str] = {}
+        self._processors: dict[str, Path] = {}
+        """End -> its control group"""
 
     def __enter__(self) -> Lab:
         try:
@@ -153,8 +161,8 @@ class Lab:
         return {peer.pid for peer in self._peers.values()}
 
     def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[str]:
-        """A process at this end, beside its peer."""
-        return _start(self._namespaces[name], words, self._undo)
+        """A process at this end, beside its peer; it and its children have the end's processor."""
+        return _start(self._namespaces[name], words, self._undo, self._processors.get(name))
 
     def _wire_up(self) -> None:
         server, router = self._add(SERVER), self._add("router")
@@ -185,6 +193,12 @@ class Lab:
             _address(client, "up0", f"10.77.{i + 1}.2/24", via=f"10.77.{i + 1}.1", congestion=self.congestion)
             _shape(router, f"down{i}", down, self.queue_nbytes)
             _shape(client, "up0", up, self.queue_nbytes)
+
+        if self.client_cores < math.inf:
+            ends = {SERVER: math.inf} | dict.fromkeys(self.clients, self.client_cores)
+            self._processors = {
+                name: _processor(self._namespaces[name], cores, self._undo) for name, cores in ends.items()
+            }
 
     def _add(self, name: str) -> str:
         self._namespaces[name] = _namespace(name, self._undo)
@@ -261,6 +275,25 @@ def _shape(namespace: str, interface: str, bits_per_second: float, queue_nbytes:
     command("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *shape.split())
 
 
+def _processor(name: str, cores: float, undo: ExitStack) -> Path:
+    """A control group: its processes get so many cores together at most, and before others of this machine."""
+    first, second = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    period = str(PERIOD_MICROSECONDS)
+    share = f"{cores * PERIOD_MICROSECONDS:.0f}" if cores < math.inf else ""
+    settings = {"cpu.shares": "10240", "cpu.cfs_period_us": period, "cpu.cfs_quota_us": share or "-1"}
+    if not first.exists():
+        settings = {"cpu.weight": "1000", "cpu.max": f"{share or 'max'} {period}"}
+    group = (first if first.exists() else second) / name
+    try:
+        group.mkdir()
+        undo.callback(group.rmdir)
+        for file, value in settings.items():
+            (group / file).write_text(value)
+    except OSError as error:
+        raise UnavailableError(f"no control group with a share of the processors: {error}") from error
+    return group
+
+
 def _delay(namespace: str, seconds: float, loss: float, undo: ExitStack) -> subprocess.Popen[str]:
     """The delay line between the two interfaces of the namespace."""
     if (compiler := shutil.which("cc")) is None:
@@ -271,9 +304,13 @@ def _delay(namespace: str, seconds: float, loss: float, undo: ExitStack) -> subp
     return _start(namespace, [program, "left", "right", f"{seconds * 1e6:.0f}", f"{loss * 1e6:.0f}", str(seed)], undo)
 
 
-def _start(namespace: str, words: Sequence[str], undo: ExitStack) -> subprocess.Popen[str]:
+def _start(
+    namespace: str, words: Sequence[str], undo: ExitStack, processor: Path | None = None
+) -> subprocess.Popen[str]:
     """A process that ends with its standard input, at the latest."""
     inside, pipe = ["ip", "netns", "exec", namespace, *words], subprocess.PIPE
+    if processor is not None:  # from outside of the namespace, which has a /sys of its own
+        inside = ["sh", "-c", f'echo $$ >{processor}/cgroup.procs && exec "$@"', "sh", *inside]
     process = subprocess.Popen(inside, stdin=pipe, stdout=pipe, text=True, cwd=HERE.parent.parent)
     undo.callback(_end, process)
     return process

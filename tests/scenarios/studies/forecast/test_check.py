@@ -255,3 +255,16 @@ def test_check_ends_with_2_where_data_cannot_be_had_after_it_has_said_all_else(
     assert result["costs"]["wall_seconds"] is None
     (reason,) = result["refusals"]
     assert captured.err.splitlines()[-1] == f"fedbr: mnist-cnn: {reason}"
+
+
+def test_heterofls_parts_have_the_papers_numbers_without_the_data(tmp_path: Path) -> None:
+    found = check.run_check(load("heterofl-mnist", parse_all([f"data.root={tmp_path}"])), tmp_path)
+    assert [(row["rate"], row["clients"], row["params"], round(row["mib"], 3)) for row in found.submodels] == [
+        (1.0, 20, 1_556_874, 5.939),
+        (0.5, 20, 391_370, 1.493),
+        (0.25, 20, 98_922, 0.377),
+        (0.125, 20, 25_274, 0.096),
+        (0.0625, 20, 6_594, 0.025),
+    ]
+    assert found.submodels[0]["message_down_nbytes"] - 4 * 1_556_874 == 425  # header, slot and five names
+    assert found.submodels[0]["flops_per_example"] > 200 * found.submodels[-1]["flops_per_example"]

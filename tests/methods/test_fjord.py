@@ -1,0 +1,326 @@
+"""FjORD: the steps of a visit train parts of drawn widths, nested in the client's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coordinator.methods.compute import ComputeContext, fedavg_passes
+from coordinator.methods.fjord import compute
+from edge.data.registry import dataset
+from edge.methods.fjord import FjordUpdate
+from edge.protocol.config import Job, ModelConfig, TrainConfig
+from edge.protocol.options.fjord import WIDTHS, FjordOptions, draw_rates, rates_within
+from edge.protocol.payload import BUFFERS, MODEL, BlockShape, Layout, Vector, step_flops
+from edge.protocol.rng import keyed_generator
+from edge.protocol.submodels import RATE, SliceMap
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block
+from edge.training.client_update import NarrowerPart
+from edge.training.narrowed import add_statistics, model_axes
+from edge.training.sgd import Sgd
+from edge.training.trainer import LocalTrainer
+from tests.toy import CPU, direct, federation, model_sha256, play, visit
+
+NARROW = ModelConfig("digits-cnn", width=5)
+NORMED = ModelConfig("digits-cnn", width=4, norm="batch")
+THREE = {"rate": "client", "rates": (1.0, 0.75, 0.5)}
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
+
+
+def worker(folder: Path, model: ModelConfig, submodel: Mapping[str, Any] = THREE, **options: Any) -> LocalTrainer:
+    return direct(federation(folder, "fjord", model=model, submodel=submodel, **options)).site
+
+
+def axes(job: Job) -> Any:
+    assert job.submodels is not None
+    return job.submodels.axes
+
+
+def held(site: LocalTrainer, rate: float, numbers: Mapping[str, Vector]) -> BlockModel:
+    """The model of a visit of this rate, with its numbers of the whole model's."""
+    net, slices = site.part({RATE: rate}).net, SliceMap(axes(site.job), rate)
+    net.train_mode(True)
+    net.load({key: Vector(slices.taken(key, vector.data)) for key, vector in numbers.items()})
+    return net
+
+
+def counted(site: LocalTrainer) -> dict[str, Vector]:
+    """A model whose numbers are their places, as thousandths."""
+    shapes = site.net.layout.sizes
+    return {key: Vector((np.arange(size) / 1000).astype(np.float32)) for key, size in shapes.items()}
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    return torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(3)), torch.arange(6)
+
+
+def started(
+    site: LocalTrainer, rate: float, **options: Any
+) -> tuple[BlockModel, FjordUpdate, dict[float, NarrowerPart]]:
+    """A client side in a visit of this rate, and the narrower networks in its model."""
+    net = held(site, rate, site.net.dump(site.net.layout.sizes))
+    client_side = FjordUpdate(FjordOptions(**options))
+    context = replace(visit(net), choice={RATE: rate}, narrower=lambda: site.narrower({RATE: rate}))
+    client_side.begin(net, {MODEL: net.dump(net.layout.sizes)}, {}, context)
+    return net, client_side, site.narrower({RATE: rate})
+
+
+def gradient_of(net: BlockModel, x: Tensor, y: Tensor) -> dict[str, NDArray[np.float32]]:
+    net.grad.zero_()
+    torch.autograd.backward(F.cross_entropy(net.run(x), y))
+    return {key: vector.data.copy() for key, vector in net.views(net.layout.keys(), of=net.grad).items()}
+
+
+# --- nested parts -----------------------------------------------------------------------------------------------------
+
+
+def test_a_part_within_a_part_has_the_first_channels_of_the_whole_model(tmp_path: Path) -> None:
+    """Of 5 channels, 0.75 has ⌈3.75⌉ = 4 and 0.5 has ⌈2.5⌉ = 3, where half of 4 would be 2."""
+    site = worker(tmp_path, NARROW)
+    numbers = counted(site)
+    held(site, 0.75, numbers)
+    first, second = site.narrower({RATE: 0.75})[0.5].modules[:2]
+    weights = [torch.from_numpy(numbers[key].data) for key in ("conv1", "conv2")]
+    conv1, conv2 = weights[0][: 5 * 9].view(5, 1, 3, 3), weights[1][: 10 * 5 * 9].view(10, 5, 3, 3)
+    assert torch.equal(next(first.parameters()), conv1[:3])
+    assert torch.equal(next(second.parameters()), conv2[:5, :3])
+    assert [*site.narrower({RATE: 1.0})] == [0.75, 0.5]
+    assert [*site.narrower({RATE: 0.5})] == []
+
+
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+def test_a_step_has_the_gradient_of_the_part_alone_and_none_elsewhere(tmp_path: Path, memory_format: Any) -> None:
+    train = replace(BRIEF, memory_format=memory_format)
+    site, (x, y) = worker(tmp_path, NARROW, train=train), digits()
+    net, client_side, parts = started(site, 0.75)
+    step = Sgd(net, train, 1.0)
+    start = net.flat.clone()
+    step(client_side.narrower_loss(parts[0.5], 0.5), x, y)
+    moved = {key: vector.data.copy() for key, vector in net.views(net.layout.keys(), of=start - net.flat).items()}
+    alone = held(site, 0.5, site.net.dump(site.net.layout.sizes))
+    expected = gradient_of(alone, x, y)
+    wide, narrow = SliceMap(axes(site.job), 0.75), SliceMap(axes(site.job), 0.5)
+    for key, change in moved.items():
+        within = np.isin(wide.places(key), narrow.places(key))
+        assert np.allclose(change[within], expected[key], atol=1e-6)
+        assert np.abs(expected[key]).max() > 1e-4
+        assert not change[~within].any()
+
+
+def test_momentum_and_weight_decay_are_those_of_the_clients_own_network(tmp_path: Path) -> None:
+    """After a step at 1 with gradient g, one at 0.5 moves the other numbers by lr·(m·(g + d·w0) + d·w1)."""
+    lr, momentum, decay = 0.1, 0.9, 0.01
+    site, (x, y) = worker(tmp_path, NARROW), digits()
+    net, client_side, parts = started(site, 1.0)
+    step = Sgd(net, TrainConfig(lr=lr, batch=6, momentum=momentum, weight_decay=decay), lr)
+    w0 = net.flat.clone()
+    gradient_of(net, x, y)
+    first = net.grad + decay * w0
+    step(client_side.loss, x, y)
+    w1 = net.flat.clone()
+    step(client_side.narrower_loss(parts[0.5], 0.5), x, y)
+    outside = np.ones(len(w0), bool)
+    for key, part in net.slices.items():
+        outside[np.arange(part.start, part.stop)[SliceMap(axes(site.job), 0.5).places(key)]] = False
+    expected = lr * (momentum * first + decay * w1)
+    assert outside.sum() > len(w0) / 2
+    assert torch.allclose((w1 - net.flat)[outside], expected[outside], atol=1e-6)
+
+
+# --- draws and their price --------------------------------------------------------------------------------------------
+
+
+def test_rates_are_drawn_evenly_from_those_that_a_client_has() -> None:
+    assert rates_within((0.25, 1.0, 0.5), 0.5) == [0.5, 0.25]
+    drawn = draw_rates(np.random.default_rng(0), [1.0, 0.5, 0.25], 3000)
+    assert all(abs(drawn.count(rate) - 1000) < 100 for rate in (1.0, 0.5, 0.25))
+
+
+def test_a_plan_charges_each_step_at_its_width() -> None:
+    """Batches of 4, 4 and 2 examples; a step of the whole model takes 23 FLOPs an example, of half 7."""
+    flops = {1.0: np.array([[5.0, 5, 4, 1], [3, 3, 1, 2]]), 0.5: np.array([[1.0, 1, 1, 1], [1, 1, 1, 1]])}
+    layout = Layout((BlockShape("a", 1), BlockShape("b", 1)))
+    train = TrainConfig(batch=4)
+    drawn_ever = set()
+    for client in range(8):
+        context = ComputeContext(
+            layout, FjordOptions(), {RATE: 1.0}, train, train.plan(10), 10, flops[1.0], client=client, part_flops=flops
+        )
+        drawn = draw_rates(keyed_generator(0, WIDTHS, 0, client), [1.0, 0.5], 3)
+        drawn_ever.add(tuple(drawn))
+        wide, narrow = (sum(n for n, p in zip((4, 4, 2), drawn, strict=True) if p == rate) for rate in (1.0, 0.5))
+        plan = compute(context)
+        assert plan.flops(flops[1.0]) == 23 * wide + 7 * narrow
+        assert np.array_equal(plan.passes, wide * fedavg_passes(2))
+        distils = compute(replace(context, options=FjordOptions(distil=1)))
+        assert distils.flops(flops[1.0]) == 23 * 10 + 7 * narrow
+        half = compute(replace(context, choice={RATE: 0.5}, flops=flops[0.5]))
+        assert half.flops(flops[0.5]) == 7 * 10
+    assert len(drawn_ever) > 3
+
+
+@pytest.mark.parametrize("options", [{}, {"distil": 0.5}])
+def test_a_visit_computes_what_its_draws_cost(tmp_path: Path, options: Any) -> None:
+    """The run compares each plan with its worker's own count, too."""
+    run = play(tmp_path, "fjord", model=NARROW, submodel=THREE, train=TrainConfig(lr=0.1, batch=16), **options)
+    profile, rate_of = run.federation.description, run.federation.server.setup.submodels
+    assert rate_of is not None
+    costs = {rate: step_flops(flops) for rate, flops in profile.flops_by_rate.items()}
+    for round, client, flops in run.rows("SELECT round, client, flops FROM visits"):
+        own, samples = rate_of.rate(client, round), int(profile.samples[client])
+        sizes = [16] * (samples // 16) + ([samples % 16] if samples % 16 else [])
+        drawn = draw_rates(keyed_generator(0, WIDTHS, round, client), rates_within(costs, own), len(sizes))
+        expected = sum(n * costs[rate] for n, rate in zip(sizes, drawn, strict=True))
+        if options:
+            expected += sum(n * costs[own] for n, rate in zip(sizes, drawn, strict=True) if rate != own)
+        assert flops == pytest.approx(expected, rel=1e-12)
+    assert len({rate_of.rate(client, 0) for client in range(4)}) > 1
+
+
+# --- where it is FedAvg, and what a narrow client leaves --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [NARROW, NORMED], ids=["plain", "batch"])
+@pytest.mark.parametrize("options", [{}, {"distil": 1}, {"statistics": "shared"}], ids=str)
+def test_with_the_whole_model_alone_it_is_fedavg(tmp_path: Path, model: ModelConfig, options: Any) -> None:
+    train = TrainConfig(lr=0.1, batch=32, local_steps=3, momentum=0.5, weight_decay=1e-3, clip=1.0)
+    fedavg = play(tmp_path / "fedavg", model=model, train=train)
+    alike = play(tmp_path / "fjord", "fjord", model=model, train=train, submodel={"rate": 1.0}, **options)
+    assert model_sha256(alike.federation) == model_sha256(fedavg.federation)
+
+
+def test_clients_change_the_numbers_that_they_hold_alone(tmp_path: Path) -> None:
+    submodel = {"rate": "client", "rates": (1.0, 0.5, 0.25), "shares": (0, 1, 0)}
+    run = play(tmp_path, "fjord", model=NARROW, submodel=submodel, train=BRIEF)
+    server = run.federation.server
+    for key, vector in server.model.items():
+        changed = vector.data != server.setup.initial[MODEL][key].data
+        inside = np.zeros(len(changed), bool)
+        inside[SliceMap(run.federation.description.axes, 0.5).places(key)] = True
+        assert not changed[~inside].any()
+        assert changed[inside].mean() > 0.5
+
+
+@pytest.mark.parametrize("options", [{}, {"distil": 0.5}, {"statistics": "shared"}], ids=str)
+def test_any_number_of_workers_gives_the_same_model(tmp_path: Path, options: Any) -> None:
+    how: dict[str, Any] = {"model": NORMED, "submodel": THREE, "train": replace(BRIEF, momentum=0.9)} | options
+    one = play(tmp_path / "one", "fjord", **how)
+    two = play(tmp_path / "two", "fjord", **how, sites=2, shuffle=1)
+    assert model_sha256(one.federation) == model_sha256(two.federation)
+
+
+@pytest.mark.parametrize("options", [{}, {"distil": 0.5}], ids=str)
+def test_replayed_steps_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
+    """Each rate has its own tape, which begins after some steps."""
+    train = TrainConfig(lr=0.1, batch=8, local_steps=30, momentum=0.5)
+    how: dict[str, Any] = {"model": NORMED, "submodel": THREE, "train": train, "clients": 2} | options
+    taped = play(tmp_path / "taped", "fjord", **how)
+    stepper = direct(taped.federation).site.part({RATE: 1.0}).stepper
+    monkeypatch.setattr(FjordUpdate, "capturable", False)
+    plain = play(tmp_path / "plain", "fjord", **how)
+    assert sum(step.graph is not None for step in stepper._captured.values()) == 3
+    assert model_sha256(taped.federation) == model_sha256(plain.federation)
+
+
+# --- distillation -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [0.25, 1.0])
+def test_a_distilling_step_trains_the_widest_and_teaches_the_narrower(tmp_path: Path, weight: float) -> None:
+    """∇(CE(z) + (1 - α)·CE(z_p) + α·Σ σ(z)·(log σ(z) - log σ(z_p))), with σ(z) fixed in the last."""
+    site, (x, y) = worker(tmp_path, NARROW), digits()
+    net, client_side, parts = started(site, 1.0, distil=weight)
+    start, seed = net.flat.clone(), next(seed for seed in range(9) if drawn_first(seed) == 0.5)
+    client_side.visit = replace(client_side.visit, seed=seed, plan=TrainConfig(batch=6).plan(6))
+    client_side.train(net, lambda: iter([(x, y)]), Sgd(net, TrainConfig(lr=1.0, batch=6), 1.0))
+    moved = start - net.flat
+    net.flat.copy_(start)
+    net.grad.zero_()
+    logits, narrow = net.run(x), net.run_through(parts[0.5].modules, x)
+    taught = logits.detach().softmax(1)
+    divergence = (taught * (taught.log() - narrow.log_softmax(1))).sum(1).mean()
+    loss = F.cross_entropy(logits, y) + (1 - weight) * F.cross_entropy(narrow, y) + weight * divergence
+    torch.autograd.backward(loss)
+    assert torch.allclose(moved, net.grad, atol=1e-6)
+    assert float(client_side.losses[0]) == pytest.approx(float(F.cross_entropy(logits, y).detach()))
+
+
+def drawn_first(seed: int) -> float:
+    return draw_rates(keyed_generator(seed, WIDTHS, 0, 0), [1.0, 0.75, 0.5], 1)[0]
+
+
+# --- running statistics -----------------------------------------------------------------------------------------------
+
+
+def test_statistics_of_each_width_are_in_the_parts_that_train_it(tmp_path: Path) -> None:
+    """Means and variances of 4, 3 and 2 channels: 18 numbers at rate 1, 10 at 0.75, 4 at 0.5."""
+    site = worker(tmp_path, NORMED)
+    key = "conv1" + BUFFERS
+    sizes = [site.part({RATE: rate}).net.layout.sizes[key] for rate in (1.0, 0.75, 0.5)]
+    assert sizes == [18, 10, 4] == [SliceMap(axes(site.job), rate).sizes[key] for rate in (1.0, 0.75, 0.5)]
+    numbers = counted(site)[key].data
+    taken = [SliceMap(axes(site.job), rate).taken(key, numbers) for rate in (0.75, 0.5)]
+    assert np.array_equal(taken[0], numbers[8:])
+    assert np.array_equal(taken[1], numbers[14:])
+
+
+@pytest.mark.parametrize("statistics", ["width", "shared"])
+def test_a_step_updates_the_statistics_of_its_width(tmp_path: Path, statistics: Any) -> None:
+    """To 0.9 of those before and 0.1 of the batch's, as torch does."""
+    site, (x, y) = worker(tmp_path, NORMED, statistics=statistics), digits()
+    net, client_side, parts = started(site, 0.75, statistics=statistics)
+    with torch.no_grad():
+        weight, bias = [*net.modules[0].parameters()][:2]
+        means = F.conv2d(x, weight, bias, padding=1).mean((0, 2, 3)).numpy()
+    before = net.dump(["conv1" + BUFFERS])["conv1" + BUFFERS].data
+    step = Sgd(net, BRIEF, 0.0)
+    step(client_side.narrower_loss(parts[0.5], 0.5), x, y)
+    after = net.dump(["conv1" + BUFFERS])["conv1" + BUFFERS].data
+    first = 6 if statistics == "width" else 0
+    assert len(after) == (10 if statistics == "width" else 6)
+    assert np.allclose(after[first : first + 2], 0.1 * means[:2], atol=1e-6)
+    assert [*np.flatnonzero(after != before)] == [first, first + 1, *(np.arange(2) + (8 if first else 3))]
+    step(client_side.loss, x, y)
+    whole = net.dump(["conv1" + BUFFERS])["conv1" + BUFFERS].data
+    assert np.allclose(whole[:3], 0.9 * after[:3] + 0.1 * means, atol=1e-6)
+    if statistics == "width":
+        assert np.array_equal(whole[6:], after[6:])
+
+
+def test_every_part_that_a_step_may_train_is_evaluated_with_its_own_statistics(tmp_path: Path) -> None:
+    """Also where all clients hold the whole model."""
+    submodel = {**THREE, "shares": (1, 0, 0)}
+    run = play(tmp_path, "fjord", model=NORMED, submodel=submodel, train=TrainConfig(lr=0.1, batch=16, local_epochs=2))
+    site, model = direct(run.federation).site, run.federation.server.model
+    (test_set,) = site.test_set.in_order(site.evaluated_indices, len(site.evaluated_indices))
+    accuracy = {}
+    for rate in (0.75, 0.5):
+        net = held(site, rate, model)
+        net.train_mode(False)
+        with torch.no_grad():
+            accuracy[f"rate {rate}/accuracy"] = float((net.run(test_set[0]).argmax(1) == test_set[1]).double().mean())
+    recorded = run.rows("SELECT metric, value FROM evaluations WHERE round = 1 AND metric LIKE 'rate%accuracy'")
+    assert dict(recorded) == pytest.approx(accuracy)
+    assert min(accuracy.values()) > 0.3
+
+
+def test_batchnorm_of_the_inputs_has_no_statistics_of_a_width() -> None:
+    def blocks() -> list[Block]:
+        made: list[Block] = [
+            ("b1", nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)))
+        ]
+        add_statistics(made, (1.0, 0.5))
+        return made
+
+    with pytest.raises(ValueError, match="BatchNorm2d of the inputs has no narrower form"):
+        model_axes(BlockModel(blocks, CPU), blocks, dataset("digits"))
