@@ -7,7 +7,7 @@ Data need not be there: examples are random, or scikit-learn's.
 tests     the tests that need a GPU, and those of the code around it (pytest)
 workers   1, 2, 4 and 8 workers on one GPU: seconds of a visit (those of a round per client of it), memory of each
 graphs    steps as they are, and replayed from CUDA graphs
-precision fp32, tf32 and bf16, in both memory formats
+precision fp32, tf32 and bf16, in both memory formats, as they are and replayed from CUDA graphs
 pathways  FedMLB's pathways one after the other, and as one sweep
 
 A visit is the whole work of a worker for one client: download, batches, steps, upload; the memory is that of a visit
@@ -60,6 +60,7 @@ TESTS = (
     *("tests/edge/training/test_cuda_graphs.py", "tests/scenarios/config/test_device_defaults.py"),
 )
 CONTIGUOUS, CHANNELS_LAST = "train.memory_format=contiguous", "train.memory_format=channels_last"
+LAUNCHED, REPLAYED = "train.graphs=false", "train.graphs=true"
 FEDAVG = "FedAvg"
 LOOK_SECONDS = 0.5
 """Between two readings of the GPU's memory; each starts a process."""
@@ -154,10 +155,14 @@ def gpu_growth(device: str) -> Iterator[list[int]]:
 
 
 def in_variants(
-    options: Options, federations: Sequence[Federation], variants: Mapping[str, Sequence[str]], bases: Mapping[str, str]
+    options: Options,
+    federations: Sequence[Federation],
+    variants: Mapping[str, Sequence[str]],
+    bases: Mapping[str, str],
+    most_seconds: float = 75,
 ) -> Iterator[Line]:
     """Visits of one client under each variant's overrides; ``bases``: variant -> the one that it is relative to."""
-    for federation, seconds in shares(federations, limit(options, 75)):
+    for federation, seconds in shares(federations, limit(options, most_seconds)):
         request = {
             "scenario": federation.write(options.folder, "visits"),
             "device": options.device,
@@ -177,9 +182,9 @@ def graphs(options: Options) -> Iterator[Line]:
     if options.device == CPU:
         yield Line("CUDA graphs", NO_GPU)
         return
-    plain = [CONTIGUOUS, "train.precision=fp32"]
+    plain = [CONTIGUOUS, "train.precision=fp32", LAUNCHED]
     digits = Federation(10, 0, 10, visit(50), "digits-cnn", data="digits")
-    variants = {"plain": plain, "graphs": [*plain, "train.graphs=true"]}
+    variants = {"plain": plain, "graphs": [*plain[:-1], REPLAYED]}
     yield from in_variants(options, (digits, images("cnn"), images("resnet18")), variants, {"graphs": "plain"})
 
 
@@ -193,14 +198,16 @@ def precision(options: Options) -> Iterator[Line]:
         if refusal := why_no_bf16(work.write(options.folder, "precision")):
             names.remove("bf16")
             yield Line("bf16", f"not measured: {refusal}")
+    forms = {"": LAUNCHED} if options.device == CPU else {"": LAUNCHED, ", graphs": REPLAYED}
     variants = {
-        f"{name}, {layout.partition('=')[2]}": [f"train.precision={name}", layout]
+        f"{name}, {layout.partition('=')[2]}{form}": [f"train.precision={name}", layout, graphs]
+        for form, graphs in forms.items()
         for name in names
         for layout in (CONTIGUOUS, CHANNELS_LAST)
     }
     first, *others = variants
     works = [work] if options.quick else [work, images("cnn")]
-    yield from in_variants(options, works, variants, dict.fromkeys(others, first))
+    yield from in_variants(options, works, variants, dict.fromkeys(others, first), 110)
 
 
 def pathways(options: Options) -> Iterator[Line]:

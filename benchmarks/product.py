@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,8 @@ class Watch(RunObserver):
     _blocks: Sequence[str] = ()
 
     def open_pool(self, *arguments: Any, **options: Any) -> Pool:
-        self._pool = partial(Pool, site=self.request.site)(*arguments, **options)
+        self._pool = Pool(*arguments, **options)
+        self._pool.site = self.request.site
         return self._pool
 
     def on_start(self, folder: Path, loaded: Loaded) -> None:

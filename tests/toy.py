@@ -288,7 +288,7 @@ def spendable(limits: Limits) -> dict[str, Any]:
     }
 
 
-PLAIN: dict[str, Any] = {"precision": "fp32", "memory_format": "contiguous", "pathways": "each"}
+PLAIN: dict[str, Any] = {"precision": "fp32", "memory_format": "contiguous", "pathways": "each", "graphs": False}
 """How runs train whose `TrainConfig` does not say, whatever is fastest on this machine."""
 FLEET = {
     "devices": {"raspberry-pi-5": 1.0, "raspberry-pi-4": 1.0},
@@ -311,23 +311,24 @@ def federation(
     fleet: Mapping[str, Any] | None = None,
     seconds: Sequence[tuple[float, float, float]] = (),
     again: bool = False,
+    device: str = "cpu",
     **scenario: Any,
 ) -> FederatedRun:
     """A run on digits that is ready to start, built as the run of a scenario is; ``scenario`` is for `loaded`.
 
     ``optimiser`` takes the place of the scenario's server optimizer. If there are ``seconds``, its clients are those
     of `clockwork`, with these ``links`` and this ``behaviour``, and ``fleet`` is for that. With ``again`` there is a
-    ledger in the folder already.
+    ledger in the folder already. ``device`` is that of its training and evaluations.
     """
     known = loaded(method, **scenario, fleet=None if seconds else fleet)
     cache = Path(cache_folder())
-    plain = builder.job(known, None, "cpu", cache)
+    plain = builder.job(known, None, device, cache)
     if plain.wrap_model is None and not plain.variants and plain.submodels is None:
         shared = plain.by_layer, plain.initial_models
         description, initial = described(plain.model, plain.data, plain.seed, *shared)
     else:
         description, initial = LocalTrainer(plain).describe(True)
-    job = builder.job(known, description, "cpu", cache)
+    job = builder.job(known, description, device, cache)
     with patch.dict(SERVER_OPTIMIZERS):
         if optimiser is not None:
             named = SERVER_OPTIMIZERS[known.scenario.server]

@@ -269,10 +269,7 @@ class ServerStrategy(NumberLog):
         if submodels is None:
             return models
         slices = submodels.slices(choice)
-        return {
-            name: {key: Vector(slices.taken(key, vector.data)) for key, vector in model.items()}
-            for name, model in models.items()
-        }
+        return {name: slices.taken(model) for name, model in models.items()}
 
     @final
     def reference_slots(self, update: Update) -> Mapping[str, str]:
@@ -310,11 +307,8 @@ class ServerStrategy(NumberLog):
         if self._parts_of is not self.models:  # all visits of a part share its vectors, which are hashed once
             self._parts_of, self._parts = self.models, {}
         part = self._parts.setdefault(tuple(choice.values()), {})
-        slices = submodels.slices(choice)
-        for key in keys:
-            if key not in part:
-                part[key] = Vector(slices.taken(key, model[key].data))
-        return {MODEL: {key: part[key] for key in keys}}
+        part |= submodels.slices(choice).taken({key: model[key] for key in keys if key not in part})
+        return {MODEL: {key: part[key] for key in keys if key in part}}
 
     @final
     def with_extensions(self, client: int, payload: Payload) -> Payload:
@@ -375,10 +369,10 @@ class ServerStrategy(NumberLog):
                     continue
                 slices = submodels.slices(reply.choice)
                 counted = submodels.counted(slices, reply.client, key)
-                if slices.rate == 1 and counted is None:
+                size = self.models[name][key].data.size
+                if counted is None and slices.is_whole(key, size):
                     self.sums[name, key].add(vector.data, weight)
                     continue
-                size = self.models[name][key].data.size
                 self.sums[name, key].add_at(size, slices.places(key), vector.data, weight, counted)
         for extension in self.extensions:
             extension.accumulate(reply)

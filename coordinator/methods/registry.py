@@ -14,6 +14,7 @@ from coordinator.aggregation.block_exchange import EVERYTHING, NOTHING, exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods import (
     calibrated,
+    depthfl,
     fedalign,
     fedamp,
     fedavg,
@@ -73,6 +74,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         heterofl.SPEC,
         fedrolex.SPEC,
         fjord.SPEC,
+        depthfl.SPEC,
     )
 }
 CORRECTIONS: dict[str, CorrectionSpec] = {

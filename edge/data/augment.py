@@ -271,8 +271,7 @@ def _sources(
 def to_device(numbers: NDArray[Any], device: torch.device) -> Tensor:
     """An array as a tensor on a device; on a CPU, the array's own memory.
 
-    A copy to a GPU is asynchronous, from pinned memory, which torch keeps until the copy has ended. (Read against
-    torch's documentation, not run.)
+    A copy to a GPU is asynchronous, from pinned memory, which torch keeps until the copy has ended.
     """
     host = torch.from_numpy(numbers)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host

@@ -3,10 +3,12 @@
 A part of rate r has ⌈r·C⌉ of the C channels of each hidden layer, and of the inputs of the layer after it; inputs of
 the model and its classes stay whole. They are the first ones, or a window that begins at a number of a visit and wraps
 around. A visit's choices say which (`RATE`, `WINDOW`), so that no index travels, and lengths follow from shapes.
+By depth, a part of rate r has whole vectors: those of the first ⌈r·D⌉ of the model's D depths.
 
 Diao, Ding and Tarokh, HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients,
 ICLR 2021, https://arxiv.org/abs/2010.01264; the window: Alam et al., FedRolex: Model-Heterogeneous Federated Learning
-with Rolling Sub-Model Extraction, NeurIPS 2022, https://arxiv.org/abs/2212.01548.
+with Rolling Sub-Model Extraction, NeurIPS 2022, https://arxiv.org/abs/2212.01548; depths: Kim et al., DepthFL:
+Depthwise Federated Learning for Heterogeneous Clients, ICLR 2023, https://openreview.net/forum?id=pf8RIZTMU58.
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ from numpy.typing import NDArray
 
 from edge.protocol.config import Axis, ModelProfile, TensorAxes
 from edge.protocol.messages import Choice
-from edge.protocol.payload import BUFFERS, BlockShape, Floats, LayerShape, Layout
+from edge.protocol.payload import BUFFERS, BlockShape, LayerShape, Layout, Vector
 
 RATE, WINDOW = "rate", "window"
 """Names among the choices of a visit: its part's share of the channels, and the first channel of it, modulo their
 number; without it, 0"""
-WHOLE, CLASSES = 0, -1
-"""Of an axis (size, channel): all of it is in every part; so are its rows, one per class"""
-STATISTICS = -2
+WHOLE, CLASSES, DEPTH = 0, -1, -2
+"""Of an axis (size, channel): all of it is in every part; so are its rows, one per class; and it is none of the tensor,
+but the size is the depth from which on parts have it, 1, 2, .."""
+STATISTICS = -3
 """All of an axis (size, STATISTICS - k) is in parts of a rate of at least k / `UNIT`, and nothing in others: running
 statistics of a width"""
 UNIT = 1 << 30
@@ -46,6 +49,11 @@ def statistics_axis(channels: int, rate: float) -> Axis:
     return channels, STATISTICS - round(rate * UNIT)
 
 
+def exit_name(number: int) -> str:
+    """In place of the name of a metric: of the exit of this number, 1, 2, .., of a model with several."""
+    return f"exit {number}"
+
+
 def kept_channels(channels: int, rate: float) -> int:
     """How many of so many channels a part has, at least 1."""
     return max(1, math.ceil(rate * channels - ROUNDING))
@@ -59,12 +67,29 @@ def axis_length(axis: Axis, rate: float) -> int:
     return size if channel < 1 else kept_channels(size // channel, rate) * channel
 
 
+def depth_of(tensors: tuple[tuple[Axis, ...], ...]) -> int:
+    """The depth from which on parts have a vector of these tensors; 0 if all have some of it."""
+    return max((size for axes in tensors for size, channel in axes if channel == DEPTH), default=0)
+
+
+def depths(axes: TensorAxes) -> int:
+    """How many depths a model has; 0 if parts have less width alone."""
+    return max(map(depth_of, axes.values()), default=0)
+
+
 class SliceMap:
     """The part of one rate: which numbers of the model's vectors it has, in their order."""
 
     def __init__(self, axes: TensorAxes, rate: float, window: int = 0) -> None:
         """``axes``: of each tensor of each vector, by key."""
-        self._axes, self.rate = axes, rate
+        self.rate, most = rate, kept_channels(depths(axes), rate)
+        self.absent = frozenset(key for key, tensors in axes.items() if depth_of(tensors) > most)
+        """Keys of the model that it does not have"""
+        self._axes = {
+            key: tuple(tuple(axis for axis in own if axis[1] != DEPTH) for own in tensors)
+            for key, tensors in axes.items()
+            if key not in self.absent
+        }
         self._window = 0 if rate == 1 else window
         self._places: dict[str, NDArray[np.intp]] = {}
 
@@ -113,17 +138,25 @@ class SliceMap:
             found.append(numbers.ravel())
         return np.concatenate(found)
 
-    def taken(self, key: str, vector: Floats) -> Floats:
-        """The part's numbers of a vector of the model; the vector itself if it is whole."""
-        return vector if self.rate == 1 else vector[self.places(key)]
+    def is_whole(self, key: str, size: int) -> bool:
+        """Whether it has all numbers of the model's vector of this key and size, in their order."""
+        return self.rate == 1 or (not self._window and self.sizes.get(key, size) == size)
+
+    def taken(self, model: Mapping[str, Vector]) -> dict[str, Vector]:
+        """key -> the part's numbers of the model's vectors; of whole ones the vectors themselves."""
+        return {
+            key: vector if self.is_whole(key, vector.data.size) else Vector(vector.data[self.places(key)])
+            for key, vector in model.items()
+            if key not in self.absent
+        }
 
     def of(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """key -> numbers of the part, for vectors of these keys; those of no tensors of the model as they are."""
-        return {key: self.sizes.get(key, size) for key, size in sizes.items()}
+        return {key: self.sizes.get(key, size) for key, size in sizes.items() if key not in self.absent}
 
     def layout(self, layout: Layout) -> Layout:
         """The part's layout, of the model's."""
-        return Layout(tuple(self._block(block) for block in layout.blocks))
+        return Layout(tuple(self._block(block) for block in layout.blocks if block.parts[0].key not in self.absent))
 
     def _block(self, block: BlockShape) -> BlockShape:
         sizes = self.sizes
@@ -144,6 +177,7 @@ def part_profile(profile: ModelProfile, rate: float) -> ModelProfile:
     if rate == 1 or rate not in profile.rates:
         return profile
     index, slices = profile.rates.index(rate), SliceMap(profile.axes, rate)
+    layout = slices.layout(profile.layout)
 
     def own(parts: NDArray[np.float64]) -> NDArray[np.float64]:
         each: NDArray[np.float64] = parts.reshape(len(profile.rates), -1, *parts.shape[1:])[index]
@@ -151,9 +185,9 @@ def part_profile(profile: ModelProfile, rate: float) -> ModelProfile:
 
     return replace(
         profile,
-        layout=slices.layout(profile.layout),
-        flops=own(profile.part_flops),
-        activations=own(profile.part_activations),
+        layout=layout,
+        flops=own(profile.part_flops)[: len(layout)],
+        activations=own(profile.part_activations)[: len(layout)],
         operations=own(profile.part_operations) if len(profile.operations) else profile.operations,
-        tensors={key: slices.tensors[key] for key in profile.tensors},
+        tensors={key: slices.tensors[key] for key in profile.tensors if key not in slices.absent},
     )

@@ -4,8 +4,7 @@ Worker 0 is on the first GPU, worker 1 on the second, and so on in turns. Worker
 memory, beyond which torch's allocator raises `torch.OutOfMemoryError`. A worker whose visit does not fit retires, and
 the others' fractions grow (`coordinator.workers.scheduler`).
 
-CUDA does not survive a fork, so nothing here may run in the fork server. Code that needs a driver has been written from
-torch's documentation, and never been run.
+CUDA does not survive a fork, so nothing here may run in the fork server.
 """
 
 from __future__ import annotations

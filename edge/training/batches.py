@@ -46,7 +46,8 @@ class Loader:
         """(x, y) with x as `prepare` returns it, y (batch,) int64; unaugmented without ``draws``."""
         labels = to_device(np.asarray(self.split.y[chosen], dtype=np.int64), self.device)
         if self.resident:
-            stored = self._examples[to_device(chosen, self.device)]
+            # A partition's indices are in a file that is mapped for reading, which torch has no tensors for.
+            stored = self._examples[to_device(chosen.copy(), self.device)]
         else:
             stored = to_device(self.split.x[chosen], self.device)
         ids = None

@@ -41,6 +41,7 @@ from edge.protocol.payload import (
 )
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
+from edge.training.exits import ExitBlock
 from edge.training.slimmable import SlimBatchNorm2d, SlimGroupNorm, resized, slimmed
 
 Flops = NDArray[np.float64]
@@ -183,7 +184,8 @@ def flops_per_example(make: Callable[[], list[Block]], shape: Shape, kind: Examp
     modules, x = modules_without_memory(make), empty_examples(shape, kind)
     flops = np.zeros((len(modules), PASS_TYPES))
     for row, module in zip(flops, modules, strict=True):
-        row[:] = _pass_flops(module, module, x)
+        # What an exit computes is in no output of its block.
+        row[:] = _pass_flops(module, module.branches if isinstance(module, ExitBlock) else module, x)
         x = module(x).detach()
     return flops
 
@@ -209,13 +211,14 @@ def unit_flops_per_example(
     return np.array([*blocks.values()], np.int64), flops
 
 
-def _pass_flops(module: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> Flops:
+def _pass_flops(module: nn.Module, run: Callable[[Tensor], Tensor | tuple[Tensor, ...]], x: Tensor) -> Flops:
     """(4,): FLOPs per example of ``run``, which has parameters of ``module``, by type of pass."""
 
     def backward(weights: bool, inputs: bool) -> int:
         module.requires_grad_(weights)
-        y = run(x.detach().requires_grad_(inputs and x.is_floating_point()))
-        return count_flops(lambda: torch.autograd.backward(y, torch.empty_like(y))) if y.requires_grad else 0
+        outputs = run(x.detach().requires_grad_(inputs and x.is_floating_point()))
+        learnt = [y for y in (outputs if isinstance(outputs, tuple) else (outputs,)) if y.requires_grad]
+        return count_flops(lambda: torch.autograd.backward(learnt, [*map(torch.empty_like, learnt)])) if learnt else 0
 
     both, frozen = backward(weights=True, inputs=True), backward(weights=False, inputs=True)
     branch = backward(weights=True, inputs=False)

@@ -1,7 +1,7 @@
 """A local step captured in a CUDA graph, or its gradients on a tape, and replayed for every batch of the same kind.
 
-The CUDA side of this file (`CudaGraph`) follows torch's documentation and source, and has never been run; tests replay
-the rest on a CPU, where a `KernelTape` takes the place of the graph in all runs of shipped models (`TapedStep`).
+`tests/cuda` replays all models and methods on a GPU, to the bit; other tests replay on a CPU, where a `KernelTape`
+takes the place of the graph in all runs of shipped models (`TapedStep`).
 
 A small model's step is a hundred kernels of some microseconds each, and most of its time is their launching. A graph is
 launched as a whole. It replays the same kernels on the same addresses: so batches are copied into fixed buffers, the

@@ -44,7 +44,7 @@ def cut_head(blocks: list[Block]) -> CutHead:
     whose classifier is a convolution.
     """
     *trunk, (name, last) = blocks
-    layers = _flat(last)
+    layers = layers_of(last)
     first = next((place for place, layer in enumerate(layers) if isinstance(layer, nn.Linear)), None)
     if (
         not trunk
@@ -55,7 +55,7 @@ def cut_head(blocks: list[Block]) -> CutHead:
             f"the last block, {name}, must begin with a linear layer: take such a model, with model.blocks = 'stages'"
         )
     before, module = trunk[-1]
-    kept = _flat(module)
+    kept = layers_of(module)
     end = len(kept)
     # What makes features of maps: flattening, and pooling to one size.
     while end > 1 and isinstance(kept[end - 1], nn.Flatten | nn.AdaptiveAvgPool2d | nn.Dropout | PoolToSide):
@@ -65,8 +65,8 @@ def cut_head(blocks: list[Block]) -> CutHead:
     return CutHead(trunk, [*kept[end:], *layers[:first]], name, layers[first:])
 
 
-def _flat(module: nn.Module) -> list[nn.Module]:
+def layers_of(module: nn.Module) -> list[nn.Module]:
     """The layers of nested sequences, in order."""
     if not isinstance(module, nn.Sequential):
         return [module]
-    return [layer for child in module for layer in _flat(child)]
+    return [layer for child in module for layer in layers_of(child)]

@@ -30,6 +30,7 @@ from edge.protocol.operations import KINDS
 from edge.protocol.options.base import Options
 from edge.protocol.payload import BUFFERS, PASS_TYPES, Payload, initial_slot
 from edge.protocol.rng import keyed_generator
+from edge.protocol.submodels import SliceMap, depths
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
 from edge.training.counts import (
@@ -41,6 +42,7 @@ from edge.training.counts import (
     output_shapes,
     subnetwork_flops,
 )
+from edge.training.exits import depth_axes, shortened
 from edge.training.narrowed import add_statistics, model_axes, narrowed, share_numbers
 from edge.training.slimmable import Slimmable, resized
 
@@ -85,6 +87,8 @@ class JobModel:
     def part_blocks(self, net: BlockModel, axes: TensorAxes, rate: float) -> list[Block]:
         """The blocks of the part of a rate of the model ``net``."""
         assert self.job.submodels is not None
+        if self.job.submodels.by == "depth":
+            return shortened(self.blocks(), len(SliceMap(axes, rate).layout(net.layout)))
         keys = [net.layout.keys([name]) for name in net.layout.names]
         own = [[key for key in each if not key.endswith(BUFFERS) and key in axes] for each in keys]
         return narrowed(self.blocks(), axes, own, rate, self.job.submodels.is_scaled)
@@ -151,7 +155,12 @@ class JobModel:
         if plan is None:
             return {}
         try:
-            axes = model_axes(net, self.blocks, self.dataset)
+            if plan.by == "width":
+                axes = model_axes(net, self.blocks, self.dataset)
+            else:
+                axes = depth_axes(net)
+                if depths(axes) == 1 and plan.rates != (1.0,):
+                    raise ValueError("no block has an exit but the last")
             more = [plan.is_scaled]
             each = [
                 cached_counts(
@@ -166,11 +175,15 @@ class JobModel:
             ]
         except (ValueError, RuntimeError) as error:
             raise ValueError(f"model.name = {self.job.model.name!r}: has no sub-models: {error}") from error
+        # Parts may have fewer blocks: those that they have not count 0.
+        flops, activations = np.zeros((len(each), len(net), PASS_TYPES)), np.zeros((len(each), len(net)))
+        for place, counts in enumerate(each):
+            flops[place, : len(counts.flops)], activations[place, : len(counts.flops)] = counts[:2]
         return {
             "axes": axes,
             "rates": plan.rates,
-            "part_flops": np.concatenate([counts.flops for counts in each]),
-            "part_activations": np.concatenate([counts.activations for counts in each]),
+            "part_flops": flops.reshape(-1, PASS_TYPES),
+            "part_activations": activations.ravel(),
             "part_operations": np.concatenate([counts.operations for counts in each]),
         }
 

@@ -44,7 +44,7 @@ def _trainer(job: Job) -> LocalTrainer:
     """A trainer on the CPU that leaves this process's number of threads as it is."""
     threads = torch.get_num_threads()
     try:
-        return LocalTrainer(replace(job, device="cpu", train=replace(job.train, graphs=False)))
+        return LocalTrainer(replace(job, device="cpu"))
     finally:
         torch.set_num_threads(threads)
 

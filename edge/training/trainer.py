@@ -73,9 +73,13 @@ class LocalTrainer:
         if job.device.startswith("cuda"):
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, which is later
             torch.use_deterministic_algorithms(True, warn_only=True)
+            # Results of most kernels, which write all of them, would be filled with NaN before.
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.job = job
         self.device = torch.device(job.device)
-        if job.train.graphs:
+        # A run on a GPU may be measured on a CPU.
+        self.has_graphs = bool(job.train.graphs) and self.device.type == "cuda"
+        if self.has_graphs:
             # For all of this process: steps are captured where they run, which cannot be the default stream.
             torch.cuda.set_stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         self.dataset = found_row(job.data, Path(job.cache), job.data_sha256)
@@ -147,7 +151,7 @@ class LocalTrainer:
             return Part(self.net, self.stepper, self._flops_per_example)
         if rate not in self._parts:
             net, flops = self.model.part(self.net, rate), np.array(plan.flops[plan.rates.index(rate)])
-            self._parts[rate] = Part(net, self._stepper(net), flops)
+            self._parts[rate] = Part(net, self._stepper(net), flops[: len(net)])
         return self._parts[rate]
 
     def narrower(self, choice: Choice) -> dict[float, NarrowerPart]:
@@ -179,7 +183,7 @@ class LocalTrainer:
         # A user's own layers may depend on more than a tape repeats.
         is_taped = self.device.type == "cpu" and job.wrap_model is None and not is_own(job.model.name)
         tapes = kernel_tapes() if is_taped else None
-        return StepFactory(net, job.train, cuda_graphs() if job.train.graphs else None, tapes)
+        return StepFactory(net, job.train, cuda_graphs() if self.has_graphs else None, tapes)
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
@@ -309,7 +313,7 @@ class LocalTrainer:
     def _visit(self, task: Train | Evaluate) -> VisitContext:
         indices, job = self.client_indices.train[task.client], self.job
         train = self._train_of(task)
-        plan = train.plan(len(indices))
+        plan, held = train.plan(len(indices)), self.part(task.choice).net.layout.sizes
         return VisitContext(
             client=task.client,
             round=task.round,
@@ -318,8 +322,8 @@ class LocalTrainer:
             step_sum=train.step_sum(plan.steps),
             choice=task.choice,
             plan=plan,
-            up=job.up,
-            keep=job.kept_blocks,
+            up=tuple(key for key in job.up if key in held),
+            keep=tuple(key for key in job.kept_blocks if key in held),
             local=lambda: self.train_set.in_order(indices, job.eval_batch),
             device=self.device,
             pathways=job.train.pathways or "each",
@@ -381,7 +385,8 @@ class LocalTrainer:
         """
         plan = self.job.submodels
         if plan is None or not plan.is_static:
-            if task.client == GLOBAL:
+            # Deep blocks of a model of several depths may wait for the first visit that has them.
+            if task.client == GLOBAL and (plan is None or plan.by == "width"):
                 net.check_statistics(self.job.up)
             return
         buffers = [key for key in net.layout.sizes if key.endswith(BUFFERS)]
@@ -409,7 +414,7 @@ class LocalTrainer:
         for rate in plan.evaluated:
             slices, net = SliceMap(plan.axes, rate, task.round if plan.rolls else 0), self.part({RATE: rate}).net
             net.train_mode(False)
-            net.load({key: Vector(slices.taken(key, vector.data)) for key, vector in task.payload[MODEL].items()})
+            net.load(slices.taken(task.payload[MODEL]))
             self._settle(net, task, rate)
             values |= self.metrics.of_group(part_name(rate), net, self._chosen(task))
         return values

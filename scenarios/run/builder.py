@@ -89,7 +89,7 @@ def on_device(loaded: Loaded, device: str) -> Loaded:
 def _settled(loaded: Loaded, device: str) -> Loaded:
     train = loaded.scenario.train
     defaults = loaded.model.on(device.partition(":")[0], loaded.scenario.model.width, train.precision)
-    keys = ("precision", "memory_format", "pathways")
+    keys = ("precision", "memory_format", "pathways", "graphs")
     missing = {key: getattr(defaults, key) for key in keys if getattr(train, key) is None}
     settled = {"train": replace(train, **missing)}
     return replace(loaded, scenario=loaded.scenario.model_copy(update=settled))
@@ -479,6 +479,7 @@ def submodel_plan(loaded: Loaded, profile: ModelProfile | None) -> SubmodelPlan 
         return None
     return SubmodelPlan(
         loaded.scenario.submodel.levels,
+        rules.by,
         rules.is_scaled(loaded.options),
         rules.is_static(loaded.options),
         rules.rolls,

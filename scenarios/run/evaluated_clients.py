@@ -14,7 +14,7 @@ from edge.protocol.config import ModelProfile
 from edge.protocol.messages import SUBVALUE
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import load
-from edge.protocol.submodels import part_name
+from edge.protocol.submodels import depths, exit_name, part_name
 from edge.training.metrics.registry import metric_rows
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EvalSection
@@ -38,7 +38,8 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
         raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
-    parts = frozenset(part_name(rate) for rate in description.rates if rate != 1)
+    exits = range(1, depths(description.axes) + 1)
+    parts = frozenset((*(part_name(rate) for rate in description.rates if rate != 1), *map(exit_name, exits)))
     compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
     return EvaluationScope(
         on=on,

@@ -145,7 +145,7 @@ def choose_workers(runs: Iterable[Loaded], device: str, launcher: WorkerLauncher
     distinct = {repr((run.scenario.model, run.scenario.method, run.scenario.train.batch)): run for run in runs}
     visit_nbytes = []
     for run in distinct.values():  # from a description of the model on the CPU, before any worker has a GPU
-        train = replace(run.scenario.train, graphs=False, precision="fp32")
+        train = replace(run.scenario.train, precision="fp32")
         there = replace(run, scenario=run.scenario.model_copy(update={"train": train}))
         with (
             scratch() as logs,

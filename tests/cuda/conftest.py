@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,3 +44,13 @@ def trainer(scenario: str, device: str, *overrides: str) -> LocalTrainer:
     loaded = builder.on_device(load(scenario, parse_all(list(overrides))), device)
     profile, _ = LocalTrainer(builder.job(loaded, None, device, cache_folder())).describe(True)
     return LocalTrainer(builder.job(loaded, profile, device, cache_folder()))
+
+
+class Called:
+    """In place of a graph: its work is called."""
+
+    def capture(self, work: Callable[[], None]) -> None:
+        self._work = work
+
+    def replay(self) -> None:
+        self._work()

@@ -11,7 +11,7 @@ from edge.protocol.messages import ACCURACY, GLOBAL, LOSS, Evaluate, Train, Upda
 from edge.protocol.payload import MODEL, Floats, Payload
 from edge.training.cuda_graphs import GraphBackend, StepFactory
 from edge.training.trainer import LocalTrainer
-from tests.cuda.conftest import trainer
+from tests.cuda.conftest import Called, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning")
 """Of pooling, whose windows do not overlap here; workers log it."""
@@ -65,16 +65,6 @@ def test_an_evaluation_on_a_gpu_counts_as_one_on_a_cpu(gpu: str, scenario: str) 
     ours, theirs = on_gpu.evaluate(task, None).values, on_cpu.evaluate(task, None).values
     assert abs(ours[ACCURACY][0] - theirs[ACCURACY][0]) <= 1  # an example may be on the border
     assert ours[LOSS][0] == pytest.approx(theirs[LOSS][0], rel=1e-4)
-
-
-class Called:
-    """In place of a graph: its work is called."""
-
-    def capture(self, work: Callable[[], None]) -> None:
-        self._work = work
-
-    def replay(self) -> None:
-        self._work()
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedmlb", "fedprox"])

@@ -192,6 +192,12 @@ CASES = [
     Case("heterofl+fedprox", {"mu": 0}, {"submodel": PARTS, "mu": 0.1}),
     Case("fedrolex", {}, {"submodel": PARTS}),
     Case("stochdepth", {"keep_last": 1}, {"keep_last": 0.5}, model=ModelConfig("tests.plugins.residual:ROW")),
+    Case(
+        "depthfl",
+        {"exits": "none"},
+        {"ramp": 2, "submodel": {"rate": "client", "rates": (1.0, 0.6, 0.3)}},
+        weights="uniform",
+    ),
     Case("calibrated", {"tau": 0}),
     Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),
     Case("fedbr+calibrated", {**AS_FEDAVG, "tau": 0}, weights="uniform"),

@@ -13,8 +13,10 @@ from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, LOSS, MAX_VALUE_NAME, MAX_VALUES, SUBVALUE
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import error_text, load
+from edge.protocol.submodels import exit_name
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batch, Batches
+from edge.training.exits import exit_logits
 from edge.training.metrics.metric import Metric, ModelInputs, Sums
 from edge.training.metrics.registry import MetricRow, metric_rows
 
@@ -46,8 +48,8 @@ class JobMetrics:
         self._of_models = [(row, metric) for row, metric in made if not row.per_example]
 
     def on_examples(self, net: BlockModel, batches: Iterable[Batch]) -> Values:
-        """The metrics that add up over batches."""
-        return _summed(self._of_batches, net, batches)
+        """The metrics that add up over batches, and accuracy and loss of each exit of a model with several."""
+        return _summed(self._of_batches, net, batches, self._of_groups)
 
     def of_group(self, group: str, net: BlockModel, batches: Iterable[Batch]) -> Values:
         """Accuracy and loss alone, by the names ``group/accuracy`` and ``group/loss``; none without examples."""
@@ -81,7 +83,12 @@ class JobMetrics:
         return {name: named for name, named in found.items() if named}
 
 
-def _summed(metrics: Sequence[tuple[MetricRow, Metric]], net: BlockModel, batches: Iterable[Batch]) -> Values:
+def _summed(
+    metrics: Sequence[tuple[MetricRow, Metric]],
+    net: BlockModel,
+    batches: Iterable[Batch],
+    of_exits: Sequence[tuple[MetricRow, Metric]] = (),
+) -> Values:
     values: Values = {}
     with torch.inference_mode():
         for x, y in batches:
@@ -89,6 +96,9 @@ def _summed(metrics: Sequence[tuple[MetricRow, Metric]], net: BlockModel, batche
             for row, metric in metrics:
                 with _named(row):
                     _add(values, row, metric.measure(net, x, y, logits))
+            for number, own in enumerate(exit_logits(net), start=1):
+                for row, metric in of_exits:
+                    _add(values, row, metric.measure(net, x, y, own.float()), f"{exit_name(number)}{SUBVALUE}")
     return values
 
 
@@ -101,10 +111,10 @@ def _named(row: MetricRow) -> Iterator[None]:
         raise ValueError(f"eval.metrics: {row.name} ({row.measure}): {error_text(error)}") from error
 
 
-def _add(values: Values, row: MetricRow, sums: Sums) -> None:
-    """Add the sums of a batch. ValueError for what no score can carry."""
+def _add(values: Values, row: MetricRow, sums: Sums, group: str = "") -> None:
+    """Add the sums of a batch, by names that begin with ``group``. ValueError for what no score can carry."""
     for part, (total, count) in sums.items():
-        name = f"{row.name}{SUBVALUE}{part}" if part else row.name
+        name = group + (f"{row.name}{SUBVALUE}{part}" if part else row.name)
         if not len(name) <= MAX_VALUE_NAME or not name.isprintable():
             raise ValueError(f"{name[:MAX_VALUE_NAME]!r} cannot be the name of a value")
         if not 0 <= count < 1 << 63:

@@ -278,7 +278,7 @@ def test_pooling_before_the_relu_changes_no_bit(
 def test_a_model_has_defaults_by_device_width_and_precision() -> None:
     small, large = model("cnn"), model("resnet18")
     assert small.on("cpu") == Defaults("channels_last", "fp32", "sweep")
-    assert small.on("cuda") == large.on("cuda") == Defaults("contiguous", "fp32", "each")
+    assert small.on("cuda") == large.on("cuda") == Defaults("contiguous", "fp32", "sweep", graphs=True)
     asked = ((16, None), (63, "fp32"), (64, "fp32"), (None, None), (64, "bf16"))
     formats = [large.on("cpu", width, precision).memory_format for width, precision in asked]
     assert formats == ["channels_last", "channels_last", "contiguous", "contiguous", "channels_last"]

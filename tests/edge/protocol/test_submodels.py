@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge.protocol.payload import BlockShape, Layout
+from edge.protocol.payload import BlockShape, Layout, Vector
 from edge.protocol.submodels import CLASSES, WHOLE, SliceMap, kept_channels, slice_map
 
 AXES = {
@@ -40,8 +40,8 @@ def test_a_window_begins_at_a_channel_and_wraps_around() -> None:
 
 
 def test_the_whole_model_is_itself_in_any_window() -> None:
-    numbers = np.arange(8, dtype=np.float32)
-    assert slice_map(AXES, {"rate": 1.0, "window": 3}).taken("conv", numbers) is numbers
+    whole = {"conv": Vector(np.arange(8, dtype=np.float32))}
+    assert slice_map(AXES, {"rate": 1.0, "window": 3}).taken(whole)["conv"] is whole["conv"]
     assert slice_map(AXES, {}).sizes == {"conv": 8, "head": 27}
 
 

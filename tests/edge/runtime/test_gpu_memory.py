@@ -12,10 +12,12 @@ GIB = 1024 * MIB
 @pytest.mark.parametrize(
     ("free", "visit", "cores", "visits", "workers"),
     [
-        # A worker takes 1 GiB and twice 5 GiB; of 80 GiB 72 may be used, which 11 divides 6 times.
-        ([80 * GIB], 5 * GIB, 16, 10, 6),
-        ([80 * GIB], 5 * GIB, 4, 10, 4),
-        ([80 * GIB], 5 * GIB, 16, 5, 5),
+        # A worker takes 1 GiB and twice 10 GiB; of 80 GiB 72 may be used, which 21 divides 3 times.
+        ([80 * GIB], 10 * GIB, 16, 10, 3),
+        ([80 * GIB], 10 * GIB, 2, 10, 2),
+        ([80 * GIB], 10 * GIB, 16, 1, 1),
+        # With 5 GiB a visit there is room for 6, but more than four of one GPU gain nothing.
+        ([80 * GIB], 5 * GIB, 16, 10, 4),
         # Workers take GPUs in turns, so the one with 36 usable GiB decides: 3 on each.
         ([80 * GIB, 40 * GIB], 5 * GIB, 16, 10, 6),
         ([8 * GIB, 8 * GIB], 5 * GIB, 16, 10, 2),

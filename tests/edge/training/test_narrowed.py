@@ -52,7 +52,7 @@ def test_a_part_computes_what_the_model_does_with_zeros_elsewhere(name: str, dat
     )
     part, slices = part_of(net, make, row, rate), SliceMap(model_axes(net, make, row), rate)
     whole = net.dump(net.layout.sizes)
-    part.load({key: Vector(slices.taken(key, vector.data)) for key, vector in whole.items()})
+    part.load(slices.taken(whole))
     for key, vector in whole.items():
         rest = np.zeros_like(vector.data)
         rest[slices.places(key)] = vector.data[slices.places(key)]

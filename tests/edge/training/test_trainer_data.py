@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from edge.protocol.config import DataConfig, Job, PartitionConfig
 from edge.training.trainer import LocalTrainer
-from tests.toy import DIGITS_CNN, TRAIN, cache_folder
+from tests.toy import DIGITS_CNN, TRAIN, cache_folder, play
 
 DATA = DataConfig("digits", clients=4, partition=PartitionConfig("iid"))
 
@@ -30,3 +31,9 @@ def test_held_out_examples_are_counted_apart_and_never_trained_on() -> None:
     plain, _ = trainer(DATA).describe(data=True)
     assert plain.validation_samples.tolist() == [0] * 4
     assert plain.samples.tolist() == [359] * 4
+
+
+def test_a_job_with_graphs_trains_on_a_cpu_without(tmp_path: Path) -> None:
+    """As for measurements of a run that was on a GPU."""
+    runs = [play(tmp_path / str(graphs), rounds=1, train=replace(TRAIN, graphs=graphs)) for graphs in (False, True)]
+    assert runs[0].model.tobytes() == runs[1].model.tobytes()

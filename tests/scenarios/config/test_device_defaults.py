@@ -26,11 +26,11 @@ def settled(overrides: list[str], device: str) -> tuple[str | None, str | None, 
     ("overrides", "device", "expected"),
     [
         ([], "cpu", ("channels_last", "fp32", "sweep")),
-        ([], "cuda:1", ("contiguous", "fp32", "each")),
+        ([], "cuda:1", ("contiguous", "fp32", "sweep")),
         (NARROW, "cpu", ("channels_last", "fp32", "sweep")),
         (WIDE, "cpu", ("contiguous", "fp32", "sweep")),
         ([*WIDE, "train.precision=bf16"], "cpu", ("channels_last", "bf16", "sweep")),
-        (WIDE, "cuda", ("contiguous", "fp32", "each")),
+        (WIDE, "cuda", ("contiguous", "fp32", "sweep")),
     ],
 )
 def test_what_is_not_said_follows_from_model_width_and_device(
@@ -47,7 +47,16 @@ def test_what_is_said_stays_and_is_refused_where_the_device_or_everybody_lacks_i
     assert str(caught.value) == "digits: train.precision = tf32: needs a CUDA device; this run is on cpu"
     with pytest.raises(ScenarioError, match=r"^digits: train\.graphs = true: needs a CUDA device; this run is on cpu$"):
         settled(["train.graphs=true"], "cpu")
-    assert settled(["train.precision=tf32"], "cuda") == ("contiguous", "tf32", "each")
+    assert settled(["train.precision=tf32"], "cuda") == ("contiguous", "tf32", "sweep")
+
+
+def test_steps_are_replayed_on_a_gpu_unless_the_scenario_or_the_model_is_ones_own() -> None:
+    def graphs(overrides: list[str], device: str) -> bool | None:
+        return on_device(load("digits", parse_all(overrides)), device).scenario.train.graphs
+
+    assert (graphs([], "cpu"), graphs([], "cuda"), graphs(WIDE, "cuda:1")) == (False, True, True)
+    assert graphs(["train.graphs=false"], "cuda") is False
+    assert graphs(["model.name=tests.plugins.residual:ROW"], "cuda") is False
 
 
 def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
