@@ -18,6 +18,7 @@ from coordinator.records.schema import (
     BOTTLENECKS,
     COMPUTE,
     COUNTED,
+    LEFTOVER,
     OWN_LINK,
     SERVER_LINK,
     TRAINED,
@@ -177,6 +178,7 @@ class RoundRecord:
             compute_joules=timeline.compute_joules,
             receive_joules=timeline.receive_joules,
             send_joules=timeline.send_joules,
+            rate=[None if kind == LEFTOVER else visit.price.rate for visit, kind in zip(visits, kinds, strict=True)],
         )
         self.visits.extend(added)
         return added

@@ -122,11 +122,14 @@ class VisitRow(NamedTuple):
     """While the client downloaded, also behind others on a shared link, and its radio woke up before and after that"""
     send_joules: float
     """The same of the upload"""
+    rate: float | None = 1.0
+    """Of the part of the model that the visit had, 1 for the whole; None of leftovers, which are parts of late visits.
+    The hash chain has the lengths of payloads, and leaves this out"""
 
 
 ENERGY = {"idle_joules": "idle", "compute_joules": "compute", "receive_joules": "receive", "send_joules": "send"}
-"""Columns of ``visits`` that divide its joules, the last ones -> what the client did"""
-CHAINED = len(VisitRow._fields) - len(ENERGY)
+"""Columns of ``visits`` that divide its joules -> what the client did"""
+CHAINED = VisitRow._fields.index("idle_joules")
 """Columns of a visit that the hash chain covers, the first ones"""
 
 
@@ -239,7 +242,7 @@ TRANSFERS = """CREATE VIEW transfers AS
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
 for all bytes of a visit that did not count."""
 
-FORMAT = 3
+FORMAT = 4
 """The format of a ledger, kept as ``user_version``; raised with its tables or with what its chain begins with. Another
 one is refused"""
 SCHEMA = (

@@ -25,7 +25,16 @@ from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, pay
 from coordinator.methods.registry import Method
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord, logged_means
-from coordinator.records.schema import EVALUATE, LEFTOVER, EvaluationRow, Lengths, RoundRow, VisitRow
+from coordinator.records.schema import (
+    DOWNLOAD_ONLY,
+    EVALUATE,
+    LEFTOVER,
+    NO_TRAINING,
+    EvaluationRow,
+    Lengths,
+    RoundRow,
+    VisitRow,
+)
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.budget import Budget, Cost
 from coordinator.rounds.policy import RoundPolicy
@@ -77,9 +86,9 @@ class RoundFinished:
     bytes_down: int
     """In the whole run, as ``bytes_up``"""
     bytes_up: int
-    chosen: Mapping[int, int]
-    """Value of the method's progress column (`coordinator.methods.spec.ProgressColumn`) -> visits of this round; empty
-    for methods without one"""
+    chosen: Mapping[float, int]
+    """Value of the method's progress column (`coordinator.methods.spec.ProgressColumn`) -> visits of this round, or
+    rate of a part of the model -> training visits; empty for methods with neither"""
     logged: Mapping[str, float | None] = field(default_factory=dict)
     """As of `coordinator.records.round_record.logged_means`"""
 
@@ -388,8 +397,13 @@ class FederatedRun:
         self.recorder.commit(pending, row, ended_by)
         down, up = self.committed.bytes_down + row.bytes_down, self.committed.bytes_up + row.bytes_up
         self.committed = RunTotals(pending.rounds, pending.virtual_seconds, down, up, row.model_sha256)
-        progress = self.method.objective.records.progress
-        chosen = [] if progress is None else [getattr(row, progress.column) for row in pending.record.method_rows]
+        objective, visits = self.method.objective, pending.record.visits
+        progress, chosen = objective.records.progress, list[float]()
+        if progress is not None:
+            chosen = [getattr(row, progress.column) for row in pending.record.method_rows]
+        elif objective.submodels is not None:
+            kinds = zip(visits["kind"], visits["rate"], strict=True)
+            chosen = [rate for kind, rate in kinds if kind not in (*NO_TRAINING, DOWNLOAD_ONLY)]
         logged = logged_means(pending.record.logged)
         self.on_round(RoundFinished(row, pending.rounds, down, up, Counter(chosen), logged))
         return stopped_by

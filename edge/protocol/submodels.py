@@ -41,7 +41,7 @@ ROUNDING = 1e-9
 
 def part_name(rate: float) -> str:
     """In place of the name of a metric: of the part of this rate."""
-    return f"rate {rate:g}"
+    return f"{RATE} {rate:g}"
 
 
 def statistics_axis(channels: int, rate: float) -> Axis:

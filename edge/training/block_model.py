@@ -131,7 +131,13 @@ class BlockModel:
         in channels_last are copied to scratch, and all blocks of a model on a GPU to the host. With ``of``, the numbers
         of a vector like ``flat`` in place of the model's; they are views of it, or copies.
         """
-        return {key: Vector(_on_host(self._read(key, of)).numpy()) for key in keys}
+        vectors = {}
+        for key in keys:
+            numbers = self._read(key, of)
+            if numbers.is_cuda:  # to pinned memory, which torch keeps for the next visit
+                numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers)
+            vectors[key] = Vector(numbers.numpy())
+        return vectors
 
     def dump(self, keys: Iterable[str]) -> dict[str, Vector]:
         """The numbers of these keys, as copies that later training does not change."""
@@ -343,13 +349,6 @@ def named_tensors(layout: Layout, modules: Sequence[nn.Module], by_layer: bool) 
                 key: tensors for key, tensors in ((part.key, parameters), (part.key + BUFFERS, buffers)) if tensors
             }
     return named
-
-
-def _on_host(numbers: Tensor) -> Tensor:
-    """The numbers in the host's memory; those of a GPU in pinned memory, which torch keeps for the next visit."""
-    if numbers.device.type == "cpu":
-        return numbers
-    return torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers)
 
 
 def _with_running(module: nn.Module) -> list[Any]:

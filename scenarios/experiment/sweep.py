@@ -63,23 +63,29 @@ class Sweep(Experiment):
     def result(self, done: Result) -> dict[str, Any]:
         """``rows``, one each with its statistics over seeds, and ``tests`` of all pairs."""
         curves = self.trails(done["runs"])
+        summaries = {run["name"]: run.get("evaluation") or {} for run in done["runs"]}
+        rows: list[dict[str, Any]] = [
+            {
+                "name": row.name,
+                "method": row.method,
+                "settings": {key: shown(value) for key, value in row.settings.items()},
+                "runs": [self.run_name(row, seed) for seed in curves[row.name]],
+                **statistics.over_seeds(curves[row.name], self.targets),
+            }
+            for row in self.rows
+            if row.name in curves
+        ]
+        for each in rows:
+            by_device = [summaries[name].get("by_device") or {} for name in each["runs"]]
+            if any(by_device):
+                each["by_device"] = [{device: of["mean"] for device, of in found.items()} for found in by_device]
         return {
             "scenario": self.scenario,
             "overrides": words(self.overrides),
             "axes": {axis.key: [shown(value) for value in axis.values] for axis in self.axes},
             "seeds": list(self.seeds),
             "targets": list(self.targets),
-            "rows": [
-                {
-                    "name": row.name,
-                    "method": row.method,
-                    "settings": {key: shown(value) for key, value in row.settings.items()},
-                    "runs": [self.run_name(row, seed) for seed in curves[row.name]],
-                    **statistics.over_seeds(curves[row.name], self.targets),
-                }
-                for row in self.rows
-                if row.name in curves
-            ],
+            "rows": rows,
             "tests": statistics.tests(curves, self.targets),
             **done,
         }

@@ -21,6 +21,7 @@ MOST_PAIRS = 20
 INTERVAL = "mean ± half of the 95 % interval (Student's t over seeds); sd: sample standard deviation"
 ONE_SEED = "one seed: no deviation, no interval and no test; use --seeds 3 or more"
 NO_MEAN = "-: a run of these seeds did not reach it, so that there is no mean"
+WORST_DEVICE = "worst device: in each seed, the lowest of the means over the clients of a kind of device"
 PAIRED = (
     "a - b over the seeds that both have, of accuracies in percentage points (pp); + and -: seeds in which a is above "
     "and below b; p: paired t-test, two-sided; "
@@ -51,12 +52,17 @@ def tables(result: Result, baseline: str | None = None) -> list[Table]:
         ],
         _notes(result, INTERVAL),
     )
-    return [*_of_rows(result), totals, *(_tests(result, group, baseline) for group in _tested(result))]
+    return [
+        *_of_rows(result),
+        *_of_devices(result),
+        totals,
+        *(_tests(result, group, baseline) for group in _tested(result)),
+    ]
 
 
 def short(result: Result, baseline: str | None = None) -> list[Table]:
     """The tables of the terminal: of the tests that of the last accuracy alone, and every note once."""
-    shown, noted = _of_rows(result), set[str]()
+    shown, noted = [*_of_rows(result), *_of_devices(result)], set[str]()
     shown += [_tests(result, group, baseline) for group in _tested(result) if group is result["tests"][0]]
     for index, table in enumerate(shown):
         shown[index] = replace(table, notes=[note for note in table.notes if note not in noted])
@@ -118,6 +124,13 @@ def _of_rows(result: Result) -> list[Table]:
         notes = _notes(result, INTERVAL, *([NO_MEAN] if is_short else []))
         shown.append(Table(f"until accuracy {100 * target:g} %", columns, rows, notes))
     return shown
+
+
+def _of_devices(result: Result) -> list[Table]:
+    """Accuracies of clients by kind of device, if rows have any."""
+    rows = zip(labels(result["rows"]), result["rows"], strict=True)
+    table = result_tables.device_means({name: row["by_device"] for name, row in rows if "by_device" in row})
+    return [] if table is None else [replace(table, notes=_notes(result, INTERVAL, WORST_DEVICE))]
 
 
 # --- pairs --------------------------------------------------------------------------------------------------------

@@ -34,6 +34,9 @@ HESSIANS = (EIGENVALUE, TRACE, HESSIAN_NORM, HESSIAN_DIRECTION)
 HIGHEST = "highest accuracy"
 UPLOADED, UPLOADED_MESSAGES = "uploaded vectors", "uploaded messages, with headers"
 FACTOR = "uploads as float32 numbers over uploaded vectors"
+HELD_WEIGHTS, HELD_NBYTES = "parameters of a client's model", "bytes of a client's model"
+HELD_FLOPS = "FLOPs of a client's forward pass per example, as printed"
+HELD_PRODUCTS = "FLOPs of a client's forward pass per example, two per multiply-accumulate"
 
 
 def wall_seconds(folder: Path) -> float | None:
@@ -96,6 +99,8 @@ class TableAmount:
     """Run folder -> the amount; None for one that is counted"""
     unit: float = 1.0
     """The amount is shown in multiples of it"""
+    digits: int = 4
+    """Significant digits of ours"""
 
 
 TABLE_AMOUNTS: Mapping[str, TableAmount] = {
@@ -113,8 +118,12 @@ TABLE_AMOUNTS: Mapping[str, TableAmount] = {
     UPLOADED: TableAmount("MB up", partial(uploads, "vectors"), unit=1e6),
     UPLOADED_MESSAGES: TableAmount("MB up with headers", partial(uploads, "messages"), unit=1e6),
     FACTOR: TableAmount("factor", factor),
+    HELD_WEIGHTS: TableAmount("parameters (K)", unit=1e3, digits=7),
+    HELD_FLOPS: TableAmount("MFLOPs", unit=1e6, digits=5),
+    HELD_PRODUCTS: TableAmount("MFLOPs of products", unit=1e6, digits=5),
+    HELD_NBYTES: TableAmount("MiB", unit=2**20),
 }
-"""Measure -> how it is read and shown; papers call one multiply-accumulate a FLOP"""
+"""Measure -> how it is read and shown; FedAlign and pFedMB call one multiply-accumulate a FLOP"""
 
 
 # --- printed values ---------------------------------------------------------------------------------------------------
@@ -134,6 +143,9 @@ PRINTED_AMOUNTS = {
     "highest": (HIGHEST, 0.01),
     "uploaded(MB)": (UPLOADED, 1e6),
     "factor": (FACTOR, 1.0),
+    "weights(K)": (HELD_WEIGHTS, 1e3),
+    "FLOPs(M)": (HELD_FLOPS, 1e6),
+    "space(MiB)": (HELD_NBYTES, 2**20),
 }
 """Metric -> (measure, unit in which the file has it)"""
 
@@ -158,9 +170,10 @@ class Printed:
 
 
 def printed(paper: str, table: str) -> list[Printed]:
-    """The values of one table, in the order of the file."""
+    """The values of one table, in the order of the file, whose lines that begin with # name its source."""
     with (FILES / f"{paper}.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["table"] == table]
+        lines = (line for line in file if not line.startswith("#"))
+        rows = [row for row in csv.DictReader(lines) if row["table"] == table]
     found = []
     for row in rows:
         metric, deviation = row["metric"], row["deviation"]

@@ -13,7 +13,7 @@ from costmodel.units import format_bytes, format_seconds
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
 from scenarios.experiment.run_set import missing_note
-from scenarios.papers import dadaquant, fedalign, fedbr, fedmlb, pfedmb
+from scenarios.papers import dadaquant, depthfl, fedalign, fedbr, fedmlb, heterofl, pfedmb
 from scenarios.papers.cells import MARKS, CellSelection, changed, described
 from scenarios.papers.published import TABLE_AMOUNTS
 from scenarios.papers.spec import (
@@ -37,6 +37,8 @@ FIGURES: dict[str, PaperFigure] = {
     **pfedmb.FIGURES,
     **fedalign.FIGURES,
     **dadaquant.FIGURES,
+    **heterofl.FIGURES,
+    **depthfl.FIGURES,
 }
 UNKNOWN = "setting unknown"
 CUT = "*"
@@ -214,7 +216,7 @@ def _printed(cell: Cell) -> str:
         return LOST if cell["published_is_lost"] else NOT_PRINTED
     if cell["measure"] in TABLE_AMOUNTS:
         unit, deviation = TABLE_AMOUNTS[cell["measure"]].unit, cell["published_deviation"]
-        return f"{cell['published'] / unit:g}" + ("" if deviation is None else f" ± {deviation / unit:g}")
+        return f"{cell['published'] / unit:.10g}" + ("" if deviation is None else f" ± {deviation / unit:g}")
     if cell["measure"] not in ACCURACY_AT:
         return f"{cell['published']:g}{'+' if cell['published_is_bound'] else ''}"
     return _percent(cell["published"], cell["published_deviation"])
@@ -226,9 +228,10 @@ def _ours(cell: Cell) -> str:
         return UNKNOWN
     mean, deviation, at_least = cell["ours"]["mean"], cell["ours"]["deviation"], cell["at_least"]
     if cell["measure"] in TABLE_AMOUNTS:
-        unit = TABLE_AMOUNTS[cell["measure"]].unit
+        amount = TABLE_AMOUNTS[cell["measure"]]
+        unit = amount.unit
         interval = "" if deviation is None else f" ± {deviation / unit:.2g}"
-        text = NOT_MEASURED if mean is None else f"{mean / unit:.4g}{interval}"
+        text = NOT_MEASURED if mean is None else f"{mean / unit:.{amount.digits}g}{interval}"
     elif cell["measure"] in ACCURACY_AT:
         text = "-" if mean is None else _percent(mean, deviation) + ("" if all(cell["complete"]) else CUT)
     elif at_least is not None:

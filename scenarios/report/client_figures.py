@@ -7,6 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,11 +16,12 @@ from coordinator.records.round_record import logged_means
 from costmodel.units import BYTES
 from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURACY
+from edge.protocol.submodels import part_name
 from scenarios.report import plot_style
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.theme import EMPTY, INK, MUTED, PAPER
-from scenarios.run import client_values
+from scenarios.run import client_values, visits
 from scenarios.run.progress import with_interval
 
 BAR_WIDTH = 0.8
@@ -114,6 +116,55 @@ def traffic(shown: ShownRuns) -> Figure | None:
     shares.set(xlim=(0, None), ylim=(0, 102))
     clients.set(xlim=(0, None), ylim=(-2, 102))
     plot_style.legend(figure, shares)
+    return figure
+
+
+def devices(shown: ShownRuns) -> Figure | None:
+    """Mean over clients and worst decile by round: a panel for each of the first `MOST_VALUES` kinds of devices."""
+    names = list(dict.fromkeys(device for run in shown.runs for device in run.by_device))[:MOST_VALUES]
+    if not names:
+        return None
+    figure, panels = shown.panels(len(names), min(len(names), 2), 280, sharey=True)
+    for name, axes in zip(names, panels, strict=True):
+        for run in shown.runs:
+            by_round = run.by_device.get(name, {})
+            rounds = [min(round + 1, run.completed) for round in by_round]
+            marker, colour = "o" if len(rounds) < 3 else "", shown.styles[run.label]["color"]
+            mean, worst = ([100 * getattr(of, key) for of in by_round.values()] for key in ("mean", "worst_decile"))
+            axes.plot(rounds, mean, label=run.label, marker=marker, **shown.styles[run.label])
+            axes.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
+        plot_style.over_rounds(axes, title=name, ylabel="accuracy of clients (%)")
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+def rates(shown: ShownRuns) -> Figure | None:
+    """Two panels for each run with parts of the model: by round, the accuracy of each part, and visits by rate."""
+    found = [run for run in shown.runs if visits.by_rate(run.query)]
+    if not found:
+        return None
+    figure, panels = shown.panels(2 * len(found), 2, 330)
+    for run, left, right in zip(found, panels[::2], panels[1::2], strict=True):
+        accuracies = client_values.by_rate(run.evaluations, run.rounds)
+        counts = {part_name(rate): of for rate, of in visits.rates_by_round(run.query).items()}
+        names = list(dict.fromkeys([*counts, *accuracies]))
+        shades = dict(zip(names, matplotlib.colormaps["YlGnBu"](np.linspace(0.95, 0.25, len(names))), strict=True))
+        for name, values in accuracies.items():
+            rounds = [min(round + 1, run.completed) for round in values]
+            marker = "o" if len(rounds) < 3 else ""
+            left.plot(rounds, [100 * value for value in values.values()], color=shades[name], label=name, marker=marker)
+        if accuracies:
+            title = plot_style.wide_title(f"{run.label}: accuracy of parts", 2)
+            plot_style.over_rounds(left, title=title, ylabel="test accuracy (%)")
+            left.legend()
+        else:
+            left.remove()
+        every = sorted({round for of in counts.values() for round in of})
+        layers = [(name, shades[name], np.array([of.get(at, 0.0) for at in every])) for name, of in counts.items()]
+        plot_style.stack(right, [round + 1 for round in every], layers[::-1])
+        right.set(title=plot_style.wide_title(f"{run.label}: visits", 2), xlabel="round", ylabel="training visits")
+        right.yaxis.set_major_locator(plot_style.whole())
+        right.legend(loc="upper left", bbox_to_anchor=(1, 1), handlelength=1, borderaxespad=0, reverse=True)
     return figure
 
 

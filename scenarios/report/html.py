@@ -38,7 +38,7 @@ APP_KEYS = ("name", "data.clients", "seed")
 """Number of groups named in the title, and of different values of a fact."""
 NO_BREAK = "\u00a0"
 """A space at which no line is broken"""
-ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "started_utc")
+ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "clients_by_device", "started_utc")
 """Parts of the environment that have their own sections."""
 
 
@@ -231,6 +231,13 @@ def _sections(
         "results": tables.results(opened if has_seeds else shown, target, comparison, nominal),
         "clients": tables.over_clients(shown),
         "best_rounds": tables.best_rounds(shown),
+        "devices": [table for at_best in (False, True) if (table := tables.by_device(shown, at_best))],
+        "device_means": tables.device_means(
+            {group.label: [tables.means_of_devices(run) for run in group.runs] for group in by_group}
+        )
+        if has_seeds
+        else None,
+        "rates": tables.by_rate(shown),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
         "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
         "critical": [(run, visits.critical_clients(run.query, most_critical)) for run in shown],

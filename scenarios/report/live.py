@@ -14,12 +14,12 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.methods.spec import ProgressColumn
 from coordinator.records.schema import HostEvent
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.plugins import display_name
+from edge.protocol.submodels import RATE
 from scenarios.config.load import Loaded
 from scenarios.config.schema import StopSection
 from scenarios.report.columns import fitting, widths
@@ -44,9 +44,9 @@ class _RunProgress:
     name: str
     rounds_max: int | None = 0
     """None where the run does not say how many rounds it will have"""
-    column: ProgressColumn | None = None
-    """The column for the method's own table, if it has one."""
-    values: Sequence[int] = ()
+    column: str = ""
+    """The column of the method's own table that is counted, or the rate of parts of the model; '' for neither"""
+    values: Sequence[float] = ()
     """The values that this column counts."""
     started: float | None = None
     """Wall-clock seconds; None while the run is queued."""
@@ -147,8 +147,11 @@ class LiveTable(RunObserver):
         run.rounds_max = loaded.scenario.rounds.max if loaded.method.app is None else None
         stop, budget = loaded.scenario.stop, loaded.scenario.budget
         run.may_end_sooner = (stop, budget) != (StopSection(), RunLimits())
-        run.column = loaded.method.objective.records.progress
-        run.values = [] if run.column is None else run.column.values(loaded.blocks)
+        objective = loaded.method.objective
+        if (progress := objective.records.progress) is not None:
+            run.column, run.values = progress.column, progress.values(loaded.blocks)
+        elif objective.submodels is not None:
+            run.column, run.values = RATE, loaded.scenario.submodel.levels
         begun = sum(run.started is not None for run in self._runs)
         ended = [run.wall_seconds() for run in self._runs if run.ended is not None]
         seconds = sum(ended) / max(1, len(ended)) * (len(self._runs) - len(ended))
@@ -275,8 +278,8 @@ DISPENSABLE = ("bottleneck", "clients", "up", "down", "wall")
 
 def _rounds(run: _RunProgress, width: int) -> Table:
     columns = list(COLUMNS)
-    if run.column is not None and any(progress.chosen for progress, _ in run.progress):
-        columns.append(f"{run.column.column} {run.values[0]}..")
+    if run.column and any(progress.chosen for progress, _ in run.progress):
+        columns.append(f"{run.column} {run.values[0]:g}..")
     rows = [columns]
     for progress, wall_seconds in run.progress:
         cells = _cells(run, progress, wall_seconds)
@@ -313,7 +316,7 @@ def line(run: _RunProgress) -> str:
     """The last round of a run as one line of text."""
     progress, wall_seconds = run.progress[-1]
     first, *cells = _cells(run, progress, wall_seconds)
-    names = [*COLUMNS[1:], run.column.column if run.column else ""]
+    names = [*COLUMNS[1:], run.column]
     number, *cut = first.split()
     if number != "end":
         number = " ".join([run.of_rounds(number), *cut])
@@ -322,7 +325,7 @@ def line(run: _RunProgress) -> str:
     return "  ".join([*parts, *([eta] if eta else [])])
 
 
-def counts(chosen: Mapping[int, int], values: Sequence[int]) -> str:
+def counts(chosen: Mapping[float, int], values: Sequence[float]) -> str:
     """The numbers of visits with each of the values, such as ``4/0/6``."""
     return "/".join(str(chosen.get(value, 0)) for value in values)
 

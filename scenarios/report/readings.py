@@ -9,7 +9,7 @@ that depend on a target or a budget. A table that needs another heading has a co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
@@ -153,6 +153,10 @@ OVER_CLIENTS: tuple[Reading[OverClients], ...] = (
     of_field("spread", "spread", PERCENT, "min"),
 )
 """Of the accuracies of clients' models"""
+WORST_DEVICE: Reading[Mapping[str, float]] = Reading(
+    "worst_device", "worst device", PERCENT, lambda means: min(means.values(), default=None), "max"
+)
+"""Of the mean accuracies of kinds of devices: the lowest"""
 AT_BEST_ROUND: tuple[Reading[BestRound], ...] = (
     of_field("rounds", "round", COUNT),
     of_field("virtual_seconds", "virtual time", SECONDS),

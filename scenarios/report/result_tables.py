@@ -5,13 +5,13 @@ A first cell is the label of a run or group, beside which the page draws its lin
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from operator import attrgetter
 from typing import Any
 
-from coordinator.records.schema import ENERGY, FAULTY, KINDS, NO_TRAINING
+from coordinator.records.schema import ENERGY, FAULTY, KINDS, LEFTOVER, NO_TRAINING
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, readings
@@ -27,7 +27,7 @@ SHARE = Quantity({"%": Decimal("0.01")}, 1)
 MOST_FAULTY = 20
 """Number of clients with invalid updates that are named"""
 Runs = Sequence[RecordedRun]
-_trail_of = attrgetter("trail")
+_trail_of = operator.attrgetter("trail")
 
 
 def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nominal: bool) -> Table:
@@ -83,11 +83,57 @@ def best_rounds(runs: Runs) -> Table | None:
     return of_readings("best validation round", shown, found) if found else None
 
 
+def by_device(runs: Runs, at_best: bool = False) -> Table | None:
+    """The accuracies of clients by kind of device at the last evaluation, or at the best validation round.
+
+    None if no run has any.
+    """
+    columns = [
+        TableColumn("best validation round" if at_best else "last evaluation"),
+        TableColumn("device", is_left=True),
+        *(TableColumn.of(each, better=None) for each in readings.OVER_CLIENTS),
+    ]
+    rows: list[list[Cell]] = []
+    for run in runs:
+        best = run.best_round
+        if at_best and (best is None or best.selected_by != VALIDATION):
+            continue
+        found = client_values.at_round(run.by_device, best.round if at_best and best is not None else None)
+        rows += [
+            [run.label, device, *(each.value(of) for each in readings.OVER_CLIENTS)] for device, of in found.items()
+        ]
+    return Table("accuracy of clients by device", columns, rows) if rows else None
+
+
+def device_means(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Table | None:
+    """Mean accuracies of kinds of devices, over seeds with half of their 95 % intervals; None without kinds of devices.
+
+    ``found``: row -> for each seed, kind of device -> mean over its clients.
+    """
+    devices = dict.fromkeys(device for seeds in found.values() for means in seeds for device in means)
+    shown = [
+        readings.WORST_DEVICE,
+        *(Reading(device, device, PERCENT, operator.methodcaller("get", device), "max") for device in devices),
+    ]
+    rows: list[list[Cell]] = [
+        [name, len(seeds), *(Number.mean(each.over_seeds(seeds)) for each in shown)] for name, seeds in found.items()
+    ]
+    columns = [TableColumn(""), TableColumn("seeds", COUNT), *map(TableColumn.of, shown)]
+    return Table("mean accuracy of clients by device", columns, rows) if devices else None
+
+
+def means_of_devices(run: RecordedRun) -> dict[str, float]:
+    """Kind of device -> mean over its clients at the last evaluation."""
+    return {device: of.mean for device, of in client_values.at_round(run.by_device).items()}
+
+
 def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
     """Means over seeds with half of their 95 % intervals; a value that only some seeds have is counted instead."""
     shown: list[Reading[RecordedRun]] = [readings.ACCURACY.of(_trail_of), readings.BEST.of(_trail_of)]
     if any(client_values.last(run.evaluations) for group in groups for run in group.runs):
         shown.append(readings.WORST_DECILE.of(lambda run: client_values.last(run.evaluations)))
+    if any(run.by_device for group in groups for run in group.runs):
+        shown.append(readings.WORST_DEVICE.of(means_of_devices))
     amounts = readings.VIRTUAL_SECONDS, readings.BYTES, readings.ENERGY
     if target is not None:
         shown += [readings.until(amount, target).of(_trail_of) for amount in amounts]
@@ -236,6 +282,23 @@ def waste(runs: Runs) -> list[list[tuple[str, str, float]]]:
             [(column.text(wasted), column.text(spent), wasted / spent if spent else 0.0) for wasted, spent in pairs]
         )
     return [list(row) for row in zip(*columns, strict=True)]
+
+
+def by_rate(runs: Runs) -> Table | None:
+    """Visits by the rate of their parts of the model, and what these took; None if all runs have whole models alone."""
+    columns = [
+        TableColumn("method"),
+        TableColumn("rate", is_left=True),
+        *(TableColumn(name, COUNT) for name in ("clients", "visits", "wasted")),
+        *(TableColumn("seconds", SECONDS), TableColumn("bytes", BYTES)),
+        *(TableColumn("device FLOPs", FLOPS), TableColumn("joules", JOULES)),
+    ]
+    rows: list[list[Cell]] = [
+        [run.label, LEFTOVER if row["rate"] is None else f"{row['rate']:g}", *tuple(row)[1:]]
+        for run in runs
+        for row in visits.by_rate(run.query)
+    ]
+    return Table("visits by rate", columns, rows) if rows else None
 
 
 def faulty(runs: Runs) -> Table:

@@ -182,6 +182,10 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
     for name, key in (("clients, mean", "clients_accuracy"), ("clients, worst decile", "worst_decile")):
         if any(key in values for values in evaluations):
             rows.append((name, cells(PERCENT, [values.get(key) for values in evaluations], missing="-")))
+    classes = [values.get("by_device") or {} for values in evaluations]
+    for device in dict.fromkeys(device for of_run in classes for device in of_run):
+        means = [of_run.get(device, {}).get("mean") for of_run in classes]
+        rows.append((f"clients, {device}", cells(PERCENT, means, missing="-")))
     rows += best_round_rows(runs)
     if target is not None:
         rows += [

@@ -10,11 +10,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import EvaluationRow, RoundRow
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, GLOBAL, LOSS, SUBVALUE
+from edge.protocol.submodels import RATE, part_name
 from scenarios.run import progress
 
 CLASS_ACCURACY = "class-accuracy"
@@ -59,6 +61,27 @@ def last(rows: Sequence[EvaluationRow]) -> OverClients | None:
     return next(reversed(by_round(rows).values()), None)
 
 
+ByDevice = Mapping[str, Mapping[int, OverClients]]
+"""Kind of device -> round -> the accuracies of its clients after it"""
+
+
+def by_device(rows: Sequence[EvaluationRow], clients: Mapping[str, Sequence[int]]) -> ByDevice:
+    """The clients' accuracies by kind of device; those without any are left out. ``clients``: of each kind."""
+    device_of = {client: device for device, own in clients.items() for client in own}
+    own_rows: defaultdict[str, list[EvaluationRow]] = defaultdict(list)
+    for row in rows:
+        if row.client in device_of:
+            own_rows[device_of[row.client]].append(row)
+    return {device: values for device in clients if (values := by_round(own_rows[device]))}
+
+
+def at_round(found: ByDevice, round: int | None = None) -> dict[str, OverClients]:
+    """Kind of device -> its clients at the evaluation after a round, by default the last one."""
+    if round is None:
+        round = max((known for values in found.values() for known in values), default=-1)
+    return {device: values[round] for device, values in found.items() if round in values}
+
+
 def before_and_after(rows: Sequence[EvaluationRow], round: int) -> list[tuple[float, float]]:
     """(accuracy before the adaptation, after it) of each client with both at the evaluation after a round."""
     before, after = (
@@ -97,25 +120,53 @@ def class_accuracy(rows: Sequence[EvaluationRow]) -> dict[int, float]:
     return {label: correct[label] / examples[label] for label in sorted(examples)}
 
 
-def summary(rows: Sequence[EvaluationRow]) -> Mapping[str, Any] | None:
+def summary(rows: Sequence[EvaluationRow], devices: ByDevice = MappingProxyType({})) -> Mapping[str, Any] | None:
     """Of the last evaluation, for ``run --json``: ``clients_accuracy``, ``worst_decile`` and ``spread`` if clients'
-    models were evaluated; ``values`` of whole models (`whole_by_round`) if there are any."""
+    models were evaluated, and `device_summary`; ``values`` of whole models (`whole_by_round`) if there are any."""
     result: dict[str, Any] = {}
     if (clients := last(rows)) is not None:
         result = {"clients_accuracy": clients.mean, "worst_decile": clients.worst_decile, "spread": clients.spread}
+        result |= device_summary(at_round(devices))
     if whole := [row for row in rows if _is_whole(row)]:
         result["values"] = {row.metric: row.value for row in whole if row.round == whole[-1].round}
     return result or None
 
 
+def device_summary(found: Mapping[str, OverClients]) -> dict[str, Any]:
+    """``by_device`` for ``run --json``; nothing without kinds of devices."""
+    classes = {
+        device: {"clients": len(of.values), "mean": of.mean, "worst_decile": of.worst_decile, "spread": of.spread}
+        for device, of in found.items()
+    }
+    return {"by_device": classes} if classes else {}
+
+
+def by_rate(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[str, dict[int, float]]:
+    """Part of the global model -> round -> accuracy: ``rate 1``, the whole model, then ``rate 0.5`` and so on.
+
+    Empty if no part was evaluated.
+    """
+    own: dict[int, float] = {}
+    parts: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        part, _, name = row.metric.rpartition(SUBVALUE)
+        if row.client == GLOBAL and name == ACCURACY and row.value is not None:
+            if part.startswith(f"{RATE} "):
+                parts[part][row.round] = row.value
+            elif not part:
+                own[row.round] = row.value
+    of_rounds = {row.round: row.accuracy for row in rounds if row.accuracy is not None}
+    return {part_name(1): own or of_rounds, **parts} if parts else {}
+
+
 def whole_by_round(rows: Sequence[EvaluationRow]) -> dict[str, dict[int, float]]:
     """Name -> round -> value of the global model, or over clients.
 
-    Accuracy, loss, and numbered parts (of classes, of tensors) are left out.
+    Accuracy, loss, numbered parts (of classes, of tensors), and parts of the model are left out.
     """
     values: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for row in rows:
-        if _is_whole(row) and row.value is not None:
+        if _is_whole(row) and row.value is not None and not row.metric.startswith(f"{RATE} "):
             values[row.metric][row.round] = row.value
     return values
 

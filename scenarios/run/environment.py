@@ -119,6 +119,8 @@ class Environment(Record):
     """The basis of the fleet's figures (`scenarios.run.visits`)"""
     refused_clients: dict[str, str] = {}
     """Client -> why it cannot take part"""
+    clients_by_device: dict[str, list[Count]] = {}
+    """Kind of device -> its clients, of runs that evaluate clients of several"""
     flops_plain_per_sample: Number = 0
     stops_at_target: bool = True
     asynchronous: bool = False

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 from msgspec import structs
 
@@ -25,6 +26,7 @@ from edge.protocol.payload import step_flops
 from edge.runtime.numerics import processor
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
+from scenarios.config.validation import evaluated
 from scenarios.run import builder, client_values, evaluated_clients, own_method, progress, visits
 from scenarios.run.environment import (
     BlockRecord,
@@ -67,6 +69,10 @@ def environment(
         is_calibrated = path is not None and own_rows(path, Device).get(name) == inputs.devices[name]
         if path is not None and is_calibrated and (lines := calibration_of(path)):
             calibrations[name] = lines
+    by_device: dict[str, list[int]] = {}
+    if evaluated(loaded.method, loaded.scenario) != "global":
+        drawn = builder.fleet(loaded)
+        by_device = {row.name: np.flatnonzero(drawn.device_of == i).tolist() for i, row in enumerate(drawn.devices)}
     tensors = profile.tensors if loaded.scenario.codec.is_used or profile.rates else {}
     concerns = {
         "files": inputs.sha256,
@@ -77,6 +83,7 @@ def environment(
         "unit_flops": profile.unit_flops.tolist(),
         "tensors": {key: [*map(list, shapes)] for key, shapes in tensors.items()},
         "submodels": _submodels(profile) if profile.rates else {},
+        "clients_by_device": by_device if len(by_device) > 1 else {},
         **own_method.record(loaded.method),
         "sources": dict(sources),
     }
@@ -143,14 +150,16 @@ def summary(
 
     ``evaluation``: of the last evaluation whose values of clients are in the ledger, ``clients_accuracy`` (mean over
     clients), ``worst_decile`` (mean of the worst tenth, at least one client) and ``spread`` (standard deviation over
-    clients); and ``values`` of whole models (as of `client_values.summary`); None without such values.
+    clients); ``by_device``, the same of each kind of device with its number of ``clients``, if there are several; and
+    ``values`` of whole models (as of `client_values.summary`); None without such values.
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
-    `BestRound`, or None before the first evaluation. ``cut_round``: as of `cut_round`. ``method_notes``: sentences on
-    the method and this model, of which there may be none. ``joules_by_part``: `visits.energy`.
-    ``seconds_by_basis``: `visits.seconds_by_basis`.
+    `BestRound`, with ``by_device`` of that round, or None before the first evaluation. ``cut_round``: as of
+    `cut_round`. ``method_notes``: sentences on the method and this model, of which there may be none.
+    ``joules_by_part``: `visits.energy`. ``seconds_by_basis``: `visits.seconds_by_basis`.
     """
     rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
     best = client_values.best_round(rows, values, committed.rounds)
+    by_device = client_values.by_device(values, began.clients_by_device)
     target = loaded.scenario.stop.target_accuracy
     reached = progress.to_target(trail, target)
     return {
@@ -161,10 +170,12 @@ def summary(
         "rounds": committed.rounds,
         "accuracy": progress.final(trail),
         "best_accuracy": progress.best(trail),
-        "evaluation": client_values.summary(values),
+        "evaluation": client_values.summary(values, by_device),
         "clients_left_out": evaluated_clients.left_out(loaded, description),
         "method_notes": builder.method_notes(loaded, description),
-        "best_round": None if best is None else asdict(best),
+        "best_round": None
+        if best is None
+        else asdict(best) | client_values.device_summary(client_values.at_round(by_device, best.round)),
         "virtual_seconds": committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
         "joules_by_part": visits.energy(query),

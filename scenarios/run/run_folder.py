@@ -29,7 +29,7 @@ from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
 from scenarios.config.tables import leaves
 from scenarios.run import folder_files, plugin_sources, progress, run_records
-from scenarios.run.client_values import BestRound, best_round
+from scenarios.run.client_values import BestRound, ByDevice, best_round, by_device
 from scenarios.run.environment import Environment
 
 SCENARIO, ENVIRONMENT, LEDGER = PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
@@ -221,6 +221,11 @@ class RunFolder:
     def best_round(self) -> BestRound | None:
         """The best round so far; None before the first evaluation."""
         return best_round(self.rounds, self.evaluations, self.completed)
+
+    @cached_property
+    def by_device(self) -> ByDevice:
+        """The accuracies of clients by kind of device; empty unless clients of several were evaluated."""
+        return by_device(self.evaluations, self.environment.clients_by_device)
 
     @property
     def completed(self) -> int:

@@ -69,10 +69,18 @@ class ScenarioRecord(Record):
     eval: _Eval = _Eval()
 
 
+class _OfDevice(Record):
+    clients: Count
+    mean: Number
+    worst_decile: Number
+    spread: Number
+
+
 class _Evaluation(Record):
     clients_accuracy: Number | None = None
     worst_decile: Number | None = None
     spread: Number | None = None
+    by_device: dict[str, _OfDevice] = {}
     values: dict[str, Number | None] = {}
 
 
@@ -85,6 +93,7 @@ class _Best(Record):
     clients_accuracy: Number | None = None
     before_accuracy: Number | None = None
     worst_decile: Number | None = None
+    by_device: dict[str, _OfDevice] = {}
 
 
 class _CutRound(Record):

@@ -12,7 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.records.schema import BOTTLENECKS, DOWNLOAD_ONLY, ENERGY, FAULTY, KINDS, NO_TRAINING, TRAIN, TRAINED
+from coordinator.records.schema import (
+    BOTTLENECKS,
+    COUNTED,
+    DOWNLOAD_ONLY,
+    ENERGY,
+    FAULTY,
+    KINDS,
+    NO_TRAINING,
+    TRAIN,
+    TRAINED,
+)
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
 from costmodel.fleet.model_demand import figures_of_speed
 from costmodel.fleet.traces import Machines, RecordedDays
@@ -186,6 +196,33 @@ def energy_of_clients(query: Query) -> list[sqlite3.Row]:
         "SELECT client, MIN(device) AS device, MIN(network) AS network, COUNT(*) AS visits, TOTAL(joules) AS energy, "
         f"{SUMS} FROM visits GROUP BY client ORDER BY energy DESC, client LIMIT {MOST_CLIENTS}"
     )
+
+
+# --- parts of the model ---------------------------------------------------------------------------------------------
+
+BY_RATE = f"""SELECT rate, COUNT(DISTINCT client) AS clients, COUNT(*) AS visits,
+    SUM(kind NOT IN ({", ".join(f"'{kind}'" for kind in COUNTED)})) AS wasted,
+    TOTAL(up_end_s - start_s) AS seconds, SUM(bytes_down + bytes_up) AS nbytes, TOTAL(flops) AS flops,
+    TOTAL(joules) AS joules FROM visits GROUP BY rate ORDER BY rate DESC"""
+
+
+def by_rate(query: Query) -> list[sqlite3.Row]:
+    """(rate, clients, visits, wasted, seconds, nbytes, flops, joules), the largest rate first and leftovers, which have
+    none, last; of all visits that had a part of this rate. Empty if all had the whole model."""
+    rows = query(BY_RATE)
+    return rows if any(row["rate"] not in (None, 1) for row in rows) else []
+
+
+def rates_by_round(query: Query) -> dict[float, dict[int, int]]:
+    """Rate, the largest first -> round -> training visits that ended in it, also in vain."""
+    kinds = ", ".join(f"'{kind}'" for kind in (*NO_TRAINING, DOWNLOAD_ONLY))
+    found: dict[float, dict[int, int]] = {}
+    for row in query(
+        f"SELECT rate, round, COUNT(*) AS n FROM visits WHERE kind NOT IN ({kinds}) GROUP BY rate, round "
+        "ORDER BY rate DESC, round"
+    ):
+        found.setdefault(row["rate"], {})[row["round"]] = row["n"]
+    return found
 
 
 # --- the basis of times ---------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from edge.protocol.config import TrainConfig
 from edge.training.metrics.registry import METRICS
 from tests.cuda.conftest import Called
-from tests.methods.test_contract import BRIEF, CASES, IID, Case
+from tests.methods.cases import BRIEF, CASES, IID, Case
 from tests.toy import Run, play
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning")

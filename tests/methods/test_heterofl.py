@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.records.store import read
 from coordinator.rounds.policy import PolicyName
 from edge.protocol.config import ModelConfig, ModelProfile, PartitionConfig, TrainConfig
 from edge.protocol.submodels import SliceMap
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.run import builder
+from scenarios.run import builder, visits
 from tests.ledgers import virtual_rows
 from tests.toy import (
     broken_off,
@@ -173,6 +174,33 @@ def test_it_joins_every_policy_and_resumes_in_each(policy: PolicyName, tmp_path:
     again = resumed(tmp_path / "broken off", "heterofl", **how)
     assert np.array_equal(again.model, whole.model)
     assert virtual_rows(tmp_path / "broken off") == virtual_rows(tmp_path / "whole")
+
+
+def test_the_ledger_has_the_rate_of_each_visit_and_rounds_count_them(tmp_path: Path) -> None:
+    chosen: list[Mapping[float, int]] = []
+    how = {"rounds": 2, "train": BRIEF, "submodel": BY_CLIENT, "evaluation": {"on": "both", "charged": True}}
+    run = play(tmp_path, "heterofl", on_round=lambda progress: chosen.append(progress.chosen), **how)
+    own = rates(submodel=BY_CLIENT)
+    assert run.rows("SELECT DISTINCT client, kind, rate FROM visits ORDER BY 1, 2") == [
+        (client, kind, rate) for client, rate in enumerate(own) for kind in ("evaluate", "train")
+    ]
+    assert chosen == [{1.0: 1, 0.5: 3}] * 2  # without evaluations
+    # Parts that are sent twice in each of two rounds and are evaluated: 4 clients x 2 x 2 visits.
+    table = [tuple(row)[:4] for row in visits.by_rate(lambda sql: read(tmp_path / "ledger.sqlite", sql))]
+    assert table == [(1.0, 1, 4, 0), (0.5, 3, 12, 0)]
+    plain = play(tmp_path / "whole", "fedavg", rounds=1, train=BRIEF)
+    assert visits.by_rate(lambda sql: read(tmp_path / "whole" / "ledger.sqlite", sql)) == []
+    assert plain.rows("SELECT DISTINCT rate FROM visits") == [(1.0,)]
+
+
+def test_visits_that_do_not_count_have_the_rate_that_they_began_with(tmp_path: Path) -> None:
+    how = unsteady_world("over_select") | {"rounds": 4, "submodel": {"rate": "round", "rates": (1.0, 0.5, 0.25)}}
+    run = play(tmp_path, "heterofl", **how)
+    rows = run.rows("SELECT client, round, kind, rate FROM visits")
+    draws = builder.submodel_rates(loaded("heterofl", **how), run.federation.description)[0]
+    assert [rate for *_, rate in rows] == [draws(client, round) for client, round, _, _ in rows]
+    assert {kind for _, _, kind, _ in rows} == {"train", "lost"}
+    assert len({rate for _, _, kind, rate in rows if kind == "lost"}) > 1
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,11 @@ def test_a_users_metric_on_clients_survives_a_kill_and_is_verified(tmp_path: Pat
         if client >= 0 or metric == "entropy"
     ]
     assert json.loads(again)["evaluation"] == json.loads(told)["evaluation"]
+    by_device = json.loads(told)["evaluation"]["by_device"]
+    assert {device: of["clients"] for device, of in by_device.items()} == {
+        "raspberry-pi-4": 4, "jetson-nano": 3, "phone-mid": 3
+    }  # fmt: skip
+    assert list(json.loads(told)["best_round"]["by_device"]) == list(by_device)
     last = [row[3] for row in rows["evaluations"] if (row[0], row[2]) == (2, "accuracy")]
     assert json.loads(told)["evaluation"]["worst_decile"] == min(last)
     assert sorted(path.name for path in (folder / "sources").iterdir()) == ["my_metric.py", "my_metric_torch.py"]

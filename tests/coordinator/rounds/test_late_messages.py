@@ -62,6 +62,7 @@ def test_what_is_left_shares_the_link_of_the_next_round_and_is_charged_there(
         (0, "late", 0, 5, DOWN_NBYTES, 1349, 4 + 16 + 4),
         (1, "leftover", 5, 8, 0, UP_NBYTES - 1349, 12),
     ]
+    assert run.rows("SELECT kind, rate FROM visits WHERE client = 2") == [("late", 1), ("leftover", None)]
     query = "SELECT participants, busy_s, wasted_s, wasted_bytes, wasted_joules FROM rounds WHERE round = 1"
     assert run.rows(query) == [(1, pytest.approx(3 + 3 + 2 / 3), 3, UP_NBYTES - 1349, 12)]
     clock = run.federation.clock

@@ -67,6 +67,9 @@ def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
     alone = dict(terminal.run_rows([wasteful], {}))
     assert alone["waste"] == ["1 MB, 12.50 %"]
     assert alone["bottleneck"] == ["own link 12, compute 2"]
+    classes = {"phone": {"clients": 2, "mean": 0.5}, "watch": {"clients": 3, "mean": 0.375}}
+    parts = dict(terminal.run_rows([wasteful | {"evaluation": {"by_device": classes}}, thrifty], {}))
+    assert (parts["clients, phone"], parts["clients, watch"]) == (["50.00 %", "-"], ["37.50 %", "-"])
     beside = dict(terminal.run_rows([wasteful, thrifty], {}))
     # A summary of an earlier version does not say what its times rest on.
     assert beside["time on assumed figures"] == ["37.50 %", "unknown"]

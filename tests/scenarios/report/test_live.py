@@ -52,6 +52,16 @@ def begun(rounds: int = 3, label: str = "fedbr", method: str = "fedbr") -> tuple
     return show, stream
 
 
+def test_the_training_visits_of_each_rate_are_counted() -> None:
+    stream = io.StringIO()
+    show = LiveTable(["heterofl"], stream=stream)
+    words = ["rounds.max=3", "submodel.rate=round", "submodel.rates=[0.25,1.0,0.5]"]
+    show.on_start(FOLDER, load("digits", parsed(words), method="heterofl"))
+    show.on_round(replace(progress(1, 0.5), chosen={0.25: 3, 1.0: 1}))
+    assert stream.getvalue().splitlines()[-1].endswith("  rate 1/0/3")
+    assert "rate 1.." in shown(show)[2]
+
+
 def test_a_cut_round_that_makes_a_step_is_shown_as_cut_too() -> None:
     show, stream = begun()
     last = progress(2, 0.5)

@@ -306,6 +306,82 @@ def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path
     assert not (tmp_path / "other-evaluations.csv").exists()
 
 
+def test_the_accuracies_of_clients_are_shown_by_kind_of_device(tmp_path: Path) -> None:
+    """Two seeds; phones are clients 0 and 2. Validation, of client 0 alone, is best after the first of two rounds."""
+
+    def commits(*phones: float) -> list[Commit]:
+        every = [(0.25, 0.5, 0.75), (phones[0], 0.5, phones[1])]
+        return [
+            Commit(
+                round_row(n, 10.0 * (n + 1), 0.5, critical=None, bottleneck=""),
+                evaluations=[
+                    *(EvaluationRow(n, client, "accuracy", value, 4) for client, value in enumerate(values)),
+                    EvaluationRow(n, 0, "validation/accuracy", 0.5 - n / 4, 4),
+                ],
+            )
+            for n, values in enumerate(every)
+        ]
+
+    classes = {"clients_by_device": {"watch": [1], "phone": [0, 2]}}
+    runs = [
+        make_run(tmp_path / "a", "fedavg", commits(0.0, 0.5), **classes),
+        make_run(tmp_path / "b", "fedavg", commits(0.5, 0.75), seed=1, **classes),
+    ]
+    page = page_of(tmp_path, runs)
+    head = ["device", "clients", "mean", "worst decile", "spread"]
+    # Of the first seed.
+    last, best = (page.rows.index([heading, *head]) for heading in ("last evaluation", "best validation round"))
+    assert [row[1:] for row in page.rows[last + 1 : last + 3]] == [
+        ["watch", "1", "50.00 %", "50.00 %", "0.00 %"],
+        ["phone", "2", "25.00 %", "0.00 %", "25.00 %"],
+    ]
+    assert [row[1:] for row in page.rows[best + 1 : best + 3]] == [
+        ["watch", "1", "50.00 %", "50.00 %", "0.00 %"],
+        ["phone", "2", "50.00 %", "25.00 %", "25.00 %"],
+    ]
+    # Phones have 25 and 62.5 %: 43.75 ± 12.706 x 26.52 / sqrt(2). The worst are first the phones, then the watch.
+    means = page.rows.index(["", "seeds", "worst device", "watch", "phone"])
+    texts = [text.replace("\u00a0", " ") for text in page.rows[means + 1]]
+    assert texts == ["fedavg", "2", "38 ± 159 %", "50.00 ± 0.00 %", "44 ± 238 %"]
+    assert "worst device" in next(row for row in page.rows if row[:2] == ["group", "seeds"])
+    assert "client_devices-caption" in page.ids
+    alone = page_of(tmp_path, [make_run(tmp_path / "c", "fedavg", commits(0.5, 0.5))])
+    assert "client_devices-caption" not in alone.ids and "device" not in [cell for row in alone.rows for cell in row]
+
+
+def test_visits_and_accuracies_are_shown_by_the_rate_of_parts(tmp_path: Path) -> None:
+    """Client 0 has half of the model, and its second visit is late; what is left of it is no visit of a rate."""
+    first, second = fedavg_rounds()[:2]
+    halves = [
+        visit(0, 0, 0.0, 2, 3, 1),
+        visit(0, 1, 0.0, 2, 4, 4),
+        visit(1, 0, 10.0, 2, 3, 1),
+        visit(1, 1, 10.0, 2, 4, 4),
+    ]
+    rates = {"rate": 0.5}, {}, {"rate": 0.5, "kind": "late"}, {"rate": None, "kind": "leftover"}
+    made = [row._replace(**changes) for row, changes in zip(halves, rates, strict=True)]
+    parts = [EvaluationRow(n, -1, "rate 0.5/accuracy", 0.25, 360) for n in (0, 1)]
+    rounds = [
+        replace(first, visits=VisitColumns.of(made[:2]), evaluations=parts[:1]),
+        replace(second, visits=VisitColumns.of(made[2:]), evaluations=parts[1:]),
+    ]
+    page = page_of(
+        tmp_path, [make_run(tmp_path / "a", "heterofl", rounds), make_run(tmp_path / "b", "fedavg", rounds[:0])]
+    )
+    header = page.rows.index(
+        ["method", "rate", "clients", "visits", "wasted", "seconds", "bytes", "device FLOPs", "joules"]
+    )
+    assert page.rows[header + 1 : header + 4] == [
+        ["heterofl", "1", "1", "1", "0", "10 s", "3.3 kB", "500 MFLOP", "25 J"],
+        ["heterofl", "0.5", "1", "2", "1", "12 s", "6.6 kB", "1,000 MFLOP", "50 J"],
+        ["heterofl", "leftover", "1", "1", "1", "10 s", "3.3 kB", "500 MFLOP", "25 J"],
+    ]
+    assert "rates-caption" in page.ids and "metrics-caption" not in page.ids
+    query = open_runs([tmp_path / "a"])[0].query
+    assert visits.rates_by_round(query) == {1: {0: 1}, 0.5: {0: 1, 1: 1}}
+    assert "rates" not in page_of(tmp_path, [tmp_path / "b"]).ids
+
+
 def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_path: Path) -> None:
     """Validation is best after the second of three rounds; test examples would choose the third."""
 

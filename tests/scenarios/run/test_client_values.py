@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.records.schema import EvaluationRow, RoundRow
-from scenarios.run.client_values import BestRound, before_and_after, best_round
+from scenarios.run.client_values import BestRound, at_round, before_and_after, best_round, by_device, by_rate, summary
 
 
 def round_row(number: int, accuracy: float | None) -> RoundRow:
@@ -56,3 +56,54 @@ def test_without_validation_examples_the_rounds_own_accuracy_decides() -> None:
     assert found.rounds == 3  # the last row is an evaluation after the last round
     assert (found.validation_accuracy, found.clients_accuracy, found.before_accuracy) == (None, None, None)
     assert best_round([round_row(0, None)], [], 1) is None
+
+
+DEVICES = {"phone": [0, 3], "watch": [1, 2, 4], "tablet": [5]}
+
+
+def test_accuracies_of_clients_are_grouped_by_their_devices_at_any_round() -> None:
+    """Client 4 has a value after round 0 alone, and client 5, the only tablet, none."""
+    rows = [*values(0, "accuracy", 0.5, 0.25, 0.0, 1.0, 0.5), *values(1, "accuracy", 0.75, 0.5, 0.25, 0.25)]
+    rows += [EvaluationRow(1, -1, "accuracy", 0.125, 360), *values(1, "loss", 9.0, 9.0)]
+    found = by_device(rows, DEVICES)
+    assert {device: {round: of.values for round, of in rounds.items()} for device, rounds in found.items()} == {
+        "phone": {0: (0.5, 1.0), 1: (0.25, 0.75)},
+        "watch": {0: (0.0, 0.25, 0.5), 1: (0.25, 0.5)},
+    }
+    assert list(at_round(found, 0)) == list(at_round(found)) == ["phone", "watch"]
+    assert at_round(found)["watch"].mean == 0.375
+    assert at_round(found, 7) == at_round({}) == {}
+    assert summary(rows, found) == {
+        "clients_accuracy": 0.4375,
+        "worst_decile": 0.25,
+        "spread": ((0.3125**2 + 0.0625**2 + 2 * 0.1875**2) / 4) ** 0.5,
+        "by_device": {
+            "phone": {"clients": 2, "mean": 0.5, "worst_decile": 0.25, "spread": 0.25},
+            "watch": {"clients": 2, "mean": 0.375, "worst_decile": 0.25, "spread": 0.125},
+        },
+    }
+    assert "by_device" not in (summary(rows) or {})
+
+
+def test_the_last_evaluation_is_that_of_all_kinds_of_devices() -> None:
+    rows = [*values(0, "accuracy", 0.5, 0.25), EvaluationRow(1, 0, "accuracy", 0.75, 4)]
+    assert list(at_round(by_device(rows, DEVICES))) == ["phone"]
+
+
+def test_parts_of_the_global_model_have_a_curve_each_beside_the_whole() -> None:
+    rows = [
+        EvaluationRow(round, -1, f"rate {rate}/{name}", value, 360)
+        for round, rate, name, value in (
+            (0, "0.5", "accuracy", 0.25),
+            (0, "0.5", "loss", 2.0),
+            (2, "0.5", "accuracy", 0.5),
+            (2, "0.25", "accuracy", 0.125),
+        )
+    ]
+    rounds = [round_row(0, 0.375), round_row(1, None), round_row(2, 0.625)]
+    parts = {"rate 0.5": {0: 0.25, 2: 0.5}, "rate 0.25": {2: 0.125}}
+    assert by_rate(rows, rounds) == {"rate 1": {0: 0.375, 2: 0.625}, **parts}
+    # Rounds have the clients' accuracies where these are a method's own; the global model's are values then.
+    own = EvaluationRow(2, -1, "accuracy", 0.75, 360)
+    assert by_rate([own, *rows], rounds) == {"rate 1": {2: 0.75}, **parts}
+    assert by_rate([own], rounds) == by_rate(values(0, "accuracy", 0.5), rounds) == {}
