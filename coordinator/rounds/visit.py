@@ -52,7 +52,12 @@ class VisitPrice:
     is_measured: bool = False
     """Whether these were bounds, and now are what training gave"""
     rates: Mapping[float, float] = field(default_factory=lambda: {1.0: 1.0})
-    """Rate of a part of the model -> share of the FLOPs, of all that are computed"""
+    """Rate of a part of the model -> share of the visit's FLOPs; also of the client's own part, where that is 0"""
+
+    @property
+    def rate(self) -> float:
+        """Of the client's own part, the widest."""
+        return max(self.rates)
 
 
 class VisitPricing:
