@@ -112,6 +112,9 @@ class Compute:
     """FLOPs beside those of ``passes``, such as passes of variants: `ComputeContext.flops_at`, and on the client side
     `edge.training.block_model.BlockModel.add_flops`. Negative: FLOPs of ``passes`` that are not executed, such as those
     of residual units without their bodies"""
+    narrower_flops: Mapping[float, float] = field(default_factory=dict)
+    """Rate of a part within the visit's own -> FLOPs among ``further_flops`` that train it, which devices have a pace
+    of their own for"""
     exact: bool = True
     """Whether a worker must count the same FLOPs; False: ``passes`` are an expectation, within a factor of 10"""
 

@@ -27,14 +27,15 @@ def compute(context: ComputeContext) -> Compute:
     if len(rates) < 2:
         return plan
     costs = {rate: step_flops(context.part_flops[rate]) for rate in rates}
-    widest, further = 0, 0.0
+    widest, narrower = 0, dict.fromkeys(rates[1:], 0.0)
     drawn = draw_rates(context.rng(WIDTHS), rates, context.plan.steps)
     for examples, rate in zip(context.batches, drawn, strict=True):
         if rate == own or context.options.distil:
             widest += examples
         if rate != own:
-            further += examples * costs[rate]
-    return replace(plan, passes=widest * fedavg_passes(context.blocks), further_flops=further)
+            narrower[rate] += examples * costs[rate]
+    passes = widest * fedavg_passes(context.blocks)
+    return replace(plan, passes=passes, further_flops=sum(narrower.values()), narrower_flops=narrower)
 
 
 SPEC = ObjectiveSpec(

@@ -172,7 +172,7 @@ class _AsynchronousRun:
         for flight in begun:
             client, visit = flight.visit.client, flight.visit
             conditions = run.clock.conditions([client], run.rounds, visit.number)
-            run.clock.begin(visit.work, run.clock.fleet.of_parts(conditions, [visit.price.rate]), client)
+            run.clock.begin(visit.work, run.clock.fleet.of_parts(conditions, [visit.price.rates]), client)
 
     def _train_first(self, begun: Sequence[_VisitInFlight]) -> None:
         """Train visits before they are timed, since the lengths of their uploads depend on numbers."""

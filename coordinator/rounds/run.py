@@ -210,7 +210,7 @@ class FederatedRun:
         """Cost of a visit that starts now, on links without contention."""
         clock = self.clock
         conditions = clock.conditions([visit.client], self.rounds, visit.number if self.is_asynchronous else None)
-        conditions = clock.fleet.of_parts(conditions, [visit.price.rate])
+        conditions = clock.fleet.of_parts(conditions, [visit.price.rates])
         timeline = clock.solve([clock.now], [visit.work], conditions)
         (cost,) = upper_bounds([visit], timeline.joules_spent, timeline.seconds(math.inf))
         return cost

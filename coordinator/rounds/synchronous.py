@@ -345,7 +345,7 @@ class _SynchronousRound:
         key = clients, tuple(visit.client for visit in going_on), until
         if key not in self.solved:
             conditions, works = clock.conditions(clients, self.number), [visit.work for visit in visits]
-            conditions = clock.fleet.of_parts(conditions, [visit.price.rate for visit in visits])
+            conditions = clock.fleet.of_parts(conditions, [visit.price.rates for visit in visits])
             leftovers = None if clock.leftovers is None or not going_on else clock.leftovers.of(key[1])
             goes_on = self.run.rules.on_late != "stop" and until < math.inf
             solution = clock.solve_beside(leftovers, np.full(len(visits), clock.now), works, conditions, until, goes_on)
@@ -466,7 +466,7 @@ def visit_for_evaluation(run: FederatedRun, record: RoundRecord) -> list[int] | 
         """(conditions, timeline, end) of these visits, beside each other."""
         clients, works = [visit.client for visit in visits], [visit.work for visit in visits]
         conditions = clock.conditions(clients, record.round, is_second=True)
-        conditions = clock.fleet.of_parts(conditions, [visit.price.rate for visit in visits])
+        conditions = clock.fleet.of_parts(conditions, [visit.price.rates for visit in visits])
         timeline = clock.solve(np.full(len(visits), clock.now), works, conditions, ends_at)
         return conditions, timeline, min(float(timeline.end.max()), ends_at)
 

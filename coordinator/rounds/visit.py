@@ -7,7 +7,7 @@ here is timed or trained: seconds and joules are the clock's.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -51,8 +51,13 @@ class VisitPrice:
     """Bytes of each uploaded vector, or bounds on them where a codec's lengths depend on numbers"""
     is_measured: bool = False
     """Whether these were bounds, and now are what training gave"""
-    rate: float = 1.0
-    """Of the part of the model that it trains"""
+    rates: Mapping[float, float] = field(default_factory=lambda: {1.0: 1.0})
+    """Rate of a part of the model -> share of the visit's FLOPs; also of the client's own part, where that is 0"""
+
+    @property
+    def rate(self) -> float:
+        """Of the client's own part, the widest."""
+        return max(self.rates)
 
 
 class VisitPricing:
@@ -159,7 +164,9 @@ class VisitPricing:
         work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps, seconds)
         flops = nominal_flops(alpha, len(layout), plan.samples, self._plain_flops)
         sent = lengths(down, encoded), lengths(self._up_shapes, encoded_up)
-        return VisitPrice(work, plan, nominal, flops, compute.exact, *sent, rate=self._rate)
+        rates = {rate: narrower / work.flops for rate, narrower in compute.narrower_flops.items() if narrower}
+        rates[self._rate] = 1.0 - sum(rates.values())
+        return VisitPrice(work, plan, nominal, flops, compute.exact, *sent, rates=rates)
 
     def download_only(self) -> VisitPrice:
         """A visit that downloads the whole model and trains nothing."""
@@ -193,7 +200,7 @@ class VisitPricing:
             float((passes * description.flops).sum()) + further_flops,
             steps,
         )
-        return VisitPrice(work, plan, 0.0, 0.0, down=lengths(down), rate=self._rate)
+        return VisitPrice(work, plan, 0.0, 0.0, down=lengths(down), rates={self._rate: 1.0})
 
     def _context(
         self,

@@ -189,13 +189,18 @@ class Fleet:
             by_rate[rate] = factors
         return replace(self, parts=by_rate)
 
-    def of_parts(self, conditions: Conditions, rates: Sequence[float]) -> Conditions:
-        """The conditions of visits that have parts of these rates, (visits,)."""
+    def of_parts(self, conditions: Conditions, rates: Sequence[Mapping[float, float]]) -> Conditions:
+        """The conditions of visits that train parts of the model; of each, rate of a part -> share of its FLOPs."""
         if not self.parts:
             return conditions
         rows = self.device_of[conditions.clients].tolist()
         ones = np.ones((len(self.devices), 2))
-        factors = np.array([self.parts.get(rate, ones)[row] for rate, row in zip(rates, rows, strict=True)])
+        factors = np.array(
+            [
+                sum(share * self.parts.get(rate, ones)[row] for rate, share in shares.items())
+                for shares, row in zip(rates, rows, strict=True)
+            ]
+        )
         return replace(
             conditions,
             flops_per_second=conditions.flops_per_second / factors[:, 0],

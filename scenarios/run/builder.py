@@ -594,9 +594,9 @@ def _in_time(loaded: Loaded, description: ModelProfile) -> np.ndarray[tuple[int]
         choice = {RATE: rate}
         part = pricing.of_visit(choice)
         shapes = {MODEL: SliceMap(description.axes, rate).of(description.layout.shapes(down))}
-        works = [part.train(choice, shapes, samples[client], client, 0).work for client in range(clients)]
-        conditions = clock.fleet.of_parts(clock.conditions(range(clients), 0), [rate] * clients)
-        ends = clock.solve(np.zeros(clients), works, conditions).up_end
+        prices = [part.train(choice, shapes, samples[client], client, 0) for client in range(clients)]
+        conditions = clock.fleet.of_parts(clock.conditions(range(clients), 0), [price.rates for price in prices])
+        ends = clock.solve(np.zeros(clients), [price.work for price in prices], conditions).up_end
         chosen[ends <= deadline] = rate
     return chosen
 

@@ -29,7 +29,8 @@ from edge.training.client_update import NarrowerPart
 from edge.training.narrowed import add_statistics, model_axes
 from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
-from tests.toy import CPU, direct, federation, model_sha256, play, visit
+from scenarios.run import builder
+from tests.toy import CPU, direct, federation, loaded, model_sha256, play, visit
 
 NARROW = ModelConfig("digits-cnn", width=5)
 NORMED = ModelConfig("digits-cnn", width=4, norm="batch")
@@ -185,6 +186,27 @@ def test_a_visit_computes_what_its_draws_cost(tmp_path: Path, options: Any) -> N
             expected += sum(n * costs[own] for n, rate in zip(sizes, drawn, strict=True) if rate != own)
         assert flops == pytest.approx(expected, rel=1e-12)
     assert len({rate_of.rate(client, 0) for client in range(4)}) > 1
+
+
+def test_steps_of_narrow_layers_take_their_devices_time(tmp_path: Path) -> None:
+    """Seconds of computing are the sum over widths of their FLOPs by the device's pace for that width."""
+    how: dict[str, Any] = {
+        "model": ModelConfig("digits-cnn", width=16),
+        "submodel": {**THREE, "shares": (1, 0, 0)},
+        "fleet": {"devices": {"raspberry-pi-4": 1}},
+    }
+    run, known = federation(tmp_path, "fjord", **how), loaded("fjord", **how)
+    fleet = builder.with_operations(known, builder.fleet(known), run.description)
+    samples, visit, conditions = int(run.description.samples[0]), run.prepare(0, 0), fleet.conditions([0], 0)
+    drawn = draw_rates(keyed_generator(0, WIDTHS, 0, 0), [1.0, 0.75, 0.5], -(-samples // 32))
+    sizes = [32] * (samples // 32) + [samples % 32] * (samples % 32 > 0)
+    seconds = 0.0
+    for examples, rate in zip(sizes, drawn, strict=True):
+        pace = fleet.of_parts(conditions, [{rate: 1.0}]).flops_per_second[0]
+        seconds += examples * step_flops(run.description.flops_by_rate[rate]) / pace
+    mixed = fleet.of_parts(conditions, [visit.price.rates]).flops_per_second[0]
+    assert visit.work.flops / mixed == pytest.approx(seconds, rel=1e-9)
+    assert visit.work.flops / conditions.flops_per_second[0] < 0.95 * seconds
 
 
 # --- where it is FedAvg, and what a narrow client leaves --------------------------------------------------------------

@@ -157,8 +157,8 @@ def test_a_deadline_chooses_the_largest_part_whose_visit_ends_in_time(tmp_path: 
     run = federation(tmp_path, "heterofl", submodel={"rate": "deadline", "deadline": 0.5})
     for client, rate in enumerate(soon):
         visit = run.prepare(client, 0)
-        conditions = run.clock.fleet.of_parts(run.clock.conditions([client], 0), [visit.price.rate])
-        assert visit.price.rate == rate
+        conditions = run.clock.fleet.of_parts(run.clock.conditions([client], 0), [visit.price.rates])
+        assert visit.price.rates == {rate: 1.0}
         assert run.clock.solve([0.0], [visit.work], conditions).up_end[0] <= 0.5 or rate == 0.0625
 
 
@@ -256,11 +256,13 @@ def test_narrow_layers_take_longer_per_flop_where_the_device_is_calibrated() -> 
     known = loaded("heterofl", submodel=BY_CLIENT, fleet={"devices": {"raspberry-pi-4": 1.0}})
     fleet = builder.with_operations(known, builder.fleet(known), described(known))
     conditions = fleet.conditions([0, 1], 0)
-    parts = fleet.of_parts(conditions, [1.0, 0.5])
+    parts = fleet.of_parts(conditions, [{1.0: 1.0}, {0.5: 1.0}])
     slower = conditions.flops_per_second / parts.flops_per_second
     assert slower[0] == 1 and slower[1] == pytest.approx(
         1.95, abs=0.01
     )  # 2 and 4 filters fill 16 places, as 4 and 8 do
     phones = loaded("heterofl", submodel=BY_CLIENT, fleet={"devices": {"phone-mid": 1.0}})
     same = builder.with_operations(phones, builder.fleet(phones), described(phones))
-    assert np.array_equal(same.of_parts(conditions, [1.0, 0.5]).flops_per_second, conditions.flops_per_second)
+    assert np.array_equal(
+        same.of_parts(conditions, [{1.0: 1.0}, {0.5: 1.0}]).flops_per_second, conditions.flops_per_second
+    )

@@ -175,7 +175,7 @@ def _timed(
 
     def together(clients: Sequence[int], prices: Sequence[VisitPrice]) -> tuple[float, float]:
         """(virtual seconds, joules) of visits that begin together."""
-        conditions = clock.fleet.of_parts(clock.conditions(clients, 0), [price.rate for price in prices])
+        conditions = clock.fleet.of_parts(clock.conditions(clients, 0), [price.rates for price in prices])
         works = [price.work for price in prices]
         timeline = clock.solve(np.zeros(len(clients)), works, conditions)
         end = float(timeline.end.max())
