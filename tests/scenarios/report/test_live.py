@@ -24,7 +24,7 @@ FOLDER = Path("runs/digits/x")
 
 
 def progress(
-    number: int, accuracy: float | None, alphas: dict[int, int] | None = None, bottleneck: str = "own link"
+    number: int, accuracy: float | None, alphas: dict[float, int] | None = None, bottleneck: str = "own link"
 ) -> RoundFinished:
     spent: dict[str, Any] = dict.fromkeys(RoundRow._fields, 0) | {"busy_s": 450.0, "model_sha256": ""}
     spent |= {"round": number - 1, "end_s": 90.0 * number, "participants": 5, "accuracy": accuracy}

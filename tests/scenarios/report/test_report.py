@@ -322,7 +322,7 @@ def test_the_accuracies_of_clients_are_shown_by_kind_of_device(tmp_path: Path) -
             for n, values in enumerate(every)
         ]
 
-    classes = {"clients_by_device": {"watch": [1], "phone": [0, 2]}}
+    classes: dict[str, Any] = {"clients_by_device": {"watch": [1], "phone": [0, 2]}}
     runs = [
         make_run(tmp_path / "a", "fedavg", commits(0.0, 0.5), **classes),
         make_run(tmp_path / "b", "fedavg", commits(0.5, 0.75), seed=1, **classes),
@@ -358,7 +358,7 @@ def test_visits_and_accuracies_are_shown_by_the_rate_of_parts(tmp_path: Path) ->
         visit(1, 0, 10.0, 2, 3, 1),
         visit(1, 1, 10.0, 2, 4, 4),
     ]
-    rates = {"rate": 0.5}, {}, {"rate": 0.5, "kind": "late"}, {"rate": None, "kind": "leftover"}
+    rates: list[dict[str, Any]] = [{"rate": 0.5}, {}, {"rate": 0.5, "kind": "late"}, {"rate": None, "kind": "leftover"}]
     made = [row._replace(**changes) for row, changes in zip(halves, rates, strict=True)]
     parts = [EvaluationRow(n, -1, "rate 0.5/accuracy", 0.25, 360) for n in (0, 1)]
     rounds = [
