@@ -286,16 +286,17 @@ class BlockModel:
         norms = [norm for module in self.modules for norm in _with_running(module)]
         momenta = [norm.momentum for norm in norms]
         self.reset_statistics()
-        self.train_mode(True)
-        for norm in norms:
+        self.train_mode(False)
+        for norm in norms:  # these alone: what else differs in training, such as a scaler, does not in an evaluation
+            norm.train(True)
             norm.momentum = None  # torch then keeps the mean over batches
         with torch.no_grad():
             for x, _ in batches:
                 if len(x) > 1:
                     self.run(x, counted=False)
         for norm, momentum in zip(norms, momenta, strict=True):
+            norm.train(False)
             norm.momentum = momentum
-        self.train_mode(False)
 
     def train_mode(self, training: bool) -> None:
         """Set the mode of all blocks, which matters to batch statistics and dropout."""

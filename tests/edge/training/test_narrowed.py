@@ -131,4 +131,14 @@ def test_statistics_are_the_means_over_batches_of_those_of_each() -> None:
     variances = [each.var((0, 2, 3)) for each in maps]
     assert torch.allclose(norm.running_mean, (means[0] + means[1]) / 2, atol=1e-6)
     assert torch.allclose(norm.running_var, (variances[0] + variances[1]) / 2, atol=1e-6)
-    assert norm.momentum == 0.1
+    assert norm.momentum == 0.1 and not norm.training
+
+
+def test_statistics_of_a_scaled_part_are_those_of_its_evaluation() -> None:
+    digits = dataset("digits")
+    net, make = made(ModelConfig("digits-cnn", width=4, norm="batch"), digits)
+    plain, scaled = (part_of(net, make, digits, 0.5, scaled) for scaled in (False, True))
+    for part in (plain, scaled):
+        part.flat.normal_(generator=torch.Generator().manual_seed(2))
+        part.collect_statistics([(torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.zeros(5))])
+    assert torch.equal(plain.buffers, scaled.buffers)
