@@ -141,7 +141,7 @@ def main() -> None:
                 [*FEDBR, *command, "--out", str(runs), "--run-id", name], capture_output=True, text=True
             )
             if done.returncode:
-                print(row, seed, done.stderr.strip().splitlines()[-1:], file=sys.stderr, flush=True)
+                print(row, seed, *done.stderr.strip().splitlines()[-3:], sep="\n", file=sys.stderr, flush=True)
                 return
             found[row][str(seed)] = result(Path(json.loads(done.stdout)["run_dir"]), arguments.targets)
             print(row, seed, json.dumps(found[row][str(seed)]), flush=True)
