@@ -233,7 +233,9 @@ def of_submodels(method: Method, scenario: Scenario) -> Contradictions:
     if rules is None:
         if config != SubmodelConfig():
             names = ", ".join(name for name, spec in OBJECTIVES.items() if spec.submodels is not None)
-            yield "submodel", f"submodel: every client of {method.name} holds the whole model; choose among {names}"
+            key = next(name for name, value in vars(config).items() if value != getattr(SubmodelConfig(), name))
+            why = f"every client of {method.name} holds the whole model; choose among {names}"
+            yield f"submodel.{key}", f"submodel.{key}: {why}"
         return
     if config.by not in (None, rules.by):
         yield "submodel.by", f"submodel.by = {config.by}: parts of {method.objective.name} have less {rules.by}"

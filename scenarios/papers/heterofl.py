@@ -169,7 +169,8 @@ def _counted(panel: PaperPanel) -> PaperPanel:
         assert width is not None
         return fmean(held_model(round(width * rate))[panel.measure] for rate in scenario.submodel.levels)
 
-    return replace(panel, counts=counts)
+    dataset, _, partition = panel.title.partition(", ")
+    return replace(panel, counts=counts, limit=float(ROUNDS[dataset, partition]))
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

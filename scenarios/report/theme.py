@@ -26,11 +26,16 @@ DASHES: tuple[Any, ...] = (
     (0, (6, 2, 1, 2, 1, 2)),
     (0, (2, 2)),
     (0, (10, 2, 3, 2)),
+    (0, (14, 2, 2, 2, 2, 2)),
 )
 """matplotlib's line styles: (offset, (line, gap, ...)) in widths of the line"""
 MARKERS = ("", "o", "s", "^")
-REGISTERED = (*OBJECTIVES, *CORRECTIONS)
-OF_RUNS = 3
+REGISTERED = (
+    *(name for name, spec in OBJECTIVES.items() if spec.submodels is None),
+    *CORRECTIONS,
+    *(name for name, spec in OBJECTIVES.items() if spec.submodels is not None),
+)
+OF_RUNS = 4
 """Places in `DASHES` between two runs of one method: beyond those that registered methods have"""
 MUTED, INK = "#6b7280", "#1f2430"
 AXIS, GRID, PAPER, EMPTY = "#c3c8d0", "#eceef2", "#ffffff", "#f3f4f6"

@@ -76,7 +76,8 @@ def test_buffers_travel_with_their_block(text: str, expected: tuple[str, ...]) -
 )
 def test_what_is_none_of_the_forms_or_names_no_block_is_refused(text: str) -> None:
     forms = (
-        r": must be 'everything', 'nothing', 'without:BLOCK,\.\.', 'without-last:0' to 'without-last:3', or 'last:1'"
+        r": must be 'everything', 'parameters', 'nothing', 'without:BLOCK,\.\.', 'without-last:0' to "
+        r"'without-last:3', or 'last:1'"
     )
     unknown = "no block 'tail'; the model has stem, body, head"
     with pytest.raises(ValueError, match=unknown if "tail" in text else forms):

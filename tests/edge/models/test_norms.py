@@ -20,10 +20,20 @@ from edge.training.job_model import check_single_examples
 from tests.toy import CPU
 
 RESNETS = {"resnet18": 2, "resnet18-imagenet": 2, "resnet56": 2}
-SMALL = {"cnn": None, "digits-cnn": 4, **RESNETS, "vgg9": 2, "mobilenetv2": 8, "shufflenet": 12, "squeezenet": 12}
+SMALL = {
+    "cnn": None,
+    "digits-cnn": 4,
+    "heterofl-cnn": 4,
+    **RESNETS,
+    "vgg9": 2,
+    "mobilenetv2": 8,
+    "shufflenet": 12,
+    "squeezenet": 12,
+}
 CHANNELS = {  # of all convolutions with a normalisation, by hand: the width times the sum over layers
     "cnn": 6 + 16,
     "digits-cnn": 4 + 8 + 8,
+    "heterofl-cnn": 4 * (1 + 2 + 4 + 8),
     # the stem, 4 norms per stage, and shortcuts of the last three
     "resnet18": 2 * (1 + 4 * (1 + 2 + 4 + 8) + 2 + 4 + 8),
     "resnet18-imagenet": 2 * (1 + 4 * (1 + 2 + 4 + 8) + 2 + 4 + 8),

@@ -179,7 +179,7 @@ def test_check_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]
     assert main.run_command(["check", "digits", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
 
-    assert set(result) == {"scenario", "blocks", "alphas", "notes", "estimate", "costs", "refusals"}
+    assert set(result) == {"scenario", "blocks", "alphas", "submodels", "notes", "estimate", "costs", "refusals"}
     assert result["refusals"] == []
     assert result["estimate"]["data"]["found"] is not None
     assert result["estimate"]["flops"] > 0
