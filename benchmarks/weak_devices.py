@@ -24,33 +24,22 @@ from coordinator.records.store import read
 from scenarios.config.load import load
 from scenarios.run import builder
 
-WEAK = """
-[weak]
-flops_per_second = { conv = 2.425e9, depthwise = 0.4875e9 }
+DEVICE = """
+[{name}]
+flops_per_second = {{ conv = 2.425e9, depthwise = 0.4875e9 }}
 step_seconds = 0.1404
 modes = [1.0]
-memory_bytes = 3_221_225_472
+memory_bytes = {memory}
 train_watts = 1.98
 idle_watts = 0.5
 clock_hz = 1.709e9
 codec_slowdown = 19.6
-source = "phone-mid, four times slower, with half its memory"
-year = 2026
-assumed = ["flops_per_second.conv", "flops_per_second.depthwise", "step_seconds", "memory_bytes"]
-
-[too-weak]
-flops_per_second = { conv = 2.425e9, depthwise = 0.4875e9 }
-step_seconds = 0.1404
-modes = [1.0]
-memory_bytes = 1000
-train_watts = 1.98
-idle_watts = 0.5
-clock_hz = 1.709e9
-codec_slowdown = 19.6
-source = "weak, with memory for no model"
+source = "phone-mid, four times slower"
 year = 2026
 assumed = ["flops_per_second.conv", "flops_per_second.depthwise", "step_seconds", "memory_bytes"]
 """
+WEAK = DEVICE.format(name="weak", memory=3 << 30) + DEVICE.format(name="too-weak", memory=1000)
+"""With half of phone-mid's memory, and with memory for no model"""
 PARTS = "submodel.rate={{phone-mid=1.0,{weak}={rate}}}"
 ROWS: dict[str, tuple[str, ...]] = {
     "wait for all": ("method=fedavg",),

@@ -73,7 +73,7 @@ from edge.protocol.payload import (
     sha256,
     shapes,
 )
-from edge.protocol.submodels import RATE
+from edge.protocol.submodels import SliceMap
 
 State = dict[str, NDArray[np.generic]]
 Model = dict[str, Vector]
@@ -239,8 +239,8 @@ class ServerStrategy(NumberLog):
         self.sums: defaultdict[tuple[str, str], WeightedSum] = defaultdict(WeightedSum)
         """(model, key) -> sum of the updates since the last step"""
         self._parts_of: Models = {}
-        self._parts: dict[tuple[float, ...], Model] = {}
-        """Choice of a part -> its vectors of the present model"""
+        self._parts: dict[tuple[str, SliceMap], Model] = {}
+        """(name of a model, part) -> its vectors of the present models, which all visits with the part share"""
 
     # --- models -------------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,14 @@ class ServerStrategy(NumberLog):
         if submodels is None:
             return models
         slices = submodels.slices(choice)
-        return {name: slices.taken(model) for name, model in models.items()}
+        if any(model is not self.models.get(name) for name, model in models.items()):  # a step lies between
+            return {name: slices.taken(model) for name, model in models.items()}
+        if self._parts_of is not self.models:
+            self._parts_of, self._parts = self.models, {}
+        for name, model in models.items():
+            if (name, slices) not in self._parts:
+                self._parts[name, slices] = slices.taken(model)
+        return {name: self._parts[name, slices] for name in models}
 
     @final
     def reference_slots(self, update: Update) -> Mapping[str, str]:
@@ -301,14 +308,8 @@ class ServerStrategy(NumberLog):
 
     def select(self, keys: Sequence[str], choice: Choice | None = None) -> Payload:
         """The global model's vectors of these keys; with a choice, of the part that a visit with it has."""
-        submodels, model = self.setup.submodels, self.model
-        if submodels is None or not choice or choice[RATE] == 1:
-            return {MODEL: {key: model[key] for key in keys}}
-        if self._parts_of is not self.models:  # all visits of a part share its vectors, which are hashed once
-            self._parts_of, self._parts = self.models, {}
-        part = self._parts.setdefault(tuple(choice.values()), {})
-        part |= submodels.slices(choice).taken({key: model[key] for key in keys if key not in part})
-        return {MODEL: {key: part[key] for key in keys if key in part}}
+        model = self.model if choice is None else self.parts_of({GLOBAL: self.model}, choice)[GLOBAL]
+        return {MODEL: {key: model[key] for key in keys if key in model}}
 
     @final
     def with_extensions(self, client: int, payload: Payload) -> Payload:

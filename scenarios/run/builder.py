@@ -492,9 +492,13 @@ def submodel_plan(loaded: Loaded, profile: ModelProfile | None) -> SubmodelPlan 
 
 def used_rates(loaded: Loaded, description: ModelProfile) -> list[float]:
     """The rates that visits of the run may have, the largest first."""
-    config, own = loaded.scenario.submodel, submodel_rates(loaded, description)[1]
-    if config.rate == "round":
-        return [*config.levels]
+    return _rates_of(loaded, submodel_rates(loaded, description)[1])
+
+
+def _rates_of(loaded: Loaded, own: Callable[[int], float]) -> list[float]:
+    """`used_rates`; ``own``: client -> its largest rate."""
+    if loaded.scenario.submodel.rate == "round":
+        return [*loaded.scenario.submodel.levels]
     return sorted({own(client) for client in range(loaded.scenario.data.clients)}, reverse=True)
 
 
@@ -518,7 +522,7 @@ def submodels_of(loaded: Loaded, description: ModelProfile) -> Submodels | None:
         return None
     rate, own = submodel_rates(loaded, description)
     held = description.histogram > 0 if rules.masks_classes(loaded.options) else None
-    return Submodels(description.axes, rate, own, used_rates(loaded, description), rules.rolls, held)
+    return Submodels(description.axes, rate, own, _rates_of(loaded, own), rules.rolls, held)
 
 
 def submodels_differ(recorded: Loaded, loaded: Loaded, description: ModelProfile) -> bool:

@@ -74,6 +74,13 @@ def environment(
         drawn = builder.fleet(loaded)
         by_device = {row.name: np.flatnonzero(drawn.device_of == i).tolist() for i, row in enumerate(drawn.devices)}
     tensors = profile.tensors if loaded.scenario.codec.is_used or profile.rates else {}
+    parts = {
+        "axes": {key: [[list(axis) for axis in axes] for axes in own] for key, own in profile.axes.items()},
+        "rates": [*profile.rates],
+        "flops": profile.part_flops.tolist(),
+        "activations": profile.part_activations.tolist(),
+        "operations": profile.part_operations.tolist(),
+    }
     concerns = {
         "files": inputs.sha256,
         "variants": profile.variants.tolist(),
@@ -82,7 +89,7 @@ def environment(
         "unit_blocks": profile.unit_blocks.tolist(),
         "unit_flops": profile.unit_flops.tolist(),
         "tensors": {key: [*map(list, shapes)] for key, shapes in tensors.items()},
-        "submodels": _submodels(profile) if profile.rates else {},
+        "submodels": parts if profile.rates else {},
         "clients_by_device": by_device if len(by_device) > 1 else {},
         **own_method.record(loaded.method),
         "sources": dict(sources),
@@ -215,14 +222,3 @@ SUMMED = (
     *("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules"),
     *("wasted_bytes", "wasted_joules"),
 )
-
-
-def _submodels(profile: ModelProfile) -> dict[str, Any]:
-    """The fields of the profile that are of parts of the model."""
-    return {
-        "axes": {key: [[list(axis) for axis in axes] for axes in tensors] for key, tensors in profile.axes.items()},
-        "rates": [*profile.rates],
-        "flops": profile.part_flops.tolist(),
-        "activations": profile.part_activations.tolist(),
-        "operations": profile.part_operations.tolist(),
-    }
