@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import resource
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -114,13 +116,16 @@ def test_a_round_closes_when_that_of_a_run_would(rules: RoundPolicy) -> None:
 
 
 def test_memory_is_told_per_client_and_stays_small() -> None:
-    result = stress(200_000, 200_000, "sync", False)
+    # In a process of its own, whose freed memory no earlier test left behind.
+    with ProcessPoolExecutor(1, get_context("spawn")) as alone:
+        result = alone.submit(stress, 1_000_000, 1_000_000, "sync", False).result()
 
     # Of 8 bytes each: device, network, FLOP/s, slowdown of codecs, two rates, round-trip time; last use of each way,
     # joules spent.
-    assert result["fleet_bytes"] == 200_000 * 10 * 8
+    assert result["fleet_bytes"] == 1_000_000 * 10 * 8
     assert result["fleet_peak_bytes"] <= result["round_peak_bytes"]
-    assert result["peak_bytes_per_client"] == result["round_peak_bytes"] / 200_000
+    assert result["peak_bytes_per_client"] == result["round_peak_bytes"] / 1_000_000
+    # As promised for a million clients: fewer are charged more each for what the process itself needs.
     assert result["peak_bytes_per_client"] < 200
 
 
