@@ -195,6 +195,65 @@ class SpeedConfig(FleetTable):
 
 
 @dataclass(frozen=True)
+class UpperTier(FleetTable):
+    """Aggregators between those of ``fleet.tiers`` and the server, over which these are distributed in turn."""
+
+    count: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Number of aggregators; 0: none, so that those below reach the server directly."""
+    devices: dict[str, Share] | Names = field(default_factory=lambda: {"raspberry-pi-4": 1.0})
+    """Their devices: shares by name, or one name per aggregator."""
+    networks: dict[str, Share] | Names = field(default_factory=lambda: {"broadband": 1.0})
+    """The networks of their links to what is above them (WAN): shares by name, or one name per aggregator."""
+    down: Rate = 1e9
+    """Rate of each to all below it together (LAN), bit/s."""
+    up: Rate = 1e9
+    """Rate of each from all below it together (LAN), bit/s."""
+    aggregate: Rate = 24e9
+    """Rate at which an aggregator handles the bytes of updates once the last has come, bit/s (assumed, as
+    ``fleet.server.aggregate``)."""
+    visit: Annotated[float, BeforeValidator(units.seconds), Field(ge=0)] = 0.0
+    """Seconds of an aggregator's CPU for each update, beside its bytes."""
+    price: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """Price of a gigabyte (10^9 bytes) on the way between an aggregator and what is above it, in any currency."""
+    bandwidth: ClassVar[BandwidthConfig] = BandwidthConfig()
+    availability: ClassVar[AvailabilityConfig] = AvailabilityConfig()
+
+    def fleet(self, above: ServerLink, transport: Transport, seed: int | None) -> FleetConfig:
+        """The aggregators as a fleet, whose server is what is above them."""
+        return FleetConfig(
+            devices=self.devices,
+            networks=self.networks,
+            seed=seed,
+            jitter=0.0,
+            server=above,
+            transport=transport,
+            bandwidth=self.bandwidth,
+            availability=self.availability,
+        )
+
+
+@dataclass(frozen=True)
+class TierConfig(UpperTier):
+    """Aggregators between clients and server, such as gateways that average what their clients have trained."""
+
+    assign: Literal["turn", "place", "alike", "mixed", "file"] = "turn"
+    """Which aggregator a client belongs to. turn: client k to aggregator k mod count; place: neighbouring numbers
+    together, as many to each; alike: clients with like labels together; mixed: each aggregator's labels as much like
+    all clients' as can be; file: as ``file`` says."""
+    file: str | None = None
+    """assign = file: CSV with columns client, aggregator, both from 0."""
+    on_loss: Literal["wait", "move", "lost"] = "wait"
+    """Clients of an aggregator that is not there when its round begins: wait until it is; move, for this round, to the
+    next one by number that is there; lost: take no part in this round."""
+    bandwidth: BandwidthConfig = BandwidthConfig()  # type: ignore[misc]  # constant in the tier above
+    """Variation and outages of their links to what is above them; those of a tier above are constant."""
+    availability: AvailabilityConfig = AvailabilityConfig()  # type: ignore[misc]
+    """When they are there; those of a tier above always are."""
+    above: UpperTier = UpperTier()
+    """A second tier, between these aggregators and the server"""
+
+
+@dataclass(frozen=True)
 class FleetConfig(FleetTable):
     """Devices and networks of the clients (``fedbr list devices``, ``fedbr list networks``)."""
 
@@ -249,6 +308,7 @@ class FleetConfig(FleetTable):
     next one (Huang et al., MobiSys 2012)."""
     server: ServerLink = ServerLink()
     gateways: AccessLinks = AccessLinks()
+    tiers: TierConfig = TierConfig()
     transport: Transport = Transport()
     bandwidth: BandwidthConfig = BandwidthConfig()
     speed: SpeedConfig = SpeedConfig()
