@@ -60,6 +60,8 @@ from scenarios.config.validation import evaluated, named_blocks
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
 from scenarios.run.observer import Observers
 
+SUM_NBYTES = 8
+"""Of a number in the sum of updates"""
 RUN_ID_BYTES = 8
 HEADERS_NBYTES = 4 * serialization.MAX_HEADER_NBYTES
 """Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
@@ -451,8 +453,22 @@ def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: Serv
     def draw(round: int) -> np.random.Generator:
         return keyed_generator(scenario.seed, "aggregators", round)
 
-    prices = section.tiers.price, section.tiers.above.price
-    return Tiers(scenario.tiers, clock, aggregator_of(loaded, description), nbytes, prices, draw)
+    for level in range(clock.levels):
+        key = f"fleet.tiers{'.above' * level}.devices"
+        # Its own model, the sum of updates in float64, and the update that comes.
+        needed = (2 * ITEM_NBYTES + SUM_NBYTES) * sum(size for named in vectors.values() for size in named.values())
+        for name in clock.check_memory(level, needed):
+            raise ScenarioError(f"{key}: {name}: has too little memory to aggregate, which takes {needed:,} bytes")
+    return Tiers(
+        scenario.tiers,
+        clock,
+        aggregator_of(loaded, description),
+        nbytes,
+        (section.tiers.price, section.tiers.above.price),
+        draw,
+        section.tiers.on_loss,
+        evaluated(loaded.method, scenario) != "global",
+    )
 
 
 def federated_run(
