@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import compress
+from dataclasses import dataclass, replace
+from itertools import chain, compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -262,8 +262,11 @@ class _Group:
     start: float
     end: float
     """When the aggregator has made its step"""
-    training: CohortTraining | None = None
-    replies: list[Update] = field(default_factory=list)
+
+    def among(self, replies: Sequence[Update]) -> list[Update]:
+        """Those of the replies that are of these visits."""
+        clients = {visit.client for visit in self.visits}
+        return [reply for reply in replies if reply.client in clients]
 
 
 class TieredRound:
@@ -278,6 +281,8 @@ class TieredRound:
         self.end_time = math.inf
         self.stopped_by: str | None = None
         self.training: list[CohortTraining] = []
+        """Those that have begun: one for all visits, or of partial sums one for each aggregator"""
+        self._untrained: list[list[PlannedVisit]] = []
 
     # --- before training ----------------------------------------------------------------------------------------------
 
@@ -313,16 +318,17 @@ class TieredRound:
             self.stopped_by = self.record.cut_by = SECONDS
             return
         run.server.started(self.number, [visit.dispatch for visit in visits])
-        for group in self.groups.values():
-            self._train(group)
-            if run.server.setup.sum == "fixed_point":  # a worker has one sum at a time: the next group follows
-                break
+        trained = [
+            [visit for visit in compress(group.visits, group.counts) if visit.kind == "train"]
+            for group in self.groups.values()
+        ]
+        # A worker has one sum at a time.
+        self._untrained = trained if run.server.setup.sum == "fixed_point" else [list(chain.from_iterable(trained))]
+        self._train_next()
 
-    def _train(self, group: _Group) -> CohortTraining:
-        trained = [visit for visit in compress(group.visits, group.counts) if visit.kind == "train"]
-        group.training = CohortTraining(self.run.trainer, self.run.server, trained)
-        self.training.append(group.training)
-        return group.training
+    def _train_next(self) -> CohortTraining:
+        self.training.append(CohortTraining(self.run.trainer, self.run.server, self._untrained.pop(0)))
+        return self.training[-1]
 
     def _admitted(self) -> list[PlannedVisit]:
         """The visits within the budgets, in client order; none if nobody can take part."""
@@ -416,18 +422,17 @@ class TieredRound:
         if not self.training:
             if self.groups:
                 run.clock.advance(run.budget.ends_at)
-                self._account(cut_at=run.budget.ends_at)
+                self._account([], cut_at=run.budget.ends_at)
             elif run.evaluated:
                 return None
             return run.close_round(self.record, run.late_evaluation(), self.stopped_by, self._state())
+        replies = self.training[0].wait()
+        while self._untrained:
+            replies += self._train_next().wait()
+        replies.sort(key=lambda reply: reply.client)
+        rejected = {client for client, kind in self._faulty.items() if kind not in TRAINED}
         for group in self.groups.values():
-            training = group.training or self._train(group)
-            group.replies = training.wait()
-            rejected = {client for client, kind in training.faulty.items() if kind not in TRAINED}
             group.counts = group.counts & np.array([visit.client not in rejected for visit in group.visits])
-        replies = sorted(
-            (reply for group in self.groups.values() for reply in group.replies), key=lambda each: each.client
-        )
         run.clock.advance(max(self.end_time, run.clock.now))
         self._keep_states()
         counted = [visit for group in self.groups.values() for visit in compress(group.visits, group.counts)]
@@ -436,7 +441,9 @@ class TieredRound:
         if replies:
             run.step()
             learned = [
-                each for group in self.groups.values() for each in outcomes(group.visits, group.replies, group.timeline)
+                each
+                for group in self.groups.values()
+                for each in outcomes(group.visits, group.among(replies), group.timeline)
             ]
             self.record.method_rows += run.server.feedback(self.number, learned)
         for tier, arrived in enumerate(self.arrivals):
@@ -444,7 +451,7 @@ class TieredRound:
                 run.server.meet(tier, arrived)
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
-        self._account()
+        self._account(replies)
         is_together = len(self.arrivals) == self.tiers.clock.levels
         is_due = is_together or self.tiers.evaluates_between or self.stopped_by is not None
         evaluation = run.evaluate_if_due(self.stopped_by is not None) if is_due else None
@@ -462,9 +469,15 @@ class TieredRound:
         states |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
         self.record.states = run.states.uncommitted = dict(sorted(states.items()))
 
-    def _account(self, cut_at: float = math.inf) -> None:
+    @property
+    def _faulty(self) -> dict[int, str]:
+        """client -> kind of its visit, if its update failed a check"""
+        return {client: kind for training in self.training for client, kind in training.faulty.items()}
+
+    def _account(self, replies: Sequence[Update], cut_at: float = math.inf) -> None:
         """Record and charge all visits; ``cut_at``: when the run ended before the round could."""
-        run, last = self.run, max(self.groups.values(), key=lambda group: group.end)
+        run, last, faulty = self.run, max(self.groups.values(), key=lambda group: group.end), self._faulty
+        losses = {reply.client: reply.numbers["loss"] for reply in replies}
         for group in self.groups.values():
             timeline, end = group.timeline, group.end
             if cut_at < math.inf:
@@ -472,8 +485,6 @@ class TieredRound:
                 starts, works = np.full(len(group.visits), group.start), [visit.work for visit in group.visits]
                 timeline = run.clock.solve(starts, works, group.conditions, end)
             waiting = timeline.waiting_joules(end, group.conditions)
-            losses = {reply.client: reply.numbers["loss"] for reply in group.replies}
-            faulty = {} if group.training is None else group.training.faulty
             interrupted = "cut" if cut_at < math.inf else "late"
             kinds = [
                 faulty.get(visit.client) or (visit.kind if counts else "lost" if is_lost else interrupted)
