@@ -67,7 +67,9 @@ class Tiers:
         above it. ``prices``: of a gigabyte, by tier. ``draw``: round -> generator of the aggregators that take part
         from it on. ``on_loss``: as ``fleet.tiers.on_loss``. ``evaluates_between``: whether there is something to
         evaluate while aggregators have models of their own."""
-        self.schedule, self.clock, self.home, self.nbytes = schedule, clock, aggregator_of, nbytes
+        intervals = (*schedule.intervals, 1)[: clock.levels]
+        self.schedule, self.clock = replace(schedule, interval=intervals), clock
+        self.home, self.nbytes = aggregator_of, nbytes
         self.aggregator_of = aggregator_of
         """(clients,) in this round; -1: none. At ``home`` but for those whose aggregator is away"""
         self.on_loss, self.evaluates_between = on_loss, evaluates_between

@@ -93,8 +93,8 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
                 yield "budget", f"budget.{limit}: there are no aggregators, whose messages it limits; leave it out"
         return
     levels = 2 if section.above.count else 1
-    if len(schedule.intervals) != levels:
-        text = "one number" if levels == 1 else "two numbers, since fleet.tiers.above has aggregators, too"
+    if len(schedule.intervals) > levels or not schedule.intervals:
+        text = "one number" if levels == 1 else "one number or two, since fleet.tiers.above has aggregators, too"
         yield "tiers.interval", f"tiers.interval = {list(schedule.intervals)}: must be {text}"
     if schedule.participants is not None and schedule.participants > section.count:
         yield (

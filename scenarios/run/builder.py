@@ -418,6 +418,8 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
 def aggregator_of(loaded: Loaded, description: ModelProfile) -> NDArray[np.intp]:
     """(clients,) the aggregator that each belongs to. ScenarioError names the key."""
     scenario = loaded.scenario
+    if not len(description.histogram):  # an estimate without the data set
+        return np.arange(scenario.data.clients) % scenario.fleet.tiers.count
     try:
         memberships = read_inputs(scenario).memberships
         return assigned(scenario.fleet, scenario.data.clients, description.histogram, memberships)
