@@ -3,8 +3,8 @@
 At any moment a flow runs at min(its cap, w), where the water level w is the one number that fills the link (infinite
 while the sum of all caps is within the capacity). With access links there are two levels: the flows of an access link
 run at the lower of its level and the server's. Behind a server's link that is never full, access links have nothing in
-common, and each is solved by itself: events of one leave the others as they are, to the bit. `costmodel.network.transfers` solves a whole batch. Nothing here draws a
-random number or knows the size of a message.
+common, and each is solved by itself: events of one leave the others as they are, to the bit.
+`costmodel.network.transfers` solves a whole batch. Nothing here draws a random number or knows the size of a message.
 
 An event costs O(log n) for n flows, O(log n) more for each flow that the level passes, and O(access links), little of
 it where each is by itself: bits sent
