@@ -286,9 +286,7 @@ def _round_below(
     milestones = (begun, down.end[critical], last[critical], ready[critical], up.end[critical])
     seconds = np.diff(np.array(milestones, np.float64)).tolist()
     held_wan = int((down.contention_seconds > 0).sum() + (up.contention_seconds > 0).sum())
-    of_gateways = GatewayRound(
-        int((members > 0).sum()), int(down.nbytes.sum()), whole_up, held_wan, *seconds, server_seconds=added_up
-    )
+    of_gateways = GatewayRound(int((members > 0).sum()), int(down.nbytes.sum()), whole_up, held_wan, *seconds, added_up)
     made = StressRound(end - begun, wall, cpu, chosen.size, chosen.size, held, *of_last[critical])
     return made, lengths, of_gateways
 

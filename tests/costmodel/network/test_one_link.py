@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def test_links_that_share_nothing_agree_with_each_alone_and_with_the_general_loo
     rtt, site = rng.choice([0.0, 0.03, 0.25], flows), rng.integers(0, 4, flows)
     rates, caps = (3e6, math.inf, 1e6, 9e6), cap.tolist()
     paths = [Path(each, each > 0, 0.01 if lossy else 0.0, seed=seed + flow) for flow, each in enumerate(rtt.tolist())]
-    more = {"until": until, "rtt": rtt, "access_link": site, "access_capacity": rates, "paths": paths}
+    more: dict[str, Any] = {"until": until, "access_link": site, "access_capacity": rates, "paths": paths}
 
     quick = transfer_batch(start, bits, cap, math.inf, **more)
     general = transfer_batch(start, bits, None, math.inf, **more, varying=lambda flow, _: (caps[flow], math.inf))
