@@ -46,7 +46,7 @@ from costmodel.tiers import TierClock, assigned
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
 from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
-from edge.protocol.config import CPU, Job, ModelProfile, SubmodelPlan
+from edge.protocol.config import CPU, CodecConfig, Job, ModelProfile, SubmodelPlan
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, step_flops
@@ -410,7 +410,8 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
     if scenario.fleet.tiers.count:
         clock = _tier_clock(loaded)
         parents = [clock.parent(level) for level in range(clock.levels)]
-        server_side = TieredServer(setup, make, aggregator_of(loaded, description), parents)
+        codec = _wan_codec(loaded, description)
+        server_side = TieredServer(setup, make, aggregator_of(loaded, description), parents, codec)
     server_side.store.expected = server_side.store_shapes()
     return server_side
 
@@ -425,6 +426,15 @@ def aggregator_of(loaded: Loaded, description: ModelProfile) -> NDArray[np.intp]
         return assigned(scenario.fleet, scenario.data.clients, description.histogram, memberships)
     except ValueError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def _wan_codec(loaded: Loaded, description: ModelProfile) -> UpdateCodec | None:
+    """That of the models which aggregators send up."""
+    codec = loaded.scenario.codec
+    if not codec.wan:
+        return None
+    config = replace(CodecConfig(), up=codec.wan, error_feedback=False, min_values=codec.min_values)
+    return UpdateCodec(config, loaded.scenario.seed, description.tensors)
 
 
 def _tier_clock(loaded: Loaded) -> TierClock:
@@ -447,8 +457,14 @@ def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: Serv
         {slot: {key: size for key, size in named.items() if key in keys} for slot, named in vectors.items()}
         for keys in (server_side.setup.up, server_side.setup.down)
     )
+    codec = _wan_codec(loaded, description)
+    encoded = {} if codec is None else codec.codecs.lengths(up)
+    raw = {
+        slot: {key: size for key, size in named.items() if key not in encoded.get(slot, {})}
+        for slot, named in up.items()
+    }
     nbytes = {
-        UP_SIDE: serialization.update_nbytes(job.run_id, (), up),
+        UP_SIDE: serialization.update_nbytes(job.run_id, (), raw, encoded),
         DOWN_SIDE: serialization.train_nbytes(job.run_id, (), down),
     }
 
