@@ -310,7 +310,8 @@ class TieredRound:
             return
         self.groups = self._groups(visits)
         self.record.start = min(group.start for group in self.groups.values())
-        ready = tiers.ready.copy()
+        # An aggregator without visits goes on when the first of the others has made its step.
+        ready = np.maximum(tiers.ready, min(group.end for group in self.groups.values()))
         for index, group in self.groups.items():
             ready[index] = group.end
         tiers.ready = ready
@@ -395,7 +396,10 @@ class TieredRound:
         conditions = replace(conditions, access_link=np.full(len(visits), index))
         starts, works = np.full(len(visits), start), [visit.work for visit in visits]
         timeline = run.clock.solve(starts, works, conditions)
-        counts, end = accepted(run.rules, visits, timeline, start)
+        # Of what the policy wants of a cohort, the share of these visits.
+        share = len(visits) * run.rules.participants / run.rules.cohort
+        rules = replace(run.rules, participants=max(1, math.floor(share + 1e-9)))
+        counts, end = accepted(rules, visits, timeline, start)
         links, nbytes = run.clock.fleet.links, sum(visit.work.bytes_up for visit in compress(visits, counts))
         end += nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * int(counts.sum())
         if (timeline.end > end).any():  # late visits are told that the round is over
