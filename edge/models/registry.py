@@ -223,7 +223,9 @@ _ROWS = (
     _row("cnn", "LeNet-like CNN of pFedMB", 32, None, 5, _LENET, flexible=False, norm="none"),
     _row("digits-cnn", "CNN for 8x8", 8, 16, 4, _DIGITS, flexible=False, norm="none"),
     _row("heterofl-cnn", "HeteroFL's CNN for MNIST", 28, 64, 5, _FOUR, norm="batch", **_UNMEASURED),
-    _row("hierfavg-lenet", "HierFAVG's LeNet for MNIST", 32, None, 4, _MNIST_LENET, norm="none", **_UNMEASURED_AND_FIXED),
+    _row(
+        "hierfavg-lenet", "HierFAVG's LeNet for MNIST", 32, None, 4, _MNIST_LENET, norm="none", **_UNMEASURED_AND_FIXED
+    ),
     _row("hierfavg-cnn", "HierFAVG's CNN for CIFAR-10", 32, None, 6, _PAIRS, norm="batch", **_UNMEASURED_AND_FIXED),
     _row("resnet18", "ResNet-18", 32, 64, 10, _RESNET, width_multiple=2, defaults=_TO_64),
     _row("resnet18-imagenet", "ResNet-18 for 224x224", 224, 64, 10, _RESNET, norm="batch", **_UNMEASURED),
