@@ -283,6 +283,10 @@ class ServerStrategy(NumberLog):
         """Slot of an update -> slot of its visit's download that it is a new version of; others hold changes."""
         return {slot: MODEL if name == GLOBAL else name for slot, name in self.targets(update).items()}
 
+    def of_client(self, client: int) -> ServerStrategy:
+        """The server side that the client speaks with: this one, or in runs with tiers that of its aggregator."""
+        return self
+
     # --- what goes down -----------------------------------------------------------------------------------------------
 
     @final
@@ -378,9 +382,8 @@ class ServerStrategy(NumberLog):
         for extension in self.extensions:
             extension.accumulate(reply)
 
-    @final
-    def accumulate_partial(self, totals: Totals) -> None:
-        """Add the partial sums of a step in place of its updates; they include the aggregation weights."""
+    def accumulate_sums(self, totals: Totals, clients: Sequence[int]) -> None:
+        """Add the partial sums of these clients' updates in place of these; they include the aggregation weights."""
         for key, total in totals.get(MODEL, {}).items():
             self.sums[GLOBAL, key].add(sum_vector(total), 1.0)
 

@@ -144,5 +144,9 @@ SPEC = ObjectiveSpec(
     individual_updates=lambda options: True,
     evaluation=ModelEvaluation(on="clients", has_global_model=False),
     records=Records(table=MethodTable("fedamp", PeerRow), figure=FIGURE),
-    refusals=Refusals(server_optimizers=("plain",), asynchronous=lambda options: ONE_WRITER.format("fedamp")),
+    refusals=Refusals(
+        tiers="the server makes each client's model from those of all others",
+        server_optimizers=("plain",),
+        asynchronous=lambda options: ONE_WRITER.format("fedamp"),
+    ),
 )

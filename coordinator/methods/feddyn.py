@@ -70,6 +70,7 @@ SPEC = CorrectionSpec(
     client_state=numbers_of_model,
     individual_updates=lambda options: True,
     refusals=Refusals(
+        tiers="the server's gradient is a sum over all clients, of which an aggregator sees its own",
         server_optimizers=("plain",),
         # λ_i refers to the model that a client downloaded, h to the one that the server steps from.
         asynchronous=lambda options: (

@@ -199,5 +199,9 @@ SPEC = ObjectiveSpec(
         validation=0.2, uses_validation=lambda options: options.peers > 0, on="clients", has_global_model=False
     ),
     records=Records(table=MethodTable("fedfomo", PeerRow), figure=FIGURE),
-    refusals=Refusals(server_optimizers=("plain",), asynchronous=lambda options: ONE_WRITER.format("fedfomo")),
+    refusals=Refusals(
+        tiers="the server sends clients the models of others, which are with other aggregators",
+        server_optimizers=("plain",),
+        asynchronous=lambda options: ONE_WRITER.format("fedfomo"),
+    ),
 )

@@ -14,7 +14,7 @@ import numpy as np
 from coordinator.aggregation.server import Model, Models, ServerContext, ServerExtension, ServerStrategy, State
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
-from coordinator.methods.spec import Costs, ObjectiveSpec, Traffic
+from coordinator.methods.spec import Costs, ObjectiveSpec, Refusals, Traffic
 from edge.protocol.messages import Choice
 from edge.protocol.options.fedgkd import FedGKDOptions
 from edge.protocol.payload import TEACHER, Payload, Vector
@@ -99,4 +99,5 @@ SPEC = ObjectiveSpec(
     # All downloads have the same shapes.
     traffic=Traffic(choices=("distil",), decides_without_updates=lambda options: True),
     costs=Costs(compute=compute),
+    refusals=Refusals(tiers="its teachers are earlier models of the server, which aggregators do not have"),
 )

@@ -10,7 +10,7 @@ are charged (``eval.charged``), their messages are.
 from __future__ import annotations
 
 from coordinator.aggregation.block_exchange import NOTHING
-from coordinator.methods.spec import ModelEvaluation, ObjectiveSpec, Traffic
+from coordinator.methods.spec import ModelEvaluation, ObjectiveSpec, Refusals, Traffic
 from edge.protocol.options.base import Options
 
 SPEC = ObjectiveSpec(
@@ -21,4 +21,5 @@ SPEC = ObjectiveSpec(
     neutral="one client",
     traffic=Traffic(down=lambda options: NOTHING, up=lambda options: NOTHING, contacts_server=False),
     evaluation=ModelEvaluation(on="clients", has_global_model=False),
+    refusals=Refusals(tiers="its clients send nothing"),
 )

@@ -97,6 +97,7 @@ SPEC = CorrectionSpec(
     client_state=numbers_of_model,
     individual_updates=lambda options: True,
     refusals=Refusals(
+        tiers="the server's control variate is a mean over all clients, of which an aggregator sees its own",
         partial_models=lambda options: (
             "with method_options.lean = true, scaffold's server must know the model that each visit starts from"
             if options.lean

@@ -224,6 +224,8 @@ class Refusals:
     """options -> why asynchronous policies are refused; the reason names the key"""
     single_updates: Callable[[Any], str | None] = lambda options: None
     """The same for asynchronous policies whose server steps have one update each, such as fedasync"""
+    tiers: str | None = None
+    """Why there can be no aggregators between clients and server (``fleet.tiers``)"""
     partial_models: Callable[[Any], str | None] = lambda options: None
     """options -> why the whole model must be sent in both directions in every visit"""
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.server import GLOBAL, Models, ServerStrategy, models_sha256
+from coordinator.aggregation.tiers import AGGREGATOR, server_name
 from coordinator.records import names
 from coordinator.records.client_states import ClientStates
 from coordinator.records.names import CHECKPOINTS, PLACES, STATE, VECTORS
@@ -81,8 +82,8 @@ class CheckpointStore:
         wall_seconds, self._committed_at = now - self._committed_at, now
         obsolete = self.ledger.commit(
             Commit(
-                *(row, record.visits, record.payloads, record.method_rows, record.evaluations, record.logged),
-                *(states, vectors, written, wall_seconds, stopped_by),
+                *(row, record.visits, record.payloads, record.method_rows, record.evaluations),
+                *(record.aggregators, record.logged, states, vectors, written, wall_seconds, stopped_by),
             )
         )
         if self.states is not None:
@@ -112,11 +113,18 @@ def model_prefix(name: str) -> str:
     return f"{MODEL}{SEPARATOR}" if name == GLOBAL else f"{MODEL} {name}{SEPARATOR}"
 
 
+def stored_models(server: ServerStrategy, arrays: Arrays) -> list[str]:
+    """The names of a checkpoint's models: those of the server, and of aggregators that have their own."""
+    own = {name.removeprefix(f"{MODEL} ").partition(SEPARATOR)[0] for name in arrays if name.startswith(f"{MODEL} ")}
+    return [*server.models, *sorted(name for name in own if name.startswith(AGGREGATOR))]
+
+
 def restore_server(server: ServerStrategy, arrays: Arrays) -> None:
     """Set the models and the server side's state to a checkpoint's."""
     models: Models = {}
-    for name, model in server.models.items():
+    for name in stored_models(server, arrays):
         stored = arrays_under(model_prefix(name), arrays)
+        model = server.models[server_name(name)]
         models[name] = {key: Vector(np.asarray(stored[key], np.float32)) for key in model}
     server.restore(models, arrays_under(SERVER, arrays))
 

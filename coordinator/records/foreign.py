@@ -19,11 +19,13 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from coordinator.records.schema import (
+    AGGREGATORS,
     BOTTLENECKS,
     EVALUATIONS,
     KINDS,
     LOGGED,
     TRANSFERS,
+    AggregatorRow,
     EvaluationRow,
     LoggedRow,
     PayloadShapeRow,
@@ -202,6 +204,7 @@ ROWS: Mapping[str, type[NamedTuple]] = {
     "visits": VisitRow,
     "payload_shapes": PayloadShapeRow,
     EVALUATIONS: EvaluationRow,
+    AGGREGATORS: AggregatorRow,
     LOGGED: LoggedRow,
     "states": _ClientFile,
     "client_vectors": _ClientFile,

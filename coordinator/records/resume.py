@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from coordinator.aggregation.server import Models, models_sha256
+from coordinator.aggregation.tiers import server_name
 from coordinator.records import names
 from coordinator.records.chain import next_hash
 from coordinator.records.checkpoints import (
@@ -27,6 +28,7 @@ from coordinator.records.checkpoints import (
     file_sha256,
     model_prefix,
     restore_server,
+    stored_models,
 )
 from coordinator.records.names import CHECKPOINTS, STATE, VECTORS
 from coordinator.records.round_record import EvalResult
@@ -36,6 +38,7 @@ from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.budget import CONVERGED, ROUNDS, TARGET
 from coordinator.rounds.ports import Arrays
 from coordinator.rounds.run import HELD, LEVELS_STATE, SELECTOR, FederatedRun, History, RunFailed, RunTotals
+from coordinator.rounds.tiers import TIERS
 from edge.protocol.messages import VALIDATION_ACCURACY
 from edge.protocol.payload import Vector
 
@@ -67,6 +70,8 @@ def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
         run.charge(VisitColumns.of(visits))
         run.selection.selector.restore(arrays_under(SELECTOR, arrays))
         run.downloads.held.restore(arrays_under(HELD, arrays))
+        if run.tiers is not None:
+            run.tiers.restore(last.end_s, arrays_under(TIERS, arrays))
         if run.levels is not None:
             run.levels.restore(arrays_under(LEVELS_STATE, arrays))
     if run.states is not None:
@@ -127,9 +132,9 @@ def _check_model(run: FederatedRun, store: CheckpointStore, number: int, arrays:
     """RunFailed for a checkpoint whose models have other shapes than the run's, or another hash than the round's."""
     file = store.folder / CHECKPOINTS / names.of_checkpoint(number)
     models: Models = {}
-    for name, model in run.server.models.items():
+    for name in stored_models(run.server, arrays):
         models[name] = {}
-        for key, vector in model.items():
+        for key, vector in run.server.models[server_name(name)].items():
             array = arrays.get(f"{model_prefix(name)}{key}")
             if array is None or (array.shape, array.dtype) != (vector.data.shape, vector.data.dtype):
                 has = "nothing" if array is None else f"{array.dtype} {array.shape}"

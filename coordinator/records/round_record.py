@@ -23,6 +23,7 @@ from coordinator.records.schema import (
     SERVER_LINK,
     TRAINED,
     WAITING,
+    AggregatorRow,
     EvaluationRow,
     Lengths,
     LoggedRow,
@@ -97,6 +98,8 @@ class RoundRecord:
     """Rows of the method's own table"""
     evaluations: list[EvaluationRow] = field(default_factory=list)
     """Values of the evaluation beside the round's accuracy and loss, set when it has ended"""
+    aggregators: list[AggregatorRow] = field(default_factory=list)
+    """Messages between aggregators and what is above them"""
     logged: list[LoggedRow] = field(default_factory=list)
     """What the method has logged: in visits whose updates were accepted, then on the server's side"""
     states: dict[int, str] = field(default_factory=dict)

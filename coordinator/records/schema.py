@@ -160,6 +160,29 @@ class EvaluationRow(NamedTuple):
     count: int  # type: ignore[assignment]  # a tuple's method of this name is not used
 
 
+class AggregatorRow(NamedTuple):
+    """One message between an aggregator and what is above it, in runs with tiers (``fleet.tiers``)."""
+
+    round: int
+    tier: int
+    """From 0, the tier next to the clients"""
+    aggregator: int
+    direction: str
+    """``up`` or ``down``"""
+    start_s: float
+    end_s: float | None
+    """None if it was lost"""
+    nbytes: int
+    """As far as it was sent"""
+    joules: float
+    """Of the aggregator while it sends or receives"""
+    idle_joules: float
+    """Of its baseline from its message before this one on"""
+    shared_s: float
+    """Contention: seconds lost because other aggregators used the same links"""
+    price: float
+
+
 class LoggedRow(NamedTuple):
     """One number that a method has logged in a round (`edge.protocol.logged`)."""
 
@@ -260,10 +283,12 @@ SCHEMA = (
 )
 EVALUATIONS = "evaluations"
 """The table of `EvaluationRow`, which a ledger has from the first such row on."""
+AGGREGATORS = "aggregators"
+"""The table of `AggregatorRow`, which runs with tiers have."""
 LOGGED = "logged"
 """The table of `LoggedRow`, which a ledger has from the first such row on."""
 TABLES = (
-    *("meta", "rounds", "visits", "payload_shapes", "transfers", EVALUATIONS, LOGGED),
+    *("meta", "rounds", "visits", "payload_shapes", "transfers", EVALUATIONS, AGGREGATORS, LOGGED),
     *("states", "client_vectors", "checkpoints", "host_rounds", "host_events"),
 )
 """Names that a method's own table must not have"""

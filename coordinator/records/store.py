@@ -23,12 +23,14 @@ from coordinator.records import foreign
 from coordinator.records.chain import committed_files, next_hash, stored_rows
 from coordinator.records.kept_checkpoints import BEST, CheckpointRules
 from coordinator.records.schema import (
+    AGGREGATORS,
     CHAINED,
     ENERGY,
     EVALUATIONS,
     FORMAT,
     LOGGED,
     SCHEMA,
+    AggregatorRow,
     EvaluationRow,
     HostEvent,
     Lengths,
@@ -57,6 +59,7 @@ class Commit:
     method_rows: Sequence[NamedTuple] = ()
     """Rows of the method's own table"""
     evaluations: Sequence[EvaluationRow] = ()
+    aggregators: Sequence[AggregatorRow] = ()
     logged: Sequence[LoggedRow] = ()
     """In no hash"""
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -161,7 +164,9 @@ class Ledger:
             for row in payload_rows(name, commit.row.round, lengths)
         ]
         visits = commit.visits.rows()
-        others = [*stored_rows(shapes), *stored_rows(commit.method_rows), *stored_rows(commit.evaluations)]
+        kinds: tuple[Sequence[NamedTuple], ...]
+        kinds = shapes, commit.method_rows, commit.evaluations, commit.aggregators
+        others = [row for rows in kinds for row in stored_rows(rows)]
         chained = [row[:CHAINED] for row in visits]
         chain = next_hash(self.chain, [*stored_rows([commit.row]), *chained, *others], files)
         with self._transaction():
@@ -171,7 +176,7 @@ class Ledger:
             if self._method_table is not None:
                 self._insert(self._method_table.name, commit.method_rows)
             optional: tuple[tuple[str, Sequence[NamedTuple]], ...]
-            optional = (EVALUATIONS, commit.evaluations), (LOGGED, commit.logged)
+            optional = (EVALUATIONS, commit.evaluations), (AGGREGATORS, commit.aggregators), (LOGGED, commit.logged)
             for table, rows in optional:  # runs without such rows lack the table
                 if rows and not self._has(table):
                     self._db.execute(create(table, type(rows[0])))
@@ -228,8 +233,11 @@ class Ledger:
         ]
         if (method := self._method_table) is not None:
             tables.append(_ByRound(self._scan(method.name, method.row, "rowid"), method.row))
-        if self._has(EVALUATIONS):
-            tables.append(_ByRound(self._scan(EVALUATIONS, EvaluationRow, "rowid"), EvaluationRow))
+        optional: tuple[tuple[str, type[NamedTuple]], ...]
+        optional = (EVALUATIONS, EvaluationRow), (AGGREGATORS, AggregatorRow)
+        for name, kind in optional:
+            if self._has(name):
+                tables.append(_ByRound(self._scan(name, kind, "rowid"), kind))
         for *row, files, chain in self._scan("rounds", RoundRow, "round", ", files, chain"):
             others = [other for table in tables for other in table.take(row[0])]
             yield Stored(row[0], [row, *others], files, chain)
@@ -286,7 +294,7 @@ class Ledger:
         before = self.files()
         with self._transaction():
             method = [] if self._method_table is None else [self._method_table.name]
-            for table in (*BY_ROUND, *method, *filter(self._has, (EVALUATIONS, LOGGED))):
+            for table in (*BY_ROUND, *method, *filter(self._has, (EVALUATIONS, AGGREGATORS, LOGGED))):
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
             self._db.execute("DELETE FROM meta WHERE key = 'summary'")
             if self.stopped_by(round) is None:  # it is of a round that is deleted

@@ -29,20 +29,10 @@ NBytes = Annotated[int, BeforeValidator(units.nbytes), Field(gt=0, le=LARGEST_IN
 Flops = Annotated[float, BeforeValidator(units.flops), Field(gt=0)]
 
 
-TARGET, CONVERGED, ROUNDS, SECONDS, BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES, CLIENTS, USER, TIME_LIMIT = (
-    "target",
-    "converged",
-    "rounds",
-    "virtual_seconds",
-    "bytes",
-    "bytes_down",
-    "bytes_up",
-    "flops",
-    "joules",
-    "clients",
-    "user",
-    "time_limit",
-)
+TARGET, CONVERGED, ROUNDS, SECONDS = "target", "converged", "rounds", "virtual_seconds"
+BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES = "bytes", "bytes_down", "bytes_up", "flops", "joules"
+WAN_BYTES, PRICE = "wan_bytes", "price"
+CLIENTS, USER, TIME_LIMIT = "clients", "user", "time_limit"
 EARLY = (USER, TIME_LIMIT)
 """What stops a run before its end: the user, or the end of the piece that was asked for; it can be resumed"""
 
@@ -98,6 +88,10 @@ class Limits(Section):
 class RunLimits(Limits):
     """Budgets of all clients together, and of each client."""
 
+    wan_bytes: NBytes | None = None
+    """Between aggregators and what is above them (``fleet.tiers``), down and up together."""
+    price: Annotated[float | None, Field(gt=0)] = None
+    """Of these bytes, in the currency of ``fleet.tiers.price``."""
     client: Limits = Limits()
     """A client whose budget cannot pay for a visit is not selected."""
 
@@ -166,6 +160,13 @@ class Budget:
             else:
                 refused_by = refused_by or rule
         return fits, refused_by
+
+    def refuses_messages(self, nbytes: int, price: float, more_nbytes: int, more_price: float) -> str | None:
+        """The rule that ``more`` messages of aggregators would exceed, beyond those until now; None if none."""
+        limits = self.limits
+        if limits.wan_bytes is not None and nbytes + more_nbytes > limits.wan_bytes:
+            return WAN_BYTES
+        return PRICE if limits.price is not None and price + more_price > limits.price else None
 
     def release(self, costs: Sequence[Cost]) -> None:
         """Cancel these reservations."""

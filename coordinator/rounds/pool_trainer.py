@@ -269,10 +269,10 @@ class PoolTrainer:
         if got != expected:
             problem: str | None = f"shapes {got} instead of {expected}"
         else:
-            problem = sums_too_far(self.checks, totals, 1.0, self.server.models, reach)
+            problem = sums_too_far(self.checks, totals, 1.0, self.server.start_model(visits[0].client), reach)
         if problem is not None:
             raise RunFailed(f"updates rejected: round {visits[0].round + 1}: {problem}")
-        self.server.accumulate_partial(totals)
+        self.server.accumulate_sums(totals, [visit.client for visit in visits])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,7 @@ from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
+    from coordinator.rounds.tiers import Tiers
     from costmodel.clock import Clock
 
 
@@ -148,6 +149,8 @@ class FederatedRun:
     """client of the last cohort -> levels of its codec, where these change between visits"""
     refused: Mapping[int, str] = field(default_factory=dict)
     """client -> why it cannot take part, such as too little memory for the model"""
+    tiers: Tiers | None = None
+    """Of runs with aggregators between clients and server"""
     charged_examples: NDArray[np.int64] | None = None
     """(clients,) examples that each client's model is evaluated on, if evaluations are charged as visits"""
     rounds: int = 0
@@ -166,11 +169,14 @@ class FederatedRun:
         """Clients that hold data and can train the model."""
         return [int(k) for k in np.flatnonzero(self.description.samples) if int(k) not in self.refused]
 
-    def select(self, eligible: Sequence[int]) -> list[int]:
-        """The cohort of the next round, in ascending order. RunFailed for an invalid choice."""
+    def select(self, eligible: Sequence[int], is_there: Callable[[int], bool] | None = None) -> list[int]:
+        """The cohort of the next round, in ascending order. RunFailed for an invalid choice.
+
+        ``is_there``: where visits do not begin now, whether a client is available when its visit would.
+        """
         clock, wanted = self.clock, self.rules.cohort
         with self._named_failure(SelectionFailed):
-            cohort = self.selection.select(self.rounds, eligible, wanted, clock.now, clock.is_there)
+            cohort = self.selection.select(self.rounds, eligible, wanted, clock.now, is_there or clock.is_there)
         if self.levels is not None:
             self.cohort_levels = self.levels.of_cohort(self.server.aggregation_weights(cohort))
         return cohort

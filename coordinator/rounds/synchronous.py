@@ -58,6 +58,7 @@ from edge.protocol.messages import Update
 from edge.protocol.plugins import error_text, is_own
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
+    from coordinator.rounds.tiers import TieredRound
     from costmodel.fleet.conditions import Conditions
     from costmodel.visits.leftovers import Solution
     from costmodel.visits.timeline import Timeline
@@ -67,7 +68,7 @@ def run_synchronous(run: FederatedRun) -> str:
     """Run synchronous rounds until a stop rule ends the run; returns the rule."""
     pending: PendingCommit | None = None
     while True:
-        following = _SynchronousRound(run, run.rounds)
+        following = _SynchronousRound(run, run.rounds) if run.tiers is None else run.tiers.round(run)
         try:
             stopped_by = _open_and_commit(run, following, pending)
             if stopped_by is not None:
@@ -84,7 +85,9 @@ def run_synchronous(run: FederatedRun) -> str:
             return by_evaluation if by_evaluation is not None and following.training else following.stopped_by
 
 
-def _open_and_commit(run: FederatedRun, following: _SynchronousRound, pending: PendingCommit | None) -> str | None:
+def _open_and_commit(
+    run: FederatedRun, following: _SynchronousRound | TieredRound, pending: PendingCommit | None
+) -> str | None:
     """Open the next round, then commit the one before it; returns the rule that ends the run, or None."""
     try:
         following.open()

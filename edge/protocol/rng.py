@@ -18,9 +18,10 @@ def keyed_generator(seed: int, purpose: str, round: int = 0, client: int = 0) ->
 
     Purposes in use: ``init``, ``partition``, ``partition.test``, ``validation``, ``cohort``, ``partial work``,
     ``batches``, ``augment``, ``eval``, ``adapt``, ``adapt: augment``, ``metric NAME``, ``metric examples``, ``gmbs``,
-    ``fedfomo`` (with the client's visits in place of the round), ``calibrate``, ``describe``; of the fleet (with an
-    index of its own in place of the round): ``fleet``, ``trace``, ``modes``, ``visits of a round``, ``visits one by
-    one``, ``availability``, ``availability of a trace``, ``bandwidth``; of a replay with draws: ``uncertainty: ...``.
+    ``fedfomo`` (with the client's visits in place of the round), ``calibrate``, ``describe``, ``aggregators``; of
+    the fleet (with an index of its own in place of the round): ``fleet``, ``trace``, ``modes``, ``visits of a round``,
+    ``visits one by one``, ``availability``, ``availability of a trace``, ``bandwidth``; of a replay with draws:
+    ``uncertainty: ...``.
     """
     text = f"{seed}|{purpose}|{round}|{client}".encode()
     key: Any = _Key(hashlib.blake2b(text, digest_size=16).digest())  # NumPy's types know its own class alone

@@ -244,6 +244,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) ->
 
     rounds, travels = scenario.rounds, scenario.travels
     resolver.refuse("rounds.policy", validation.of_rounds(method, rounds))
+    resolver.refuse("tiers", validation.of_tiers(method, scenario))
     resolver.refuse("train", validation.of_training(scenario.train))
     resolver.refuse("codec.levels", validation.of_levels(scenario))
     resolver.make("train.lr_schedule", validation.check_schedule, scenario.train, rounds.max)

@@ -22,6 +22,7 @@ from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.records.kept_checkpoints import CheckpointRules
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.tier_schedule import TierSchedule
 from costmodel.config import FILE_NAMES, FleetConfig
 from edge.protocol.config import (
     Also,
@@ -195,6 +196,7 @@ class Scenario(BaseModel):
     stop: StopSection = StopSection()
     budget: RunLimits = RunLimits()
     fleet: Annotated[FleetConfig, AfterValidator(_abbreviated)] = FleetConfig()
+    tiers: TierSchedule = TierSchedule()
     eval: EvalSection = EvalSection()
     checkpoints: CheckpointRules = CheckpointRules()
 

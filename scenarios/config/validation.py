@@ -17,6 +17,7 @@ from coordinator.methods.registry import OBJECTIVES, Method
 from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
+from coordinator.rounds.tier_schedule import TierSchedule
 from costmodel.config import AccessLinks
 from costmodel.fleet.devices import devices, networks
 from costmodel.units import format_rate, format_seconds
@@ -78,6 +79,44 @@ def of_rounds(method: Method, rounds: RoundPolicy) -> Contradictions:
             f'rounds.selection = "{rounds.selection}": clients of {method.name} report nothing to select them by; '
             'choose "uniform"',
         )
+
+
+def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
+    """A schedule of aggregators where there are none, or that does not fit them, and what tiers are not joined with."""
+    section, schedule, rounds = scenario.fleet.tiers, scenario.tiers, scenario.rounds
+    if not section.count:
+        key = next((key for key, value in vars(schedule).items() if value != getattr(TierSchedule(), key)), None)
+        if key is not None:
+            yield f"tiers.{key}", f"tiers.{key}: there are no aggregators; choose fleet.tiers.count"
+        for limit in ("wan_bytes", "price"):
+            if getattr(scenario.budget, limit) is not None:
+                yield "budget", f"budget.{limit}: there are no aggregators, whose messages it limits; leave it out"
+        return
+    levels = 2 if section.above.count else 1
+    if len(schedule.intervals) != levels:
+        text = "one number" if levels == 1 else "two numbers, since fleet.tiers.above has aggregators, too"
+        yield "tiers.interval", f"tiers.interval = {list(schedule.intervals)}: must be {text}"
+    if schedule.participants is not None and schedule.participants > section.count:
+        yield (
+            "tiers.participants",
+            f"tiers.participants = {schedule.participants}: there are only {section.count} aggregators "
+            "(fleet.tiers.count)",
+        )
+    with_tiers = "where aggregators lie between clients and server (fleet.tiers.count)"
+    if rounds.is_asynchronous:
+        why = f"rounds.policy = {rounds.policy}: is asynchronous, which is not modelled {with_tiers}"
+        yield "rounds.policy", f"{why}; choose sync, over_select or deadline"
+    if rounds.on_late != "stop":
+        yield "rounds.on_late", f"rounds.on_late = {rounds.on_late}: is not modelled {with_tiers}; choose stop"
+    if scenario.eval.charged:
+        yield "eval.charged", f"eval.charged = true: is not modelled {with_tiers}; choose false"
+    if method.objective.submodels is not None:
+        yield "method", f"method = {method.name!r}: parts of a model are not averaged {with_tiers}"
+    if not all(make_codec(stages).is_fixed_length for stages in (scenario.codec.up, *scenario.codec.up_slots.values())):
+        yield "codec.up", f"codec.up: an entropy coder makes lengths that depend on numbers, not modelled {with_tiers}"
+    for part in method.parts:
+        if part.refusals.tiers is not None:
+            yield "method", f"method = {method.name!r}: {part.name} has no aggregators: {part.refusals.tiers}"
 
 
 def of_training(train: TrainConfig) -> Contradictions:

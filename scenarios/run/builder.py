@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from costmodel.tiers import TierClock, assigned
+from numpy.typing import NDArray
 
 from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.optimizers import server_optimizer
-from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.aggregation.server import GLOBAL, ServerContext, ServerStrategy
 from coordinator.aggregation.submodels import Submodels
+from coordinator.aggregation.tiers import TieredServer
 from coordinator.methods import fedbr
 from coordinator.methods.compute import ComputeContext
 from coordinator.records.chain import initial_hash
@@ -28,6 +31,7 @@ from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.selection import ClientSelection
 from coordinator.rounds.selectors.registry import selector
+from coordinator.rounds.tiers import DOWN_SIDE, UP_SIDE, Tiers
 from coordinator.rounds.visit import VisitPricing
 from coordinator.workers.task import Workers
 from costmodel.arrays import Streams
@@ -257,6 +261,8 @@ def with_operations(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> 
 
     A plain step computes no gradient for the examples. ScenarioError for a speed out of range.
     """
+    if loaded.scenario.fleet.tiers.count:
+        drawn = drawn.below(aggregator_of(loaded, description))
     drawn = _with_codecs(loaded, drawn, description)
     if not len(description.operations):
         return drawn
@@ -393,10 +399,60 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
         store=ClientVectors(folder),
         submodels=submodels_of(loaded, description),
     )
-    parts = [correction.server(setup) for correction in method.corrections if correction.server]
-    server_side = method.objective.server(setup, parts)
+
+    def make(setup: ServerContext) -> ServerStrategy:
+        parts = [correction.server(setup) for correction in method.corrections if correction.server]
+        return method.objective.server(setup, parts)
+
+    server_side = make(setup)
+    if scenario.fleet.tiers.count:
+        clock = _tier_clock(loaded)
+        parents = [clock.parent(level) for level in range(clock.levels)]
+        server_side = TieredServer(setup, make, aggregator_of(loaded, description), parents)
     server_side.store.expected = server_side.store_shapes()
     return server_side
+
+
+def aggregator_of(loaded: Loaded, description: ModelProfile) -> NDArray[np.intp]:
+    """(clients,) the aggregator that each belongs to. ScenarioError names the key."""
+    scenario = loaded.scenario
+    try:
+        memberships = read_inputs(scenario).memberships
+        return assigned(scenario.fleet, scenario.data.clients, description.histogram, memberships)
+    except ValueError as error:
+        raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def _tier_clock(loaded: Loaded) -> TierClock:
+    section = loaded.scenario.fleet
+    seed = loaded.scenario.seed if section.seed is None else section.seed
+    return TierClock.build(section, streams=_keyed(seed), inputs=read_inputs(loaded.scenario))
+
+
+def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> Tiers | None:
+    """The aggregators of a run before its first round; None where clients reach the server directly."""
+    scenario, section = loaded.scenario, loaded.scenario.fleet
+    if not section.tiers.count:
+        return None
+    clock = _tier_clock(loaded)
+    vectors = {
+        MODEL if name == GLOBAL else name: {key: vector.data.size for key, vector in model.items()}
+        for name, model in server_side.models.items()
+    }
+    up, down = (
+        {slot: {key: size for key, size in named.items() if key in keys} for slot, named in vectors.items()}
+        for keys in (server_side.setup.up, server_side.setup.down)
+    )
+    nbytes = {
+        UP_SIDE: serialization.update_nbytes(job.run_id, (), up),
+        DOWN_SIDE: serialization.train_nbytes(job.run_id, (), down),
+    }
+
+    def draw(round: int) -> np.random.Generator:
+        return keyed_generator(scenario.seed, "aggregators", round)
+
+    prices = section.tiers.price, section.tiers.above.price
+    return Tiers(scenario.tiers, clock, aggregator_of(loaded, description), nbytes, prices, draw)
 
 
 def federated_run(
@@ -446,6 +502,7 @@ def federated_run(
         on_round=watch.on_round,
         is_stopped=watch,
         refused=refused,
+        tiers=tiers(loaded, job, description, server_side),
         charged_examples=examples_of_clients(loaded, description) if scenario.eval.charged else None,
     )
     return run, store

@@ -1,0 +1,284 @@
+"""The server side of a run with tiers: each aggregator has the method's server side for its clients.
+
+Liu, Zhang, Song and Letaief, Client-Edge-Cloud Hierarchical Federated Learning, ICC 2020,
+https://arxiv.org/abs/1905.06641 (HierFAVG)
+
+In a round each aggregator makes a step of its own from the updates of its clients. When aggregators meet what is above
+them, this gets the mean of their models, weighted by the updates that these have got since they last met, and they go
+on from it. The server optimizer acts at the top alone; aggregators take plain means. Sums are in the order of clients
+at an aggregator, and of aggregators above: with one aggregator the models are FedAvg's to the bit, with several that
+meet in every round they differ from FedAvg's by rounding.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.server import (
+    GLOBAL,
+    Download,
+    LaterPayload,
+    Models,
+    ServerContext,
+    ServerStrategy,
+    State,
+    VisitFeedback,
+)
+from coordinator.aggregation.weighted_sum import WeightedSum
+from edge.protocol.messages import Choice, Totals, Update
+from edge.protocol.payload import Payload, Vector
+
+AGGREGATOR = "aggregator "
+"""Prefix of the names of models that an aggregator has for itself, before its number"""
+TOP = "top/"
+"""Prefix of the names of the server's own state"""
+WEIGHT, BETWEEN = "weight|", "between|"
+"""Prefixes of the names of weights since aggregators last met what is above them, and of the models of tiers above the
+lowest"""
+
+
+def by_aggregator(aggregator_of: NDArray[np.intp], clients: Sequence[int]) -> dict[int, list[int]]:
+    """Aggregator -> those of the clients that belong to it, by ascending numbers of aggregators."""
+    groups: dict[int, list[int]] = {}
+    for client in clients:
+        groups.setdefault(int(aggregator_of[client]), []).append(client)
+    return dict(sorted(groups.items()))
+
+
+def server_name(name: str) -> str:
+    """The name of the server's model of which this is an aggregator's own; its own name for one of the server's."""
+    if not name.startswith(AGGREGATOR):
+        return name
+    return name.partition("/")[2] or GLOBAL
+
+
+class TieredServer(ServerStrategy):
+    """The server, and the aggregators of the lowest tier.
+
+    ``models`` are the server's, and those of the aggregators whose models are others at present.
+    """
+
+    def __init__(
+        self,
+        setup: ServerContext,
+        make: Callable[[ServerContext], ServerStrategy],
+        aggregator_of: NDArray[np.intp],
+        parents: Sequence[NDArray[np.intp]],
+    ) -> None:
+        """``make``: the method's server side. ``aggregator_of``: (clients,). ``parents``: of the aggregators of each
+        tier, the lowest first, the number of the one above; 0 is the server above the last."""
+        super().__init__(setup)
+        self.aggregator_of, self._parents = aggregator_of, parents
+        self.top = make(setup)
+        plain = replace(setup, optimiser=ServerOptimizer())
+        self.aggregators = [make(plain) for _ in parents[0]]
+        for aggregator in self.aggregators:
+            aggregator.models = dict(self.top.models)
+        self._between: list[list[Models]] = [[self.top.models] * above.size for above in parents[1:]]
+        """Of each tier above the lowest, the models of its aggregators"""
+        self._weights: list[dict[tuple[str, str], NDArray[np.float64]]] = [{} for _ in parents]
+        """Of each tier, (model, key) -> (aggregators,) weights of the updates that these have got, or those below them,
+        since they last met what is above them"""
+        self._partial: dict[int, float] = {}
+        """Aggregator -> weight of the updates of this round that came as partial sums"""
+        self._own: set[int] = set()
+        """Aggregators whose models are not the server's"""
+        self._collect()
+
+    def _collect(self) -> None:
+        models: Models = dict(self.top.models)
+        for index in sorted(self._own):
+            for name, model in self.aggregators[index].models.items():
+                models[f"{AGGREGATOR}{index}" if name == GLOBAL else f"{AGGREGATOR}{index}/{name}"] = model
+        self.models = models
+
+    # --- what a visit has to do with its aggregator -------------------------------------------------------------------
+
+    def of_client(self, client: int) -> ServerStrategy:
+        """The client's aggregator."""
+        return self.aggregators[self.aggregator_of[client]]
+
+    def start_model(self, client: int) -> Models:
+        return self.of_client(client).start_model(client)
+
+    def targets(self, update: Update) -> Mapping[str, str]:
+        return self.of_client(update.client).targets(update)
+
+    def choose(self, client: int, round: int) -> Choice:
+        return self.of_client(client).choose(client, round)
+
+    def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
+        return self.of_client(client).payload(client, round, choice)
+
+    def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
+        """Of each aggregator with a cohort, its own clients."""
+        chosen = []
+        for index, own in by_aggregator(self.aggregator_of, cohort).items():
+            others = self.aggregators[index].download_only_clients(round, own)
+            chosen += [client for client in others if self.aggregator_of[client] == index]
+        return sorted(chosen)
+
+    def select(self, keys: Sequence[str], choice: Choice | None = None) -> Payload:
+        return self.top.select(keys, choice)
+
+    def up_shapes(self) -> dict[str, dict[str, int]]:
+        return self.top.up_shapes()
+
+    def weight(self, reply: Update, model: str, key: str) -> float:
+        return self.of_client(reply.client).weight(reply, model, key)
+
+    def accumulate(self, reply: Update) -> None:
+        self.of_client(reply.client).accumulate(reply)
+
+    def observe(self, reply: Update, start: Callable[[], Models]) -> None:
+        self.of_client(reply.client).observe(reply, start)
+
+    def started(self, round: int, dispatches: Sequence[Download]) -> None:
+        for index, own in self._dispatches(dispatches).items():
+            self.aggregators[index].started(round, own)
+
+    def received(self, round: int, dispatches: Sequence[Download]) -> None:
+        for index, own in self._dispatches(dispatches).items():
+            self.aggregators[index].received(round, own)
+
+    def _dispatches(self, dispatches: Sequence[Download]) -> dict[int, list[Download]]:
+        by_client = {dispatch.client: dispatch for dispatch in dispatches}
+        groups = by_aggregator(self.aggregator_of, [dispatch.client for dispatch in dispatches])
+        return {index: [by_client[client] for client in own] for index, own in groups.items()}
+
+    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
+        by_client = {outcome.dispatch.client: outcome for outcome in outcomes}
+        rows: list[NamedTuple] = []
+        for index, own in by_aggregator(self.aggregator_of, list(by_client)).items():
+            rows += self.aggregators[index].feedback(round, [by_client[client] for client in own])
+        return rows
+
+    def evaluation_model(self, client: int) -> Payload | LaterPayload:
+        return self.of_client(client).evaluation_model(client)
+
+    def global_evaluation_model(self) -> Payload:
+        return self.top.global_evaluation_model()
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Each aggregator that has got updates makes a step."""
+        for index, aggregator in enumerate(self.aggregators):
+            for place, total in aggregator.sums.items():
+                assert not isinstance(total.weight, np.ndarray), place
+                self._weigh(0, place, index, self._partial.get(index, total.weight))
+            if aggregator.sums:
+                aggregator.step()
+                self._own.add(index)
+        self._partial.clear()
+        self._collect()
+
+    def _weigh(self, tier: int, place: tuple[str, str], index: int, weight: float) -> None:
+        self._weights[tier].setdefault(place, np.zeros(self._parents[tier].size))[index] += weight
+
+    def accumulate_sums(self, totals: Totals, clients: Sequence[int]) -> None:
+        """The sums of one aggregator's clients, whose weights add up to 1."""
+        (index,) = by_aggregator(self.aggregator_of, clients)
+        self.aggregators[index].accumulate_sums(totals, clients)
+        self._partial[index] = sum(self._weight(client) for client in clients)
+
+    def meet(self, tier: int, present: NDArray[np.bool_]) -> None:
+        """Aggregators of a tier meet what is above them; those of the tiers below have met them in this round.
+
+        ``present``: (aggregators,) those whose models count. All of them, and those below them, go on from the new
+        models. Above the last tier the server makes its step.
+        """
+        parents, weights = self._parents[tier], self._weights[tier]
+        is_last = tier + 1 == len(self._parents)
+        above = [self.top.models] if is_last else self._between[tier]
+        for parent in range(len(above)):
+            sums = self.top.sums if is_last else defaultdict[tuple[str, str], WeightedSum](WeightedSum)
+            for index in np.flatnonzero((parents == parent) & present).tolist():
+                own = self.aggregators[index].models if tier == 0 else self._between[tier - 1][index]
+                for place, each in weights.items():
+                    if each[index] > 0:
+                        name, key = place
+                        sums[place].add(own[name][key].data, float(each[index]))
+                        if not is_last:
+                            self._weigh(tier + 1, place, parent, float(each[index]))
+            if is_last:
+                self.top.step()
+                above[parent] = self.top.models
+            else:
+                models = {name: dict(model) for name, model in above[parent].items()}
+                for (name, key), total in sums.items():
+                    mean = total.mean()
+                    assert mean is not None, key
+                    models[name][key] = Vector(mean)
+                above[parent] = models
+        weights.clear()
+        self._go_on(tier, above)
+
+    def _go_on(self, tier: int, above: Sequence[Models]) -> None:
+        """The aggregators of a tier, and those below them, go on from the models above them."""
+        for lower in range(tier, 0, -1):
+            self._between[lower - 1] = above = [above[parent] for parent in self._parents[lower].tolist()]
+        for aggregator, parent in zip(self.aggregators, self._parents[0].tolist(), strict=True):
+            aggregator.models = dict(above[parent])
+        self._own = set() if tier + 1 == len(self._parents) else set(range(len(self.aggregators)))
+        self._collect()
+
+    @property
+    def is_together(self) -> bool:
+        """Whether all aggregators have the server's models."""
+        return not self._own
+
+    # --- what a checkpoint has beside the models ----------------------------------------------------------------------
+
+    def state(self) -> State:
+        state = {f"{TOP}{name}": array for name, array in self.top.state().items()}
+        for index, aggregator in enumerate(self.aggregators):
+            state |= {f"{AGGREGATOR}{index}/{name}": array for name, array in aggregator.state().items()}
+        for tier, weights in enumerate(self._weights):
+            state |= {f"{WEIGHT}{tier}|{name}|{key}": each for (name, key), each in weights.items()}
+        for tier, between in enumerate(self._between):  # those that meet the server next have other models until then
+            for index, models in enumerate(between):
+                if models is not self.top.models and not self.is_together:
+                    state |= {
+                        f"{BETWEEN}{tier}|{index}|{name}|{key}": vector.data
+                        for name, model in models.items()
+                        for key, vector in model.items()
+                    }
+        return state
+
+    def restore(self, models: Models, state: State) -> None:
+        server = {name: model for name, model in models.items() if not name.startswith(AGGREGATOR)}
+
+        def under(prefix: str) -> State:
+            return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+        self.top.restore(server, under(TOP))
+        self._between = [[self.top.models] * len(each) for each in self._between]
+        self._own = set()
+        for index, aggregator in enumerate(self.aggregators):
+            whose = f"{AGGREGATOR}{index}"
+            own = {
+                GLOBAL if name == whose else name.removeprefix(f"{whose}/"): model
+                for name, model in models.items()
+                if name == whose or name.startswith(f"{whose}/")
+            }
+            if own:
+                self._own.add(index)
+            aggregator.restore(own or server, under(f"{whose}/"))
+        for text, array in under(WEIGHT).items():
+            tier, name, key = text.split("|")
+            self._weights[int(tier)][name, key] = np.array(array, np.float64)
+        for text, array in under(BETWEEN).items():
+            tier, index, name, key = text.split("|")
+            before = self._between[int(tier)][int(index)]
+            changed = {each: dict(model) for each, model in before.items()}
+            changed[name][key] = Vector(np.asarray(array, np.float32))
+            self._between[int(tier)][int(index)] = changed
+        self._collect()

@@ -1,0 +1,175 @@
+"""Aggregators between clients and server: their means, and the server's, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.aggregation.optimizers import server_optimizer
+from coordinator.aggregation.server import ServerStrategy, models_sha256
+from coordinator.aggregation.tiers import TieredServer, by_aggregator, server_name
+from edge.protocol.messages import Update
+from edge.protocol.options.base import Options
+from edge.protocol.payload import MODEL, BlockShape, Layout, Vector
+from tests.toy import small_context
+
+LAYOUT = Layout((BlockShape("a", 1), BlockShape("b", 1)))
+
+
+def update(client: int, a: float, b: float | None = None) -> Update:
+    vectors = {"a": Vector(np.array([a], np.float32))}
+    if b is not None:
+        vectors["b"] = Vector(np.array([b], np.float32))
+    return Update(client, 0, {"loss": 1.0}, {MODEL: vectors})
+
+
+def numbers(server: ServerStrategy, name: str = "global") -> dict[str, float]:
+    return {key: float(vector.data[0]) for key, vector in server.models[name].items()}
+
+
+def tiered(aggregator_of: Sequence[int], *parents: Sequence[int], **more: Any) -> TieredServer:
+    """Clients 0, 1, .. have 10, 20, .. examples."""
+    setup = small_context(LAYOUT, Options(), [10 * (k + 1) for k in range(len(aggregator_of))], **more)
+    return TieredServer(setup, ServerStrategy, np.array(aggregator_of), [np.array(each) for each in parents])
+
+
+def step(server: ServerStrategy, *updates: Update) -> None:
+    for each in updates:
+        server.accumulate(each)
+    server.step()
+
+
+def everyone(count: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.ones(count, bool)
+
+
+def test_aggregators_average_their_clients_and_the_server_averages_them_by_their_examples() -> None:
+    server = tiered([0, 0, 1, 1], [0, 0])
+
+    step(server, update(0, 1, 0), update(1, 4, 0), update(2, 10, 0), update(3, 3, 0))
+
+    # (10 x 1 + 20 x 4) / 30 and (30 x 10 + 40 x 3) / 70; the server has nothing yet.
+    assert [*server.models] == ["global", "aggregator 0", "aggregator 1"]
+    assert [numbers(server, name)["a"] for name in server.models] == [0, 3, 6]
+    assert [float(server.start_model(client)["global"]["a"].data[0]) for client in range(4)] == [3, 3, 6, 6]
+
+    server.meet(0, everyone(2))
+
+    assert [*server.models] == ["global"]  # which all have
+    assert numbers(server)["a"] == pytest.approx((30 * 3 + 70 * 6) / 100)
+    assert numbers(server.of_client(3)) == numbers(server)
+
+
+def test_the_server_weighs_all_updates_since_it_met_an_aggregator() -> None:
+    server = tiered([0, 0, 1, 1], [0, 0])
+
+    step(server, update(0, 1, 0), update(2, 8, 0))
+    step(server, update(1, 4, 0))
+
+    # Aggregator 0 stands at 4 with 10 + 20 examples behind it, aggregator 1 at 8 with 30.
+    server.meet(0, everyone(2))
+    assert numbers(server)["a"] == pytest.approx((30 * 4 + 30 * 8) / 60)
+
+    step(server, update(3, 2, 0))
+    server.meet(0, everyone(2))
+    assert numbers(server)["a"] == 2  # the other aggregator has had no updates since
+
+
+def test_a_block_that_an_aggregator_got_no_update_of_is_that_of_the_others() -> None:
+    server = tiered([0, 1], [0, 0])
+
+    step(server, update(0, 1, 3), update(1, 4))
+    server.meet(0, everyone(2))
+
+    assert numbers(server) == {"a": pytest.approx((10 * 1 + 20 * 4) / 30), "b": 3}
+
+
+def test_a_model_that_does_not_arrive_is_lost_and_its_aggregator_goes_on_from_the_others() -> None:
+    server = tiered([0, 1], [0, 0])
+
+    step(server, update(0, 1, 0), update(1, 4, 0))
+    server.meet(0, np.array([True, False]))
+    assert numbers(server)["a"] == numbers(server.of_client(1))["a"] == 1
+
+    step(server, update(1, 5, 0))
+    server.meet(0, everyone(2))
+    assert numbers(server)["a"] == 5
+
+
+def test_two_tiers_meet_one_after_another() -> None:
+    # Four aggregators with a client each, below two, below the server.
+    server = tiered([0, 1, 2, 3], [0, 1, 0, 1], [0, 0])
+
+    step(server, *(update(client, float(client + 1), 0) for client in range(4)))
+    server.meet(0, everyone(4))
+    # (10 x 1 + 30 x 3) / 40 and (20 x 2 + 40 x 4) / 60
+    assert [numbers(server, f"aggregator {k}")["a"] for k in range(4)] == pytest.approx([2.5, 10 / 3] * 2)
+    assert numbers(server)["a"] == 0
+
+    step(server, update(0, 7, 0))
+    server.meet(0, everyone(4))
+    server.meet(1, everyone(2))
+    # 7 with 40 + 10 examples behind it, 10/3 with 60.
+    assert numbers(server)["a"] == pytest.approx((50 * 7 + 60 * 10 / 3) / 110)
+    assert [*server.models] == ["global"]
+
+
+def test_with_one_aggregator_the_model_is_fedavgs_to_the_bit_and_with_several_up_to_rounding() -> None:
+    rng = np.random.default_rng(0)
+    setup = small_context(LAYOUT, Options(), [10, 20, 30, 40])
+    flat, one, several = ServerStrategy(setup), tiered([0, 0, 0, 0], [0]), tiered([0, 1, 0, 1], [0, 0])
+    for _ in range(5):
+        updates = [update(client, *map(float, rng.standard_normal(2))) for client in range(4)]
+        for server in (flat, one, several):
+            step(server, *updates)
+        one.meet(0, everyone(1))
+        several.meet(0, everyone(2))
+
+        assert models_sha256(one.models) == models_sha256(flat.models)
+        assert numbers(several) == pytest.approx(numbers(flat), rel=1e-6)
+
+
+def test_the_server_optimizer_acts_at_the_top_alone() -> None:
+    # fedavgm: momentum 0.5 on changes.
+    momentum = server_optimizer("fedavgm")
+    server = tiered([0, 1], [0, 0], optimiser=momentum.make(momentum.options(momentum=0.5)))
+
+    step(server, update(0, 2, 0), update(1, 2, 0))
+    assert numbers(server, "aggregator 0")["a"] == 2
+    server.meet(0, everyone(2))
+    assert numbers(server)["a"] == 2
+
+    step(server, update(0, 2, 0), update(1, 2, 0))
+    server.meet(0, everyone(2))
+    assert numbers(server)["a"] == 3  # no further change, but half of the last one
+
+
+def test_a_checkpoint_between_two_meetings_has_all_models_and_weights() -> None:
+    def two_rounds(server: TieredServer) -> TieredServer:
+        step(server, update(0, 1, 0), update(3, 4, 0))
+        server.meet(0, everyone(4))
+        step(server, update(1, 5, 0))
+        return server
+
+    def end(server: TieredServer) -> dict[str, float]:
+        step(server, update(2, 6, 0))
+        server.meet(0, everyone(4))
+        server.meet(1, everyone(2))
+        return numbers(server)
+
+    places = [0, 1, 2, 3], [0, 1, 0, 1], [0, 0]
+    stopped, again = two_rounds(tiered(*places)), tiered(*places)
+    again.restore(stopped.models, stopped.state())
+
+    assert models_sha256(again.models) == models_sha256(stopped.models)
+    assert end(again) == end(stopped) == end(two_rounds(tiered(*places)))
+
+
+def test_names_of_models_and_groups_of_clients() -> None:
+    assert [server_name(name) for name in ("global", "cluster 1", "aggregator 3", "aggregator 3/cluster 1")] == [
+        *("global", "cluster 1", "global", "cluster 1")
+    ]
+    assert by_aggregator(np.array([2, 0, 2, 1]), [0, 1, 2]) == {0: [1], 2: [0, 2]}
