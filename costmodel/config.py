@@ -324,5 +324,9 @@ class FleetConfig(FleetTable):
             "fleet.bandwidth.file": self.bandwidth.file,
             "fleet.bandwidth.up_file": self.bandwidth.up_file,
             "fleet.availability.file": self.availability.file,
+            "fleet.tiers.file": self.tiers.file,
+            "fleet.tiers.bandwidth.file": self.tiers.bandwidth.file,
+            "fleet.tiers.bandwidth.up_file": self.tiers.bandwidth.up_file,
+            "fleet.tiers.availability.file": self.tiers.availability.file,
         }
         return {key: name for key, name in names.items() if name is not None}

@@ -103,7 +103,7 @@ class TieredServer(ServerStrategy):
 
     def of_client(self, client: int) -> ServerStrategy:
         """The client's aggregator."""
-        return self.aggregators[self.aggregator_of[client]]
+        return self.aggregators[int(self.aggregator_of[client])]
 
     def start_model(self, client: int) -> Models:
         return self.of_client(client).start_model(client)
@@ -276,9 +276,9 @@ class TieredServer(ServerStrategy):
             tier, name, key = text.split("|")
             self._weights[int(tier)][name, key] = np.array(array, np.float64)
         for text, array in under(BETWEEN).items():
-            tier, index, name, key = text.split("|")
-            before = self._between[int(tier)][int(index)]
+            tier, number, name, key = text.split("|")
+            before = self._between[int(tier)][int(number)]
             changed = {each: dict(model) for each, model in before.items()}
             changed[name][key] = Vector(np.asarray(array, np.float32))
-            self._between[int(tier)][int(index)] = changed
+            self._between[int(tier)][int(number)] = changed
         self._collect()

@@ -82,8 +82,8 @@ class CheckpointStore:
         wall_seconds, self._committed_at = now - self._committed_at, now
         obsolete = self.ledger.commit(
             Commit(
-                *(row, record.visits, record.payloads, record.method_rows, record.evaluations),
-                *(record.aggregators, record.logged, states, vectors, written, wall_seconds, stopped_by),
+                *(row, record.visits, record.payloads, record.method_rows, record.evaluations, record.aggregators),
+                *(record.logged, states, vectors, written, wall_seconds, stopped_by),
             )
         )
         if self.states is not None:

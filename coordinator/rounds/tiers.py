@@ -36,10 +36,9 @@ from costmodel.fleet.availability import first_available
 from edge.protocol.messages import Update
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
-    from costmodel.tiers import TierClock, TierMessages
-
     from coordinator.rounds.run import FederatedRun
     from costmodel.fleet.conditions import Conditions
+    from costmodel.tiers import TierClock, TierMessages
     from costmodel.visits.timeline import Timeline
 
 UP_SIDE, DOWN_SIDE = "up", "down"
@@ -63,7 +62,8 @@ class Tiers:
         draw: Callable[[int], np.random.Generator],
     ) -> None:
         """``aggregator_of``: (clients,). ``nbytes``: direction -> bytes of a message between an aggregator and what is
-        above it. ``prices``: of a gigabyte, by tier. ``draw``: round -> generator of the aggregators that take part from it on."""
+        above it. ``prices``: of a gigabyte, by tier. ``draw``: round -> generator of the aggregators that take part
+        from it on."""
         self.schedule, self.clock, self.aggregator_of, self.nbytes = schedule, clock, aggregator_of, nbytes
         self._prices, self._draw = prices, draw
         size = clock.sizes[0]
@@ -265,9 +265,15 @@ class TieredRound:
             return
         run.server.started(self.number, [visit.dispatch for visit in visits])
         for group in self.groups.values():
-            trained = [visit for visit in compress(group.visits, group.counts) if visit.kind == "train"]
-            group.training = CohortTraining(run.trainer, run.server, trained)
-            self.training.append(group.training)
+            self._train(group)
+            if run.server.setup.sum == "fixed_point":  # a worker has one sum at a time: the next group follows
+                break
+
+    def _train(self, group: _Group) -> CohortTraining:
+        trained = [visit for visit in compress(group.visits, group.counts) if visit.kind == "train"]
+        group.training = CohortTraining(self.run.trainer, self.run.server, trained)
+        self.training.append(group.training)
+        return group.training
 
     def _admitted(self) -> list[PlannedVisit]:
         """The visits within the budgets, in client order; none if nobody can take part."""
@@ -366,9 +372,9 @@ class TieredRound:
                 return None
             return run.close_round(self.record, run.late_evaluation(), self.stopped_by, self._state())
         for group in self.groups.values():
-            assert group.training is not None
-            group.replies = group.training.wait()
-            rejected = {client for client, kind in group.training.faulty.items() if kind not in TRAINED}
+            training = group.training or self._train(group)
+            group.replies = training.wait()
+            rejected = {client for client, kind in training.faulty.items() if kind not in TRAINED}
             group.counts = group.counts & np.array([visit.client not in rejected for visit in group.visits])
         replies = sorted(
             (reply for group in self.groups.values() for reply in group.replies), key=lambda each: each.client

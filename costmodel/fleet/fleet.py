@@ -70,6 +70,9 @@ class Fleet:
     """The figures of clients, by the names of the fields above, that come from a trace and not from rows"""
     bandwidth_cv: Doubles | None = None
     """(clients, 2) coefficient of variation of each client's rates down and up, where a trace has it"""
+    access_links: NDArray[np.intp] | None = None
+    """(clients,) index of each client's access link, which is its aggregator's where there are tiers; None: they are
+    assigned in turn"""
     parts: Mapping[float, Doubles] = field(default_factory=dict)
     """Rate of a part of the model -> (devices, 2) factors on the seconds of a FLOP and on the overhead of a step"""
 
@@ -144,6 +147,12 @@ class Fleet:
         fleet = replace(fleet, down=fleet.down if of_down is None else of_down, up=fleet.up if of_up is None else of_up)
         fleet.check("fleet.bandwidth.file")
         return fleet
+
+    def below(self, aggregator_of: NDArray[np.intp]) -> Fleet:
+        """The same clients, each behind the LAN of its aggregator; ``aggregator_of``: (clients,) of `Links.below`."""
+        assert aggregator_of.shape == (len(self),), (aggregator_of.shape, len(self))
+        assert ((aggregator_of >= 0) & (aggregator_of < len(self.links.site_down))).all(), aggregator_of
+        return replace(self, access_links=aggregator_of)
 
     def check(self, key: str) -> None:
         """ValueError of ``key`` for a device or link so slow that float64 has no digits for seconds of virtual time."""
@@ -281,6 +290,10 @@ class Fleet:
             device, network, radio = self._profiles_of_one(int(self.device_of[client]), int(self.network_of[client]))
         else:
             device, network, radio = self._profiles_of(self.device_of[chosen], self.network_of[chosen])
+        if self.access_links is None:
+            access_link = chosen % max(len(self.links.site_down), 1)  # assigned in turn
+        else:
+            access_link = self.access_links[chosen]
         draws = self._draws(chosen, round, visit, is_second)
         mode, down, up = self._modes(chosen, round)
         full_speed = self.flops_per_second[chosen]
@@ -294,7 +307,7 @@ class Fleet:
             train_watts = idle + (train_watts - idle) * mode**3
         return Conditions(
             clients=chosen,
-            access_link=chosen % max(len(self.links.site_down), 1),  # assigned in turn
+            access_link=access_link,
             flops_per_second=flops_per_second,
             codec_slowdown=self.codec_slowdown[chosen] * (full_speed / flops_per_second),
             step_seconds=device["step_seconds"],

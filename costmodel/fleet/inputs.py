@@ -19,7 +19,7 @@ import numpy as np
 from costmodel.config import AvailabilityConfig, BandwidthConfig, FleetConfig
 from costmodel.files import read_bytes
 from costmodel.fleet import traces
-from costmodel.fleet.csv_table import LARGEST_NBYTES
+from costmodel.fleet.csv_table import LARGEST_NBYTES, CsvTable, parse_table
 from costmodel.fleet.devices import Device, Network, devices, own_rows
 from costmodel.fleet.traces import ClientTrace, Machines, RateSeries, RecordedDays, Series, WindowTrace, row_count
 from costmodel.fleet.variation import counts
@@ -62,6 +62,10 @@ class FleetInputs:
     """Rates over time, down and up; up None: as down"""
     windows: WindowTrace | None = None
     """Availability"""
+    aggregators: FleetInputs | None = None
+    """The recordings of aggregators (``fleet.tiers``), whose devices and networks are among those above"""
+    memberships: CsvTable | None = None
+    """The rows client, aggregator of ``fleet.tiers.file``"""
     files: tuple[InputFile, ...] = ()
     """All files, also of recordings that the fleet does not follow"""
 
@@ -141,7 +145,7 @@ def read_rows(
 def read_inputs(paths: Mapping[str, Path], config: FleetConfig, rows: Rows) -> FleetInputs:
     """The content of all files of a fleet, by key; ``rows``: of `read_rows`."""
     named = [(key, config.file_names[key], path) for key, path in paths.items()]
-    for key in ("fleet.trace", "fleet.availability.file"):
+    for key in ("fleet.trace", "fleet.availability.file", "fleet.tiers.availability.file"):
         if key in paths:
             with _errors_of(key):
                 beside = traces.files_beside(paths[key])
@@ -150,31 +154,65 @@ def read_inputs(paths: Mapping[str, Path], config: FleetConfig, rows: Rows) -> F
     for key, name, path in named:
         with _errors_of(key):
             files.append(InputFile(key, name, path, hashlib.sha256(read_bytes(path, LARGEST_NBYTES)).hexdigest()))
-    recordings = _read_recordings(tuple(files), config.trace_case, config.bandwidth, config.availability)
+    tiers = config.tiers
+    of_tiers = (tiers.bandwidth, tiers.availability) if tiers.count else None
+    recordings = _read_recordings(tuple(files), config.trace_case, config.bandwidth, config.availability, of_tiers)
+    if recordings.aggregators is not None:
+        aggregators = replace(recordings.aggregators, devices=rows[0], networks=rows[1])
+        recordings = replace(recordings, aggregators=aggregators)
     return replace(recordings, devices=rows[0], networks=rows[1])
 
 
 @lru_cache(RECORDS)
 def _read_recordings(
-    files: tuple[InputFile, ...], trace_case: int, bandwidth: BandwidthConfig, availability: AvailabilityConfig
+    files: tuple[InputFile, ...],
+    trace_case: int,
+    bandwidth: BandwidthConfig,
+    availability: AvailabilityConfig,
+    of_tiers: tuple[BandwidthConfig, AvailabilityConfig] | None,
 ) -> FleetInputs:
     """The recordings in these files that a fleet with these tables follows; the same content is one record."""
     by_key = {file.key: file for file in files}
-    link = windows = None
     trace = _client_trace(by_key["fleet.trace"], trace_case) if "fleet.trace" in by_key else None
-    for table, kind in (("fleet.bandwidth", bandwidth.kind), ("fleet.availability", availability.kind)):
-        if kind == "trace" and f"{table}.file" not in by_key:
-            raise ValueError(f'{table}.kind = "trace" needs {table}.file')
+    link, windows = _link_and_windows("fleet", by_key, bandwidth, availability)
+    aggregators = None
+    if of_tiers is not None:
+        of_link, of_windows = _link_and_windows("fleet.tiers", by_key, *of_tiers)
+        aggregators = FleetInputs(link=of_link, windows=of_windows)
+    memberships = _memberships(by_key["fleet.tiers.file"]) if "fleet.tiers.file" in by_key else None
+    return FleetInputs(
+        trace=trace, link=link, windows=windows, aggregators=aggregators, memberships=memberships, files=files
+    )
+
+
+def _link_and_windows(
+    table: str, by_key: Mapping[str, InputFile], bandwidth: BandwidthConfig, availability: AvailabilityConfig
+) -> tuple[tuple[Series | RateSeries, Series | RateSeries | None] | None, WindowTrace | None]:
+    """The fields of `FleetInputs` of these names, for the tables ``bandwidth`` and ``availability`` of ``table``."""
+    link = windows = None
+    for name, kind in (("bandwidth", bandwidth.kind), ("availability", availability.kind)):
+        if kind == "trace" and f"{table}.{name}.file" not in by_key:
+            raise ValueError(f'{table}.{name}.kind = "trace" needs {table}.{name}.file')
     if bandwidth.kind == "trace":
-        up = by_key.get("fleet.bandwidth.up_file")
-        link = _link_series(by_key["fleet.bandwidth.file"]), None if up is None else _link_series(up)
+        up = by_key.get(f"{table}.bandwidth.up_file")
+        link = _link_series(by_key[f"{table}.bandwidth.file"]), None if up is None else _link_series(up)
     if availability.kind == "trace":
-        file = by_key["fleet.availability.file"]
+        file = by_key[f"{table}.availability.file"]
         content = _trace(file)
         if not isinstance(content, WindowTrace):
             raise ValueError(f"{file.key} = {file.name!r}: has no windows of availability")
         windows = content
-    return FleetInputs(trace=trace, link=link, windows=windows, files=files)
+    return link, windows
+
+
+def _memberships(file: InputFile) -> CsvTable:
+    """The rows of ``fleet.tiers.file``; `costmodel.tiers.assigned` knows how many clients and aggregators there are."""
+    with _errors_of(file.key):
+        table = parse_table(file.path, read_bytes(file.path, LARGEST_NBYTES))
+        for column in ("client", "aggregator"):
+            if column not in table.column:
+                raise ValueError(f"{file.path}, line 1: column {column} is missing")
+    return table
 
 
 def _trace(file: InputFile) -> traces.Trace:

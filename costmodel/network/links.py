@@ -1,11 +1,14 @@
-"""The links that clients share on their way to the server, and how messages are sent over them."""
+"""The links that clients share on their way to the server, and how messages are sent over them.
+
+Where clients belong to aggregators (``fleet.tiers``), these stand in the server's place.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-from costmodel.config import FleetConfig, Transport
+from costmodel.config import FleetConfig, Transport, UpperTier
 from costmodel.network.bandwidth import DOWN, UP
 
 LEAST_QUEUE_SECONDS = 0.05
@@ -54,7 +57,9 @@ class Links:
 
     @classmethod
     def of(cls, config: FleetConfig) -> Links:
-        """The links of a fleet."""
+        """The links of a fleet's clients: to the server, or to their aggregators."""
+        if config.tiers.count:
+            return cls.below(config.tiers, config.transport)
         server, gateways = config.server, config.gateways
         shares_air = gateways.kind == "airtime"
         down, up = (math.inf, math.inf) if shares_air else (gateways.down, gateways.up)
@@ -67,6 +72,17 @@ class Links:
             aggregate_bytes_per_second=server.aggregate / 8,
             seconds_per_visit=server.visit,
             transport=config.transport,
+        )
+
+    @classmethod
+    def below(cls, tier: UpperTier, transport: Transport) -> Links:
+        """The links to aggregators: each has a LAN of its own, and the server's link is not on the way."""
+        return cls(
+            site_down=(tier.down,) * tier.count,
+            site_up=(tier.up,) * tier.count,
+            aggregate_bytes_per_second=tier.aggregate / 8,
+            seconds_per_visit=tier.visit,
+            transport=transport,
         )
 
     def capacity(self, direction: int) -> float:

@@ -20,8 +20,8 @@ def keyed_generator(seed: int, purpose: str, round: int = 0, client: int = 0) ->
     ``batches``, ``augment``, ``eval``, ``adapt``, ``adapt: augment``, ``metric NAME``, ``metric examples``, ``gmbs``,
     ``fedfomo`` (with the client's visits in place of the round), ``calibrate``, ``describe``, ``aggregators``; of
     the fleet (with an index of its own in place of the round): ``fleet``, ``trace``, ``modes``, ``visits of a round``,
-    ``visits one by one``, ``availability``, ``availability of a trace``, ``bandwidth``; of a replay with draws:
-    ``uncertainty: ...``.
+    ``visits one by one``, ``availability``, ``availability of a trace``, ``bandwidth``; of aggregators the same with
+    their level before it (``tier 0: fleet``); of a replay with draws: ``uncertainty: ...``.
     """
     text = f"{seed}|{purpose}|{round}|{client}".encode()
     key: Any = _Key(hashlib.blake2b(text, digest_size=16).digest())  # NumPy's types know its own class alone

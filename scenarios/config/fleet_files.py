@@ -5,6 +5,7 @@ Files are searched under their names, then below the data roots (``data.root``, 
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 from costmodel.fleet import inputs
@@ -46,12 +47,13 @@ def read_inputs(scenario: Scenario) -> FleetInputs:
 
 def own_rows(scenario: Scenario) -> inputs.Rows:
     """The user's devices and networks: those of files that the scenario names, and calibrated devices."""
-    names = scenario.fleet.file_names
+    names, tiers = scenario.fleet.file_names, scenario.fleet.tiers
+    of_tiers = chain(tiers.devices, tiers.above.devices) if tiers.count else ()
     device_file, network_file = (
         find(scenario, key, names[key]) if key in names else None for key in ("fleet.device_file", "fleet.network_file")
     )
     try:
-        return inputs.read_rows(device_file, network_file, scenario.fleet.devices, calibrated)
+        return inputs.read_rows(device_file, network_file, chain(scenario.fleet.devices, of_tiers), calibrated)
     except ValueError as error:
         raise ScenarioError(str(error)) from None
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Literal
+from typing import Any, Literal
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.aggregation.submodels import SubmodelConfig
@@ -18,7 +18,7 @@ from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
 from coordinator.rounds.tier_schedule import TierSchedule
-from costmodel.config import AccessLinks
+from costmodel.config import AccessLinks, FleetConfig, TierConfig, UpperTier
 from costmodel.fleet.devices import devices, networks
 from costmodel.units import format_rate, format_seconds
 from edge.data.registry import DataSet
@@ -381,17 +381,12 @@ def of_fleet(scenario: Scenario) -> Contradictions:
             f"rounds.participants = {participants}: there are only {clients} clients (data.clients)",
         )
     own_devices, own_networks = fleet_files.own_rows(scenario)
-    for key, chosen, table in (
-        ("fleet.devices", fleet.devices, {**devices(), **own_devices}),
-        ("fleet.networks", fleet.networks, {**networks(), **own_networks}),
-    ):
-        for name in chosen:
-            if name not in table:
-                yield "fleet", f"{key}: {name!r}: {nearest(name, table)}"
-        if isinstance(chosen, list) and len(chosen) != clients:
-            yield "fleet", f"{key} names {len(chosen)} clients, but data.clients = {clients}"
-        if not chosen:
-            yield "fleet", f"{key} is empty"
+    rows: dict[str, Mapping[str, Any]] = {
+        "devices": {**devices(), **own_devices},
+        "networks": {**networks(), **own_networks},
+    }
+    yield from _of_rows("fleet", fleet, rows, f"clients, but data.clients = {clients}", clients)
+    yield from _of_tiers(scenario, rows)
 
     is_rate = gateways.kind == "rate"
     for key in ("fair",) if is_rate else ("down", "up"):  # the keys of the other kind of access links
@@ -405,13 +400,55 @@ def of_fleet(scenario: Scenario) -> Contradictions:
     if fleet.rates is not None and not 0 < fleet.rates[0] <= fleet.rates[1] < math.inf:
         shown = ", ".join(map(format_rate, fleet.rates))
         yield "fleet", f"fleet.rates = {shown}: must be the lowest and the highest rate, both finite"
-    varies = fleet.bandwidth
-    if varies.kind == "ou" and varies.step < varies.tau / 1000:
-        yield (
-            "fleet",
-            f"fleet.bandwidth.step = {format_seconds(varies.step)}: must be at least a thousandth of tau = "
-            f"{format_seconds(varies.tau)}",
-        )
+    for key, varies in (("fleet", fleet.bandwidth), ("fleet.tiers", fleet.tiers.bandwidth)):
+        if varies.kind == "ou" and varies.step < varies.tau / 1000:
+            yield (
+                "fleet",
+                f"{key}.bandwidth.step = {format_seconds(varies.step)}: must be at least a thousandth of tau = "
+                f"{format_seconds(varies.tau)}",
+            )
+
+
+def _of_rows(
+    table: str, chosen: FleetConfig | UpperTier, rows: Mapping[str, Mapping[str, Any]], counts: str, size: int
+) -> Contradictions:
+    """Devices and networks of a table that do not exist, or are not one for each of ``size``; ``counts``: in words."""
+    for kind, known in rows.items():
+        key, names = f"{table}.{kind}", getattr(chosen, kind)
+        for name in names:
+            if name not in known:
+                yield "fleet", f"{key}: {name!r}: {nearest(name, known)}"
+        if isinstance(names, list) and len(names) != size:
+            yield "fleet", f"{key} names {len(names)} {counts}"
+        if not names:
+            yield "fleet", f"{key} is empty"
+
+
+def _of_tiers(scenario: Scenario, rows: Mapping[str, Mapping[str, Any]]) -> Contradictions:
+    """Aggregators that have no effect, no clients, or no rows, and links that they cannot stand beside."""
+    tiers, clients = scenario.fleet.tiers, scenario.data.clients
+    if not tiers.count:
+        if tiers != TierConfig():
+            yield "fleet", "fleet.tiers: fleet.tiers.count = 0; choose 1 or more, or leave the table out"
+        return
+    above = tiers.above
+    if tiers.count > clients:
+        yield "fleet", f"fleet.tiers.count = {tiers.count}: there are only {clients} clients (data.clients)"
+    if above.count > tiers.count:
+        why = f"there are only {tiers.count} aggregators below them (fleet.tiers.count)"
+        yield "fleet", f"fleet.tiers.above.count = {above.count}: {why}"
+    if not above.count and above != UpperTier():
+        yield "fleet", "fleet.tiers.above: fleet.tiers.above.count = 0; choose 1 or more, or leave the table out"
+    if scenario.fleet.gateways != AccessLinks():
+        why = "clients reach their aggregators over fleet.tiers.down and .up"
+        yield "fleet", f"fleet.gateways: {why}; leave fleet.gateways out"
+    if tiers.assign == "file" and tiers.file is None:
+        yield "fleet", "fleet.tiers.assign = file: needs fleet.tiers.file"
+    if tiers.assign != "file" and tiers.file is not None:
+        yield "fleet", f"fleet.tiers.file = {tiers.file!r}: fleet.tiers.assign = {tiers.assign} ignores it; choose file"
+    for key, tier in (("fleet.tiers", tiers), ("fleet.tiers.above", above)):
+        if tier.count:
+            yield from _of_rows(key, tier, rows, f"aggregators, but {key}.count = {tier.count}", tier.count)
 
 
 def named_blocks(method: Method, options: Options, architecture: ModelRow, scenario: Scenario) -> Layout:

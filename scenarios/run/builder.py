@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from costmodel.tiers import TierClock, assigned
 from numpy.typing import NDArray
 
 from coordinator.aggregation.download_codec import DownloadCodec
@@ -43,6 +42,7 @@ from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_demand import Operations
 from costmodel.network.links import Links
+from costmodel.tiers import TierClock, assigned
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
 from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
