@@ -40,10 +40,10 @@ def test_averages_at_the_edge_cost_messages_there_and_spare_none_to_the_cloud() 
         counts = [panels[f"edge-iid@{column}"].counts for column in ("s a cloud step", "J a client and cloud step")]
         found[row] = [round(count(paper_row), 4) for count in counts if count is not None]
     assert found == {
-        "60, 1": [1.5058, 0.0767],
-        "30, 2": [1.6290, 0.1383],
-        "15, 4": [1.8754, 0.2615],
-        "6, 10": [2.6147, 0.6311],
+        "60/1": [1.5058, 0.0767],
+        "30/2": [1.6290, 0.1383],
+        "15/4": [1.8754, 0.2615],
+        "6/10": [2.6147, 0.6311],
     }
     assert hierfavg.interval(60, 1) == {
         INTERVAL_SECONDS: pytest.approx(0.150528 + 11 * 0.1232066),
@@ -94,7 +94,7 @@ def test_every_row_makes_as_many_local_steps(scale: str) -> None:
     runs = reproduce.plan("hierfavg:2", scale, Grid("hierfavg:2"), 1).run_set.runs
     assert len(runs) == 2 * 4
     steps = [run.loaded.scenario.rounds.max * (run.loaded.scenario.train.local_steps or 0) for run in runs]
-    assert steps == [60 * hierfavg.CLOUD_STEPS[scale]] * 8
+    assert steps == [hierfavg.LOCAL_STEPS[scale] * hierfavg.CLOUD_STEPS[scale]] * 8
     assert all(run.needs == {"accuracy": hierfavg.TARGETS[scale], "rounds": 1.0} for run in runs)
 
 
