@@ -59,3 +59,10 @@ def test_of_sixteen_devices_more_than_three_are_slow() -> None:
     for slow, expected in ((5, 409.8), (6, 410.2)):
         kinds = ["slow"] * slow + ["middle"] * 5 + ["fast"] * (11 - slow)
         assert durations(kinds).max(axis=1).mean() == pytest.approx(expected, abs=0.5)
+
+
+def test_the_160th_update_of_sixteen_devices_that_do_not_wait_comes_after_1995_s() -> None:
+    # After 1890 s five fast, five middle and six slow devices have sent 18 x 5 + 9 x 5 + 4 x 6 = 159 updates; the fast
+    # ones send their 19th at 1995 s. The README expects 2383 s, as if updates came at the pace of the mean device.
+    took = durations(["fast"] * 5 + ["middle"] * 5 + ["slow"] * 6)[:30]
+    assert np.sort(took.cumsum(axis=0), axis=None)[159] == pytest.approx(1995, abs=10)
