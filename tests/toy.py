@@ -237,12 +237,15 @@ def loaded(
     fleet: Mapping[str, Any] | None = None,
     codec: Mapping[str, Any] | None = None,
     submodel: Mapping[str, Any] | None = None,
+    aggregators: Mapping[str, Any] | None = None,
+    schedule: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Loaded:
     """A scenario on digits; ``options`` are the method's.
 
     ``rules`` are for all clients unless ``participants`` says for how many; ``fleet`` adds to the fleet's section,
-    ``evaluation`` to that of evaluations, and all else is as in a scenario.
+    ``evaluation`` to that of evaluations, ``aggregators`` are ``fleet.tiers`` and ``schedule`` is ``tiers``, and all
+    else is as in a scenario.
     """
     method = resolve(method) if isinstance(method, str) else method
     architecture, data, policy = model_row(model.name), dataset(examples), rules or RoundPolicy()
@@ -271,7 +274,9 @@ def loaded(
             "rounds": replace(policy, participants=participants or clients, max=rounds),
             "stop": {"target_accuracy": target, "patience": patience},
             "budget": spendable(limits or RunLimits()),
-            "fleet": FLEET | {"networks": {network: 1.0}, "server": shared, **(fleet or {})},
+            "fleet": FLEET
+            | {"networks": {network: 1.0}, "server": shared, "tiers": aggregators or {}, **(fleet or {})},
+            "tiers": schedule or {},
             "eval": {"every": eval_every, **(evaluation or {})},
         }
     )
@@ -347,7 +352,7 @@ def federation(
         job,
         description,
         server,
-        Clock(builder.fleet(known)),
+        Clock(builder.with_operations(known, builder.fleet(known), description)),
         workers,
         ledger,
         Observers([Listener(on_round=on_round)]),
@@ -357,6 +362,9 @@ def federation(
     if seconds:
         works = [run.prepare(client, 0).work for client in range(len(seconds))]
         run.clock = Clock(clockwork(works, seconds, links or Links(), behaviour or ClientDynamics(), **(fleet or {})))
+        if run.tiers is not None:
+            lan = replace(run.clock.fleet, links=builder.fleet(known).links)
+            run.clock = Clock(lan.below(run.tiers.aggregator_of))
     return run
 
 

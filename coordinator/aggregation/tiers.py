@@ -32,13 +32,16 @@ from coordinator.aggregation.server import (
     VisitFeedback,
 )
 from coordinator.aggregation.weighted_sum import WeightedSum
+from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.messages import Choice, Totals, Update
-from edge.protocol.payload import Payload, Vector
+from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes
 
 AGGREGATOR = "aggregator "
 """Prefix of the names of models that an aggregator has for itself, before its number"""
 TOP = "top/"
 """Prefix of the names of the server's own state"""
+MEETINGS = "meetings"
+"""Name of the number of meetings so far in `TieredServer.state`"""
 WEIGHT, BETWEEN = "weight|", "between|"
 """Prefixes of the names of weights since aggregators last met what is above them, and of the models of tiers above the
 lowest"""
@@ -71,11 +74,14 @@ class TieredServer(ServerStrategy):
         make: Callable[[ServerContext], ServerStrategy],
         aggregator_of: NDArray[np.intp],
         parents: Sequence[NDArray[np.intp]],
+        codec: UpdateCodec | None = None,
     ) -> None:
         """``make``: the method's server side. ``aggregator_of``: (clients,). ``parents``: of the aggregators of each
-        tier, the lowest first, the number of the one above; 0 is the server above the last."""
+        tier, the lowest first, the number of the one above; 0 is the server above the last. ``codec``: of models on
+        their way up."""
         super().__init__(setup)
-        self.aggregator_of, self._parents = aggregator_of, parents
+        self.aggregator_of, self._parents, self._codec = aggregator_of, parents, codec
+        self._meetings = 0
         self.top = make(setup)
         plain = replace(setup, optimiser=ServerOptimizer())
         self.aggregators = [make(plain) for _ in parents[0]]
@@ -202,6 +208,7 @@ class TieredServer(ServerStrategy):
             sums = self.top.sums if is_last else defaultdict[tuple[str, str], WeightedSum](WeightedSum)
             for index in np.flatnonzero((parents == parent) & present).tolist():
                 own = self.aggregators[index].models if tier == 0 else self._between[tier - 1][index]
+                own = self._sent(own, above[parent], tier, index)
                 for place, each in weights.items():
                     if each[index] > 0:
                         name, key = place
@@ -219,7 +226,23 @@ class TieredServer(ServerStrategy):
                     models[name][key] = Vector(mean)
                 above[parent] = models
         weights.clear()
+        self._meetings += 1
         self._go_on(tier, above)
+
+    def _sent(self, models: Models, above: Models, tier: int, index: int) -> Models:
+        """An aggregator's models as they arrive above it; ``above``: the ones that it went on from."""
+        if self._codec is None:
+            return models
+
+        def reference(slot: str, key: str) -> Floats:
+            return above[GLOBAL if slot == MODEL else slot][key].data
+
+        payload = {MODEL if name == GLOBAL else name: model for name, model in models.items()}
+        # Clients have the numbers before those of aggregators.
+        sender = len(self.setup.samples) + sum(parents.size for parents in self._parents[:tier]) + index
+        raw, frames, _ = self._codec.encode(sender, self._meetings, payload, reference, {})
+        arrived = self._codec.decode(sender, self._meetings, raw, frames, reference, shapes(payload))
+        return {GLOBAL if slot == MODEL else slot: dict(model) for slot, model in arrived.items()}
 
     def _go_on(self, tier: int, above: Sequence[Models]) -> None:
         """The aggregators of a tier, and those below them, go on from the models above them."""
@@ -238,7 +261,8 @@ class TieredServer(ServerStrategy):
     # --- what a checkpoint has beside the models ----------------------------------------------------------------------
 
     def state(self) -> State:
-        state = {f"{TOP}{name}": array for name, array in self.top.state().items()}
+        state: State = {f"{TOP}{name}": array for name, array in self.top.state().items()}
+        state[MEETINGS] = np.array(self._meetings)
         for index, aggregator in enumerate(self.aggregators):
             state |= {f"{AGGREGATOR}{index}/{name}": array for name, array in aggregator.state().items()}
         for tier, weights in enumerate(self._weights):
@@ -260,6 +284,7 @@ class TieredServer(ServerStrategy):
             return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
         self.top.restore(server, under(TOP))
+        self._meetings = int(state[MEETINGS])
         self._between = [[self.top.models] * len(each) for each in self._between]
         self._own = set()
         for index, aggregator in enumerate(self.aggregators):

@@ -18,8 +18,8 @@ class TierSchedule(Section):
     """When aggregators meet what is above them, in fleets with tiers (``fleet.tiers``)."""
 
     interval: Interval | tuple[Interval, ...] = 1
-    """Rounds of an aggregator until it sends its model up, kappa_2 of HierFAVG; with a tier above it, a second number
-    for how often those meet until they meet the server."""
+    """Rounds of an aggregator until it sends its model up, kappa_2 of HierFAVG; with a tier above, a second number says
+    how often that gets models until it meets the server (1 by default)."""
     participants: Annotated[int, Field(ge=1)] | None = None
     """Aggregators that take part until all meet the server again; by default all."""
 

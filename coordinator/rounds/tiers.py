@@ -14,9 +14,9 @@ A round that would end after the budget of virtual seconds is charged until then
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import compress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,7 +45,7 @@ UP_SIDE, DOWN_SIDE = "up", "down"
 """Directions of messages between an aggregator and what is above it"""
 TIERS = "tiers|"
 """Prefix of the names of the tiers' arrays in a checkpoint"""
-CHARGED, CLOCK = "charged ", "clock "
+CHARGED, UPDATED, CLOCK = "charged ", "updated ", "clock "
 """Prefixes of names in `Tiers.state`"""
 
 
@@ -60,17 +60,27 @@ class Tiers:
         nbytes: Mapping[str, int],
         prices: Sequence[float],
         draw: Callable[[int], np.random.Generator],
+        on_loss: str = "wait",
+        evaluates_between: bool = False,
     ) -> None:
         """``aggregator_of``: (clients,). ``nbytes``: direction -> bytes of a message between an aggregator and what is
         above it. ``prices``: of a gigabyte, by tier. ``draw``: round -> generator of the aggregators that take part
-        from it on."""
-        self.schedule, self.clock, self.aggregator_of, self.nbytes = schedule, clock, aggregator_of, nbytes
+        from it on. ``on_loss``: as ``fleet.tiers.on_loss``. ``evaluates_between``: whether there is something to
+        evaluate while aggregators have models of their own."""
+        intervals = (*schedule.intervals, 1)[: clock.levels]
+        self.schedule, self.clock = replace(schedule, interval=intervals), clock
+        self.home, self.nbytes = aggregator_of, nbytes
+        self.aggregator_of = aggregator_of
+        """(clients,) in this round; -1: none. At ``home`` but for those whose aggregator is away"""
+        self.on_loss, self.evaluates_between = on_loss, evaluates_between
         self._prices, self._draw = prices, draw
         size = clock.sizes[0]
         self.ready = np.zeros(size)
         """(aggregators,) absolute seconds at which each of the lowest tier can begin its next round; inf: never"""
         self.present = np.ones(size, bool)
         """(aggregators,) those that take part until all meet the server"""
+        self._updated = [np.zeros(each, bool) for each in clock.sizes]
+        """Of each tier, (aggregators,) those that have got updates, or those below them, since they last met"""
         self._charged = [np.zeros(each) for each in clock.sizes]
         """Of each tier, (aggregators,) absolute seconds until which their waiting is charged"""
         self.spent_bytes, self.spent_price = 0, 0.0
@@ -102,6 +112,28 @@ class Tiers:
         chosen = self._draw(round).permutation(size)[: self._count]
         self.present = np.isin(np.arange(size), chosen)
 
+    def locate(self) -> None:
+        """Find the aggregators that are there when their rounds begin, and where the clients of the others go."""
+        places = [
+            index
+            for index in np.flatnonzero(self.present & np.isfinite(self.ready)).tolist()
+            if not self.clock.is_there(0, index, float(self.ready[index]))
+        ]
+        self.aggregator_of = self.home
+        if self.on_loss == "wait":
+            for index in places:
+                self.ready[index] = self.clock.first_there(0, index, float(self.ready[index]))
+            return
+        there = self.present & np.isfinite(self.ready)
+        there[places] = False
+        if places:
+            self.aggregator_of = self.home.copy()
+        following = np.flatnonzero(there)
+        for index in places:
+            after = following[following > index] if (following > index).any() else following
+            goes_to = after[0] if self.on_loss == "move" and after.size else -1
+            self.aggregator_of[self.home == index] = goes_to
+
     def _present_at(self, tier: int) -> NDArray[np.bool_]:
         """Those of a tier below which somebody takes part."""
         present = self.present
@@ -113,33 +145,43 @@ class Tiers:
 
     def send_down(self, record: RoundRecord, now: float) -> None:
         """Send the server's models to the aggregators that take part, tier by tier, from now on."""
-        begin = np.full(1, now)
+        ready, never = np.full(1, now), [np.full(size, math.inf) for size in self.clock.sizes]
         for tier in reversed(range(self.clock.levels)):
-            begin = self._down(record, tier, begin)
-        self.ready = begin
+            ready = self._down(record, tier, ready, never[tier])
+        self.ready = ready
 
-    def _down(self, record: RoundRecord, tier: int, above: NDArray[np.float64]) -> NDArray[np.float64]:
-        """When the aggregators of a tier have got what those above send from ``above`` on."""
-        begin, present = above[self.clock.parent(tier)], self._present_at(tier)
-        # What has not got a message has nothing to send, either.
-        present &= np.isfinite(begin)
+    def _down(
+        self, record: RoundRecord, tier: int, above: NDArray[np.float64], otherwise: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """When the aggregators of a tier have got what those above send from ``above`` on; inf: they send nothing.
+
+        ``otherwise``: of those that get nothing.
+        """
+        begin = above[self.clock.parent(tier)]
+        present = self._present_at(tier) & np.isfinite(begin)
         messages = self.clock.down(tier, begin, present, self.nbytes[DOWN_SIDE], record.round)
         self._record(record, tier, DOWN_SIDE, messages, present)
-        return np.where(present, messages.end, math.inf)
+        return np.where(present, messages.end, otherwise)
+
+    def note_updates(self, aggregators: Iterable[int]) -> None:
+        """These of the lowest tier get updates in this round."""
+        self._updated[0][list(aggregators)] = True
 
     def meet(self, record: RoundRecord, ready: NDArray[np.float64]) -> tuple[list[NDArray[np.bool_]], float]:
         """Send models up as the schedule says after a round, and down again to tiers that do not meet the server.
 
-        ``ready``: (aggregators,) when each of the lowest tier has made its step, inf for those that take no part.
-        Returns (of each tier that meets what is above it, the aggregators whose models arrive; when the round ends).
+        Only aggregators that have got updates since they last met send any. ``ready``: (aggregators,) when each of the
+        lowest tier has made its step, inf for those that take no part. Returns (of each tier that meets what is above
+        it, the aggregators whose models arrive; when the round ends).
         """
-        meetings, arrivals = self.schedule.meetings(record.round + 1), []
+        meetings, arrivals, before = self.schedule.meetings(record.round + 1), [], []
         end = float(ready[np.isfinite(ready)].max(initial=record.start))
         for tier in range(meetings):
-            present = np.isfinite(ready)
-            messages = self.clock.up(tier, ready, present, self.nbytes[UP_SIDE], record.round)
-            self._record(record, tier, UP_SIDE, messages, present)
-            arrived = present & np.isfinite(messages.end)
+            sent = np.isfinite(ready) & self._updated[tier]
+            messages = self.clock.up(tier, ready, sent, self.nbytes[UP_SIDE], record.round)
+            self._record(record, tier, UP_SIDE, messages, sent)
+            arrived = sent & np.isfinite(messages.end)
+            self._updated[tier][:] = False
             parent = self.clock.parent(tier)
             above = np.full(int(parent.max()) + 1, -math.inf)
             np.maximum.at(above, parent[arrived], messages.end[arrived])
@@ -147,12 +189,15 @@ class Tiers:
             for index, count in enumerate(counts.tolist()):
                 seconds = self.clock.aggregation_seconds(tier, count * self.nbytes[UP_SIDE], count)
                 above[index] = above[index] + seconds if count else math.inf
+            if tier + 1 < self.clock.levels:
+                self._updated[tier + 1] |= counts > 0
             arrivals.append(arrived)
+            before.append(ready)
             ready = above
             end = float(ready[np.isfinite(ready)].max(initial=end))
         if meetings < self.clock.levels:
             for tier in reversed(range(meetings)):
-                ready = self._down(record, tier, ready)
+                ready = self._down(record, tier, ready, before[tier])
             self.ready = ready
         return arrivals, end
 
@@ -185,9 +230,10 @@ class Tiers:
     def state(self) -> dict[str, NDArray[np.generic]]:
         """What later rounds depend on, by name."""
         charged = {f"{CHARGED}{tier}": each for tier, each in enumerate(self._charged)}
+        updated = {f"{UPDATED}{tier}": each for tier, each in enumerate(self._updated)}
         spent = np.array([self.spent_bytes, self.spent_price])
         own: dict[str, NDArray[np.generic]] = {"ready": self.ready, "present": self.present, "spent": spent}
-        return own | charged | {f"{CLOCK}{name}": each for name, each in self.clock.state().items()}
+        return own | charged | updated | {f"{CLOCK}{name}": each for name, each in self.clock.state().items()}
 
     def restore(self, now: float, state: Arrays) -> None:
         """Inverse of `state`, at time ``now``."""
@@ -197,6 +243,7 @@ class Tiers:
         self.spent_bytes = int(nbytes)
         for tier in range(self.clock.levels):
             self._charged[tier] = np.array(state[f"{CHARGED}{tier}"], np.float64)
+            self._updated[tier] = np.array(state[f"{UPDATED}{tier}"], bool)
         of_clock = {
             name.removeprefix(CLOCK): np.asarray(each, np.float64)
             for name, each in state.items()
@@ -217,8 +264,11 @@ class _Group:
     start: float
     end: float
     """When the aggregator has made its step"""
-    training: CohortTraining | None = None
-    replies: list[Update] = field(default_factory=list)
+
+    def among(self, replies: Sequence[Update]) -> list[Update]:
+        """Those of the replies that are of these visits."""
+        clients = {visit.client for visit in self.visits}
+        return [reply for reply in replies if reply.client in clients]
 
 
 class TieredRound:
@@ -233,6 +283,8 @@ class TieredRound:
         self.end_time = math.inf
         self.stopped_by: str | None = None
         self.training: list[CohortTraining] = []
+        """Those that have begun: one for all visits, or of partial sums one for each aggregator"""
+        self._untrained: list[list[PlannedVisit]] = []
 
     # --- before training ----------------------------------------------------------------------------------------------
 
@@ -249,6 +301,9 @@ class TieredRound:
                 return
             tiers.choose(self.number)
             tiers.send_down(self.record, run.clock.now)
+        tiers.locate()
+        if isinstance(run.server, TieredServer):  # a replay has no vectors
+            run.server.aggregator_of = np.where(tiers.aggregator_of < 0, tiers.home, tiers.aggregator_of)
         visits = self._admitted()
         if not visits:
             self.stopped_by = self.stopped_by or CLIENTS
@@ -259,21 +314,23 @@ class TieredRound:
         for index, group in self.groups.items():
             ready[index] = group.end
         tiers.ready = ready
+        tiers.note_updates(index for index, group in self.groups.items() if group.counts.any())
         self.arrivals, self.end_time = tiers.meet(self.record, np.where(tiers.present, ready, math.inf))
         if self.end_time > run.budget.ends_at:
             self.stopped_by = self.record.cut_by = SECONDS
             return
         run.server.started(self.number, [visit.dispatch for visit in visits])
-        for group in self.groups.values():
-            self._train(group)
-            if run.server.setup.sum == "fixed_point":  # a worker has one sum at a time: the next group follows
-                break
+        trained = [
+            [visit for visit in compress(group.visits, group.counts) if visit.kind == "train"]
+            for group in self.groups.values()
+        ]
+        # A worker has one sum at a time.
+        self._untrained = trained if run.server.setup.sum == "fixed_point" else [list(chain.from_iterable(trained))]
+        self._train_next()
 
-    def _train(self, group: _Group) -> CohortTraining:
-        trained = [visit for visit in compress(group.visits, group.counts) if visit.kind == "train"]
-        group.training = CohortTraining(self.run.trainer, self.run.server, trained)
-        self.training.append(group.training)
-        return group.training
+    def _train_next(self) -> CohortTraining:
+        self.training.append(CohortTraining(self.run.trainer, self.run.server, self._untrained.pop(0)))
+        return self.training[-1]
 
     def _admitted(self) -> list[PlannedVisit]:
         """The visits within the budgets, in client order; none if nobody can take part."""
@@ -309,7 +366,7 @@ class TieredRound:
     def _start(self, client: int) -> float:
         """When a visit of the client would begin; inf where its aggregator takes no part."""
         index = self.tiers.aggregator_of[client]
-        return float(self.tiers.ready[index]) if self.tiers.present[index] else math.inf
+        return float(self.tiers.ready[index]) if index >= 0 and self.tiers.present[index] else math.inf
 
     @property
     def _is_there(self) -> Callable[[int], bool] | None:
@@ -335,7 +392,7 @@ class TieredRound:
         """The visits of one aggregator on the clock; no others share its network."""
         run, start = self.run, float(self.tiers.ready[index])
         conditions = run.clock.conditions([visit.client for visit in visits], self.number)
-        conditions = run.clock.fleet.of_parts(conditions, [visit.price.rates for visit in visits])
+        conditions = replace(conditions, access_link=np.full(len(visits), index))
         starts, works = np.full(len(visits), start), [visit.work for visit in visits]
         timeline = run.clock.solve(starts, works, conditions)
         counts, end = accepted(run.rules, visits, timeline, start)
@@ -367,18 +424,17 @@ class TieredRound:
         if not self.training:
             if self.groups:
                 run.clock.advance(run.budget.ends_at)
-                self._account(cut_at=run.budget.ends_at)
+                self._account([], cut_at=run.budget.ends_at)
             elif run.evaluated:
                 return None
             return run.close_round(self.record, run.late_evaluation(), self.stopped_by, self._state())
+        replies = self.training[0].wait()
+        while self._untrained:
+            replies += self._train_next().wait()
+        replies.sort(key=lambda reply: reply.client)
+        rejected = {client for client, kind in self._faulty.items() if kind not in TRAINED}
         for group in self.groups.values():
-            training = group.training or self._train(group)
-            group.replies = training.wait()
-            rejected = {client for client, kind in training.faulty.items() if kind not in TRAINED}
             group.counts = group.counts & np.array([visit.client not in rejected for visit in group.visits])
-        replies = sorted(
-            (reply for group in self.groups.values() for reply in group.replies), key=lambda each: each.client
-        )
         run.clock.advance(max(self.end_time, run.clock.now))
         self._keep_states()
         counted = [visit for group in self.groups.values() for visit in compress(group.visits, group.counts)]
@@ -387,7 +443,9 @@ class TieredRound:
         if replies:
             run.step()
             learned = [
-                each for group in self.groups.values() for each in outcomes(group.visits, group.replies, group.timeline)
+                each
+                for group in self.groups.values()
+                for each in outcomes(group.visits, group.among(replies), group.timeline)
             ]
             self.record.method_rows += run.server.feedback(self.number, learned)
         for tier, arrived in enumerate(self.arrivals):
@@ -395,8 +453,9 @@ class TieredRound:
                 run.server.meet(tier, arrived)
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
-        self._account()
-        is_due = len(self.arrivals) == self.tiers.clock.levels or self.stopped_by is not None
+        self._account(replies)
+        is_together = len(self.arrivals) == self.tiers.clock.levels
+        is_due = is_together or self.tiers.evaluates_between or self.stopped_by is not None
         evaluation = run.evaluate_if_due(self.stopped_by is not None) if is_due else None
         return run.close_round(self.record, evaluation, self.stopped_by, self._state())
 
@@ -412,9 +471,15 @@ class TieredRound:
         states |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
         self.record.states = run.states.uncommitted = dict(sorted(states.items()))
 
-    def _account(self, cut_at: float = math.inf) -> None:
+    @property
+    def _faulty(self) -> dict[int, str]:
+        """client -> kind of its visit, if its update failed a check"""
+        return {client: kind for training in self.training for client, kind in training.faulty.items()}
+
+    def _account(self, replies: Sequence[Update], cut_at: float = math.inf) -> None:
         """Record and charge all visits; ``cut_at``: when the run ended before the round could."""
-        run, last = self.run, max(self.groups.values(), key=lambda group: group.end)
+        run, last, faulty = self.run, max(self.groups.values(), key=lambda group: group.end), self._faulty
+        losses = {reply.client: reply.numbers["loss"] for reply in replies}
         for group in self.groups.values():
             timeline, end = group.timeline, group.end
             if cut_at < math.inf:
@@ -422,8 +487,6 @@ class TieredRound:
                 starts, works = np.full(len(group.visits), group.start), [visit.work for visit in group.visits]
                 timeline = run.clock.solve(starts, works, group.conditions, end)
             waiting = timeline.waiting_joules(end, group.conditions)
-            losses = {reply.client: reply.numbers["loss"] for reply in group.replies}
-            faulty = {} if group.training is None else group.training.faulty
             interrupted = "cut" if cut_at < math.inf else "late"
             kinds = [
                 faulty.get(visit.client) or (visit.kind if counts else "lost" if is_lost else interrupted)

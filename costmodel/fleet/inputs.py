@@ -84,27 +84,34 @@ class FleetInputs:
                 notes.append(f"{key}: shares are normalised, and data.clients = {clients}: {numbers}")
         if self.trace is not None:
             notes.append(note("fleet.trace", row_count(self.trace, config.trace_case), clients))
-        if self.link is not None:
-            key, series = "fleet.bandwidth.file", len(self.link[0].client)
-            if config.trace_assign == "by_client" or series == 1:
-                notes.append(note(key, series, clients, ("series", "series")))
-            else:
-                notes.append(f"{key}: {series} series for {clients} clients: each client draws one of them")
-        if self.windows is not None:
-            notes.append(note("fleet.availability.file", len(self.windows.devices), clients))
+        notes += self._notes_of_links("fleet", config, clients, "client")
+        if self.aggregators is not None:
+            notes += self.aggregators._notes_of_links("fleet.tiers", config, config.tiers.count, "aggregator")
         return [text for text in notes if text]
 
+    def _notes_of_links(self, table: str, config: FleetConfig, size: int, member: str) -> Iterator[str]:
+        """Likewise for the files of ``table`` over time, and the ``size`` clients or aggregators of it (``member``)."""
+        if self.link is not None:
+            key, series = f"{table}.bandwidth.file", len(self.link[0].client)
+            if config.trace_assign == "by_client" or series == 1:
+                yield note(key, series, size, ("series", "series"), member)
+            else:
+                yield f"{key}: {series} series for {size} {member}s: each {member} draws one of them"
+        if self.windows is not None:
+            yield note(f"{table}.availability.file", len(self.windows.devices), size, member=member)
 
-def note(key: str, rows: int, clients: int, names: tuple[str, str] = ("row", "rows")) -> str:
-    """How so many rows meet so many clients; '' if there are as many. ``names``: of one row, and of several."""
-    if rows == clients:
+
+def note(key: str, rows: int, size: int, names: tuple[str, str] = ("row", "rows"), member: str = "client") -> str:
+    """How so many rows meet so many clients; '' if there are as many. ``names``: of one row, and of several;
+    ``member``: a client, or what there is in its place."""
+    if rows == size:
         return ""
-    counts = f"{key}: {rows} {names[rows > 1]} for {clients} clients"
-    if rows > clients:
-        unused = rows - clients
+    counts = f"{key}: {rows} {names[rows > 1]} for {size} {member}s"
+    if rows > size:
+        unused = rows - size
         return f"{counts}: {unused} {names[unused > 1]} unused"
-    least, more = divmod(clients, rows)
-    return f"{counts}: each {names[0]} serves {f'{least} or {least + 1}' if more else least} clients"
+    least, more = divmod(size, rows)
+    return f"{counts}: each {names[0]} serves {f'{least} or {least + 1}' if more else least} {member}s"
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 At any moment a flow runs at min(its cap, w), where the water level w is the one number that fills the link (infinite
 while the sum of all caps is within the capacity). With access links there are two levels: the flows of an access link
-run at the lower of its level and the server's. `costmodel.network.transfers` solves a whole batch. Nothing here draws a
-random number or knows the size of a message.
+run at the lower of its level and the server's. Behind a server's link that is never full, access links have nothing in
+common, and each is solved by itself: events of one leave the others as they are, to the bit.
+`costmodel.network.transfers` solves a whole batch. Nothing here draws a random number or knows the size of a message.
 
-An event costs O(log n) for n flows, O(log n) more for each flow that the level passes, and O(access links): bits sent
+An event costs O(log n) for n flows, O(log n) more for each flow that the level passes, and O(access links), little of
+it where each is by itself: bits sent
 at the level are counted by a virtual time V with dV = w dt, in which the end of a flow that is throttled to the level
 is fixed; the end of a flow that runs at its cap is fixed in seconds. So a flow is updated only when it changes side.
 
@@ -56,7 +58,8 @@ class FairLink:
         self._capacity = capacity
         # Without access links the server's link is solved like one of them.
         rates = access_capacity or (capacity,)
-        self._access_links = [AccessLink(float(rate), serials) for rate in rates]
+        self._access_links = [AccessLink(float(rate), serials, number) for number, rate in enumerate(rates)]
+        self._ends = [math.inf] * len(self._access_links)
         self._has_one = not access_capacity
         self._flows: dict[int, Flow] = {}
         self._now = -math.inf
@@ -66,34 +69,37 @@ class FairLink:
         """Let ``flow`` start to send ``bits`` > 0 with a cap of ``cap`` bit/s; a cap of 0 pauses it."""
         assert flow not in self._flows, flow
         assert 0 < bits < math.inf, bits
-        self._move_on(now)
-        self._flows[flow] = joined = Flow(flow, bits, self._access_links[access_link], now)
-        joined.access_link.place(joined, cap)
-        self._settle()
+        through = self._access_links[access_link]
+        self._move_on(now, [through])
+        self._flows[flow] = joined = Flow(flow, bits, through, now)
+        through.place(joined, cap)
+        self._settle([through])
 
     def change(self, now: float, flow: int, cap: float) -> None:
         """Change the cap of ``flow`` to ``cap`` bit/s from now on; a cap of 0 pauses it."""
         changed = self._flows[flow]
         if cap == changed.cap:
             return
-        self._move_on(now)
-        changed.access_link.take(changed)
-        changed.access_link.place(changed, cap)
-        self._settle()
+        through = changed.access_link
+        self._move_on(now, [through])
+        through.take(changed)
+        through.place(changed, cap)
+        self._settle([through])
 
     def resize(self, now: float, capacity: float, access_capacity: Sequence[float] = ()) -> None:
         """Change the capacities from now on, to as many as there were."""
         rates = list(access_capacity) or [capacity]
-        if self._capacity == capacity and all(
-            link.capacity == rate for link, rate in zip(self._access_links, rates, strict=True)
-        ):
+        resized = [link for link, rate in zip(self._access_links, rates, strict=True) if link.capacity != rate]
+        if self._capacity != capacity:
+            resized = self._access_links
+        if not resized:
             return
-        self._move_on(now)
+        self._move_on(now, resized)
         self._capacity = capacity
-        for access_link, rate in zip(self._access_links, rates, strict=True):
-            access_link.capacity = rate
+        for access_link in resized:
+            access_link.capacity = rate = rates[access_link.number]
             access_link.bound = access_link.bound and rate < math.inf
-        self._settle()
+        self._settle(resized)
 
     def demands(self) -> list[float]:
         """The caps of the flows of each access link together, or of all if there is none; bit/s."""
@@ -105,10 +111,11 @@ class FairLink:
 
     def remove(self, now: float, flow: int) -> Served:
         """Remove ``flow`` before its end."""
-        self._move_on(now)
         removed = self._flows.pop(flow)
-        removed.access_link.take(removed)
-        self._settle()
+        through = removed.access_link
+        self._move_on(now, [through])
+        through.take(removed)
+        self._settle([through])
         return Served(now, removed.sent, removed.contention_seconds, removed.paused)
 
     def next_finish(self) -> float:
@@ -120,24 +127,32 @@ class FairLink:
         if now < self._next:
             return []
         # By the predicted ends: advanced to now, virtual time may be short of them by rounding.
-        ended = sorted(flow.number for access_link in self._access_links for flow in access_link.ended(now))
-        self._move_on(now)
+        due = [link for link, end in zip(self._access_links, self._ends, strict=True) if end <= now]
+        ended = sorted(flow.number for access_link in due for flow in access_link.ended(now))
+        self._move_on(now, due)
         served = []
         for number in ended:
             flow = self._flows.pop(number)
             flow.access_link.take(flow)
             served.append((number, Served(now, flow.bits, flow.contention_seconds, flow.paused)))
-        self._settle()
+        self._settle(due)
         return served
 
-    def _move_on(self, now: float) -> None:
+    @property
+    def _is_apart(self) -> bool:
+        """Whether the level of an access link depends on its own flows alone."""
+        return self._has_one or self._capacity == math.inf
+
+    def _move_on(self, now: float, touched: Sequence[AccessLink]) -> None:
+        """Advance to ``now``; an access link that is by itself only if it is among those ``touched``, whose flows or
+        rates will change: twice a part of the time would round another way."""
         assert self._now <= now <= self._next, (self._now, now, self._next)
         self._now = now
-        for access_link in self._access_links:
+        for access_link in touched if self._is_apart else self._access_links:
             access_link.move_on(now)
 
-    def _settle(self) -> None:
-        """Find the levels that fill the links, for the present flows.
+    def _settle(self, touched: Sequence[AccessLink]) -> None:
+        """Find the levels that fill the links, for the present flows; of those that are by themselves, only of these.
 
         The rate sent at a server's level w is a sum of min(cap, w) for each flow, and at most the capacity for each
         access link: concave. Every term is a minimum, so as long as some terms are taken on the wrong branch, the sum
@@ -145,10 +160,11 @@ class FairLink:
         and access links above the level are throttled, then those that it has reached are released. A rising level
         never undoes the first step, and each term changes branch at most once, so this ends, with rounding too.
         """
-        if self._has_one:
-            (link,) = self._access_links
-            link.fill()
-            self._next = link.next_finish()
+        if self._is_apart:
+            for access_link in touched:
+                access_link.fill()
+                self._ends[access_link.number] = access_link.next_finish()
+            self._next = min(self._ends)
             return
         water = WaterLevel(self._capacity)
         for access_link in self._access_links:
@@ -162,7 +178,8 @@ class FairLink:
         for access_link in self._access_links:
             if not access_link.bound:
                 access_link.level = water.level
-        self._next = min([access_link.next_finish() for access_link in self._access_links])
+        self._ends = [access_link.next_finish() for access_link in self._access_links]
+        self._next = min(self._ends)
 
     def _lower(self, water: WaterLevel) -> None:
         """Throttle the flows whose caps are above the level, also those of access links that are not full any more."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -135,6 +136,8 @@ def _at_once(
     flows: _Batch, paths: Sequence[Path], capacity: float, access_capacity: Sequence[float]
 ) -> TransferTimes | None:
     """The times of flows with rates that never change; None where the general loop has to find them."""
+    if capacity == math.inf and access_capacity:
+        return _each_at_once(flows, paths, access_capacity)
     uncontended = _uncontended(flows, paths)
     shared = [(np.ones(flows.start.size, bool), capacity)]
     shared += [(flows.access_link == index, rate) for index, rate in enumerate(access_capacity)]
@@ -153,6 +156,23 @@ def _at_once(
     return TransferTimes(
         link.finish, link.sent, link.contention_seconds, np.zeros(size), threshold=_thresholds(paths, size)
     )
+
+
+def _each_at_once(flows: _Batch, paths: Sequence[Path], access_capacity: Sequence[float]) -> TransferTimes | None:
+    """`_at_once` where the access links share nothing: each by itself, of which the memory of one is needed."""
+    size = flows.start.size
+    times = TransferTimes(*np.empty((len(fields(TransferTimes)), size)))
+    by_link = np.argsort(flows.access_link, kind="stable")
+    bounds = np.searchsorted(flows.access_link[by_link], np.arange(len(access_capacity) + 1)).tolist()
+    for rate, (first, last) in zip(access_capacity, pairwise(bounds), strict=True):
+        which = by_link[first:last]
+        own_paths = [paths[flow] for flow in which.tolist()] if paths else []
+        solved = _at_once(flows.only(which), own_paths, rate, ())
+        if solved is None:
+            return None
+        for name, column in vars(solved).items():
+            getattr(times, name)[which] = column
+    return times
 
 
 def _peak(flows: _Batch, finish: Doubles) -> float:

@@ -175,10 +175,10 @@ class AccessLink:
     The access link is bound if it is full, so that its level is its own and not the server's.
     """
 
-    __slots__ = ("at_cap", "bound", "capacity", "level", "now", "throttled", "virtual")
+    __slots__ = ("at_cap", "bound", "capacity", "level", "now", "number", "throttled", "virtual")
 
-    def __init__(self, capacity: float, serials: Iterator[int]) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: float, serials: Iterator[int], number: int = 0) -> None:
+        self.capacity, self.number = capacity, number
         self.at_cap = _FlowSet(-1, serials)
         self.throttled = _FlowSet(1, serials)
         self.level = math.inf

@@ -317,6 +317,9 @@ class CodecConfig(Section):
     variates. Slots that are not named travel as they are."""
     down_slots: dict[str, Chain] = field(default_factory=dict, hash=False)
     """The same of downloads."""
+    wan: Chain = field(default=(), hash=False)
+    """Stages for models on their way from aggregators to what is above them (``fleet.tiers``), as the difference from
+    the last model that came down. Nothing is fed back there."""
     of: Literal["update", "weights"] = "update"
     """What is encoded: update, the difference from a version that both sides know; weights, the numbers themselves.
     That version is, upwards, the one that the visit downloaded, or the client's last one of blocks that the visit

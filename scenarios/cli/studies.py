@@ -240,8 +240,11 @@ def stress(
         int | None, typer.Option("--cohort", min=1, help="clients that take part; by default all")
     ] = None,
     policy: Annotated[str, typer.Option("--policy", help="as a scenario's rounds.policy")] = "sync",
-    contended: Annotated[bool, typer.Option("--contended", help="make the server's link the bottleneck")] = False,
+    contended: Annotated[
+        bool, typer.Option("--contended", help="make the links that are shared the bottlenecks")
+    ] = False,
     deadline: Annotated[str | None, typer.Option("--deadline", help='of policy deadline, for example "20 s"')] = None,
+    gateways: Annotated[int, typer.Option("--gateways", min=0, help="gateways that aggregate; by default none")] = 0,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
@@ -249,5 +252,6 @@ def stress(
     from scenarios.studies import stress as study
 
     seconds = None if deadline is None else study.deadline_seconds(deadline)
-    result = study.stress(clients, cohort or clients, policy, contended, seed=seed, deadline=seconds)
+    more: dict[str, Any] = {"seed": seed, "deadline": seconds, "gateways": gateways}
+    result = study.stress(clients, cohort or clients, policy, contended, **more)
     emit(result, as_json, lambda: study.show(result))

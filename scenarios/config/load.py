@@ -350,7 +350,7 @@ def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
             resolved.append({"kind": stage["kind"], **options.model_dump(exclude_none=True)})
         return tuple(resolved)
 
-    written: dict[str, Any] = {"up": chain("codec.up", codec.up), "down": chain("codec.down", codec.down)}
+    written: dict[str, Any] = {key: chain(f"codec.{key}", getattr(codec, key)) for key in ("up", "down", "wan")}
     for direction in ("up_slots", "down_slots"):
         slots = getattr(codec, direction)
         written[direction] = {slot: chain(f"codec.{direction}.{slot}", stages) for slot, stages in slots.items()}

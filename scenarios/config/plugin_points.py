@@ -102,7 +102,7 @@ PLUGIN_POINTS = (
     ),
     PluginPoint(
         "codec.up", "codec", "codecs", "edge.protocol.codecs.registry", ("CODECS",), ("CodecRow",), "codec_row",
-        "codec.up", stage_keys=("codec.up", "codec.down", "codec.up_slots", "codec.down_slots"),
+        "codec.up", stage_keys=("codec.up", "codec.down", "codec.up_slots", "codec.down_slots", "codec.wan"),
     ),
 )  # fmt: skip
 """In the order of ``fedbr list``. Values are text, or lists of text; methods join names with ``+``."""

@@ -88,13 +88,15 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         key = next((key for key, value in vars(schedule).items() if value != getattr(TierSchedule(), key)), None)
         if key is not None:
             yield f"tiers.{key}", f"tiers.{key}: there are no aggregators; choose fleet.tiers.count"
+        if scenario.codec.wan:
+            yield "codec.wan", "codec.wan: there are no aggregators, whose models it encodes; leave it out"
         for limit in ("wan_bytes", "price"):
             if getattr(scenario.budget, limit) is not None:
                 yield "budget", f"budget.{limit}: there are no aggregators, whose messages it limits; leave it out"
         return
     levels = 2 if section.above.count else 1
-    if len(schedule.intervals) != levels:
-        text = "one number" if levels == 1 else "two numbers, since fleet.tiers.above has aggregators, too"
+    if len(schedule.intervals) > levels or not schedule.intervals:
+        text = "one number" if levels == 1 else "one number or two, since fleet.tiers.above has aggregators, too"
         yield "tiers.interval", f"tiers.interval = {list(schedule.intervals)}: must be {text}"
     if schedule.participants is not None and schedule.participants > section.count:
         yield (
@@ -112,8 +114,11 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         yield "eval.charged", f"eval.charged = true: is not modelled {with_tiers}; choose false"
     if method.objective.submodels is not None:
         yield "method", f"method = {method.name!r}: parts of a model are not averaged {with_tiers}"
-    if not all(make_codec(stages).is_fixed_length for stages in (scenario.codec.up, *scenario.codec.up_slots.values())):
-        yield "codec.up", f"codec.up: an entropy coder makes lengths that depend on numbers, not modelled {with_tiers}"
+    codec = scenario.codec
+    for key, chains in (("up", [codec.up]), ("up_slots", list(codec.up_slots.values())), ("wan", [codec.wan])):
+        if not all(make_codec(stages).is_fixed_length for stages in chains):
+            why = f"an entropy coder makes lengths that depend on numbers, which is not modelled {with_tiers}"
+            yield f"codec.{key}", f"codec.{key}: {why}"
     for part in method.parts:
         if part.refusals.tiers is not None:
             yield "method", f"method = {method.name!r}: {part.name} has no aggregators: {part.refusals.tiers}"

@@ -432,6 +432,9 @@ def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         visits = f"{evaluation['evaluations']:,} x {evaluation['clients']:,} visits"
         yield "of these, evaluations", f"{format_bytes(evaluation['bytes'])}, {visits}"
     yield "bytes, nominal", f"at most {format_bytes(estimate['nominal_bytes'])}"
+    if "wan_bytes" in estimate:
+        price = f", price {estimate['price']:.4g}" if estimate["price"] else ""
+        yield "bytes above aggregators", f"at most {format_bytes(estimate['wan_bytes'])}{price}"
     for name, key, show in (
         ("FLOPs", "flops", format_flops),
         ("virtual time", "virtual_seconds", format_seconds),

@@ -46,7 +46,7 @@ from costmodel.tiers import TierClock, assigned
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
 from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
-from edge.protocol.config import CPU, Job, ModelProfile, SubmodelPlan
+from edge.protocol.config import CPU, CodecConfig, Job, ModelProfile, SubmodelPlan
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, step_flops
@@ -60,6 +60,8 @@ from scenarios.config.validation import evaluated, named_blocks
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
 from scenarios.run.observer import Observers
 
+SUM_NBYTES = 8
+"""Of a number in the sum of updates"""
 RUN_ID_BYTES = 8
 HEADERS_NBYTES = 4 * serialization.MAX_HEADER_NBYTES
 """Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
@@ -408,7 +410,8 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
     if scenario.fleet.tiers.count:
         clock = _tier_clock(loaded)
         parents = [clock.parent(level) for level in range(clock.levels)]
-        server_side = TieredServer(setup, make, aggregator_of(loaded, description), parents)
+        codec = _wan_codec(loaded, description)
+        server_side = TieredServer(setup, make, aggregator_of(loaded, description), parents, codec)
     server_side.store.expected = server_side.store_shapes()
     return server_side
 
@@ -416,11 +419,22 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
 def aggregator_of(loaded: Loaded, description: ModelProfile) -> NDArray[np.intp]:
     """(clients,) the aggregator that each belongs to. ScenarioError names the key."""
     scenario = loaded.scenario
+    if not len(description.histogram):  # an estimate without the data set
+        return np.arange(scenario.data.clients) % scenario.fleet.tiers.count
     try:
         memberships = read_inputs(scenario).memberships
         return assigned(scenario.fleet, scenario.data.clients, description.histogram, memberships)
     except ValueError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def _wan_codec(loaded: Loaded, description: ModelProfile) -> UpdateCodec | None:
+    """That of the models which aggregators send up."""
+    codec = loaded.scenario.codec
+    if not codec.wan:
+        return None
+    config = replace(CodecConfig(), up=codec.wan, error_feedback=False, min_values=codec.min_values)
+    return UpdateCodec(config, loaded.scenario.seed, description.tensors)
 
 
 def _tier_clock(loaded: Loaded) -> TierClock:
@@ -443,16 +457,36 @@ def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: Serv
         {slot: {key: size for key, size in named.items() if key in keys} for slot, named in vectors.items()}
         for keys in (server_side.setup.up, server_side.setup.down)
     )
+    codec = _wan_codec(loaded, description)
+    encoded = {} if codec is None else codec.codecs.lengths(up)
+    raw = {
+        slot: {key: size for key, size in named.items() if key not in encoded.get(slot, {})}
+        for slot, named in up.items()
+    }
     nbytes = {
-        UP_SIDE: serialization.update_nbytes(job.run_id, (), up),
+        UP_SIDE: serialization.update_nbytes(job.run_id, (), raw, encoded),
         DOWN_SIDE: serialization.train_nbytes(job.run_id, (), down),
     }
 
     def draw(round: int) -> np.random.Generator:
         return keyed_generator(scenario.seed, "aggregators", round)
 
-    prices = section.tiers.price, section.tiers.above.price
-    return Tiers(scenario.tiers, clock, aggregator_of(loaded, description), nbytes, prices, draw)
+    for level in range(clock.levels):
+        key = f"fleet.tiers{'.above' * level}.devices"
+        # Its own model, the sum of updates in float64, and the update that comes.
+        needed = (2 * ITEM_NBYTES + SUM_NBYTES) * sum(size for named in vectors.values() for size in named.values())
+        for name in clock.check_memory(level, needed):
+            raise ScenarioError(f"{key}: {name}: has too little memory to aggregate, which takes {needed:,} bytes")
+    return Tiers(
+        scenario.tiers,
+        clock,
+        aggregator_of(loaded, description),
+        nbytes,
+        (section.tiers.price, section.tiers.above.price),
+        draw,
+        section.tiers.on_loss,
+        evaluated(loaded.method, scenario) != "global",
+    )
 
 
 def federated_run(

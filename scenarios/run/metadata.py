@@ -73,7 +73,8 @@ def environment(
     if evaluated(loaded.method, loaded.scenario) != "global":
         drawn = builder.fleet(loaded)
         by_device = {row.name: np.flatnonzero(drawn.device_of == i).tolist() for i, row in enumerate(drawn.devices)}
-    tensors = profile.tensors if loaded.scenario.codec.is_used or profile.rates else {}
+    codec = loaded.scenario.codec
+    tensors = profile.tensors if codec.is_used or codec.wan or profile.rates else {}
     parts = {
         "axes": {key: [[list(axis) for axis in axes] for axes in own] for key, own in profile.axes.items()},
         "rates": [*profile.rates],

@@ -5,7 +5,8 @@ this machine's. Memory is that of the process as the system sees it, in the same
 several times as long as the round.
 
 With an unlimited server link visits do not affect each other, so a round is solved in parts, with bit-identical
-results and the memory of one part.
+results and the memory of one part. Below gateways that aggregate, each part is the visits of some of them, whose links
+share nothing with the others'.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from coordinator.records.round_record import bottleneck
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from coordinator.rounds.selection import sample_cohort
 from costmodel.clock import Clock
-from costmodel.config import FleetConfig, ServerLink
+from costmodel.config import FleetConfig, ServerLink, TierConfig
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
 from costmodel.garbage import without_garbage_collection
 from costmodel.network.links import Links
+from costmodel.tiers import TierClock
 from costmodel.units import format_bytes, format_flops, format_rate, format_seconds, seconds
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work, Works
@@ -91,6 +93,26 @@ class StressRound:
     """The bottleneck of its visit"""
 
 
+@dataclass(frozen=True)
+class GatewayRound:
+    """A round with gateways; its seconds are of the gateway that it waited for last, and add up to the round's."""
+
+    gateways: int
+    """Those with clients in the round"""
+    wan_bytes_down: int
+    wan_bytes_up: int
+    held_wan: int
+    """Messages of gateways with contention on the server's link"""
+    wan_down_seconds: float
+    lan_seconds: float
+    """Of its clients' visits, from the first beginning to the last end"""
+    gateway_seconds: float
+    """Of its aggregation"""
+    wan_up_seconds: float
+    server_seconds: float
+    """Of the server's aggregation"""
+
+
 def stress(
     clients: int,
     cohort: int,
@@ -101,12 +123,14 @@ def stress(
     rounds: int = 1,
     visits: int | None = None,
     deadline: float | None = None,
+    gateways: int = 0,
 ) -> dict[str, Any]:
     """What ``stress --json`` prints.
 
     ``cohort`` clients take part in each of ``rounds``. With an asynchronous policy, ``cohort`` visits are under way at
     a time until ``visits`` have ended (by default three per place, at least `LEAST_VISITS`). ``deadline``: seconds, for
-    the policy of this name alone. ScenarioError for invalid numbers and unknown policies.
+    the policy of this name alone. ``gateways``: aggregators that the clients belong to in turn; 0: none. ScenarioError
+    for invalid numbers and unknown policies.
     """
     if policy not in POLICIES:
         raise ScenarioError(f"--policy: no policy {policy!r}; {nearest(policy, POLICIES)}")
@@ -119,9 +143,16 @@ def stress(
         raise ScenarioError(f"--deadline: must be more than 0 s, not {deadline:g} s")
     if cohort > clients:
         raise ScenarioError(f"--cohort: must be at most the number of clients, {clients}, not {cohort}")
+    if not 0 <= gateways <= clients:
+        raise ScenarioError(f"--gateways: must be at most the number of clients, {clients}, not {gateways}")
+    if gateways and policy != "sync":
+        raise ScenarioError(
+            f"--gateways: not with --policy {policy}; gateways aggregate in rounds of policy sync alone"
+        )
     rules = RoundPolicy(policy, cohort) if deadline is None else RoundPolicy(policy, cohort, deadline=deadline)
     memory = ResidentMemory()
-    fleet = _fleet(clients, cohort, contended, seed)
+    fleet = _fleet(clients, cohort, contended, seed, gateways)
+    server = fleet.config.server if gateways else fleet.links
     result: dict[str, Any] = {
         "clients": clients,
         "cohort": cohort,
@@ -130,15 +161,23 @@ def stress(
         "contended": contended,
         "seed": seed,
         "visit": asdict(VISIT),
-        "server_down_bits_per_second": fleet.links.down if contended else None,
-        "server_up_bits_per_second": fleet.links.up if contended else None,
+        "server_down_bits_per_second": server.down if contended else None,
+        "server_up_bits_per_second": server.up if contended else None,
     }
     if rules.is_asynchronous:
         with without_garbage_collection():
             return result | _stream(fleet, rules, seed, visits or max(3 * cohort, LEAST_VISITS))
     clock = Clock(fleet)
+    tier = TierClock.build(fleet.config, streams=fleet.streams) if gateways else None
     building = memory.peak_bytes()
-    made, lengths = zip(*(_round(clock, rules, seed, number) for number in range(rounds)), strict=True)
+    if tier is None:
+        made, lengths = zip(*(_round(clock, rules, seed, number) for number in range(rounds)), strict=True)
+    else:
+        playing_below = (_round_below(clock, tier, rules, seed, number) for number in range(rounds))
+        made, lengths, of_gateways = zip(*playing_below, strict=True)
+        lans = tuple(links[0] if contended else None for links in (fleet.links.site_down, fleet.links.site_up))
+        result |= dict(zip(("lan_down_bits_per_second", "lan_up_bits_per_second"), lans, strict=True))
+        result["gateways"] = [asdict(each) for each in of_gateways]
     wall = sum(each.wall_seconds for each in made)
     result |= {
         "virtual_seconds": math.fsum(each.seconds for each in made),
@@ -165,12 +204,21 @@ def deadline_seconds(text: str) -> float:
         raise ScenarioError(f"--deadline: {error}") from None
 
 
-def _fleet(clients: int, cohort: int, contended: bool, seed: int) -> Fleet:
-    fleet = Fleet.build(clients, FLEET, streams=partial(keyed_generator, seed))
-    if not contended:
-        return fleet
+def _fleet(clients: int, cohort: int, contended: bool, seed: int, gateways: int = 0) -> Fleet:
+    streams = partial(keyed_generator, seed)
+    fleet = Fleet.build(clients, FLEET, streams=streams)
     down, up = (CONTENDED * cohort * float(rates.mean()) for rates in (fleet.down, fleet.up))
-    return replace(fleet, links=Links(down, up))
+    if not gateways:
+        return replace(fleet, links=Links(down, up)) if contended else fleet
+    # Only links are shared out here: how long gateways and server take to add up is as in a scenario by default.
+    server = ServerLink(math.inf, math.inf)
+    lans = (down / gateways, up / gateways) if contended else (math.inf, math.inf)
+    config = replace(FLEET, server=server, tiers=TierConfig(gateways, down=lans[0], up=lans[1]))
+    if contended:
+        wan = TierClock.build(config, streams=streams).fleet(0)
+        rates = (CONTENDED * gateways * float(each.mean()) for each in (wan.down, wan.up))
+        config = replace(config, server=ServerLink(*rates))
+    return replace(fleet, config=config, links=Links.of(config))
 
 
 # --- synchronous rounds -----------------------------------------------------------------------------------------------
@@ -178,9 +226,7 @@ def _fleet(clients: int, cohort: int, contended: bool, seed: int) -> Fleet:
 
 def _round(clock: Clock, rules: RoundPolicy, seed: int, number: int) -> tuple[StressRound, Doubles]:
     """A whole round, and the seconds of each visit if it were not interrupted."""
-    chosen = np.arange(len(clock.fleet))
-    if rules.cohort < len(chosen):
-        chosen = np.array(sample_cohort(seed, number, range(len(chosen)), rules.cohort), np.intp)
+    chosen = _chosen(clock, rules, seed, number)
     started, cpu_started = time.perf_counter(), time.process_time()
     begun, end = clock.now, math.inf
     lengths = np.empty(chosen.size)
@@ -205,6 +251,63 @@ def _round(clock: Clock, rules: RoundPolicy, seed: int, number: int) -> tuple[St
     return StressRound(last - begun, wall, cpu, chosen.size, counted, held, critical, what), lengths
 
 
+def _round_below(
+    clock: Clock, tier: TierClock, rules: RoundPolicy, seed: int, number: int
+) -> tuple[StressRound, Doubles, GatewayRound]:
+    """A whole round in which gateways get the model, let their clients train, and send the mean of these to the server;
+    the seconds of each visit; and what is counted of gateways."""
+    chosen = _chosen(clock, rules, seed, number)
+    started, cpu_started = time.perf_counter(), time.process_time()
+    begun, links, gateways = clock.now, clock.fleet.links, tier.sizes[0]
+    members = np.bincount(chosen % gateways, minlength=gateways)
+    down = tier.down(0, np.full(gateways, begun), members > 0, VISIT.bytes_down, number)
+    lengths, last, held = np.empty(chosen.size), np.full(gateways, -math.inf), 0
+    of_last: dict[int, tuple[int, str]] = {}
+    for place in _below_some(chosen % gateways, members):
+        starts = down.end[chosen[place] % gateways]
+        conditions, timeline = _solved(clock, chosen[place], number, starts)
+        lengths[place] = timeline.end - starts
+        held += int((timeline.contention_seconds > 0).sum())
+        clock.passed(conditions, timeline)
+        order = np.lexsort((timeline.end, conditions.access_link))
+        slowest = order[np.append(np.diff(conditions.access_link[order]) > 0, True)]  # of each gateway
+        last[conditions.access_link[slowest]] = timeline.end[slowest]
+        for visit in slowest.tolist():
+            what = bottleneck(timeline, visit, float(timeline.end[visit]), 0.0)
+            of_last[int(conditions.access_link[visit])] = int(conditions.clients[visit]), what
+    ready = last + members * (VISIT.bytes_up / links.aggregate_bytes_per_second + links.seconds_per_visit)
+    up = tier.up(0, ready, members > 0, VISIT.bytes_up, number)
+    critical = int(np.argmax(np.where(members > 0, up.end, -math.inf)))
+    whole_up = int(up.nbytes.sum())
+    added_up = tier.aggregation_seconds(0, whole_up, int((members > 0).sum()))
+    end = float(up.end[critical]) + added_up
+    clock.advance(end)
+    wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
+    milestones = (begun, down.end[critical], last[critical], ready[critical], up.end[critical])
+    seconds = np.diff(np.array(milestones, np.float64)).tolist()
+    held_wan = int((down.contention_seconds > 0).sum() + (up.contention_seconds > 0).sum())
+    of_gateways = GatewayRound(int((members > 0).sum()), int(down.nbytes.sum()), whole_up, held_wan, *seconds, added_up)
+    made = StressRound(end - begun, wall, cpu, chosen.size, chosen.size, held, *of_last[critical])
+    return made, lengths, of_gateways
+
+
+def _chosen(clock: Clock, rules: RoundPolicy, seed: int, number: int) -> Clients:
+    clients = len(clock.fleet)
+    if rules.cohort >= clients:
+        return np.arange(clients)
+    return np.array(sample_cohort(seed, number, range(clients), rules.cohort), np.intp)
+
+
+def _below_some(gateway_of: Clients, members: Clients) -> Iterator[Clients]:
+    """The places of the visits of some gateways at a time, of at least `PART` visits while there are as many."""
+    by_gateway = np.argsort(gateway_of, kind="stable")
+    first = 0
+    for last in np.cumsum(members).tolist():
+        if last - first >= PART or first < last == gateway_of.size:
+            yield by_gateway[first:last]
+            first = last
+
+
 def closing(rules: RoundPolicy, ends: Doubles, begun: float) -> float:
     """The end of a round whose visits end at ``ends``; absolute seconds."""
     if rules.policy == "over_select" and ends.size > rules.participants:
@@ -221,15 +324,22 @@ def _timed(
     for first in range(0, chosen.size, part):
         place = slice(first, min(first + part, chosen.size))
         clients = chosen[place]
-        conditions, count = clock.conditions(clients, number), clients.size
-        works = Works(
-            np.full(count, VISIT.bytes_down, np.int64),
-            np.full(count, VISIT.bytes_up, np.int64),
-            np.full(count, VISIT.flops, np.float64),
-            np.full(count, VISIT.steps, np.int64),
-            np.full(count, VISIT.codec_seconds, np.float64),
-        )
-        yield place, conditions, clock.solve(np.full(count, clock.now), works, conditions, until)
+        yield place, *_solved(clock, clients, number, np.full(clients.size, clock.now), until)
+
+
+def _solved(
+    clock: Clock, clients: Clients, number: int, starts: Doubles, until: float = math.inf
+) -> tuple[Conditions, Timeline]:
+    """The visits of these clients alone."""
+    conditions, count = clock.conditions(clients, number), clients.size
+    works = Works(
+        np.full(count, VISIT.bytes_down, np.int64),
+        np.full(count, VISIT.bytes_up, np.int64),
+        np.full(count, VISIT.flops, np.float64),
+        np.full(count, VISIT.steps, np.int64),
+        np.full(count, VISIT.codec_seconds, np.float64),
+    )
+    return conditions, clock.solve(starts, works, conditions, until)
 
 
 def _percentiles(values: NDArray[Any]) -> dict[str, float]:
@@ -352,6 +462,8 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "rounds", f"{len(result['rounds'])}, {virtual} of virtual time"
         counts = f"{last['visits']:,} visits, {last['counted']:,} counted, {last['held']:,} slowed by contention"
         yield "last round", counts
+        if "gateways" in result:
+            yield from _rows_of_gateways(result["gateways"][-1], result)
         yield "critical", f"client {last['critical']}; bottleneck: {last['bottleneck']}"
         yield "wall time", f"{wall}, {result['flows_per_second']:,.0f} flows per second"
         building, kept, playing = (
@@ -363,6 +475,22 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"{kept} to hold it, {playing} with a round",
         )
     yield "visits took", _spread(result["visit_seconds"], format_seconds)
+
+
+def _rows_of_gateways(last: dict[str, Any], result: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    rates = result["lan_down_bits_per_second"], result["lan_up_bits_per_second"]
+    lan = f"{format_rate(rates[0])} down, {format_rate(rates[1])} up" if rates[0] else "never a bottleneck"
+    yield "gateways", f"{last['gateways']:,}; LAN of each: {lan}"
+    moved = f"{format_bytes(last['wan_bytes_down'])} down, {format_bytes(last['wan_bytes_up'])} up"
+    yield "WAN", f"{moved}, {last['held_wan']:,} of {2 * last['gateways']:,} messages slowed by contention"
+    names = {
+        "wan_down_seconds": "down",
+        "lan_seconds": "visits",
+        "gateway_seconds": "adding up",
+        "wan_up_seconds": "up",
+        "server_seconds": "server",
+    }
+    yield "last gateway", ", ".join(f"{name} {format_seconds(last[key])}" for key, name in names.items())
 
 
 def _spread(found: dict[str, float], text: Callable[[float], str]) -> str:

@@ -107,6 +107,8 @@ class Check:
         """What ``check --json`` prints."""
         found: dict[str, Any] = _plain(self)
         costs, evaluation = found["estimate"], self.estimate.evaluation_visits
+        if costs["wan_bytes"] is None:
+            del costs["wan_bytes"], costs["price"]
         costs["data"] = found.pop("data")
         if evaluation is None:
             del costs["evaluation_visits"]

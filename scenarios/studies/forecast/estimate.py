@@ -9,11 +9,22 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from coordinator.records.round_record import RoundRecord
 from coordinator.records.schema import lengths
-from coordinator.rounds.budget import BYTES, BYTES_DOWN, BYTES_UP, FLEET_RULES, SECONDS, RunLimits
+from coordinator.rounds.budget import (
+    BYTES,
+    BYTES_DOWN,
+    BYTES_UP,
+    FLEET_RULES,
+    PRICE,
+    SECONDS,
+    WAN_BYTES,
+    RunLimits,
+)
 from coordinator.rounds.visit import VisitPrice
 from costmodel.clock import Clock
 from costmodel.fleet.availability import Always
@@ -67,7 +78,13 @@ class Estimate:
     flops_expected: bool
     """Whether the method's compute plan is an expectation"""
     virtual_seconds: float | None
+    """With the messages of aggregators, but as if all of these waited for each other in every round"""
     joules: float | None
+    """Of clients"""
+    wan_bytes: int | None
+    """Between aggregators and what is above them; None without any (``fleet.tiers``)"""
+    price: float | None
+    """Of these"""
     untimed: str | None
     """Why seconds and joules are None although the data are there"""
     evaluation_visits: EvaluationVisits | None
@@ -106,7 +123,12 @@ def estimate(visits: TypicalVisits) -> Estimate:
                 totals |= _timed(visits, fleet, own or [price] * len(visits.cohort), evaluation)
         except TimeoutError:
             untimed = f"not computed within {PATIENCE_SECONDS:g} s: a round has too many events"
-    limit = loaded.scenario.rounds.max
+    limit, meetings = loaded.scenario.rounds.max, _meetings(visits)
+    if meetings is not None:
+        cycles = limit / loaded.scenario.tiers.cycle
+        totals |= {WAN_BYTES: (meetings.nbytes * cycles,) * 2, PRICE: (meetings.price * cycles,) * 2}
+        if SECONDS in totals:
+            totals[SECONDS] = (totals[SECONDS][0] + meetings.seconds * cycles,) * 2
     per_round = {name: (least / limit, most / limit) for name, (least, most) in totals.items()}
     rounds, ended_by = _rounds(visits, per_round)
     if ended_by is not None:
@@ -127,6 +149,8 @@ def estimate(visits: TypicalVisits) -> Estimate:
         flops_expected=not dearest.price.exact,
         virtual_seconds=totals[SECONDS][1] if SECONDS in totals else None,
         joules=totals["joules"][1] if "joules" in totals else None,
+        wan_bytes=round(totals[WAN_BYTES][1]) if WAN_BYTES in totals else None,
+        price=totals[PRICE][1] if PRICE in totals else None,
         untimed=untimed,
         evaluation_visits=evaluation if evaluation.evaluations else None,
         refused_clients=[RefusedClients(count, why) for why, count in refused.most_common()],
@@ -134,6 +158,28 @@ def estimate(visits: TypicalVisits) -> Estimate:
         ended_by=ended_by,
         per_round=per_round,
     )
+
+
+class _Meetings(NamedTuple):
+    """What the messages of aggregators take from one step of the server to the next."""
+
+    nbytes: int
+    price: float
+    seconds: float
+
+
+def _meetings(visits: TypicalVisits) -> _Meetings | None:
+    """Of all aggregators, whose rounds take no time themselves; None without any."""
+    tiers = builder.tiers(visits.loaded, visits.job, visits.description, visits.server)
+    if tiers is None:
+        return None
+    end, record = 0.0, RoundRecord(0, 0.0)
+    tiers.choose(0)
+    tiers.send_down(record, 0.0)
+    for number in range(tiers.schedule.cycle):
+        tiers.note_updates(np.flatnonzero(tiers.present).tolist())
+        _, end = tiers.meet(RoundRecord(number, 0.0), tiers.ready)
+    return _Meetings(tiers.spent_bytes, tiers.spent_price, end)
 
 
 def _bytes(
@@ -200,9 +246,9 @@ def _rounds(visits: TypicalVisits, per_round: Mapping[str, Ends]) -> tuple[tuple
     """
     scenario, limit = visits.loaded.scenario, visits.loaded.scenario.rounds.max
     spans: dict[str, Ends] = {}
-    for rule in (SECONDS, *FLEET_RULES):
+    for rule in (SECONDS, *FLEET_RULES, WAN_BYTES, PRICE):
         least, most = per_round.get(rule, (0.0, 0.0))
-        budget, own = (getattr(limits, rule) for limits in (scenario.budget, scenario.budget.client))
+        budget, own = (getattr(limits, rule, None) for limits in (scenario.budget, scenario.budget.client))
         if budget is not None and least:
             spans[rule] = budget / most, budget / least
         if own is not None and least:

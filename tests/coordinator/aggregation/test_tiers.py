@@ -11,6 +11,8 @@ import pytest
 from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import ServerStrategy, models_sha256
 from coordinator.aggregation.tiers import TieredServer, by_aggregator, server_name
+from edge.protocol.codecs.update_codec import UpdateCodec
+from edge.protocol.config import CodecConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, BlockShape, Layout, Vector
@@ -173,3 +175,19 @@ def test_names_of_models_and_groups_of_clients() -> None:
         *("global", "cluster 1", "global", "cluster 1")
     ]
     assert by_aggregator(np.array([2, 0, 2, 1]), [0, 1, 2]) == {0: [1], 2: [0, 2]}
+
+
+def test_a_codec_has_the_models_on_their_way_up_alone() -> None:
+    # The difference from the server's model, as the numbers of half precision near it.
+    codec = UpdateCodec(CodecConfig(up=({"kind": "fp16"},), error_feedback=False), 0, {})
+    setup = small_context(LAYOUT, Options(), [10, 10])
+    server = TieredServer(setup, ServerStrategy, np.array([0, 1]), [np.array([0, 0])], codec)
+
+    step(server, update(0, 1 + 2**-12, 0), update(1, 1, 0))
+    assert numbers(server, "aggregator 0")["a"] == 1 + 2**-12
+    server.meet(0, everyone(2))
+    assert numbers(server)["a"] == 1  # 1 + 2^-12 is rounded to 1, whose step is 2^-10
+
+    step(server, update(0, 1 + 2**-12, 0), update(1, 1 + 2**-12, 0))
+    server.meet(0, everyone(2))
+    assert numbers(server)["a"] == 1 + 2**-12  # the difference alone is a power of two

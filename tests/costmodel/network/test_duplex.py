@@ -130,3 +130,18 @@ def test_a_site_that_changes_its_rate_leaves_the_server_to_the_other() -> None:
 
 def test_acknowledgements_are_two_percent_of_what_they_acknowledge() -> None:
     assert math.isclose(ACK_SHARE, 0.0218, abs_tol=5e-5)
+
+
+def test_access_links_that_are_apart_meet_when_the_servers_link_becomes_narrow_and_part_again() -> None:
+    # Sites of 4 and 6 bit/s with one flow each; from 1 s on the server has 6 for both, 3 each; from 3 s on none again.
+    link = FairLink(math.inf, (4.0, 6.0))
+    link.join(0.0, 0, 100.0, 9.0, 0)
+    link.join(0.0, 1, 100.0, 9.0, 1)
+    assert link.rates() == [4.0, 6.0]
+    link.resize(1.0, 6.0, (4.0, 6.0))
+    assert link.rates() == [3.0, 3.0]
+    link.resize(3.0, math.inf, (4.0, 6.0))
+    assert link.rates() == [4.0, 6.0]
+    link.resize(3.0, math.inf, (2.0, 6.0))
+    assert link.rates() == [2.0, 6.0]
+    assert [link.remove(5.0, flow).sent for flow in (0, 1)] == [4.0 + 6.0 + 4.0, 6.0 + 6.0 + 12.0]

@@ -157,6 +157,63 @@ def test_a_round_ends_at_its_deadline() -> None:
     assert quick("sync")["deadline_seconds"] is None
 
 
+# --- rounds with gateways ---------------------------------------------------------------------------------------------
+
+
+def test_a_round_with_gateways_is_as_long_as_the_path_of_its_last_gateway() -> None:
+    result = quick(clients=60, cohort=60, contended=True, gateways=6, rounds=2)
+
+    for each, of_gateways in zip(result["rounds"], result["gateways"], strict=True):
+        seconds = [amount for name, amount in of_gateways.items() if name.endswith("_seconds")]
+        assert each["seconds"] == pytest.approx(sum(seconds))
+        assert min(seconds) > 0
+        assert (of_gateways["wan_bytes_down"], of_gateways["wan_bytes_up"]) == (6_000_000, 6_000_000)
+    # Ten clients of each add 10 MB at 3 GB/s, and the server 6 MB.
+    last = result["gateways"][0]
+    assert (last["gateway_seconds"], last["server_seconds"]) == pytest.approx((10e6 / 3e9, 6e6 / 3e9))
+    assert result["server_down_bits_per_second"] == pytest.approx(0.05 * 6 * 94e6 * 1514 / 1448)
+    assert result["rounds"][0]["held"] > 50
+
+
+def test_one_client_below_one_gateway_takes_its_own_time_and_that_of_two_messages_over_the_wan() -> None:
+    alone, below = quick(clients=1, cohort=1), quick(clients=1, cohort=1, gateways=1)
+
+    # Broadband, of 10 ms: 8 Mbit and headers at 94 and 48 Mbit/s of goodput; 3.5 round trips to connect, half a one for
+    # each last byte; its slow start.
+    bits = 8e6 * 1514 / 1448
+    rates = [rate * 1514 / 1448 for rate in (94e6, 48e6)]
+    wan = sum(bits / rate + slow_start_seconds(0.01, rate, bits) for rate in rates) + 4.5 * 0.01
+    added = 2 * 1e6 / 3e9
+    assert below["virtual_seconds"] == pytest.approx(alone["virtual_seconds"] + wan + added)
+    assert below["visit_seconds"] == alone["visit_seconds"]
+    assert (below["lan_down_bits_per_second"], below["gateways"][0]["held_wan"]) == (None, 0)
+
+
+def test_gateways_without_clients_in_a_round_stay_out_and_parts_agree_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = virtual(quick(cohort=3, gateways=20, contended=True, rounds=2))
+    assert all(1 <= each["gateways"] <= 3 for each in whole["gateways"])
+    assert [each["visits"] for each in whole["rounds"]] == [3, 3]
+    many = virtual(quick(cohort=60, gateways=7, contended=True))
+    monkeypatch.setattr(study, "PART", 10)
+    assert virtual(quick(cohort=60, gateways=7, contended=True)) == many
+    assert virtual(quick(cohort=3, gateways=20, contended=True, rounds=2)) == whole
+
+
+@pytest.mark.parametrize(
+    ("policy", "gateways", "message"),
+    [
+        ("sync", 10, "--gateways: must be at most the number of clients, 9, not 10"),
+        ("fedbuff", 3, "--gateways: not with --policy fedbuff; gateways aggregate in rounds of policy sync alone"),
+    ],
+)
+def test_gateways_that_cannot_be_are_refused(policy: str, gateways: int, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        quick(policy, clients=9, cohort=9, gateways=gateways)
+    assert str(caught.value) == message
+
+
 # --- visits one by one ------------------------------------------------------------------------------------------------
 
 
@@ -212,7 +269,7 @@ def test_the_table_says_what_was_asked_of_each_visit_and_fits_a_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     stream = io.StringIO()
-    study.show(stress(60, 20, policy, True, visits=50), stream)
+    study.show(stress(60, 20, policy, True, visits=50, gateways=6 if policy == "sync" else 0), stream)
 
     assert "1 MB down, 1 MB up, 20 GFLOP in 50 steps" in stream.getvalue()
     assert max(map(len, stream.getvalue().splitlines())) <= 80

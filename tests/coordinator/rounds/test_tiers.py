@@ -1,0 +1,242 @@
+"""Rounds with aggregators between clients and server: when they begin and end, what is sent, and what is resumed.
+
+Clients are a clockwork: their visits take 4, 4, 8 and 16 s. Aggregator 0 has clients 0 and 2, aggregator 1 has 1 and 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimits
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.synchronous import run_rounds
+from costmodel.tiers import TierClock, TierMessages
+from edge.protocol.config import ModelConfig
+from tests.coordinator.rounds.clockwork import BRIEF, FOUR, IID
+from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, store, trained_models
+
+TWO = {"count": 2, "aggregate": math.inf}
+UP_NBYTES, DOWN_NBYTES = 5333, 5344
+SMALL: dict[str, Any] = {"train": BRIEF, "partition": IID, "model": ModelConfig("digits-cnn", width=2), "rounds": 4}
+
+
+class Wan(TierClock):
+    """Messages between aggregators and the server take literal seconds each: down 1 and 2, up 2 and 4."""
+
+    down_seconds, up_seconds = np.array([1.0, 2.0]), np.array([2.0, 4.0])
+    lost: Mapping[tuple[int, int], float] = {}
+    """(round, aggregator) whose model is lost on its way up"""
+    away: Mapping[int, tuple[float, float]] = {}
+    """Aggregator -> times between which it is away"""
+
+    def up(self, level: int, ready: Any, which: NDArray[np.bool_], nbytes: int, round: int) -> TierMessages:
+        messages = self._taking(self.up_seconds, super().up(level, ready, which, nbytes, round))
+        lost = np.array([(round, index) in self.lost for index in range(2)])
+        return replace(messages, end=np.where(lost, math.inf, messages.end))
+
+    def down(self, level: int, begin: Any, which: NDArray[np.bool_], nbytes: int, round: int) -> TierMessages:
+        return self._taking(self.down_seconds, super().down(level, begin, which, nbytes, round))
+
+    @staticmethod
+    def _taking(seconds: NDArray[np.float64], messages: TierMessages) -> TierMessages:
+        return replace(messages, end=messages.start + seconds)
+
+    def is_there(self, level: int, aggregator: int, time: float) -> bool:
+        begin, end = self.away.get(aggregator, (math.inf, math.inf))
+        return not begin <= time < end
+
+    def first_there(self, level: int, aggregator: int, time: float) -> float:
+        return time if self.is_there(level, aggregator, time) else self.away[aggregator][1]
+
+
+def ran(folder: Path, wan: Mapping[str, Any] | None = None, aggregators: Mapping[str, Any] = TWO, **how: Any) -> Run:
+    """A run whose messages above clients are those of `Wan`."""
+    how = {"train": BRIEF, "partition": IID, "rounds": 1, "clients": 4, "seconds": FOUR, **how}
+    run = federation(folder, "fedavg", aggregators=aggregators, **how)
+    assert run.tiers is not None
+    run.tiers.clock.__class__ = Wan
+    vars(run.tiers.clock).update(wan or {})
+    try:
+        return Run(run, run_rounds(run))
+    finally:
+        store(run).ledger.close()
+
+
+def rounds(run: Run) -> list[tuple[float, ...]]:
+    return run.rows("SELECT start_s, end_s FROM rounds ORDER BY round")
+
+
+def chain(run: Run) -> list[Any]:
+    return run.rows("SELECT chain FROM rounds ORDER BY round")
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_waits_for_the_slowest_aggregator_and_its_message(tmp_path: Path) -> None:
+    run = ran(tmp_path, rounds=2)
+
+    # Aggregator 0: 1 s down, 8 s for client 2, 2 s up: 11 s. Aggregator 1: 2 s, 16 s for client 3, 4 s: 22 s.
+    assert rounds(run) == [(1, 22), (23, 44)]
+    assert run.rows("SELECT client, start_s, up_end_s FROM visits WHERE round = 0 ORDER BY client") == [
+        *((0, 1, 5), (1, 2, 6), (2, 1, 9), (3, 2, 18))
+    ]
+    sent = "SELECT aggregator, direction, start_s, end_s, nbytes FROM aggregators WHERE round = 0"
+    assert run.rows(sent) == [
+        *((0, "down", 0, 1, DOWN_NBYTES), (1, "down", 0, 2, DOWN_NBYTES)),
+        *((0, "up", 9, 11, UP_NBYTES), (1, "up", 18, 22, UP_NBYTES)),
+    ]
+    assert run.stopped_by == ROUNDS
+
+
+def test_aggregators_do_not_wait_for_each_other_between_two_meetings(tmp_path: Path) -> None:
+    run = ran(tmp_path, rounds=4, schedule={"interval": 2})
+
+    # Aggregator 0 is ready after 1, 9 and 17 s, and its model arrives after 19 s; aggregator 1: 2, 18, 34, 38 s.
+    assert rounds(run) == [(1, 18), (9, 38), (39, 56), (47, 76)]
+    assert run.rows("SELECT round, direction, aggregator FROM aggregators WHERE round < 2") == [
+        *((0, "down", 0), (0, "down", 1), (1, "up", 0), (1, "up", 1))
+    ]
+    # The server's model is a new one, and evaluated, after each second round.
+    assert run.rows("SELECT accuracy IS NULL FROM rounds") == [(1,), (0,), (1,), (0,)]
+
+
+def test_what_an_aggregator_draws_while_it_waits_is_its_own(tmp_path: Path) -> None:
+    run = ran(tmp_path, aggregators={**TWO, "devices": {"raspberry-pi-4": 1.0}})
+
+    idle = dict(run.rows("SELECT aggregator, idle_joules FROM aggregators WHERE direction = 'up'"))
+    assert run.federation.tiers is not None
+    watts = float(run.federation.tiers.clock.idle_watts(0)[0])
+    # From 1 to 9 s and from 2 to 18 s.
+    assert idle == pytest.approx({0: 8 * watts, 1: 16 * watts})
+
+
+def test_some_aggregators_take_part_until_the_next_meeting(tmp_path: Path) -> None:
+    run = ran(tmp_path, rounds=6, participants=2, schedule={"interval": 2, "participants": 1})
+
+    found = run.rows("SELECT DISTINCT round, aggregator FROM aggregators WHERE direction = 'up' ORDER BY round")
+    assert [round for round, _ in found] == [1, 3, 5]  # one each
+    for round, aggregator in found:
+        visited = run.rows(f"SELECT DISTINCT client % 2 FROM visits WHERE round IN ({round - 1}, {round})")
+        assert visited == [(aggregator,)]
+
+
+def test_each_aggregators_deadline_runs_from_its_own_beginning(tmp_path: Path) -> None:
+    run = ran(tmp_path, rules=RoundPolicy("deadline", deadline=10.0))
+
+    # Client 3 is late at its aggregator, whose round ends at 2 + 10 s; its message takes 4 s.
+    assert rounds(run) == [(1, 16)]
+    assert run.rows("SELECT client, kind, up_end_s FROM visits ORDER BY client") == [
+        *((0, "train", 5), (1, "train", 6), (2, "train", 9), (3, "late", 12))
+    ]
+
+
+# --- what is lost -----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_lost_on_its_way_does_not_count_and_delays_nobody(tmp_path: Path) -> None:
+    run = ran(tmp_path, {"lost": {(0, 1): 0.0}})
+
+    assert rounds(run) == [(1, 18)]  # until it has made its step, and not until its model would have come
+    assert run.rows("SELECT aggregator, end_s FROM aggregators WHERE direction = 'up'") == [(0, 11), (1, None)]
+    assert run.rows("SELECT DISTINCT kind FROM visits") == [("train",)]
+
+
+@pytest.mark.parametrize(
+    ("on_loss", "visited", "end"),
+    [
+        ("wait", {0: 1, 2: 1, 1: 30, 3: 30}, 50),  # until it is back: 30 + 16 + 4 s
+        ("move", {0: 1, 1: 1, 2: 1, 3: 1}, 19),  # to aggregator 0: 1 + 16 + 2 s
+        ("lost", {0: 1, 2: 1}, 11),
+    ],
+)
+def test_clients_of_an_aggregator_that_is_away_wait_or_move_or_take_no_part(
+    on_loss: str, visited: dict[int, float], end: float, tmp_path: Path
+) -> None:
+    run = ran(tmp_path, {"away": {1: (0.0, 30.0)}}, {**TWO, "on_loss": on_loss})
+
+    assert dict(run.rows("SELECT client, start_s FROM visits")) == visited
+    assert rounds(run) == [(1, end)]
+
+
+def test_a_run_ends_where_no_aggregator_has_clients(tmp_path: Path) -> None:
+    run = ran(tmp_path, {"away": {0: (0.0, math.inf), 1: (0.0, math.inf)}}, {**TWO, "on_loss": "lost"})
+    assert run.stopped_by == CLIENTS
+
+
+# --- budgets ----------------------------------------------------------------------------------------------------------
+
+CYCLE = 2 * (UP_NBYTES + DOWN_NBYTES)
+
+
+@pytest.mark.parametrize(
+    ("limits", "rule"),
+    [
+        (RunLimits(wan_bytes=3 * CYCLE), WAN_BYTES),
+        (RunLimits(price=3 * CYCLE * 2e-9), PRICE),  # 2 for a gigabyte
+    ],
+)
+def test_budgets_of_messages_above_clients_are_never_exceeded(limits: RunLimits, rule: str, tmp_path: Path) -> None:
+    run = ran(tmp_path, aggregators={**TWO, "price": 2.0}, rounds=9, limits=limits)
+
+    assert (run.stopped_by, len(rounds(run))) == (rule, 3)
+    ((nbytes, price),) = run.rows("SELECT SUM(nbytes), SUM(price) FROM aggregators")
+    assert (nbytes, price) == (3 * CYCLE, pytest.approx(3 * CYCLE * 2e-9))
+
+
+def test_the_budget_of_seconds_cuts_a_round_before_its_models_arrive(tmp_path: Path) -> None:
+    run = ran(tmp_path, rounds=3, limits=RunLimits(virtual_seconds=30.0))
+
+    assert (run.stopped_by, rounds(run)) == (SECONDS, [(1, 22), (23, 30)])
+    assert run.rows("SELECT DISTINCT kind, MAX(up_end_s) FROM visits WHERE round = 1") == [("cut", 30)]
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedbr", "fedmlb", "pfedmb", "ifca", "fedper"])
+def test_with_one_aggregator_a_method_has_its_models_to_the_bit(method: str, tmp_path: Path) -> None:
+    how = {**SMALL, "rounds": 2}
+    flat = play(tmp_path / "flat", method, **how)
+    one = play(tmp_path / "one", method, aggregators={"count": 1}, **how)
+
+    assert model_sha256(one.federation) == model_sha256(flat.federation)
+    assert one.rows("SELECT client, loss FROM visits") == flat.rows("SELECT client, loss FROM visits")
+
+
+def test_aggregators_that_meet_in_every_round_have_fedavgs_model_but_for_rounding(tmp_path: Path) -> None:
+    flat, two = (
+        play(tmp_path / name, "fedavg", **SMALL, aggregators={"count": count})
+        for name, count in (("flat", 0), ("two", 2))
+    )
+
+    for key, vector in trained_models(flat.federation)["global"].items():
+        np.testing.assert_allclose(two.federation.server.models["global"][key].data, vector.data, atol=1e-6)
+    apart = play(tmp_path / "apart", "fedavg", **SMALL, aggregators={"count": 2}, schedule={"interval": 4})
+    assert np.abs(apart.model - flat.model).max() > 1e-4
+
+
+@pytest.mark.parametrize("how", [{}, {"sum": "fixed_point"}, {"method": "fedbr"}, {"method": "pfedmb"}])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_run_that_is_killed_between_two_meetings_goes_on_to_the_bit(
+    how: dict[str, Any], after: int, tmp_path: Path
+) -> None:
+    how = {**SMALL, **how, "aggregators": {"count": 3, "above": {"count": 2}}, "schedule": {"interval": (2, 2)}}
+    method = how.pop("method", "fedavg")
+    whole = play(tmp_path / "whole", method, **how)
+
+    broken_off(tmp_path / "killed", method, after, **how)
+    assert chain(resumed(tmp_path / "killed", method, **how)) == chain(whole)
+
+
+def test_replies_in_another_order_change_nothing(tmp_path: Path) -> None:
+    how = {**SMALL, "aggregators": {"count": 2}, "schedule": {"interval": 2}}
+    assert chain(play(tmp_path / "a", "fedavg", **how)) == chain(play(tmp_path / "b", "fedavg", shuffle=3, **how))
