@@ -329,7 +329,7 @@ def test_hierfavgs_links_and_clients_take_what_its_cost_model_says() -> None:
     # A message of 21,840 weights for MNIST, and of 5,852,170 for CIFAR-10, and its joules at the sender.
     for weights, seconds, joules in ((21_840, 0.1232, 0.0616), (5_852_170, 33.01, 16.51)):
         took = 32 * weights / edge.up_bits_per_second
-        assert (took, edge.transmit_watts * took) == (pytest.approx(seconds, rel=5e-4), pytest.approx(joules, rel=5e-4))
+        assert (took, edge.transmit_watts * took) == pytest.approx((seconds, joules), rel=5e-4)
         assert 32 * weights / cloud.up_bits_per_second == pytest.approx(10 * took)
         # Nothing is counted for the way down.
         assert 32 * weights / edge.down_bits_per_second < 1e-5 * took
@@ -343,7 +343,7 @@ def test_hierfavgs_links_and_clients_take_what_its_cost_model_says() -> None:
         flops = 2 * (3 * macs - first)  # images need no gradient
         assert 20 * flops / client.throughput(model) == pytest.approx(20 * images * 8 * 20e-9)
     steps = 60 * 20 * 784 * 8 * 20e-9  # on MNIST
-    assert (steps, client.train_watts * steps) == (pytest.approx(0.1505, abs=5e-5), pytest.approx(0.01505, abs=5e-6))
+    assert (steps, client.train_watts * steps) == pytest.approx((0.1505, 0.01505), rel=5e-4)
 
 
 def test_rates_of_a_line_are_told_from_those_of_a_speed_test() -> None:
