@@ -171,6 +171,8 @@ def _joined(block: str | Sequence[str]) -> str:
 _LENET = "conv1 conv2 fc1 fc2 head"
 _DIGITS = "conv1 conv2 conv3 head"
 _FOUR = "conv1 conv2 conv3 conv4 head"
+_MNIST_LENET = "conv1 conv2 fc1 head"
+_PAIRS = "pair1 pair2 pair3 fc1 fc2 head"
 _RESNET = "stem stage1 stage2 stage3 stage4 head"
 _RESNET_56 = "stem stage1 stage2 stage3 head"
 _VGG = "conv1 conv2 conv3 conv4 conv5 conv6 head"
@@ -178,6 +180,7 @@ _MOBILENET = "stem stage1 stage2 stage3 stage4 stage5 stage6 head"
 _SHUFFLENET = "stem stage1 stage2 stage3 head"
 _SQUEEZENET = "stem fire2 fire3 fire4 fire5 fire6 fire7 fire8 head"
 _UNMEASURED: dict[str, Any] = {"width_multiple": 2, "defaults": {}}
+_UNMEASURED_AND_FIXED: dict[str, Any] = {"flexible": False, "defaults": {}}
 _ON_CPU = {CPU: Defaults("channels_last", pathways="sweep")}
 _ON_GPU = {"cuda": Defaults(pathways="sweep", graphs=True)}
 _TO_64 = {CPU: Defaults("channels_last", pathways="sweep", contiguous_from=64)}
@@ -220,6 +223,10 @@ _ROWS = (
     _row("cnn", "LeNet-like CNN of pFedMB", 32, None, 5, _LENET, flexible=False, norm="none"),
     _row("digits-cnn", "CNN for 8x8", 8, 16, 4, _DIGITS, flexible=False, norm="none"),
     _row("heterofl-cnn", "HeteroFL's CNN for MNIST", 28, 64, 5, _FOUR, norm="batch", **_UNMEASURED),
+    _row(
+        "hierfavg-lenet", "HierFAVG's LeNet for MNIST", 32, None, 4, _MNIST_LENET, norm="none", **_UNMEASURED_AND_FIXED
+    ),
+    _row("hierfavg-cnn", "HierFAVG's CNN for CIFAR-10", 32, None, 6, _PAIRS, norm="batch", **_UNMEASURED_AND_FIXED),
     _row("resnet18", "ResNet-18", 32, 64, 10, _RESNET, width_multiple=2, defaults=_TO_64),
     _row("resnet18-imagenet", "ResNet-18 for 224x224", 224, 64, 10, _RESNET, norm="batch", **_UNMEASURED),
     _row("resnet56", "ResNet-56 of bottlenecks", 32, 16, 20, _RESNET_56, norm="batch", **_UNMEASURED),

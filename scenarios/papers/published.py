@@ -37,6 +37,8 @@ FACTOR = "uploads as float32 numbers over uploaded vectors"
 HELD_WEIGHTS, HELD_NBYTES = "parameters of a client's model", "bytes of a client's model"
 HELD_FLOPS = "FLOPs of a client's forward pass per example, as printed"
 HELD_PRODUCTS = "FLOPs of a client's forward pass per example, two per multiply-accumulate"
+INTERVAL_SECONDS = "seconds between two steps of the cloud, by the paper's cost model"
+INTERVAL_JOULES = "joules of a client between two steps of the cloud, by the paper's cost model"
 
 
 def wall_seconds(folder: Path) -> float | None:
@@ -122,6 +124,8 @@ TABLE_AMOUNTS: Mapping[str, TableAmount] = {
     HELD_FLOPS: TableAmount("MFLOPs", unit=1e6, digits=5),
     HELD_PRODUCTS: TableAmount("MFLOPs of products", unit=1e6, digits=5),
     HELD_NBYTES: TableAmount("MiB", unit=2**20),
+    INTERVAL_SECONDS: TableAmount("s a cloud step"),
+    INTERVAL_JOULES: TableAmount("J a client and cloud step"),
 }
 """Measure -> how it is read and shown; FedAlign and pFedMB call one multiply-accumulate a FLOP"""
 

@@ -25,7 +25,12 @@ ACCURACY_AT = {
     "accuracy at rounds": "rounds",
     **dict.fromkeys(BEST_MEASURES, "rounds"),
 }
-TO_ACCURACY = {"time to accuracy": "time", "bytes to accuracy": "bytes", "rounds to accuracy": "rounds"}
+TO_ACCURACY = {
+    "time to accuracy": "time",
+    "bytes to accuracy": "bytes",
+    "rounds to accuracy": "rounds",
+    "joules to accuracy": "joules",
+}
 """Both: measure -> its kind of amount, a key of `progress.AMOUNTS`."""
 
 

@@ -13,7 +13,7 @@ from costmodel.units import format_bytes, format_seconds
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
 from scenarios.experiment.run_set import missing_note
-from scenarios.papers import dadaquant, depthfl, fedalign, fedbr, fedmlb, heterofl, pfedmb
+from scenarios.papers import dadaquant, depthfl, fedalign, fedbr, fedmlb, heterofl, hierfavg, pfedmb
 from scenarios.papers.cells import MARKS, CellSelection, changed, described
 from scenarios.papers.published import TABLE_AMOUNTS
 from scenarios.papers.spec import (
@@ -39,6 +39,7 @@ FIGURES: dict[str, PaperFigure] = {
     **dadaquant.FIGURES,
     **heterofl.FIGURES,
     **depthfl.FIGURES,
+    **hierfavg.FIGURES,
 }
 UNKNOWN = "setting unknown"
 CUT = "*"
@@ -50,13 +51,16 @@ NOT_PRINTED, LOST = "not printed", "value lost"
 NOT_MEASURED = "not measured"
 """An amount that no run folder has"""
 SHOW: dict[str, Callable[[float], str]] = {"time": format_seconds, "bytes": format_bytes, "rounds": "{:g}".format}
-QUANTITIES = {"time": columns.SECONDS, "bytes": columns.BYTES, "rounds": columns.COUNT}
+QUANTITIES = {"time": columns.SECONDS, "bytes": columns.BYTES, "rounds": columns.COUNT, "joules": columns.JOULES}
 PRINTED: dict[str, Callable[[float], str]] = {
     "time": "{:,g} s".format,
     "bytes": lambda nbytes: f"{nbytes / 1e9:g} GB",
     "rounds": "{:g}".format,
+    "joules": "{:,g} J".format,
 }
 """As papers write them, so that no digit is lost."""
+UNITS = {"time": "s to ", "joules": "J to "}
+"""Before a target, in the heading of a table's column"""
 
 
 def named(name: str) -> PaperFigure:
@@ -108,8 +112,9 @@ def _setting_table(plan: CellSelection, panels: Sequence[PaperPanel], cells: Pla
             headings.append((panel, _printed))
             header.append(f"paper, {panel.column}")
         headings.append((panel, _ours))
-        is_amount = panel.measure in TABLE_AMOUNTS
-        header.append(f"ours, {panel.column if is_amount else limit_text(panel.measure, plan.limit(panel))}")
+        limit = limit_text(panel.measure, plan.limit(panel))
+        unit = UNITS.get(TO_ACCURACY.get(panel.measure, ""), "")
+        header.append(f"ours, {panel.column if panel.measure in TABLE_AMOUNTS else f'{unit}{limit}'}")
     rows = [[row, *(text(cells[panel.name, row]) for panel, text in headings)] for row in plan.rows]
     shown = [cells[panel.name, row] for panel in panels for row in plan.rows]
     return of_texts(panels[0].title, header, rows, [*_legend(shown), *_differences(shown), *notes])

@@ -38,7 +38,13 @@ Trail = tuple[ProgressPoint, ...]
 ROUNDS = f"SELECT {', '.join(RoundRow._fields)} FROM rounds ORDER BY round"
 """Query of a ledger for the fields of `RoundRow`."""
 
-AMOUNTS = {"bytes": "nbytes", "time": "virtual_seconds", "nominal": "nominal_nbytes", "rounds": "rounds"}
+AMOUNTS = {
+    "bytes": "nbytes",
+    "time": "virtual_seconds",
+    "nominal": "nominal_nbytes",
+    "rounds": "rounds",
+    "joules": "joules",
+}
 """Kind of budget -> the field of `ProgressPoint` that counts it."""
 TARGET = "accuracy"
 """Beside `AMOUNTS` in the needs of a run: a best accuracy to reach."""

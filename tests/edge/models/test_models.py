@@ -176,6 +176,37 @@ def test_the_digits_cnn_by_hand() -> None:
     assert [row[FORWARD] for row in macs("digits-cnn", 10, (1, 8, 8))] == expected
 
 
+def test_hierfavgs_networks_have_the_weights_of_the_paper() -> None:
+    # MNIST without its border: 28, 24 after 5x5, 12, 8 after 5x5, 4: 16 places of 20 channels are 320 numbers.
+    lenet = [10 * 25 + 10, 20 * 250 + 20, 50 * 320 + 50, 10 * 50 + 10]
+    assert parameters("hierfavg-lenet", 10, 1) == lenet == [260, 5_020, 16_050, 510]
+    assert sum(lenet) == 21_840
+    forward = [24 * 24 * 10 * 25, 8 * 8 * 20 * 250, 16_000, 500]
+    assert [row[FORWARD] for row in macs("hierfavg-lenet", 10, (1, 32, 32))] == forward
+    assert forward == [144_000, 320_000, 16_000, 500]
+
+    pairs = [(3, 32, 64), (64, 128, 128), (128, 256, 256)]
+    cnn = [9 * of * first + first + 2 * first + 9 * first * second + second for of, first, second in pairs]
+    cnn += [4096 * 1024 + 1024, 1024 * 512 + 512, 512 * 10 + 10]
+    assert parameters("hierfavg-cnn", 10, 3) == cnn == [19_456, 221_696, 885_760, 4_195_328, 524_800, 5_130]
+    assert sum(cnn) == 5_852_170
+    forward = [
+        places * 9 * (of * first + first * second)
+        for places, (of, first, second) in zip((1024, 256, 64), pairs, strict=True)
+    ]
+    forward += [4096 * 1024, 1024 * 512, 5120]
+    assert [row[FORWARD] for row in macs("hierfavg-cnn", 10, (3, 32, 32))] == forward
+    assert sum(forward) == 137_729_024
+
+
+def test_hierfavgs_lenet_never_sees_the_border_of_mnist() -> None:
+    torch.manual_seed(0)
+    net = BlockModel(lambda: build(ModelConfig("hierfavg-lenet"), 10, 1), CPU)
+    inside = torch.rand(2, 1, 28, 28)
+    scores = [net.run(nn.functional.pad(inside, (2, 2, 2, 2), value=value)) for value in (0.0, 7.0)]
+    assert torch.equal(*scores)
+
+
 # --- strided convolutions of few channels -----------------------------------------------------------------------------
 
 

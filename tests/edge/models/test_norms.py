@@ -24,6 +24,8 @@ SMALL = {
     "cnn": None,
     "digits-cnn": 4,
     "heterofl-cnn": 4,
+    "hierfavg-lenet": None,
+    "hierfavg-cnn": None,
     **RESNETS,
     "vgg9": 2,
     "mobilenetv2": 8,
@@ -34,6 +36,8 @@ CHANNELS = {  # of all convolutions with a normalisation, by hand: the width tim
     "cnn": 6 + 16,
     "digits-cnn": 4 + 8 + 8,
     "heterofl-cnn": 4 * (1 + 2 + 4 + 8),
+    "hierfavg-lenet": 10 + 20,
+    "hierfavg-cnn": 32 + 128 + 256,
     # the stem, 4 norms per stage, and shortcuts of the last three
     "resnet18": 2 * (1 + 4 * (1 + 2 + 4 + 8) + 2 + 4 + 8),
     "resnet18-imagenet": 2 * (1 + 4 * (1 + 2 + 4 + 8) + 2 + 4 + 8),
@@ -50,7 +54,7 @@ def test_every_backbone_is_in_the_tables_below() -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_every_backbone_trains_with_the_norms_that_are_not_its_own(name: str) -> None:
-    side = MODELS[name].shape[0] if name in ("cnn", "digits-cnn") else 16
+    side = 16 if MODELS[name].flexible else MODELS[name].shape[0]
     x, y = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0)), torch.arange(2)
     params, buffers = {}, {}
     for norm in KINDS:
