@@ -47,17 +47,19 @@ def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nom
         add(reaching, readings.until(readings.BYTES, target).of(_trail_of), "bytes, real")
         if nominal:
             add(reaching, readings.until(readings.NOMINAL_BYTES, target).of(_trail_of), "nominal")
-    for key, amount, show in (
+        for amount in readings.of_tiers(run.trail for run in runs):
+            add(reaching, readings.until(amount, target).of(_trail_of), amount.heading)
+    for key, unit, show in (
         ("at_common_bytes", "bytes", format_bytes),
         ("at_common_seconds", "seconds", format_seconds),
     ):
         common = comparison.get(key)
-        if common and common.get(amount) is not None:
+        if common and common.get(unit) is not None:
 
             def at_common(run: RecordedRun, by_method: Mapping[str, float | None] = common["accuracy"]) -> float | None:
                 return by_method.get(run.label, by_method.get(run.method))
 
-            add("Accuracy at", Reading(key, show(common[amount]), PERCENT, at_common, "max"))
+            add("Accuracy at", Reading(key, show(common[unit]), PERCENT, at_common, "max"))
     add("Device work", readings.WORK, "real" if nominal else None)
     if nominal:
         add("Device work", readings.NOMINAL_WORK)
@@ -134,7 +136,8 @@ def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
         shown.append(readings.WORST_DECILE.of(lambda run: client_values.last(run.evaluations)))
     if any(run.by_device for group in groups for run in group.runs):
         shown.append(readings.WORST_DEVICE.of(means_of_devices))
-    amounts = readings.VIRTUAL_SECONDS, readings.BYTES, readings.ENERGY
+    of_tiers = readings.of_tiers(run.trail for group in groups for run in group.runs)
+    amounts = readings.VIRTUAL_SECONDS, readings.BYTES, readings.ENERGY, *of_tiers
     if target is not None:
         shown += [readings.until(amount, target).of(_trail_of) for amount in amounts]
     shown += [readings.COMPLETED, *(amount.reading.of(_trail_of) for amount in amounts)]
@@ -299,6 +302,47 @@ def by_rate(runs: Runs) -> Table | None:
         for row in visits.by_rate(run.query)
     ]
     return Table("visits by rate", columns, rows) if rows else None
+
+
+def by_link(runs: Runs) -> Table | None:
+    """What messages took between each tier and the one above it, clients' visits among them; None without tiers."""
+    columns = [
+        TableColumn("method"),
+        TableColumn("link", is_left=True),
+        TableColumn("messages", COUNT),
+        TableColumn("lost", COUNT),
+        TableColumn("bytes down", BYTES),
+        TableColumn("bytes up", BYTES, unit_of="bytes down"),
+        TableColumn("seconds", SECONDS),
+        TableColumn("contention", SECONDS),
+        TableColumn("joules", JOULES),
+        TableColumn("waiting", JOULES, unit_of="joules"),
+        TableColumn("price", readings.PRICE.quantity),
+    ]
+    rows: list[list[Cell]] = []
+    for run in runs:
+        if not run.links:
+            continue
+        top = max(link.tier for link in run.links)
+        rows.append([run.label, "clients – tier 0", *run.query(visits.MESSAGES)[0], None])
+        for tier in range(top + 1):
+            own = [link for link in run.links if link.tier == tier]
+            nbytes = (sum(link.nbytes for link in own if link.direction == direction) for direction in ("down", "up"))
+            rows.append(
+                [
+                    run.label,
+                    f"tier {tier} – {'server' if tier == top else f'tier {tier + 1}'}",
+                    sum(link.messages for link in own),
+                    sum(link.lost for link in own),
+                    *nbytes,
+                    sum(link.seconds for link in own),
+                    sum(link.contention_seconds for link in own),
+                    sum(link.joules for link in own),
+                    sum(link.idle_joules for link in own),
+                    sum(link.price for link in own),
+                ]
+            )
+    return Table("messages by link", columns, rows) if rows else None
 
 
 def faulty(runs: Runs) -> Table:
