@@ -46,10 +46,7 @@ def tables(result: Result, baseline: str | None = None) -> list[Table]:
     totals = Table(
         "whole runs",
         [TableColumn(""), *_spent(result)],
-        [
-            [name, *_means(result, row)]
-            for name, row in zip(labels(result["rows"]), result["rows"], strict=True)
-        ],
+        [[name, *_means(result, row)] for name, row in zip(labels(result["rows"]), result["rows"], strict=True)],
         _notes(result, INTERVAL),
     )
     return [
@@ -240,6 +237,8 @@ def runs(result: Result) -> tuple[list[str], list[list[Any]]]:
         for index, (seed, name) in enumerate(zip(row["seeds"], row["runs"], strict=True)):
             own = [summaries[name].get(key) for key in OF_RUN]
             own += [row[key]["values"][index] if key in row else None for key in above]
-            until = [each[key]["values"][index] if key in each else None for each in row["to_target"] for key in amounts]
+            until = [
+                each[key]["values"][index] if key in each else None for each in row["to_target"] for key in amounts
+            ]
             rows.append([name, *(row["settings"].get(key) for key in keys), seed, *own, *until])
     return ["run", *keys, "seed", *OF_RUN, *above, *to_target], rows

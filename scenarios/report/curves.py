@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from costmodel.units import JOULES
 from scenarios.report import plot_style
 from scenarios.report.plot_style import Doubles, ShownRuns
-from scenarios.report.readings import BYTES, ENERGY, OF_TIERS, ROUNDS, VIRTUAL_SECONDS, Amount, of_tiers
+from scenarios.report.readings import BYTES, ENERGY, OF_TIERS, PRICE, ROUNDS, VIRTUAL_SECONDS, Amount, of_tiers
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.theme import INK, MUTED
 from scenarios.run.progress import Trail, is_cut_step
@@ -182,6 +183,8 @@ def _against(axes: Axes, lines: Sequence[AccuracyLine], amount: Amount) -> float
     axes.set(title=amount.title, xlabel=f"{amount.axis} ({unit})" if unit else amount.axis, xlim=(0, None))
     if amount is ROUNDS:
         axes.xaxis.set_major_locator(plot_style.whole())
+    elif amount is PRICE:  # which may have many decimals
+        axes.xaxis.set_major_locator(MaxNLocator(4))
     return scale
 
 

@@ -65,10 +65,15 @@ def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nom
         add("Device work", readings.NOMINAL_WORK)
     add("Energy", readings.total("joules", "joules", JOULES))
     add("This machine", readings.WALL_SECONDS)
+    above = {readings.until(amount, target or 0.0).key for amount in readings.OF_TIERS.values()}
+
+    def cell(reading: Reading[RecordedRun], run: RecordedRun) -> Cell:
+        return MISSING if reading.key in above and not run.has_tiers else reading.value(run)
+
     return Table(
         "results",
         [TableColumn("method"), *(column for _, column in columns), TableColumn("stopped by", is_left=True)],
-        [[run.label, *(reading.value(run) for reading, _ in columns), run.stopped_by()] for run in runs],
+        [[run.label, *(cell(reading, run) for reading, _ in columns), run.stopped_by()] for run in runs],
     )
 
 
@@ -141,8 +146,13 @@ def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
     if target is not None:
         shown += [readings.until(amount, target).of(_trail_of) for amount in amounts]
     shown += [readings.COMPLETED, *(amount.reading.of(_trail_of) for amount in amounts)]
+    above = {each.key for amount in of_tiers for each in (amount.reading, readings.until(amount, target or 0.0))}
+
+    def cell(reading: Reading[RecordedRun], group: RunGroup) -> Cell:
+        return MISSING if reading.key in above and not group.first.has_tiers else _mean(reading, group.runs)
+
     rows: list[list[Cell]] = [
-        [group.label, len(group.runs), *(_mean(each, group.runs) for each in shown)] for group in groups
+        [group.label, len(group.runs), *(cell(each, group) for each in shown)] for group in groups
     ]
     columns = [replace(TableColumn.of(each), better=None) for each in shown]
     return Table("groups", [TableColumn("group"), TableColumn("seeds", COUNT), *columns], rows)
@@ -339,7 +349,7 @@ def by_link(runs: Runs) -> Table | None:
                     sum(link.contention_seconds for link in own),
                     sum(link.joules for link in own),
                     sum(link.idle_joules for link in own),
-                    sum(link.price for link in own),
+                    sum(link.price for link in own) or None,
                 ]
             )
     return Table("messages by link", columns, rows) if rows else None

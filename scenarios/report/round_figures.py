@@ -199,7 +199,8 @@ class RoundTimeline:
     @property
     def places(self) -> dict[tuple[int, int], int]:
         """(tier, aggregator) -> its row, above those of clients."""
-        return {key: place for place, key in enumerate(dict.fromkeys((row.tier, row.aggregator) for row in self.messages))}
+        keys = dict.fromkeys((row.tier, row.aggregator) for row in self.messages)
+        return {key: place for place, key in enumerate(keys)}
 
 
 def chosen_rounds(rows: Sequence[RoundRow]) -> dict[int, str]:
@@ -228,15 +229,13 @@ def timeline(run: RecordedRun, round: int) -> RoundTimeline:
     longest = sorted(visits, key=lambda visit: visit.start - visit.up_end)[:MOST_CLIENTS]
     kept = [visit for visit in visits if visit in longest]
     taken = Counter[tuple[int, int]]()  # seconds of each aggregator's messages
-    messages = [AggregatorRow._make(each) for each in run.query(MESSAGES_OF_ROUND, [round])] if run.has_tiers else []
-    for each in messages:
-        taken[each.tier, each.aggregator] += 0.0 if each.end_s is None else each.end_s - each.start_s
+    messages = []
+    for each in map(AggregatorRow._make, run.query(MESSAGES_OF_ROUND, [round]) if run.has_tiers else ()):
+        begin, end = each.start_s - row.start_s, None if each.end_s is None else each.end_s - row.start_s
+        taken[each.tier, each.aggregator] += 0.0 if end is None else end - begin
+        messages.append(each._replace(start_s=begin, end_s=end))
     slowest = {key for key, _ in taken.most_common(MOST_AGGREGATORS)}
-    shown = [
-        each._replace(start_s=each.start_s - row.start_s, end_s=None if each.end_s is None else each.end_s - row.start_s)
-        for each in messages
-        if (each.tier, each.aggregator) in slowest
-    ]
+    shown = [each for each in messages if (each.tier, each.aggregator) in slowest]
     return RoundTimeline(round + 1, seconds, kept, len(visits), shown, len(taken))
 
 

@@ -196,7 +196,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
             ("bytes to it, real", _cells(runs, "bytes_to_target", BYTES, NOT_REACHED)),
         ]
         rows += [
-            (f"{heading} to it", cells(quantity, [each.get(key) for each in tiers], missing="-"))
+            (f"{heading} to it", _above_to_target(tiers, key, quantity))
             for key, heading, quantity in TO_TARGET_ABOVE
             if any(each.get(key) for each in tiers)
         ]
@@ -250,6 +250,11 @@ def above_clients(tiers: Sequence[Summary]) -> Iterator[str]:
     ]
     for run, *own in zip(tiers, *texts, strict=True):
         yield ", ".join(own) if run else "-"
+
+
+def _above_to_target(tiers: Sequence[Summary], key: str, quantity: Quantity) -> list[str]:
+    texts = cells(quantity, [run.get(key) for run in tiers], missing=NOT_REACHED)
+    return [text if run else "-" for run, text in zip(tiers, texts, strict=True)]
 
 
 TO_TARGET_ABOVE: tuple[tuple[str, str, Quantity], ...] = (

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
+from costmodel.units import format_bytes
+from scenarios.config.tables import leaves
 from scenarios.report import plot_style, theme
-from scenarios.report.columns import BYTES, Column
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.theme import AXIS, INK, MUTED
@@ -49,43 +52,44 @@ class TreeNode:
 
 
 def tree(run: RecordedRun) -> TreeNode:
-    """The server of a run with tiers, with all below it.
-
-    A client's bytes are those of its visits, at the aggregator that it belongs to.
-    """
+    """The server of a run with tiers, with all below it; clients' bytes are those of their visits."""
     aggregator_of = run.environment.aggregator_of
-    known = aggregators.by_aggregator(run.query)
-    top = max(tier for tier, _ in known)
-    clients, lan = Counter(aggregator_of), dict[tuple[int, str], int]()
+    between = aggregators.by_aggregator(run.query)
+    top = max(tier for tier, _ in between)
+    clients = Counter(aggregator_of)
+    below: dict[tuple[int, int], dict[str, int]] = {}  # of the clients of each aggregator
     for row in run.query(visits.BYTES_OF_CLIENTS):
         if 0 <= row["client"] < len(aggregator_of):
-            for direction in ("down", "up"):
-                key = aggregator_of[row["client"]], direction
-                lan[key] = lan.get(key, 0) + row[direction]
-    # Which aggregator above it one belongs to, in turn, as `costmodel.tiers.TierClock.parent` has it.
-    above = max(1, int(run.settings.get("fleet.tiers.above.count") or 1))
-    lowest = sorted(set(clients) | {number for tier, number in known if tier == 0})
+            own = below.setdefault((0, aggregator_of[row["client"]]), {"down": 0, "up": 0})
+            own["down"] += row["down"]
+            own["up"] += row["up"]
+    # Aggregators are distributed over those above them in turn (`costmodel.tiers.TierClock.parent`).
+    above = max(1, dict(leaves(run.scenario)).get("fleet.tiers.above.count") or 1)
+    lowest = sorted(clients.keys() | {number for tier, number in between if tier == 0})
 
-    def link(tier: int, members: Sequence[int]) -> tuple[int, int]:
-        own = [known.get((tier, number), {}) for number in members]
-        down, up = (sum(each.get(direction, 0) for each in own) for direction in ("down", "up"))
-        return down, up
+    def linked(
+        links: Mapping[tuple[int, int], Mapping[str, int]], tier: int, members: Sequence[int]
+    ) -> tuple[int, int]:
+        own = [links.get((tier, number), {}) for number in members]
+        return sum(each.get("down", 0) for each in own), sum(each.get("up", 0) for each in own)
 
     def nodes(tier: int, members: Sequence[int], most: int) -> list[TreeNode]:
-        groups = grouped(members, [sum(link(tier, [number])) for number in members], most)
-        return [node(tier, group, max(1, most // len(groups))) for group in groups]
+        """At most so many nodes for these aggregators."""
+        groups = grouped(members, [sum(linked(between, tier, [number])) for number in members], most)
+        return [node(tier, group, most // len(groups)) for group in groups]
 
     def node(tier: int, members: Sequence[int], most: int) -> TreeNode:
-        name = f"no. {members[0]}" if len(members) == 1 else f"{len(members):,} together"
         if tier:
             chosen = set(members)
-            return TreeNode(name, *link(tier, members), nodes(0, [each for each in lowest if each % above in chosen], most))
-        count = sum(clients[number] for number in members)
-        down, up = (sum(lan.get((number, direction), 0) for number in members) for direction in ("down", "up"))
-        below = [TreeNode(f"{count:,} client{'s' if count != 1 else ''}", down, up)] if clients else []
-        return TreeNode(name, *link(tier, members), below)
+            inner = nodes(tier - 1, [number for number in lowest if number % above in chosen], most)
+        else:
+            count = sum(clients[number] for number in members)
+            name = f"{count:,} client{'' if count == 1 else 's'}"
+            inner = [TreeNode(name, *linked(below, 0, members))] if clients else []
+        name = f"no. {members[0]}" if len(members) == 1 else f"{len(members):,} together"
+        return TreeNode(name, *linked(between, tier, members), inner)
 
-    highest = lowest if top == 0 else sorted({number % above for number in lowest})
+    highest = sorted({number % above for number in lowest}) if top else lowest
     return TreeNode("server", below=nodes(top, highest, MOST_LEAVES))
 
 
@@ -96,7 +100,7 @@ def grouped(members: Sequence[int], nbytes: Sequence[int], most: int) -> list[li
         return [[member] for member in members]
     order = sorted(range(len(members)), key=lambda place: (-nbytes[place], members[place]))
     ends = [len(order) * group // most for group in range(most + 1)]
-    return [[members[place] for place in order[begin:end]] for begin, end in zip(ends, ends[1:], strict=False)]
+    return [[members[place] for place in order[begin:end]] for begin, end in pairwise(ends)]
 
 
 def tiers(shown: ShownRuns) -> Figure | None:
@@ -106,7 +110,6 @@ def tiers(shown: ShownRuns) -> Figure | None:
     def draw(axes: Axes, run: RecordedRun, root: TreeNode) -> str:
         placed = list(_placed(root, 0.0, 0))
         most = max((node.down + node.up for node, *_ in placed), default=0) or 1
-        column = Column.of(BYTES, [node.down + node.up for node, *_ in placed[1:]])
         levels = max(level for _, level, _, _ in placed)
         lines: dict[str, list[tuple[Any, float]]] = {"down": [], "up": []}
         for node, level, y, rows in placed:
@@ -121,7 +124,7 @@ def tiers(shown: ShownRuns) -> Figure | None:
                 lines[direction].append(([(level - 1, y - by), (level, y - by)], width))
             if not node.down + node.up:
                 axes.plot([level - 1, level], [y, y], color=AXIS, linewidth=1.2, linestyle=(0, (1, 2)), label="_none")
-            texts = ((node.name, INK, 1, "bottom"), (column.text(node.down + node.up), MUTED, -1, "top"))
+            texts = ((node.name, INK, 1, "bottom"), (format_bytes(node.down + node.up), MUTED, -1, "top"))
             for text, colour, side, place in texts:
                 offset = side * (sum(widths) / 2 + 2)
                 axes.annotate(
@@ -130,8 +133,8 @@ def tiers(shown: ShownRuns) -> Figure | None:
                 )  # fmt: skip
         for direction, colour in (("down", theme.DOWN), ("up", theme.UP)):
             segments, widths = [each for each, _ in lines[direction]], [width for _, width in lines[direction]]
-            drawn = LineCollection(segments, linewidths=widths, colors=colour, label=direction, capstyle="butt", zorder=2)
-            axes.add_collection(drawn)
+            axes.add_collection(LineCollection(segments, linewidths=widths, colors=colour, capstyle="butt", zorder=2))
+            axes.add_artist(Rectangle((0, 0), 0, 0, color=colour, label=direction))  # seen in the legend alone
         tiers_shown = max(link.tier for link in run.links) + 1
         names = ["server", *(f"tier {tier}" for tier in reversed(range(tiers_shown))), "clients"]
         axes.set_xticks(range(levels + 1), names[: levels + 1])

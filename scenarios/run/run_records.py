@@ -55,6 +55,18 @@ class _Eval(Record):
     split: str = ""
 
 
+class _Tier(Record):
+    count: Count = 0
+
+
+class _Tiers(_Tier):
+    above: _Tier = _Tier()
+
+
+class _Fleet(Record):
+    tiers: _Tiers = _Tiers()
+
+
 class ScenarioRecord(Record):
     """``scenario.toml``, without resolving it."""
 
@@ -67,6 +79,7 @@ class ScenarioRecord(Record):
     rounds: _Rounds = _Rounds()
     stop: _Goal = _Goal()
     eval: _Eval = _Eval()
+    fleet: _Fleet = _Fleet()
 
 
 class _OfDevice(Record):
