@@ -151,15 +151,21 @@ class Tiers:
         self.ready = ready
 
     def _down(
-        self, record: RoundRecord, tier: int, above: NDArray[np.float64], otherwise: NDArray[np.float64]
+        self,
+        record: RoundRecord,
+        tier: int,
+        above: NDArray[np.float64],
+        otherwise: NDArray[np.float64],
+        is_second: bool = False,
     ) -> NDArray[np.float64]:
         """When the aggregators of a tier have got what those above send from ``above`` on; inf: they send nothing.
 
-        ``otherwise``: of those that get nothing.
+        ``otherwise``: of those that get nothing. ``is_second``: after a meeting, in a round that may have begun with another
+        message down.
         """
         begin = above[self.clock.parent(tier)]
         present = self._present_at(tier) & np.isfinite(begin)
-        messages = self.clock.down(tier, begin, present, self.nbytes[DOWN_SIDE], record.round)
+        messages = self.clock.down(tier, begin, present, self.nbytes[DOWN_SIDE], record.round, is_second=is_second)
         self._record(record, tier, DOWN_SIDE, messages, present)
         return np.where(present, messages.end, otherwise)
 
@@ -197,7 +203,7 @@ class Tiers:
             end = float(ready[np.isfinite(ready)].max(initial=end))
         if meetings < self.clock.levels:
             for tier in reversed(range(meetings)):
-                ready = self._down(record, tier, ready, before[tier])
+                ready = self._down(record, tier, ready, before[tier], is_second=True)
             self.ready = ready
         return arrivals, end
 

@@ -37,13 +37,13 @@ class Wan(TierClock):
     away: Mapping[int, tuple[float, float]] = {}
     """Aggregator -> times between which it is away"""
 
-    def up(self, level: int, ready: Any, which: NDArray[np.bool_], nbytes: int, round: int) -> TierMessages:
-        messages = self._taking(self.up_seconds, super().up(level, ready, which, nbytes, round))
+    def up(self, level: int, ready: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
+        messages = self._taking(self.up_seconds, super().up(level, ready, which, nbytes, round, **more))
         lost = np.array([(round, index) in self.lost for index in range(2)])
         return replace(messages, end=np.where(lost, math.inf, messages.end))
 
-    def down(self, level: int, begin: Any, which: NDArray[np.bool_], nbytes: int, round: int) -> TierMessages:
-        return self._taking(self.down_seconds, super().down(level, begin, which, nbytes, round))
+    def down(self, level: int, begin: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
+        return self._taking(self.down_seconds, super().down(level, begin, which, nbytes, round, **more))
 
     @staticmethod
     def _taking(seconds: NDArray[np.float64], messages: TierMessages) -> TierMessages:
