@@ -3,6 +3,8 @@
     server -- [delay] -- router -- [home] -- client 0
                                           -- client 1 ...
 
+A client's end may be the server's end of another such network.
+
 Rates are kept by the kernel's token buckets (tc tbf) at the sending end of each link, on every frame's full length. The
 delay, half a round trip each way, and the loss of frames are those of `delayline.c`, which every kernel can run.
 """
@@ -21,7 +23,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -84,6 +86,7 @@ class Lab:
     congestion control of all senders, by default cubic. ``queue_nbytes``: what each shaper holds back before it drops
     frames. ``client_cores``: what all processes started at a client's end have of this machine's processors together,
     so that clients are computers of their own as long as all of them fit; inf: they compete for what there is.
+    ``server``: a client's end of another lab, at which this one's server is; None: it has an end of its own.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Lab:
         home_down: float = math.inf,
         home_up: float = math.inf,
         client_cores: float = math.inf,
+        server: tuple[Lab, str] | None = None,
     ) -> None:
         self.home_down, self.home_up = home_down, home_up
         self.queue_nbytes = queue_nbytes
@@ -106,6 +110,9 @@ class Lab:
         self.rtt, self.down, self.up = rtt, tuple(down), tuple(up or down)
         self.server_down, self.server_up = server_down, server_up
         self.client_cores = client_cores
+        self.server = server
+        self._net, self._server_port = ("10.77", "up0") if server is None else ("10.79", "down0")
+        """The first half of all addresses but a home's, and the server's interface"""
         self._undo = ExitStack()
         self._peers: dict[str, subprocess.Popen[str]] = {}
         self._namespaces: dict[str, str] = {}
@@ -131,9 +138,20 @@ class Lab:
 
     def run(self, steps: Mapping[str, Steps]) -> dict[str, list[Any]]:
         """Let several peers take their steps at the same time; gives what each of them saw, step by step."""
+        self.tell(steps)
+        return self.hear(steps)
+
+    def tell(self, steps: Mapping[str, Steps]) -> None:
+        """Let several peers begin with their steps."""
         for name, these in steps.items():
-            self._tell(name, these)
-        return {name: self._hear(name) for name in steps}
+            pipe = self._peers[name].stdin
+            assert pipe is not None
+            pipe.write(json.dumps(these) + "\n")
+            pipe.flush()
+
+    def hear(self, names: Iterable[str]) -> dict[str, list[Any]]:
+        """What each of these peers saw, step by step, when all have taken their steps."""
+        return {name: self._hear(name) for name in names}
 
     def settle(self) -> None:
         """Wait until all connections are idle."""
@@ -141,7 +159,8 @@ class Lab:
 
     def sent_nbytes(self, name: str) -> int:
         """Bytes of all frames that this end has sent so far, as its network interface counts them."""
-        shown = json.loads(command("ip", "-n", self._namespaces[name], "-s", "-j", "link", "show", "dev", "up0"))
+        port = self._server_port if name == SERVER else "up0"
+        shown = json.loads(command("ip", "-n", self._namespaces[name], "-s", "-j", "link", "show", "dev", port))
         return int(shown[0]["stats64"]["tx"]["bytes"])
 
     def outage(self, is_dark: bool) -> None:
@@ -165,32 +184,38 @@ class Lab:
         return _start(self._namespaces[name], words, self._undo, self._processors.get(name))
 
     def _wire_up(self) -> None:
-        server, router = self._add(SERVER), self._add("router")
+        net, port = self._net, self._server_port
+        if self.server is None:
+            server = self._add(SERVER)
+        else:
+            lab, end = self.server
+            server = self._namespaces[SERVER] = lab.namespace(end)
+        router = self._add("router")
         if self.rtt > 0:
             delay = self._add("delay")
-            _veth((server, "up0"), (delay, "left"))
+            _veth((server, port), (delay, "left"))
             _veth((delay, "right"), (router, "up0"))
             self._delay_line = _delay(delay, self.rtt / 2, self.loss, self._undo)
         else:
-            _veth((server, "up0"), (router, "up0"))
-        _address(server, "up0", "10.77.0.1/24", via="10.77.0.2", congestion=self.congestion)
-        _address(router, "up0", "10.77.0.2/24")
-        _shape(server, "up0", self.server_down, self.queue_nbytes)
+            _veth((server, port), (router, "up0"))
+        _address(server, port, f"{net}.0.1/24", via=f"{net}.0.2", congestion=self.congestion, to=f"{net}.0.0/16")
+        _address(router, "up0", f"{net}.0.2/24")
+        _shape(server, port, self.server_down, self.queue_nbytes)
         _shape(router, "up0", self.server_up, self.queue_nbytes)
         if min(self.home_down, self.home_up) < math.inf:
             home = self._add("home")
             _veth((router, "home"), (home, "up0"))
             _address(router, "home", "10.78.0.1/24")
             _address(home, "up0", "10.78.0.2/24", via="10.78.0.1")
-            command("ip", "-n", router, "route", "add", "10.77.0.0/16", "via", "10.78.0.2")
+            command("ip", "-n", router, "route", "add", f"{net}.0.0/16", "via", "10.78.0.2")
             _shape(router, "home", self.home_down, self.queue_nbytes)
             _shape(home, "up0", self.home_up, self.queue_nbytes)
             router = home
         for i, (down, up) in enumerate(zip(self.down, self.up, strict=True)):
             client = self._add(client_name(i))
             _veth((router, f"down{i}"), (client, "up0"))
-            _address(router, f"down{i}", f"10.77.{i + 1}.1/24")
-            _address(client, "up0", f"10.77.{i + 1}.2/24", via=f"10.77.{i + 1}.1", congestion=self.congestion)
+            _address(router, f"down{i}", f"{net}.{i + 1}.1/24")
+            _address(client, "up0", f"{net}.{i + 1}.2/24", via=f"{net}.{i + 1}.1", congestion=self.congestion)
             _shape(router, f"down{i}", down, self.queue_nbytes)
             _shape(client, "up0", up, self.queue_nbytes)
 
@@ -206,19 +231,13 @@ class Lab:
 
     def _start_peers(self) -> None:
         for name in (SERVER, *self.clients):
-            words = [sys.executable, "-m", "tests.network.peer", name, f"tcp://10.77.0.1:{PORT}"]
+            words = [sys.executable, "-m", "tests.network.peer", name, f"tcp://{self._net}.0.1:{PORT}"]
             self._peers[name] = _start(self._namespaces[name], words, self._undo)
         for name in self._peers:
             assert self._hear(name) == ["ready"], name
         # one after the other, and here, so that no measurement pays for the first ARP request
         for name in self.clients:
             self.run({name: [["connect"]], SERVER: [["greet", 1]]})
-
-    def _tell(self, name: str, steps: Steps) -> None:
-        pipe = self._peers[name].stdin
-        assert pipe is not None
-        pipe.write(json.dumps(steps) + "\n")
-        pipe.flush()
 
     def _hear(self, name: str) -> list[Any]:
         pipe = self._peers[name].stdout
@@ -258,12 +277,14 @@ def _veth(one: tuple[str, str], other: tuple[str, str]) -> None:
         command("ip", "-n", namespace, "link", "set", "dev", interface, "up")
 
 
-def _address(namespace: str, interface: str, address: str, via: str | None = None, congestion: str = "") -> None:
+def _address(
+    namespace: str, interface: str, address: str, via: str | None = None, congestion: str = "", to: str = "default"
+) -> None:
     command("ip", "-n", namespace, "address", "add", address, "dev", interface)
     if via is not None:
         # On the route: as a default of the namespace, it would have to be among those that the machine leaves to users.
         how = ["congctl", congestion] if congestion else []
-        command("ip", "-n", namespace, "route", "add", "default", "via", via, *how)
+        command("ip", "-n", namespace, "route", "add", to, "via", via, *how)
 
 
 def _shape(namespace: str, interface: str, bits_per_second: float, queue_nbytes: int = FIFO_NBYTES) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +80,45 @@ def whole_round(lab: Lab, payload_nbytes: int, compute_seconds: Sequence[float])
     down = _sent(seen[SERVER][0], (seen[name][0][0] for name in lab.clients))
     up = _sent((seen[name][2][0] for name in lab.clients), sorted(seen[SERVER][1]))
     return down, up
+
+
+def tiered_rounds(
+    wan: Lab, lans: Sequence[Lab], payload_nbytes: int, compute_seconds: Doubles, rounds: int, folder: Path
+) -> list[tuple[Sent, Sent]]:
+    """Rounds right after each other: downloads and uploads of the gateways, which are the clients of ``wan``.
+
+    At gateway i is the server of ``lans[i]``. It sends on what it has got; its clients compute (they sleep) and send an
+    `Update` each, and when all have come, the gateway sends its own. ``compute_seconds``: (gateways, clients);
+    ``folder``: an empty one.
+    """
+    inward, outward = ([str(folder / f"{way}{i}") for i in range(len(lans))] for way in ("in", "out"))
+    for pipe in (*inward, *outward):
+        os.mkfifo(pipe)
+    wan.settle()
+    for i, lan in enumerate(lans):
+        messages = [(k, payload_nbytes) for k in range(len(lan.clients))]
+        serve: Steps = [["wait", inward[i]], ["send", messages], ["receive", len(messages)], ["wake", outward[i]]]
+        visits: dict[str, Steps] = {
+            name: [["receive", 1], ["sleep", float(compute_seconds[i, k])], ["send", [messages[k]]]] * rounds
+            for k, name in enumerate(lan.clients)
+        }
+        lan.tell(visits | {SERVER: [*serve] * rounds})
+    messages = [(i, payload_nbytes) for i in range(len(lans))]
+    meetings: dict[str, Steps] = {
+        name: [["receive", 1], ["wake", inward[i]], ["wait", outward[i]], ["send", [messages[i]]]] * rounds
+        for i, name in enumerate(wan.clients)
+    }
+    seen = wan.run(meetings | {SERVER: [["send", messages], ["receive", len(messages)]] * rounds})
+    for lan in lans:
+        lan.hear([SERVER, *lan.clients])
+    served, met = seen[SERVER], [seen[name] for name in wan.clients]
+    return [
+        (
+            _sent(served[2 * round], (taken[4 * round][0] for taken in met)),
+            _sent((taken[4 * round + 3][0] for taken in met), sorted(served[2 * round + 1])),
+        )
+        for round in range(rounds)
+    ]
 
 
 def error_percent(predicted: Doubles | float, measured: Doubles | float) -> Doubles:

@@ -10,6 +10,8 @@ Never predicts anything. Times are CLOCK_MONOTONIC, which all network namespaces
     ["send", [[client, payload_nbytes], ...]]  -> [[client, when it was handed over, nbytes], ...]
     ["receive", count]                         -> [[client, when it was complete, nbytes, nbytes by its shapes], ...]
     ["sleep", seconds]                         -> null
+    ["wake", pipe]                             -> null; lets another peer of this machine go on, which waits
+    ["wait", pipe]                             -> null; waits for it; pipe: the path of a named pipe
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +97,14 @@ class Peer:
     def sleep(self, seconds: float) -> None:
         """Take that long, as a client does that computes."""
         time.sleep(seconds)
+
+    def wake(self, pipe: str) -> None:
+        """Let the peer go on that waits at a named pipe."""
+        Path(pipe).open("wb").close()  # waits until it is opened at its other end
+
+    def wait(self, pipe: str) -> None:
+        """Wait until another peer wakes this one."""
+        Path(pipe).read_bytes()
 
     def _open(self) -> zmq.Socket[bytes]:
         opened = self.context.socket(zmq.ROUTER if self.name == SERVER else zmq.DEALER)
