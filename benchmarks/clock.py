@@ -67,6 +67,11 @@ def large(options: Options) -> Iterator[Line]:
     result = stress_command("--clients", str(clients), "--contended")
     yield at_most(f"{clients:,} contended clients, one round", result["cpu_seconds"], 60.0, "{:.3g} s of CPU")
     yield at_most("the same, peak", result["peak_bytes_per_client"] * clients / 1e9, 1.5, "{:.3g} GB")
+    gateways = clients // 1000
+    result = stress_command("--clients", str(clients), "--gateways", str(gateways), "--contended")
+    what = f"{clients:,} contended clients below {gateways:,} gateways, one round"
+    yield at_most(what, result["cpu_seconds"], 60.0, "{:.3g} s of CPU")
+    yield at_most("the same, peak", result["peak_bytes_per_client"] * clients / 1e9, 1.5, "{:.3g} GB")
     result = stress(clients, 10_000, "fedbuff", False)
     visit = 1e3 * result["cpu_seconds"] / result["visits"]
     what = f"{clients:,} clients, fedbuff, 10,000 visits at a time"

@@ -149,7 +149,8 @@ class TierClock:
     level-by-level solution is the solution of all flows together, clients' messages included. Messages of two calls do
     not contend, so all that may be under way at the same time in one direction belong into one call.
 
-    An aggregator has at most one message down and one up in a ``round``.
+    An aggregator has at most two messages in each direction in a ``round``, of which the second is marked by
+    ``is_second``: each has draws of its own.
     """
 
     def __init__(self, config: FleetConfig, clocks: tuple[Clock, ...]) -> None:
@@ -202,24 +203,49 @@ class TierClock:
 
     # --- messages -------------------------------------------------------------------------------------------------
 
-    def up(self, level: int, ready: Doubles, which: NDArray[np.bool_], nbytes: int, round: int) -> TierMessages:
+    def up(
+        self,
+        level: int,
+        ready: Doubles,
+        which: NDArray[np.bool_],
+        nbytes: int,
+        round: int,
+        *,
+        is_second: bool = False,
+    ) -> TierMessages:
         """Send ``nbytes`` from each aggregator of ``which`` (aggregators,) up, from ``ready`` on (absolute seconds).
 
         One that is ready at inf sends nothing. A connection that was lost, or never was, is made first.
         """
-        return self._messages(UP, level, ready, which, nbytes, round)
+        return self._messages(UP, level, ready, which, nbytes, round, is_second)
 
-    def down(self, level: int, begin: Doubles, which: NDArray[np.bool_], nbytes: int, round: int) -> TierMessages:
+    def down(
+        self,
+        level: int,
+        begin: Doubles,
+        which: NDArray[np.bool_],
+        nbytes: int,
+        round: int,
+        *,
+        is_second: bool = False,
+    ) -> TierMessages:
         """Send ``nbytes`` down to each aggregator of ``which``, with the arguments of `up`."""
-        return self._messages(DOWN, level, begin, which, nbytes, round)
+        return self._messages(DOWN, level, begin, which, nbytes, round, is_second)
 
     def _messages(
-        self, direction: int, level: int, begin: Doubles, which: NDArray[np.bool_], nbytes: int, round: int
+        self,
+        direction: int,
+        level: int,
+        begin: Doubles,
+        which: NDArray[np.bool_],
+        nbytes: int,
+        round: int,
+        is_second: bool,
     ) -> TierMessages:
         clock, begins = self._clocks[level], np.asarray(begin, np.float64)
         behaviour, links = clock.fleet.behaviour, clock.fleet.links
         chosen = np.flatnonzero(which & (begins < math.inf))
-        conditions, starts = clock.conditions(chosen, round), begins[chosen]
+        conditions, starts = clock.conditions(chosen, round, is_second=is_second), begins[chosen]
         sent, none = np.full(chosen.size, nbytes, np.int64), np.zeros(chosen.size, np.int64)
         nothing = np.zeros(chosen.size)
         works = Works(*((none, sent) if direction == UP else (sent, none)), nothing, none, nothing)

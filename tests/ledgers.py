@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.schema import RoundRow, VisitRow
+from coordinator.records.schema import AggregatorRow, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger, read
 from coordinator.records.visit_columns import VisitColumns
 
@@ -45,8 +45,12 @@ def made_run(
     visits: Sequence[VisitRow] = (),
     joules: float = 10,
     is_ended: bool = True,
+    aggregators: Sequence[AggregatorRow] = (),
 ) -> Path:
-    """A run folder with one round of 10 s, 1 kB and ``joules`` per accuracy; ``scenario`` is its text, in TOML."""
+    """A run folder with one round of 10 s, 1 kB and ``joules`` per accuracy; ``scenario`` is its text, in TOML.
+
+    ``aggregators``: messages of a run with tiers.
+    """
     folder.mkdir(parents=True)
     (folder / "scenario.toml").write_text(scenario)
     (folder / "environment.json").write_text(json.dumps({"blocks": [], "partition": {}}))
@@ -56,7 +60,8 @@ def made_run(
             number, 10.0 * number, 10.0 * number + 10, 1, accuracy, None, 2.0 - number, 500, 500, 1000.0, 1e6, 1e6,
             joules, 10.0, 0.0, 0, 0.0, None, "", "ab",
         )  # fmt: skip
-        ledger.commit(Commit(row, VisitColumns.of(visit for visit in visits if visit.round == number)))
+        own = VisitColumns.of(visit for visit in visits if visit.round == number)
+        ledger.commit(Commit(row, own, aggregators=[each for each in aggregators if each.round == number]))
     if is_ended:
         ledger.finish({"stopped_by": "rounds", "rounds": len(accuracies)})
     ledger.close()

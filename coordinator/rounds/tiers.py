@@ -151,15 +151,21 @@ class Tiers:
         self.ready = ready
 
     def _down(
-        self, record: RoundRecord, tier: int, above: NDArray[np.float64], otherwise: NDArray[np.float64]
+        self,
+        record: RoundRecord,
+        tier: int,
+        above: NDArray[np.float64],
+        otherwise: NDArray[np.float64],
+        is_second: bool = False,
     ) -> NDArray[np.float64]:
         """When the aggregators of a tier have got what those above send from ``above`` on; inf: they send nothing.
 
-        ``otherwise``: of those that get nothing.
+        ``otherwise``: of those that get nothing. ``is_second``: after a meeting, in a round that may have begun with another
+        message down.
         """
         begin = above[self.clock.parent(tier)]
         present = self._present_at(tier) & np.isfinite(begin)
-        messages = self.clock.down(tier, begin, present, self.nbytes[DOWN_SIDE], record.round)
+        messages = self.clock.down(tier, begin, present, self.nbytes[DOWN_SIDE], record.round, is_second=is_second)
         self._record(record, tier, DOWN_SIDE, messages, present)
         return np.where(present, messages.end, otherwise)
 
@@ -197,7 +203,7 @@ class Tiers:
             end = float(ready[np.isfinite(ready)].max(initial=end))
         if meetings < self.clock.levels:
             for tier in reversed(range(meetings)):
-                ready = self._down(record, tier, ready, before[tier])
+                ready = self._down(record, tier, ready, before[tier], is_second=True)
             self.ready = ready
         return arrivals, end
 
@@ -310,7 +316,8 @@ class TieredRound:
             return
         self.groups = self._groups(visits)
         self.record.start = min(group.start for group in self.groups.values())
-        ready = tiers.ready.copy()
+        # An aggregator without visits goes on when the first of the others has made its step.
+        ready = np.maximum(tiers.ready, min(group.end for group in self.groups.values()))
         for index, group in self.groups.items():
             ready[index] = group.end
         tiers.ready = ready
@@ -395,7 +402,10 @@ class TieredRound:
         conditions = replace(conditions, access_link=np.full(len(visits), index))
         starts, works = np.full(len(visits), start), [visit.work for visit in visits]
         timeline = run.clock.solve(starts, works, conditions)
-        counts, end = accepted(run.rules, visits, timeline, start)
+        # Of what the policy wants of a cohort, the share of these visits.
+        share = len(visits) * run.rules.participants / run.rules.cohort
+        rules = replace(run.rules, participants=max(1, math.floor(share + 1e-9)))
+        counts, end = accepted(rules, visits, timeline, start)
         links, nbytes = run.clock.fleet.links, sum(visit.work.bytes_up for visit in compress(visits, counts))
         end += nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * int(counts.sum())
         if (timeline.end > end).any():  # late visits are told that the round is over

@@ -13,7 +13,7 @@ from typing import Any
 
 from scipy import stats
 
-from scenarios.report.readings import ACCURACY, AMOUNTS, BEST, OF_TRAIL, Reading, until
+from scenarios.report.readings import ACCURACY, AMOUNTS, BEST, Reading, of_tiers, until
 from scenarios.run.progress import LEVEL, Trail, t_quantile, to_target, with_interval
 
 POWER = 0.8
@@ -104,18 +104,20 @@ Trails = Mapping[str, Mapping[int, Trail]]
 def over_seeds(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> dict[str, Any]:
     """The statistics of one row: accuracies, totals, and what was spent until each target.
 
-    Each value is `with_interval`: its mean is None unless every seed has it. ``reached``: of ``runs`` runs.
+    Each value is `with_interval`: its mean is None unless every seed has it. ``reached``: of ``runs`` runs. Amounts of
+    `readings.OF_TIERS` are there if any of these runs has spent them.
     """
     runs = list(by_seed.values())
+    amounts = [*(AMOUNTS[key] for key in SPENT), *of_tiers(runs)]
     return {
         "seeds": list(by_seed),
-        **{key: OF_TRAIL[key].over_seeds(runs) for key in (ACCURACY.key, BEST.key, *SPENT)},
+        **{each.key: each.over_seeds(runs) for each in (ACCURACY, BEST, *(amount.reading for amount in amounts))},
         "to_target": [
             {
                 "target": target,
                 "runs": len(runs),
                 "reached": sum(to_target(points, target) is not None for points in runs),
-                **{key: until(AMOUNTS[key], target).over_seeds(runs) for key in SPENT},
+                **{amount.key: until(amount, target).over_seeds(runs) for amount in amounts},
             }
             for target in targets
         ],

@@ -13,6 +13,7 @@ from scenarios.experiment.run_set import missing_note
 from scenarios.experiment.statistics import MOST_SEEDS, SPENT
 from scenarios.report import readings, result_tables
 from scenarios.report.columns import COUNT, PERCENT, POINTS
+from scenarios.report.readings import Amount
 from scenarios.report.tables import Cell, Number, Table, TableColumn
 
 Result = Mapping[str, Any]
@@ -33,7 +34,6 @@ AGAINST = (
     "needed: to find this difference with power 0.8 at 5 %; all pairs are in pairs.csv"
 )
 ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
-AMOUNTS = [readings.AMOUNTS[key] for key in SPENT]
 OF_RUN = ("accuracy", "best_accuracy", "rounds", "virtual_seconds", "bytes_down", "bytes_up", "joules", "model_sha256")
 """Keys of a run's summary that ``runs.csv`` has"""
 
@@ -45,11 +45,8 @@ def tables(result: Result, baseline: str | None = None) -> list[Table]:
     """
     totals = Table(
         "whole runs",
-        [TableColumn(""), *_spent()],
-        [
-            [name, *(Number.mean(row[amount.key]) for amount in AMOUNTS)]
-            for name, row in zip(labels(result["rows"]), result["rows"], strict=True)
-        ],
+        [TableColumn(""), *_spent(result)],
+        [[name, *_means(result, row)] for name, row in zip(labels(result["rows"]), result["rows"], strict=True)],
         _notes(result, INTERVAL),
     )
     return [
@@ -82,12 +79,24 @@ def labels(rows: Sequence[Result]) -> list[str]:
     return texts
 
 
-def _spent(dispensable: Mapping[str, int] | None = None) -> list[TableColumn]:
+def spent(result: Result) -> list[Amount]:
+    """The amounts that rows have: those of `SPENT`, and of `readings.OF_TIERS` if any row has tiers."""
+    above = [amount for key, amount in readings.OF_TIERS.items() if any(key in row for row in result["rows"])]
+    return [*(readings.AMOUNTS[key] for key in SPENT), *above]
+
+
+def _spent(result: Result, dispensable: Mapping[str, int] | None = None) -> list[TableColumn]:
     order = dispensable or {}
     return [
         TableColumn(amount.heading, amount.quantity, missing="-", dispensable=order.get(amount.key, 0))
-        for amount in AMOUNTS
+        for amount in spent(result)
     ]
+
+
+def _means(result: Result, found: Mapping[str, Any]) -> Iterator[Number]:
+    """The mean of each amount of `spent`, of a row or of one of its targets."""
+    for amount in spent(result):
+        yield Number.mean(found[amount.key]) if amount.key in found else Number(None)
 
 
 def _notes(result: Result, *notes: str) -> list[str]:
@@ -117,10 +126,9 @@ def _of_rows(result: Result) -> list[Table]:
         rows = []
         for name, row in zip(labels(result["rows"]), result["rows"], strict=True):
             until = row["to_target"][index]
-            amounts = (Number.mean(until[amount.key]) for amount in AMOUNTS)
-            rows.append([name, f"{until['reached']} of {until['runs']}", *amounts])
+            rows.append([name, f"{until['reached']} of {until['runs']}", *_means(result, until)])
         is_short = any(row["to_target"][index]["reached"] < len(row["seeds"]) for row in result["rows"])
-        columns = [TableColumn(""), TableColumn("reached"), *_spent({"rounds": 1, "joules": 2})]
+        columns = [TableColumn(""), TableColumn("reached"), *_spent(result, {"rounds": 1, "joules": 2})]
         notes = _notes(result, INTERVAL, *([NO_MEAN] if is_short else []))
         shown.append(Table(f"until accuracy {100 * target:g} %", columns, rows, notes))
     return shown
@@ -189,18 +197,19 @@ def _tests(result: Result, group: Result, baseline: str | None) -> Table:
 def numbers(result: Result) -> Table:
     """``sweep.csv``: a row per cell, amounts in seconds, bytes and joules, accuracies in [0, 1]."""
     keys = list(dict.fromkeys(key for row in result["rows"] for key in row["settings"]))
-    measures = [*ACCURACIES, *SPENT]
-    header = [*keys, "seeds", *measures]
+    amounts = [amount.key for amount in spent(result)]
+    header = [*keys, "seeds", *ACCURACIES, *amounts]
     for target in result["targets"]:
-        header += [f"reached_{target:g}", *(f"{key}_to_{target:g}" for key in SPENT)]
+        header += [f"reached_{target:g}", *(f"{key}_to_{target:g}" for key in amounts)]
 
     def cells(row: Result) -> Iterator[Any]:
         yield from (row["settings"].get(key) for key in keys)
         yield len(row["seeds"])
-        yield from (Number.mean(row[key]) for key in measures)
+        yield from (Number.mean(row[key]) for key in ACCURACIES)
+        yield from _means(result, row)
         for until in row["to_target"]:
             yield until["reached"]
-            yield from (Number.mean(until[key]) for key in SPENT)
+            yield from _means(result, until)
 
     return Table("", [TableColumn(key) for key in header], [list(cells(row)) for row in result["rows"]])
 
@@ -220,11 +229,16 @@ def runs(result: Result) -> tuple[list[str], list[list[Any]]]:
     """Header and rows of ``runs.csv``: a row per run, with what it spent until each target."""
     keys = list(dict.fromkeys(key for row in result["rows"] for key in row["settings"]))
     summaries = {run["name"]: run for run in result["runs"]}
-    spent = [f"{key}_to_{target:g}" for target in result["targets"] for key in SPENT]
+    amounts = [amount.key for amount in spent(result)]
+    above = [key for key in amounts if key in readings.OF_TIERS]
+    to_target = [f"{key}_to_{target:g}" for target in result["targets"] for key in amounts]
     rows = []
     for row in result["rows"]:
         for index, (seed, name) in enumerate(zip(row["seeds"], row["runs"], strict=True)):
             own = [summaries[name].get(key) for key in OF_RUN]
-            until = [each[key]["values"][index] for each in row["to_target"] for key in SPENT]
+            own += [row[key]["values"][index] if key in row else None for key in above]
+            until = [
+                each[key]["values"][index] if key in each else None for each in row["to_target"] for key in amounts
+            ]
             rows.append([name, *(row["settings"].get(key) for key in keys), seed, *own, *until])
-    return ["run", *keys, "seed", *OF_RUN, *spent], rows
+    return ["run", *keys, "seed", *OF_RUN, *above, *to_target], rows

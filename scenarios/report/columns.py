@@ -39,6 +39,8 @@ FLOPS, JOULES = Quantity(units.FLOPS), Quantity(units.JOULES)
 PERCENT, POINTS = Quantity({"%": Decimal("0.01")}, 2), Quantity({"pp": Decimal("0.01")}, 2)
 """Shares in [0, 1], and differences of them in percentage points"""
 COUNT = Quantity({"": 1})
+MONEY = Quantity({"": 1})
+"""In the currency of ``fleet.tiers.price``"""
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from costmodel.units import JOULES
 from scenarios.report import plot_style
 from scenarios.report.plot_style import Doubles, ShownRuns
-from scenarios.report.readings import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS, Amount
+from scenarios.report.readings import BYTES, ENERGY, OF_TIERS, PRICE, ROUNDS, VIRTUAL_SECONDS, Amount, of_tiers
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.theme import INK, MUTED
 from scenarios.run.progress import Trail, is_cut_step
@@ -29,6 +30,8 @@ OPACITY = 0.18
 """Of a band"""
 MOST_POINTS = 400
 """Of a line of means over amounts"""
+MOST_IN_ROW = 4
+"""Panels of accuracies beside each other"""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 LOSSES = {"train_loss": "Training loss of clients", "test_loss": "Test loss"}
 """Column of ``rounds`` -> title"""
@@ -84,6 +87,8 @@ def over_amounts(trails: Sequence[Trail], amount: Amount, value: str = "accuracy
     if not all(known):
         return Curve(np.empty(0), np.empty(0), np.empty(0))
     spent = [np.array([amount.at(point) for point in points], np.float64) for points in known]
+    if any(np.isnan(own).any() for own in spent):
+        return Curve(np.empty(0), np.empty(0), np.empty(0))
     values = [np.array([getattr(point, value) for point in points], np.float64) for points in known]
     begin, end = max(own[0] for own in spent), min(amount.total(trail) for trail in trails)
     grid = np.unique(np.concatenate([*spent, [end]]))
@@ -115,9 +120,10 @@ def plot(axes: Axes, curve: Curve, label: str, style: Mapping[str, Any], is_step
 
 
 def accuracy(shown: ShownRuns) -> Figure | None:
-    """Accuracy against rounds, virtual time and bytes, one line per group."""
-    lines = [_accuracy_line(group, shown.styles[group.label]) for group in _scored(shown)]
-    amounts = (ROUNDS, VIRTUAL_SECONDS, BYTES)
+    """Accuracy against rounds, virtual time and bytes, one line per group; and against what aggregators spent."""
+    scored = _scored(shown)
+    lines = [_accuracy_line(group, shown.styles[group.label]) for group in scored]
+    amounts = (ROUNDS, VIRTUAL_SECONDS, BYTES, *of_tiers(run.trail for group in scored for run in group.runs))
     return accuracy_panels(shown, lines, amounts, target=shown.target) if lines else None
 
 
@@ -127,7 +133,7 @@ def _scored(shown: ShownRuns) -> list[RunGroup]:
 
 def _accuracy_line(group: RunGroup, style: Mapping[str, Any]) -> AccuracyLine:
     """Of a single run, the line through what it evaluated; it has steps where seeds differ in when they evaluate."""
-    amounts = (VIRTUAL_SECONDS, BYTES, ENERGY)
+    amounts = (VIRTUAL_SECONDS, BYTES, ENERGY, *OF_TIERS.values())
     if len(group.runs) > 1:
         curves = {amount.key: over_amounts([run.trail for run in group.runs], amount) for amount in amounts}
         curves[ROUNDS.key] = over_seeds([by_round(run, "accuracy") for run in group.runs])
@@ -137,7 +143,8 @@ def _accuracy_line(group: RunGroup, style: Mapping[str, Any]) -> AccuracyLine:
     values = np.array([[point.accuracy for point in points]], np.float64)
     spent = {amount.key: [amount.at(point) for point in points] for amount in amounts}
     spent[ROUNDS.key] = [float(min(point.rounds, run.completed)) for point in points]
-    curves = {key: Curve.of(np.array(x, np.float64), values) for key, x in spent.items()}
+    known = {key: ~np.isnan(x) for key, x in spent.items()}
+    curves = {key: Curve.of(np.array(x, np.float64)[known[key]], values[:, known[key]]) for key, x in spent.items()}
     return AccuracyLine(group.label, style, curves, is_cut=is_cut_step(run.rounds[-1]))
 
 
@@ -150,7 +157,8 @@ def accuracy_panels(
 ) -> Figure:
     """A panel per amount. ``target`` is a dashed line across, and ``budgets``, key of an amount -> limits, are upright
     ones, up to the furthest that any run came."""
-    figure, panels = shown.panels(len(amounts), len(amounts), 380, sharey=True)
+    columns = len(amounts) if len(amounts) <= MOST_IN_ROW else 3
+    figure, panels = shown.panels(len(amounts), columns, 380, sharey=True)
     for axes, amount in zip(panels, amounts, strict=True):
         scale = _against(axes, lines, amount)
         if target is not None:
@@ -158,7 +166,8 @@ def accuracy_panels(
         furthest = max((float(x) for line in lines for x in line.curves[amount.key].x[-1:]), default=0.0)
         for limit in (limit for limit in (budgets or {}).get(amount.key, ()) if limit <= furthest):
             axes.axvline(limit / scale, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
-    panels[0].set_ylabel("test accuracy (%)")
+    for axes in panels[::columns]:
+        axes.set_ylabel("test accuracy (%)")
     plot_style.legend(figure, panels[0])
     return figure
 
@@ -174,6 +183,8 @@ def _against(axes: Axes, lines: Sequence[AccuracyLine], amount: Amount) -> float
     axes.set(title=amount.title, xlabel=f"{amount.axis} ({unit})" if unit else amount.axis, xlim=(0, None))
     if amount is ROUNDS:
         axes.xaxis.set_major_locator(plot_style.whole())
+    elif amount is PRICE:  # which may have many decimals
+        axes.xaxis.set_major_locator(MaxNLocator(4))
     return scale
 
 

@@ -20,6 +20,7 @@ from scenarios.report import (
     method_figures,
     plot_style,
     round_figures,
+    tier_figures,
 )
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, RunGroup
@@ -38,6 +39,7 @@ FIGURES: Mapping[str, Drawing] = {
     "rates": client_figures.rates,
     "metrics": client_figures.metrics,
     "logged": client_figures.logged,
+    "tiers": tier_figures.tiers,
     "to_target": bar_figures.to_target,
     "uncertainty": bar_figures.uncertainty,
     "bottlenecks": bar_figures.bottlenecks,

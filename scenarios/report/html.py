@@ -38,7 +38,7 @@ APP_KEYS = ("name", "data.clients", "seed")
 """Number of groups named in the title, and of different values of a fact."""
 NO_BREAK = "\u00a0"
 """A space at which no line is broken"""
-ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "clients_by_device", "started_utc")
+ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "clients_by_device", "aggregator_of", "started_utc")
 """Parts of the environment that have their own sections."""
 
 
@@ -238,6 +238,7 @@ def _sections(
         if has_seeds
         else None,
         "rates": tables.by_rate(shown),
+        "links": tables.by_link(shown),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
         "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
         "critical": [(run, visits.critical_clients(run.query, most_critical)) for run in shown],
@@ -365,7 +366,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
 def csv_table(runs: Sequence[Path], path: Path) -> Path:
     """Write the rounds of these run folders as CSV; a missing accuracy or loss is an empty cell.
 
-    Runs with evaluations, or numbers that methods have logged, have these written beside it: ``a-evaluations.csv``.
+    Runs with evaluations, messages of aggregators, or numbers that methods have logged, have these written beside it:
+    ``a-evaluations.csv``.
     """
     for file, rows in _run_tables(open_runs(runs), path).items():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -397,8 +399,14 @@ def _run_tables(runs: Sequence[RecordedRun], path: Path) -> dict[Path, list[dict
         head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}
         for row, point in zip(run.rounds, run.trail, strict=True):
             totals = {"bytes_so_far": point.nbytes, "nominal_bytes_so_far": point.nominal_nbytes}
+            if any(each.has_tiers for each in runs):
+                totals |= {"wan_bytes_so_far": point.wan_nbytes, "price_so_far": point.price}
             found[path].append(head | row._asdict() | totals | {"group": run.group})
-        others: dict[str, Sequence[Any]] = {"evaluations": run.evaluations, "logged": run.logged}
+        others: dict[str, Sequence[Any]] = {
+            "evaluations": run.evaluations,
+            "aggregators": run.aggregators,
+            "logged": run.logged,
+        }
         for table, values in others.items() if not _is_special(path) else ():
             beside = path.with_name(f"{path.stem}-{table}{path.suffix}")
             for value in values:

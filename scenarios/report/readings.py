@@ -9,13 +9,14 @@ that depend on a target or a budget. A table that needs another heading has a co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
 from scenarios.report import columns
-from scenarios.report.columns import COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Quantity
+from scenarios.report.columns import COUNT, FLOPS, JOULES, MISSING, MONEY, PERCENT, SECONDS, Quantity
 from scenarios.report.run_reader import RecordedRun
 from scenarios.run import progress
 from scenarios.run.client_values import BestRound, OverClients
@@ -74,8 +75,9 @@ class Amount:
     """Its name as a budget, one of `progress.AMOUNTS`"""
 
     def at(self, point: ProgressPoint) -> float:
-        """The amount that was spent by the end of a round."""
-        return float(getattr(point, self.field))
+        """The amount that was spent by the end of a round; NaN for those of `OF_TIERS` in runs without tiers."""
+        spent = getattr(point, self.field)
+        return math.nan if spent is None else float(spent)
 
     def total(self, trail: Trail) -> float:
         """The amount that the whole run has spent."""
@@ -84,7 +86,11 @@ class Amount:
     @property
     def reading(self) -> Reading[Trail]:
         """The total as a reading."""
-        return Reading(self.key, self.heading, self.quantity, self.total)
+        return Reading(self.key, self.heading, self.quantity, lambda trail: _known(self.total(trail)))
+
+
+def _known(amount: float) -> float | None:
+    return None if math.isnan(amount) else amount
 
 
 ROUNDS = Amount("rounds", "rounds", "rounds", COUNT, "Against rounds", "rounds", "rounds")
@@ -97,11 +103,21 @@ NOMINAL_BYTES = Amount(
 )
 ENERGY = Amount("joules", "joules", "energy", JOULES, "Against energy", "energy of clients")
 AMOUNTS = {amount.key: amount for amount in (VIRTUAL_SECONDS, BYTES, NOMINAL_BYTES, ENERGY, ROUNDS)}
+WAN_BYTES = Amount(
+    "wan_bytes", "wan_nbytes", "WAN bytes", columns.BYTES, "Against WAN bytes", "bytes above aggregators, down and up"
+)
+PRICE = Amount("price", "price", "price", MONEY, "Against price", "price of WAN bytes")
+OF_TIERS = {amount.key: amount for amount in (WAN_BYTES, PRICE)}
+"""Of messages between aggregators and what is above them, beside `AMOUNTS`: clients' bytes to aggregators are none"""
 
 ACCURACY = Reading("accuracy", "accuracy, final", PERCENT, progress.final, "max")
 BEST = Reading("best_accuracy", "accuracy, best", PERCENT, progress.best, "max")
-OF_TRAIL = {reading.key: reading for reading in (ACCURACY, BEST, *(amount.reading for amount in AMOUNTS.values()))}
-"""Key -> reading of a run's progress"""
+
+
+def of_tiers(trails: Iterable[Trail]) -> list[Amount]:
+    """Those of `OF_TIERS` that any of these runs has spent."""
+    every = list(trails)
+    return [amount for amount in OF_TIERS.values() if any(amount.total(trail) > 0 for trail in every)]
 
 
 def until(amount: Amount, target: float) -> Reading[Trail]:
@@ -109,7 +125,7 @@ def until(amount: Amount, target: float) -> Reading[Trail]:
 
     def spent(trail: Trail) -> float | None:
         point = progress.to_target(trail, target)
-        return None if point is None else amount.at(point)
+        return None if point is None else _known(amount.at(point))
 
     heading = f"{amount.heading} to {100 * target:g} %"
     return Reading(f"{amount.key}_to_{target:g}", heading, amount.quantity, spent, "min", NOT_REACHED)

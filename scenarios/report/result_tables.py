@@ -47,26 +47,33 @@ def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nom
         add(reaching, readings.until(readings.BYTES, target).of(_trail_of), "bytes, real")
         if nominal:
             add(reaching, readings.until(readings.NOMINAL_BYTES, target).of(_trail_of), "nominal")
-    for key, amount, show in (
+        for amount in readings.of_tiers(run.trail for run in runs):
+            add(reaching, readings.until(amount, target).of(_trail_of), amount.heading)
+    for key, unit, show in (
         ("at_common_bytes", "bytes", format_bytes),
         ("at_common_seconds", "seconds", format_seconds),
     ):
         common = comparison.get(key)
-        if common and common.get(amount) is not None:
+        if common and common.get(unit) is not None:
 
             def at_common(run: RecordedRun, by_method: Mapping[str, float | None] = common["accuracy"]) -> float | None:
                 return by_method.get(run.label, by_method.get(run.method))
 
-            add("Accuracy at", Reading(key, show(common[amount]), PERCENT, at_common, "max"))
+            add("Accuracy at", Reading(key, show(common[unit]), PERCENT, at_common, "max"))
     add("Device work", readings.WORK, "real" if nominal else None)
     if nominal:
         add("Device work", readings.NOMINAL_WORK)
     add("Energy", readings.total("joules", "joules", JOULES))
     add("This machine", readings.WALL_SECONDS)
+    above = {readings.until(amount, target or 0.0).key for amount in readings.OF_TIERS.values()}
+
+    def cell(reading: Reading[RecordedRun], run: RecordedRun) -> Cell:
+        return MISSING if reading.key in above and not run.has_tiers else reading.value(run)
+
     return Table(
         "results",
         [TableColumn("method"), *(column for _, column in columns), TableColumn("stopped by", is_left=True)],
-        [[run.label, *(reading.value(run) for reading, _ in columns), run.stopped_by()] for run in runs],
+        [[run.label, *(cell(reading, run) for reading, _ in columns), run.stopped_by()] for run in runs],
     )
 
 
@@ -134,12 +141,18 @@ def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
         shown.append(readings.WORST_DECILE.of(lambda run: client_values.last(run.evaluations)))
     if any(run.by_device for group in groups for run in group.runs):
         shown.append(readings.WORST_DEVICE.of(means_of_devices))
-    amounts = readings.VIRTUAL_SECONDS, readings.BYTES, readings.ENERGY
+    of_tiers = readings.of_tiers(run.trail for group in groups for run in group.runs)
+    amounts = readings.VIRTUAL_SECONDS, readings.BYTES, readings.ENERGY, *of_tiers
     if target is not None:
         shown += [readings.until(amount, target).of(_trail_of) for amount in amounts]
     shown += [readings.COMPLETED, *(amount.reading.of(_trail_of) for amount in amounts)]
+    above = {each.key for amount in of_tiers for each in (amount.reading, readings.until(amount, target or 0.0))}
+
+    def cell(reading: Reading[RecordedRun], group: RunGroup) -> Cell:
+        return MISSING if reading.key in above and not group.first.has_tiers else _mean(reading, group.runs)
+
     rows: list[list[Cell]] = [
-        [group.label, len(group.runs), *(_mean(each, group.runs) for each in shown)] for group in groups
+        [group.label, len(group.runs), *(cell(each, group) for each in shown)] for group in groups
     ]
     columns = [replace(TableColumn.of(each), better=None) for each in shown]
     return Table("groups", [TableColumn("group"), TableColumn("seeds", COUNT), *columns], rows)
@@ -299,6 +312,47 @@ def by_rate(runs: Runs) -> Table | None:
         for row in visits.by_rate(run.query)
     ]
     return Table("visits by rate", columns, rows) if rows else None
+
+
+def by_link(runs: Runs) -> Table | None:
+    """What messages took between each tier and the one above it, clients' visits among them; None without tiers."""
+    columns = [
+        TableColumn("method"),
+        TableColumn("link", is_left=True),
+        TableColumn("messages", COUNT),
+        TableColumn("lost", COUNT),
+        TableColumn("bytes down", BYTES),
+        TableColumn("bytes up", BYTES, unit_of="bytes down"),
+        TableColumn("seconds", SECONDS),
+        TableColumn("contention", SECONDS),
+        TableColumn("joules", JOULES),
+        TableColumn("waiting", JOULES, unit_of="joules"),
+        TableColumn("price", readings.PRICE.quantity),
+    ]
+    rows: list[list[Cell]] = []
+    for run in runs:
+        if not run.links:
+            continue
+        top = max(link.tier for link in run.links)
+        rows.append([run.label, "clients – tier 0", *run.query(visits.MESSAGES)[0], None])
+        for tier in range(top + 1):
+            own = [link for link in run.links if link.tier == tier]
+            nbytes = (sum(link.nbytes for link in own if link.direction == direction) for direction in ("down", "up"))
+            rows.append(
+                [
+                    run.label,
+                    f"tier {tier} – {'server' if tier == top else f'tier {tier + 1}'}",
+                    sum(link.messages for link in own),
+                    sum(link.lost for link in own),
+                    *nbytes,
+                    sum(link.seconds for link in own),
+                    sum(link.contention_seconds for link in own),
+                    sum(link.joules for link in own),
+                    sum(link.idle_joules for link in own),
+                    sum(link.price for link in own) or None,
+                ]
+            )
+    return Table("messages by link", columns, rows) if rows else None
 
 
 def faulty(runs: Runs) -> Table:

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from coordinator.records.schema import COUNTED, RoundRow
+from coordinator.records.schema import COUNTED, AggregatorRow, RoundRow
 from costmodel.arrays import Doubles
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP, Replay, Samples
@@ -143,6 +143,8 @@ def client_staleness(shown: ShownRuns) -> Figure | None:
 
 MOST_CLIENTS = 40
 """Visits that are drawn of one round: the longest"""
+MOST_AGGREGATORS = 16
+"""Aggregators whose messages are drawn of one round: those that took longest"""
 MOST_RUNS = 6
 """Runs that are drawn when there are several"""
 LONG_ROUND_PIXELS = 15
@@ -153,8 +155,13 @@ BAR_HEIGHT = 0.72
 MEDIAN = "median length"
 WAITS = "waiting for others"
 WASTED = "did not count"
+LOST = "message that was lost"
 VISITS_OF_ROUND = (
     "SELECT client, kind, start_s, down_end_s, compute_end_s, up_end_s FROM visits WHERE round = ? ORDER BY visit"
+)
+MESSAGES_OF_ROUND = (
+    f"SELECT {', '.join(AggregatorRow._fields)} FROM aggregators WHERE round = ? "
+    "ORDER BY tier DESC, aggregator, start_s"
 )
 
 
@@ -183,6 +190,17 @@ class RoundTimeline:
     """In the order in which visits began; at most `MOST_CLIENTS`"""
     visits: int
     """Before that cut"""
+    messages: Sequence[AggregatorRow] = ()
+    """Between aggregators and what is above them, in seconds from the round's start: those of at most
+    `MOST_AGGREGATORS`, by aggregator, the highest tier first"""
+    aggregators: int = 0
+    """Before that cut"""
+
+    @property
+    def places(self) -> dict[tuple[int, int], int]:
+        """(tier, aggregator) -> its row, above those of clients."""
+        keys = dict.fromkeys((row.tier, row.aggregator) for row in self.messages)
+        return {key: place for place, key in enumerate(keys)}
 
 
 def chosen_rounds(rows: Sequence[RoundRow]) -> dict[int, str]:
@@ -210,7 +228,15 @@ def timeline(run: RecordedRun, round: int) -> RoundTimeline:
         visits.append(TimelineRow(int(client), kind in COUNTED, start, down_end, compute_end, up_end, waited))
     longest = sorted(visits, key=lambda visit: visit.start - visit.up_end)[:MOST_CLIENTS]
     kept = [visit for visit in visits if visit in longest]
-    return RoundTimeline(round + 1, seconds, kept, len(visits))
+    taken = Counter[tuple[int, int]]()  # seconds of each aggregator's messages
+    messages = []
+    for each in map(AggregatorRow._make, run.query(MESSAGES_OF_ROUND, [round]) if run.has_tiers else ()):
+        begin, end = each.start_s - row.start_s, None if each.end_s is None else each.end_s - row.start_s
+        taken[each.tier, each.aggregator] += 0.0 if end is None else end - begin
+        messages.append(each._replace(start_s=begin, end_s=end))
+    slowest = {key for key, _ in taken.most_common(MOST_AGGREGATORS)}
+    shown = [each for each in messages if (each.tier, each.aggregator) in slowest]
+    return RoundTimeline(round + 1, seconds, kept, len(visits), shown, len(taken))
 
 
 def timelines(runs: Sequence[RecordedRun]) -> list[tuple[str, RoundTimeline]]:
@@ -225,13 +251,15 @@ def timelines(runs: Sequence[RecordedRun]) -> list[tuple[str, RoundTimeline]]:
 
 
 def round_timeline(shown: ShownRuns) -> Figure | None:
-    """A panel per timeline, a row per client."""
+    """A panel per timeline: a row per aggregator that has messages in it, then a row per client."""
     found = timelines(shown.runs)
     ends = np.array([max(each.seconds, *(row.up_end for row in each.rows)) for _, each in found])
     scale, unit = plot_style.unit([ends], SECONDS)
+    is_lost = any(row.end_s is None for _, each in found for row in each.messages)
 
     def draw(axes: Axes, title: str, each: RoundTimeline) -> str:
-        places = np.arange(len(each.rows))
+        rows = each.places
+        places = len(rows) + np.arange(len(each.rows))
         times = np.array(
             [(row.start, row.down_end, row.compute_end, row.up_end, row.up_end + row.waited) for row in each.rows]
         )
@@ -244,19 +272,31 @@ def round_timeline(shown: ShownRuns) -> Figure | None:
             if not row.counted:
                 begin, length = row.start / scale, (row.up_end - row.start) / scale
                 axes.add_patch(Rectangle((begin, place - BAR_HEIGHT / 2), length, BAR_HEIGHT, **HATCHED))
+        for direction, (name, colour) in (("down", PHASES[0]), ("up", PHASES[-1])):
+            own = [row for row in each.messages if row.direction == direction and row.end_s is not None]
+            lengths = [(row.end_s - row.start_s) / scale for row in own if row.end_s is not None]
+            at = [rows[row.tier, row.aggregator] for row in own]
+            axes.barh(at, lengths, BAR_HEIGHT, [row.start_s / scale for row in own], color=colour, label=f"_{name}")
+        lost = [(row.start_s / scale, rows[row.tier, row.aggregator]) for row in each.messages if row.end_s is None]
+        if is_lost:
+            axes.plot(*np.array(lost).reshape(-1, 2).T, "x", color=INK, label=LOST)
         axes.axvline(each.seconds / scale, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
-        axes.set_yticks(places, [str(row.client) for row in each.rows])
-        axes.set_ylim(len(each.rows) - 0.4, -0.6)
-        axes.set_xlim(min(0.0, *(row.start / scale for row in each.rows)), None)
+        names = [f"tier {tier}, {aggregator}" for tier, aggregator in rows]
+        axes.set_yticks(range(len(rows) + len(each.rows)), [*names, *(str(row.client) for row in each.rows)])
+        axes.set_ylim(len(rows) + len(each.rows) - 0.4, -0.6)
+        begins_at = [*(row.start for row in each.rows), *(row.start_s for row in each.messages)]
+        axes.set_xlim(min(0.0, *begins_at) / scale, None)
         plot_style.bars(axes)
         axes.set_xlabel(f"virtual time in the round ({unit})")
         cut = f", the longest {len(each.rows)} of {each.visits} visits" if each.visits > len(each.rows) else ""
+        cut += f", {len(rows)} of {each.aggregators} aggregators" if each.aggregators > len(rows) else ""
         if each is found[0][1] and any(not row.counted for _, other in found for row in other.rows):
             axes.add_artist(Rectangle((0, 0), 0, 0, label=WASTED, **HATCHED))  # seen in the legend alone
         return title + cut
 
-    height = 110 + LONG_ROUND_PIXELS * max((len(each.rows) for _, each in found), default=0)
-    return plot_style.panel_each(shown, found, 3, height, draw, "client", with_legend=True)
+    height = 110 + LONG_ROUND_PIXELS * max((len(each.places) + len(each.rows) for _, each in found), default=0)
+    label = "aggregator, client" if any(each.messages for _, each in found) else "client"
+    return plot_style.panel_each(shown, found, 3, height, draw, label, with_legend=True)
 
 
 # --- a recorded link ------------------------------------------------------------------------------------------------

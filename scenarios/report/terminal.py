@@ -21,6 +21,7 @@ from scenarios.report.columns import (
     COUNT,
     FLOPS,
     JOULES,
+    MONEY,
     PERCENT,
     SECONDS,
     Column,
@@ -172,6 +173,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
     target, drawn = runs[0]["target_accuracy"], _drawn(runs)
     scopes = ["-" if each is None else drawn_times.scope(len(each.by_seed)) for each in drawn]
     bases = [visits.shares(run.get("seconds_by_basis")) for run in runs]
+    tiers: list[Summary] = [run.get("aggregators") or {} for run in runs]
     has_nominal = own_method.shows_nominal(str(run["method"]) for run in runs)
     rows: list[Row] = [
         ("accuracy, final", _cells(runs, "accuracy", PERCENT)),
@@ -192,6 +194,11 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
             (f"virtual time to {100 * target:g} %", _times(runs, drawn, "time_to_target_s", NOT_REACHED)),
             *_chances(runs, drawn),
             ("bytes to it, real", _cells(runs, "bytes_to_target", BYTES, NOT_REACHED)),
+        ]
+        rows += [
+            (f"{heading} to it", _above_to_target(tiers, key, quantity))
+            for key, heading, quantity in TO_TARGET_ABOVE
+            if any(each.get(key) for each in tiers)
         ]
         if has_nominal:
             reached = [to_target(RunFolder(Path(run["run_dir"])).trail, run["target_accuracy"]) for run in runs]
@@ -218,6 +225,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         *([("bytes, nominal", _cells(runs, "nominal_bytes", BYTES))] if has_nominal else []),
         ("FLOPs, real", _cells(runs, "flops", FLOPS)),
         *([("FLOPs, nominal", _cells(runs, "nominal_flops", FLOPS))] if has_nominal else []),
+        *([("above clients (WAN)", _listed(above_clients(tiers)))] if any(tiers) else []),
         ("energy", _cells(runs, "joules", JOULES)),
         ("energy went into", _listed(energy)),
         ("waste", _listed(waste(runs))),
@@ -229,6 +237,31 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("wall time", _cells(runs, "wall_seconds", SECONDS)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
+
+
+def above_clients(tiers: Sequence[Summary]) -> Iterator[str]:
+    """Bytes, joules and price of each run's messages between aggregators and what is above them; "-" without any."""
+    joules = [run["joules"] + run["idle_joules"] if run else None for run in tiers]
+    prices = [run["price"] if run else None for run in tiers]
+    texts = [
+        cells(BYTES, [run.get("wan_bytes") for run in tiers]),
+        cells(JOULES, joules),
+        *([[f"price {text}" for text in cells(MONEY, prices)]] if any(prices) else []),
+    ]
+    for run, *own in zip(tiers, *texts, strict=True):
+        yield ", ".join(own) if run else "-"
+
+
+def _above_to_target(tiers: Sequence[Summary], key: str, quantity: Quantity) -> list[str]:
+    texts = cells(quantity, [run.get(key) for run in tiers], missing=NOT_REACHED)
+    return [text if run else "-" for run, text in zip(tiers, texts, strict=True)]
+
+
+TO_TARGET_ABOVE: tuple[tuple[str, str, Quantity], ...] = (
+    ("wan_bytes_to_target", "WAN bytes", BYTES),
+    ("price_to_target", "price", MONEY),
+)
+"""Key of ``aggregators`` -> heading, what it holds"""
 
 
 def best_round_rows(runs: Sequence[Summary]) -> Iterator[Row]:

@@ -121,6 +121,8 @@ class Environment(Record):
     """Client -> why it cannot take part"""
     clients_by_device: dict[str, list[Count]] = {}
     """Kind of device -> its clients, of runs that evaluate clients of several"""
+    aggregator_of: list[Count] = []
+    """(clients,) The aggregator of each client, of runs with tiers"""
     flops_plain_per_sample: Number = 0
     stops_at_target: bool = True
     asynchronous: bool = False

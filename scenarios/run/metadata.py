@@ -27,7 +27,7 @@ from edge.runtime.numerics import processor
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
 from scenarios.config.validation import evaluated
-from scenarios.run import builder, client_values, evaluated_clients, own_method, progress, visits
+from scenarios.run import aggregators, builder, client_values, evaluated_clients, own_method, progress, visits
 from scenarios.run.environment import (
     BlockRecord,
     DataSetRecord,
@@ -73,7 +73,7 @@ def environment(
     if evaluated(loaded.method, loaded.scenario) != "global":
         drawn = builder.fleet(loaded)
         by_device = {row.name: np.flatnonzero(drawn.device_of == i).tolist() for i, row in enumerate(drawn.devices)}
-    codec = loaded.scenario.codec
+    has_tiers, codec = bool(loaded.scenario.fleet.tiers.count), loaded.scenario.codec
     tensors = profile.tensors if codec.is_used or codec.wan or profile.rates else {}
     parts = {
         "axes": {key: [[list(axis) for axis in axes] for axes in own] for key, own in profile.axes.items()},
@@ -92,6 +92,7 @@ def environment(
         "tensors": {key: [*map(list, shapes)] for key, shapes in tensors.items()},
         "submodels": parts if profile.rates else {},
         "clients_by_device": by_device if len(by_device) > 1 else {},
+        "aggregator_of": has_tiers and builder.aggregator_of(loaded, profile).tolist(),
         **own_method.record(loaded.method),
         "sources": dict(sources),
     }
@@ -163,7 +164,8 @@ def summary(
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
     `BestRound`, with ``by_device`` of that round, or None before the first evaluation. ``cut_round``: as of
     `cut_round`. ``method_notes``: sentences on the method and this model, of which there may be none.
-    ``joules_by_part``: `visits.energy`. ``seconds_by_basis``: `visits.seconds_by_basis`.
+    ``joules_by_part``: `visits.energy`. ``seconds_by_basis``: `visits.seconds_by_basis`. ``aggregators``: as of
+    `aggregators.summary`; other bytes and joules are those of clients.
     """
     rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
     best = client_values.best_round(rows, values, committed.rounds)
@@ -187,6 +189,7 @@ def summary(
         "virtual_seconds": committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
         "joules_by_part": visits.energy(query),
+        "aggregators": aggregators.summary(recorded.links, reached),
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
         "visits": visits.by_kind(query),

@@ -10,9 +10,18 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.records.schema import RoundRow
+
+
+class AboveClients(NamedTuple):
+    """What the messages between aggregators and what is above them took, in runs with tiers."""
+
+    nbytes: int
+    joules: float
+    """Of aggregators: their messages, and their waiting before these"""
+    price: float
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,12 @@ class ProgressPoint:
     best: float
     """Best accuracy so far; 0 before the first evaluation"""
     joules: float = 0.0
+    """Of clients"""
+    wan_nbytes: int | None = None
+    """Between aggregators and what is above them; None, as the next two, in runs without tiers"""
+    aggregator_joules: float | None = None
+    price: float | None = None
+    """Of these bytes"""
 
 
 Trail = tuple[ProgressPoint, ...]
@@ -62,16 +77,20 @@ class BudgetPoint:
         return self.point.accuracy if self.point else None
 
 
-def accumulated(rows: Iterable[RoundRow]) -> Trail:
-    """The progress curve of these rounds, the first of them first."""
+def accumulated(rows: Iterable[RoundRow], above: Mapping[int, AboveClients] | None = None) -> Trail:
+    """The progress curve of these rounds, the first of them first; ``above``: by round, of runs with tiers."""
     points: list[ProgressPoint] = []
     for row in rows:
-        points.append(after(points[-1] if points else None, row))
+        own = None if above is None else above.get(row.round, NOTHING_ABOVE)
+        points.append(after(points[-1] if points else None, row, own))
     return tuple(points)
 
 
-def after(last: ProgressPoint | None, row: RoundRow) -> ProgressPoint:
-    """The running totals after one more round; ``last`` is None for the first."""
+NOTHING_ABOVE = AboveClients(0, 0.0, 0.0)
+
+
+def after(last: ProgressPoint | None, row: RoundRow, above: AboveClients | None = None) -> ProgressPoint:
+    """The running totals after one more round; ``last`` is None for the first. ``above``: None without tiers."""
     nbytes, nominal, best = (last.nbytes, last.nominal_nbytes, last.best) if last else (0, 0.0, 0.0)
     return ProgressPoint(
         row.round + 1,
@@ -81,6 +100,9 @@ def after(last: ProgressPoint | None, row: RoundRow) -> ProgressPoint:
         row.accuracy,
         max(best, row.accuracy or 0.0),
         (last.joules if last else 0.0) + row.joules,
+        None if above is None else ((last and last.wan_nbytes) or 0) + above.nbytes,
+        None if above is None else ((last and last.aggregator_joules) or 0.0) + above.joules,
+        None if above is None else ((last and last.price) or 0.0) + above.price,
     )
 
 

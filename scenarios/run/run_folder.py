@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.records import foreign
-from coordinator.records.schema import EVALUATIONS, LOGGED, EvaluationRow, LoggedRow, RoundRow
+from coordinator.records.schema import (
+    AGGREGATORS,
+    EVALUATIONS,
+    LOGGED,
+    AggregatorRow,
+    EvaluationRow,
+    LoggedRow,
+    RoundRow,
+)
 from coordinator.records.store import has_rounds, read
 from edge.data.content import restore_content
 from edge.data.registry import DataError
@@ -29,6 +37,7 @@ from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
 from scenarios.config.tables import leaves
 from scenarios.run import folder_files, plugin_sources, progress, run_records
+from scenarios.run.aggregators import LinkTotals, by_link, by_round
 from scenarios.run.client_values import BestRound, ByDevice, best_round, by_device
 from scenarios.run.environment import Environment
 
@@ -206,16 +215,32 @@ class RunFolder:
         """The numbers that its method has logged; empty in most runs."""
         return [LoggedRow._make(row) for row in self._optional(LOGGED)]
 
+    @cached_property
+    def has_tiers(self) -> bool:
+        """Whether aggregators have exchanged messages with what is above them."""
+        return self._has_table(AGGREGATORS)
+
+    @cached_property
+    def links(self) -> Sequence[LinkTotals]:
+        """What the messages of each tier and direction took; empty without tiers."""
+        return by_link(self.query) if self.has_tiers else []
+
+    @property
+    def aggregators(self) -> Sequence[AggregatorRow]:
+        """The messages between aggregators and what is above them; empty without tiers."""
+        return [AggregatorRow._make(row) for row in self._optional(AGGREGATORS)]
+
+    def _has_table(self, table: str) -> bool:
+        return bool(self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)))
+
     def _optional(self, table: str) -> list[sqlite3.Row]:
         """The rows of a table that not every run has."""
-        if not self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)):
-            return []
-        return self.query(f"SELECT * FROM {table} ORDER BY rowid")
+        return self.query(f"SELECT * FROM {table} ORDER BY rowid") if self._has_table(table) else []
 
     @cached_property
     def trail(self) -> progress.Trail:
         """The progress curve: running totals and accuracy after each round."""
-        return progress.accumulated(self.rounds)
+        return progress.accumulated(self.rounds, by_round(self.query) if self.has_tiers else None)
 
     @cached_property
     def best_round(self) -> BestRound | None:

@@ -55,6 +55,18 @@ class _Eval(Record):
     split: str = ""
 
 
+class _Tier(Record):
+    count: Count = 0
+
+
+class _Tiers(_Tier):
+    above: _Tier = _Tier()
+
+
+class _Fleet(Record):
+    tiers: _Tiers = _Tiers()
+
+
 class ScenarioRecord(Record):
     """``scenario.toml``, without resolving it."""
 
@@ -67,6 +79,7 @@ class ScenarioRecord(Record):
     rounds: _Rounds = _Rounds()
     stop: _Goal = _Goal()
     eval: _Eval = _Eval()
+    fleet: _Fleet = _Fleet()
 
 
 class _OfDevice(Record):
@@ -103,6 +116,25 @@ class _CutRound(Record):
     cut_by: str
 
 
+class _Link(Record):
+    tier: Count
+    direction: str
+    messages: Count
+    nbytes: Count
+
+
+class _Aggregators(Record):
+    wan_bytes: Count
+    joules: Number
+    idle_joules: Number
+    price: Number
+    contention_seconds: Number = 0
+    wan_bytes_to_target: Count | None = None
+    joules_to_target: Number | None = None
+    price_to_target: Number | None = None
+    links: list[_Link] = []
+
+
 class SummaryRecord(Record):
     """How a run ended, in its ledger's table ``meta``."""
 
@@ -122,6 +154,7 @@ class SummaryRecord(Record):
     nominal_flops: Number = 0
     joules: Number = 0
     joules_by_part: dict[str, Number] = {}
+    aggregators: _Aggregators | None = None
     wasted_bytes: Count = 0
     wasted_joules: Number = 0
     wasted_seconds: Number = 0
@@ -142,7 +175,7 @@ class SummaryRecord(Record):
 
 PRINTED = frozenset(SummaryRecord.model_fields) - {
     *("evaluation", "best_round", "seconds_by_basis", "data", "warnings", "method_notes", "rounds_to_target"),
-    *("wasted_joules", "wasted_seconds", "visits"),
+    *("wasted_joules", "wasted_seconds", "visits", "aggregators"),
 }
 """Keys without which a summary cannot be printed"""
 

@@ -225,6 +225,15 @@ def rates_by_round(query: Query) -> dict[float, dict[int, int]]:
     return found
 
 
+# --- what clients exchange with what is above them ------------------------------------------------------------------
+
+MESSAGES = """SELECT TOTAL(bytes_down > 0) + TOTAL(bytes_up > 0) AS messages, TOTAL(kind = 'lost') AS lost,
+    TOTAL(bytes_down) AS down, TOTAL(bytes_up) AS up,
+    TOTAL(down_end_s - start_s) + TOTAL(up_end_s - compute_end_s) AS seconds, TOTAL(shared_s) AS contention,
+    TOTAL(receive_joules) + TOTAL(send_joules) AS joules, TOTAL(idle_joules) AS idle FROM visits"""
+"""Query of the totals of all visits, computing left out"""
+BYTES_OF_CLIENTS = "SELECT client, SUM(bytes_down) AS down, SUM(bytes_up) AS up FROM visits GROUP BY client"
+
 # --- the basis of times ---------------------------------------------------------------------------------------------
 
 # Computing rests on the figures of the device's row for the run's model, and on its step overhead; a transfer rests

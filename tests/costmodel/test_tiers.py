@@ -251,8 +251,9 @@ def test_a_clock_with_another_ones_state_goes_on_to_the_bit() -> None:
 
 def test_no_two_messages_have_the_same_draw() -> None:
     clock = clock_of(config_of(4, OPEN, Transport(noise=0.2, slow_start=False), above=UpperTier(4, {"board": 1.0})))
-    ends = [each.end - each.start for each in messages(clock, range(2))]
-    assert len(np.unique(np.round(np.concatenate(ends), 9))) == 2 * 2 * 2 * 4
+    sent, now = messages(clock, range(2)), np.full(4, 30.0)
+    sent += [send(0, now, now > 0, NBYTES, 1, is_second=True) for send in (clock.down, clock.up)]
+    assert len(np.unique(np.round(np.concatenate([each.end - each.start for each in sent]), 9))) == 10 * 4
 
 
 # --- who belongs to which ---------------------------------------------------------------------------------------------

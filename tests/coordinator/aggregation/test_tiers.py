@@ -137,7 +137,8 @@ def test_with_one_aggregator_the_model_is_fedavgs_to_the_bit_and_with_several_up
 def test_the_server_optimizer_acts_at_the_top_alone() -> None:
     # fedavgm: momentum 0.5 on changes.
     momentum = server_optimizer("fedavgm")
-    server = tiered([0, 1], [0, 0], optimiser=momentum.make(momentum.options(momentum=0.5)))
+    half = momentum.options.model_validate({"momentum": 0.5})
+    server = tiered([0, 1], [0, 0], optimiser=momentum.make(half))
 
     step(server, update(0, 2, 0), update(1, 2, 0))
     assert numbers(server, "aggregator 0")["a"] == 2

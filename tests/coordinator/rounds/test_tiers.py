@@ -20,7 +20,7 @@ from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.synchronous import run_rounds
 from costmodel.tiers import TierClock, TierMessages
 from edge.protocol.config import ModelConfig
-from tests.coordinator.rounds.clockwork import BRIEF, FOUR, IID
+from tests.coordinator.rounds.clockwork import BRIEF, EVER, FOUR, IID, windows
 from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, store, trained_models
 
 TWO = {"count": 2, "aggregate": math.inf}
@@ -37,13 +37,13 @@ class Wan(TierClock):
     away: Mapping[int, tuple[float, float]] = {}
     """Aggregator -> times between which it is away"""
 
-    def up(self, level: int, ready: Any, which: NDArray[np.bool_], nbytes: int, round: int) -> TierMessages:
-        messages = self._taking(self.up_seconds, super().up(level, ready, which, nbytes, round))
+    def up(self, level: int, ready: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
+        messages = self._taking(self.up_seconds, super().up(level, ready, which, nbytes, round, **more))
         lost = np.array([(round, index) in self.lost for index in range(2)])
         return replace(messages, end=np.where(lost, math.inf, messages.end))
 
-    def down(self, level: int, begin: Any, which: NDArray[np.bool_], nbytes: int, round: int) -> TierMessages:
-        return self._taking(self.down_seconds, super().down(level, begin, which, nbytes, round))
+    def down(self, level: int, begin: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
+        return self._taking(self.down_seconds, super().down(level, begin, which, nbytes, round, **more))
 
     @staticmethod
     def _taking(seconds: NDArray[np.float64], messages: TierMessages) -> TierMessages:
@@ -137,6 +137,30 @@ def test_each_aggregators_deadline_runs_from_its_own_beginning(tmp_path: Path) -
     assert run.rows("SELECT client, kind, up_end_s FROM visits ORDER BY client") == [
         *((0, "train", 5), (1, "train", 6), (2, "train", 9), (3, "late", 12))
     ]
+
+
+def test_each_aggregator_takes_the_first_of_more_visits_than_it_needs(tmp_path: Path) -> None:
+    # Six visits for three: three of each aggregator, of which the first one and a half, rounded down, count.
+    seconds = [*FOUR, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0)]
+    rules = RoundPolicy("over_select", participants=3, over_select=2.0)
+    run = ran(tmp_path, seconds=seconds, clients=6, participants=3, rules=rules)
+
+    # Clients 0, 2, 4 take 4, 8, 3 s from 1 s on; clients 1, 3, 5 take 4, 16, 3 s from 2 s on.
+    assert run.rows("SELECT client, kind FROM visits ORDER BY client") == [
+        *((0, "late"), (1, "late"), (2, "late"), (3, "late"), (4, "train"), (5, "train"))
+    ]
+    assert rounds(run) == [(1, 9)]  # 2 + 3 + 4
+
+
+def test_an_aggregator_without_clients_there_looks_again_in_the_next_round(tmp_path: Path) -> None:
+    ever = [EVER]
+    there = windows(ever, [(9.5, 1e6)], ever, [(9.5, 1e6)])
+    run = ran(tmp_path, rounds=2, schedule={"interval": 2}, behaviour=there)
+
+    # Aggregator 0 has made its step after 9 s; at that time clients 1 and 3 are still away.
+    assert run.rows("SELECT round, client, start_s FROM visits") == [(0, 0, 1), (0, 2, 1), (1, 0, 9), (1, 2, 9)]
+    run = ran(tmp_path / "longer", rounds=3, schedule={"interval": 3}, behaviour=there)
+    assert run.rows("SELECT client, start_s FROM visits WHERE round = 2") == [(0, 17), (1, 17), (2, 17), (3, 17)]
 
 
 # --- what is lost -----------------------------------------------------------------------------------------------------

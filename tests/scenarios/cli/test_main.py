@@ -25,7 +25,7 @@ RUN_KEYS = {
     "bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules", "joules_by_part", "target_accuracy",
     "time_to_target_s", "bytes_to_target", "rounds_to_target", "wasted_bytes", "wasted_seconds", "wasted_joules",
     "clients_left_out", "method_notes", "bottlenecks", "visits", "seconds_by_basis", "stopped_by", "wall_seconds",
-    "cut_round", "model_sha256", "warnings",
+    "cut_round", "model_sha256", "warnings", "aggregators",
 }  # fmt: skip
 
 
@@ -38,6 +38,7 @@ def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
     result = json.loads(captured.out)
     assert set(result) == RUN_KEYS
     assert result["evaluation"] is None
+    assert result["aggregators"] is None
     assert result["best_round"]["selected_by"] == "accuracy"
     assert result["best_round"]["accuracy"] == result["best_accuracy"]
     assert (result["rounds"], result["seed"], result["stopped_by"]) == (2, 3, "rounds")

@@ -33,3 +33,10 @@ def test_the_devices_of_clients_are_recorded_where_accuracies_can_be_grouped_by_
     """Also of clients that never take part, of whom the ledger has no visit."""
     found = environment(loaded(**how), PROFILE, Host(tmp_path, 1, "cpu"), {}, True, {})
     assert found.clients_by_device == by_device
+
+
+def test_the_aggregators_of_clients_are_recorded_in_runs_with_tiers(tmp_path: Path) -> None:
+    with_tiers = loaded(fleet={"tiers": {"count": 2, "assign": "place"}})
+    found = environment(with_tiers, PROFILE, Host(tmp_path, 1, "cpu"), {}, True, {})
+    assert found.aggregator_of == [0, 0, 1, 1]
+    assert "aggregator_of" not in environment(loaded(), PROFILE, Host(tmp_path, 1, "cpu"), {}, True, {}).tables()

@@ -1,0 +1,80 @@
+"""Messages between aggregators and what is above them, from the ledger of a run with tiers: by round and by link.
+
+A query is `coordinator.records.store.read` bound to a ledger that has the table ``aggregators``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from scenarios.run.progress import AboveClients, ProgressPoint
+from scenarios.run.visits import Query
+
+BY_ROUND = """SELECT round, SUM(nbytes) AS nbytes, TOTAL(joules) + TOTAL(idle_joules) AS joules, TOTAL(price) AS price
+    FROM aggregators GROUP BY round"""
+BY_LINK = """SELECT tier, direction, COUNT(*) AS messages, SUM(end_s IS NULL) AS lost, SUM(nbytes) AS nbytes,
+    TOTAL(end_s - start_s) AS seconds, TOTAL(shared_s) AS contention_seconds, TOTAL(joules) AS joules,
+    TOTAL(idle_joules) AS idle_joules, TOTAL(price) AS price
+    FROM aggregators GROUP BY tier, direction ORDER BY tier, direction"""
+BY_AGGREGATOR = """SELECT tier, aggregator, direction, SUM(nbytes) AS nbytes FROM aggregators
+    GROUP BY tier, aggregator, direction"""
+
+
+class LinkTotals(NamedTuple):
+    """The messages of one direction between a tier and what is above it."""
+
+    tier: int
+    """From 0, the tier next to the clients"""
+    direction: str
+    """``up`` or ``down``"""
+    messages: int
+    lost: int
+    """Of these, messages that never arrived; they have bytes, and no seconds"""
+    nbytes: int
+    seconds: float
+    """Of all messages, one after another"""
+    contention_seconds: float
+    """Of these, lost because other aggregators used the same links"""
+    joules: float
+    """Of the aggregators of this tier while they sent or received"""
+    idle_joules: float
+    """Of their baseline while they waited for these messages"""
+    price: float
+
+
+def by_round(query: Query) -> dict[int, AboveClients]:
+    """Round -> what its messages took."""
+    return {row["round"]: AboveClients(row["nbytes"], row["joules"], row["price"]) for row in query(BY_ROUND)}
+
+
+def by_link(query: Query) -> list[LinkTotals]:
+    """The totals of each tier and direction."""
+    return [LinkTotals(*row) for row in query(BY_LINK)]
+
+
+def by_aggregator(query: Query) -> dict[tuple[int, int], dict[str, int]]:
+    """(tier, aggregator) -> direction -> bytes of the messages between it and what is above it."""
+    found: dict[tuple[int, int], dict[str, int]] = {}
+    for row in query(BY_AGGREGATOR):
+        found.setdefault((row["tier"], row["aggregator"]), {})[row["direction"]] = row["nbytes"]
+    return found
+
+
+def summary(links: Sequence[LinkTotals], reached: ProgressPoint | None) -> dict[str, Any] | None:
+    """What ``run --json`` prints of the messages; None in runs without tiers.
+
+    ``joules`` is what messages took, ``idle_joules`` what waiting for them did; ``joules_to_target`` has both.
+    ``reached``: the first round that reached the target; None if none did.
+    """
+    if not links:
+        return None
+    summed = ("messages", "lost", "contention_seconds", "joules", "idle_joules", "price")
+    return {
+        "wan_bytes": sum(link.nbytes for link in links),
+        **{name: sum(getattr(link, name) for link in links) for name in summed},
+        "wan_bytes_to_target": reached and reached.wan_nbytes,
+        "joules_to_target": reached and reached.aggregator_joules,
+        "price_to_target": reached and reached.price,
+        "links": [link._asdict() for link in links],
+    }
