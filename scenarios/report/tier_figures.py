@@ -142,8 +142,7 @@ def tiers(shown: ShownRuns) -> Figure | None:
         axes.set(xlim=(-0.12, levels + 0.12), ylim=(root.leaves - 0.5, -0.5))
         axes.grid(False)
         axes.tick_params(length=0)
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["left", "bottom"]].set_visible(False)
         return run.label
 
     height = FRAME_PIXELS + LEAF_PIXELS * max((root.leaves for _, root in found), default=0)

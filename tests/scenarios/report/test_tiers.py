@@ -107,8 +107,8 @@ def test_lines_are_as_wide_as_the_bytes_of_their_link(run: RecordedRun) -> None:
     (axes,) = figure.axes
     down, up = (each for each in axes.collections if isinstance(each, LineCollection))
     # Of 4,000 bytes at most, 14 pixels wide: links in the order server - 0, 0 - clients, server - 1, 1 - clients.
-    assert np.asarray(down.get_linewidths()).tolist() == [7.0, 1.75, 3.5, 3.5]
-    assert np.asarray(up.get_linewidths()).tolist() == [5.25, 1.75, 10.5, 3.5]
+    assert np.asarray(down.get_linewidth()).tolist() == [7.0, 1.75, 3.5, 3.5]
+    assert np.asarray(up.get_linewidth()).tolist() == [5.25, 1.75, 10.5, 3.5]
     texts = [text.get_text() for text in axes.texts]
     assert texts == ["no. 0", "3.5 kB", "3 clients", "1 kB", "no. 1", "4 kB", "2 clients", "2 kB"]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["server", "tier 0", "clients"]
