@@ -52,7 +52,11 @@ class TreeNode:
 
 
 def tree(run: RecordedRun) -> TreeNode:
-    """The server of a run with tiers, with all below it; clients' bytes are those of their visits."""
+    """The server of a run with tiers, with all below it; clients' bytes are those of their visits.
+
+    They are at the aggregator that a client belongs to, also where it had moved to another (``fleet.tiers.on_loss``),
+    which the ledger does not say.
+    """
     aggregator_of = run.environment.aggregator_of
     between = aggregators.by_aggregator(run.query)
     top = max(tier for tier, _ in between)
