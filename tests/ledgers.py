@@ -38,6 +38,13 @@ def visit_row(number: int, round: int, client: int, *times: float, kind: str = "
     )  # fmt: skip
 
 
+def message_row(
+    round: int, tier: int, aggregator: int, direction: str, start: float, end: float | None, nbytes: int = 1000
+) -> AggregatorRow:
+    """A message of 2 J, after 3 J of waiting, that lost 0.25 s to others and costs a millionth a byte."""
+    return AggregatorRow(round, tier, aggregator, direction, start, end, nbytes, 2.0, 3.0, 0.25, nbytes / 1e6)
+
+
 def made_run(
     folder: Path,
     accuracies: Sequence[float | None],

@@ -25,6 +25,7 @@ from coordinator.records.schema import (
     KINDS,
     LOGGED,
     TRANSFERS,
+    WAN,
     AggregatorRow,
     EvaluationRow,
     LoggedRow,
@@ -213,7 +214,7 @@ ROWS: Mapping[str, type[NamedTuple]] = {
     "host_events": _Event,
 }
 """Table -> its columns; tables and columns beyond these have the types that they declare"""
-CHOICES: Mapping[str, tuple[str, ...]] = {"visits.kind": KINDS, "rounds.bottleneck": ("", *BOTTLENECKS)}
+CHOICES: Mapping[str, tuple[str, ...]] = {"visits.kind": KINDS, "rounds.bottleneck": ("", *BOTTLENECKS, WAN)}
 FREE = (
     *("meta.value", "rounds.files", "visits.down_payload", "visits.up_payload", "payload_shapes.payload"),
     *("host_events.worker", "host_events.detail"),

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.server import VisitFeedback
 from coordinator.records.schema import (
-    BOTTLENECKS,
     COMPUTE,
     COUNTED,
     LEFTOVER,
@@ -23,6 +22,7 @@ from coordinator.records.schema import (
     SERVER_LINK,
     TRAINED,
     WAITING,
+    WAN,
     AggregatorRow,
     EvaluationRow,
     Lengths,
@@ -117,18 +117,19 @@ class RoundRecord:
         end: float,
         expected: NDArray[np.bool_] | None = None,
         waited: float = 0.0,
+        wan: float = 0.0,
     ) -> None:
         """Set the client of the visit that ended last, and its bottleneck.
 
         ``expected``: mask of the visits that the round waited for, by default all. ``waited``: seconds before the
-        visits began, in which no client was available.
+        visits began, in which no client was available. ``wan``: those of its aggregator's messages in the round.
         """
         ends = np.minimum(timeline.end, end)
         if expected is not None:
             ends = np.where(expected, ends, -math.inf)
         last = int(np.argmax(ends))
         self.critical = visits[last].client
-        self.bottleneck = bottleneck(timeline, last, float(ends[last]), waited)
+        self.bottleneck = bottleneck(timeline, last, float(ends[last]), waited, wan)
 
     def discard(self, numbers: Collection[int]) -> None:
         """Make these visits ones that the end of the run has cut: the updates that they sent are of no use."""
@@ -251,8 +252,9 @@ class RoundRecord:
         )
 
 
-def bottleneck(timeline: Timeline, index: int, end: float, waited: float) -> str:
-    """The largest part of a visit and of the ``waited`` seconds before it; the first of `BOTTLENECKS` if equal."""
+def bottleneck(timeline: Timeline, index: int, end: float, waited: float, wan: float = 0.0) -> str:
+    """The largest part of a visit, of the ``waited`` seconds before it, and of those of its aggregator's messages; the
+    first of `BOTTLENECKS` and `WAN` if equal."""
     whole = end - float(timeline.start[index])
     shared, paused, computed = (
         float(column[index]) for column in (timeline.contention_seconds, timeline.paused_seconds, timeline.computed)
@@ -262,8 +264,9 @@ def bottleneck(timeline: Timeline, index: int, end: float, waited: float) -> str
         SERVER_LINK: shared,
         COMPUTE: computed,
         WAITING: waited + paused,
+        WAN: wan,
     }
-    return max(BOTTLENECKS, key=lambda name: parts[name])
+    return max(parts, key=lambda name: parts[name])
 
 
 def outcomes(visits: Sequence[PlannedVisit], replies: Sequence[Update], timeline: Timeline) -> list[VisitFeedback]:

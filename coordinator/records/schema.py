@@ -48,7 +48,7 @@ class RoundRow(NamedTuple):
     critical: int | None
     """The client whose visit the server's step waited for last; None without visits"""
     bottleneck: str
-    """The largest part of that visit and of the wait for it, one of `BOTTLENECKS`; '' without visits"""
+    """The largest part of that visit and of the wait for it, one of `BOTTLENECKS` or `WAN`; '' without visits"""
     model_sha256: str
     cut_by: str = ""
     """The rule whose budget left out or interrupted visits of this round, the run's last; '' for a whole round"""
@@ -56,6 +56,8 @@ class RoundRow(NamedTuple):
 
 OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", "waiting"
 BOTTLENECKS = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
+WAN = "WAN"
+"""The bottleneck of a round in which the messages of aggregators took longest; only in runs with tiers"""
 TRAIN, NO_OP, DOWNLOAD_ONLY, UPDATE_REJECTED, FAILED = "train", "zeroed", "listen", "refused", "failed"
 TRAINED = (TRAIN, NO_OP)
 """Kinds of visit whose updates counted"""

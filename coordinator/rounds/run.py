@@ -37,7 +37,7 @@ from coordinator.records.schema import (
 )
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.budget import Budget, Cost
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.policy import Mask, RoundPolicy
 from coordinator.rounds.ports import (
     Arrays,
     Evaluator,
@@ -55,10 +55,12 @@ from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
 from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes
+from edge.protocol.plugins import error_text, is_own
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from coordinator.rounds.tiers import Tiers
     from costmodel.clock import Clock
+    from costmodel.visits.timeline import Timeline
 
 
 SELECTOR = "selector|"
@@ -120,6 +122,32 @@ class History:
     """Round -> values of its evaluation by which the best round is chosen, if other than its accuracy"""
     payloads: Mapping[str, Lengths] = field(default_factory=dict)
     """Name -> lengths of the vectors of a message"""
+
+
+def accepted(
+    rules: RoundPolicy, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
+) -> tuple[Mask, float]:
+    """(mask of the visits that count, virtual seconds of the round's end), as the policy says.
+
+    RunFailed names a user's policy that raises an error, or ends the round before a visit that counts.
+    """
+    if not is_own(rules.policy):
+        return rules.synchronous.accepted(rules, visits, timeline, start)
+    try:
+        mask, time = rules.synchronous.accepted(rules, visits, timeline, start)
+        counts, end = np.asarray(mask, np.bool_), float(time)
+    except Exception as error:
+        raise RunFailed(f"rounds.policy = {rules.policy!r}: {error_text(error)}") from error
+    problem = ""
+    if counts.shape != (len(visits),):
+        problem = f"gives a mask of shape {counts.shape} for {len(visits)} visits"
+    elif not start <= end < math.inf:
+        problem = f"ends a round that starts at {start!r} at {end!r}"
+    elif (timeline.up_end[counts] > end).any():
+        problem = "counts a visit that has not ended when the round ends"
+    if problem:
+        raise RunFailed(f"rounds.policy = {rules.policy!r}: {problem}")
+    return counts, end
 
 
 @dataclass

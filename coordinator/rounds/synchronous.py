@@ -48,17 +48,16 @@ from coordinator.records.schema import EVALUATE, LEFTOVER, NOT_SCORED, TRAINED
 from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
-from coordinator.rounds.policy import Mask, RoundPolicy
+from coordinator.rounds.policy import Mask
 from coordinator.rounds.ports import PendingCommit
 from coordinator.rounds.reorder_buffer import ReorderBuffer
-from coordinator.rounds.run import FederatedRun, RunFailed
+from coordinator.rounds.run import FederatedRun, accepted
+from coordinator.rounds.tiered_round import TieredRound
 from coordinator.rounds.visit import PlannedVisit, begins, upper_bounds
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import Update
-from edge.protocol.plugins import error_text, is_own
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
-    from coordinator.rounds.tiers import TieredRound
     from costmodel.fleet.conditions import Conditions
     from costmodel.visits.leftovers import Solution
     from costmodel.visits.timeline import Timeline
@@ -68,7 +67,7 @@ def run_synchronous(run: FederatedRun) -> str:
     """Run synchronous rounds until a stop rule ends the run; returns the rule."""
     pending: PendingCommit | None = None
     while True:
-        following = _SynchronousRound(run, run.rounds) if run.tiers is None else run.tiers.round(run)
+        following = _SynchronousRound(run, run.rounds) if run.tiers is None else TieredRound(run, run.tiers, run.rounds)
         try:
             stopped_by = _open_and_commit(run, following, pending)
             if stopped_by is not None:
@@ -104,32 +103,6 @@ def run_rounds(run: FederatedRun) -> str:
     """Run rounds of the run's policy until a stop rule ends the run; returns the rule."""
     run.server.take_logged()  # what it has logged before the first round belongs to none
     return run_asynchronous(run) if run.rules.is_asynchronous else run_synchronous(run)
-
-
-def accepted(
-    rules: RoundPolicy, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
-) -> tuple[Mask, float]:
-    """(mask of the visits that count, virtual seconds of the round's end), as the policy says.
-
-    RunFailed names a user's policy that raises an error, or ends the round before a visit that counts.
-    """
-    if not is_own(rules.policy):
-        return rules.synchronous.accepted(rules, visits, timeline, start)
-    try:
-        mask, time = rules.synchronous.accepted(rules, visits, timeline, start)
-        counts, end = np.asarray(mask, np.bool_), float(time)
-    except Exception as error:
-        raise RunFailed(f"rounds.policy = {rules.policy!r}: {error_text(error)}") from error
-    problem = ""
-    if counts.shape != (len(visits),):
-        problem = f"gives a mask of shape {counts.shape} for {len(visits)} visits"
-    elif not start <= end < math.inf:
-        problem = f"ends a round that starts at {start!r} at {end!r}"
-    elif (timeline.up_end[counts] > end).any():
-        problem = "counts a visit that has not ended when the round ends"
-    if problem:
-        raise RunFailed(f"rounds.policy = {rules.policy!r}: {problem}")
-    return counts, end
 
 
 class _Solved(NamedTuple):

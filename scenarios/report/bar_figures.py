@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coordinator.records.schema import COMPUTE, ENERGY, OWN_LINK, SERVER_LINK, WAITING
+from coordinator.records.schema import COMPUTE, ENERGY, OWN_LINK, SERVER_LINK, WAITING, WAN
 from costmodel import units
 from scenarios.report import drawn_times, plot_style, readings, theme
 from scenarios.report.columns import BYTES, SECONDS, Column
@@ -19,7 +19,13 @@ from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic, RunGroup
 from scenarios.report.theme import INK, MUTED
 from scenarios.run import progress, visits
 
-BLAMED = {OWN_LINK: theme.DOWN, SERVER_LINK: theme.SHARED, COMPUTE: theme.COMPUTING, WAITING: theme.NOBODY}
+BLAMED = {
+    OWN_LINK: theme.DOWN,
+    SERVER_LINK: theme.SHARED,
+    COMPUTE: theme.COMPUTING,
+    WAITING: theme.NOBODY,
+    WAN: theme.UP,
+}
 SPENT_ON = dict(zip(ENERGY.values(), (theme.NOBODY, theme.COMPUTING, theme.DOWN, theme.UP), strict=True))
 MOST_BARS = 30
 """Of more devices of all groups together, each group is one bar"""
@@ -87,8 +93,12 @@ def bottlenecks(shown: ShownRuns) -> Figure | None:
     counts = [(group, own) for group, own in counts if any(count.rounds for each in own for count in each.values())]
     if not counts:
         return None
+    blamed = {name: color for name, color in BLAMED.items() if any(name in each for _, own in counts for each in own)}
     means = [
-        {name: np.mean([[each[name].rounds, each[name].seconds] for each in own], axis=0) for name in BLAMED}
+        {
+            name: np.mean([[each[name].rounds, each[name].seconds] if name in each else [0, 0] for each in own], axis=0)
+            for name in blamed
+        }
         for _, own in counts
     ]
     scale, unit = plot_style.unit(
@@ -96,7 +106,7 @@ def bottlenecks(shown: ShownRuns) -> Figure | None:
     )
     figure, panels = plot_style.rows_of_bars(shown, [group.label for group, _ in counts], 2, 34, 110)
     for which, (axes, of_unit) in enumerate(zip(panels, (1.0, scale), strict=True)):
-        _stack_bars(axes, [{name: own[name][which] / of_unit for name in own} for own in means], BLAMED)
+        _stack_bars(axes, [{name: own[name][which] / of_unit for name in own} for own in means], blamed)
     panels[0].set(title="Rounds by bottleneck", xlabel="rounds")
     panels[1].set(title="Virtual time by bottleneck", xlabel=f"virtual time ({unit})")
     panels[0].xaxis.set_major_locator(plot_style.whole())

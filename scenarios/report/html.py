@@ -395,11 +395,13 @@ def _run_tables(runs: Sequence[RecordedRun], path: Path) -> dict[Path, list[dict
     A table of which no run has a row has no file, nor is there a place beside a pipe.
     """
     found: dict[Path, list[dict[str, Any]]] = {path: []}
+    has_tiers = any(run.has_tiers for run in runs)
     for run in runs:
         head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}
         for row, point in zip(run.rounds, run.trail, strict=True):
-            totals = {"bytes_so_far": point.nbytes, "nominal_bytes_so_far": point.nominal_nbytes}
-            if any(each.has_tiers for each in runs):
+            totals: dict[str, float | None] = {"bytes_so_far": point.nbytes}
+            totals["nominal_bytes_so_far"] = point.nominal_nbytes
+            if has_tiers:
                 totals |= {"wan_bytes_so_far": point.wan_nbytes, "price_so_far": point.price}
             found[path].append(head | row._asdict() | totals | {"group": run.group})
         others: dict[str, Sequence[Any]] = {

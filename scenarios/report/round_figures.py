@@ -228,13 +228,14 @@ def timeline(run: RecordedRun, round: int) -> RoundTimeline:
         visits.append(TimelineRow(int(client), kind in COUNTED, start, down_end, compute_end, up_end, waited))
     longest = sorted(visits, key=lambda visit: visit.start - visit.up_end)[:MOST_CLIENTS]
     kept = [visit for visit in visits if visit in longest]
-    taken = Counter[tuple[int, int]]()  # seconds of each aggregator's messages
+    taken: dict[tuple[int, int], float] = {}  # seconds of each aggregator's messages
     messages = []
     for each in map(AggregatorRow._make, run.query(MESSAGES_OF_ROUND, [round]) if run.has_tiers else ()):
         begin, end = each.start_s - row.start_s, None if each.end_s is None else each.end_s - row.start_s
-        taken[each.tier, each.aggregator] += 0.0 if end is None else end - begin
+        key = each.tier, each.aggregator
+        taken[key] = taken.get(key, 0.0) + (0.0 if end is None else end - begin)
         messages.append(each._replace(start_s=begin, end_s=end))
-    slowest = {key for key, _ in taken.most_common(MOST_AGGREGATORS)}
+    slowest = sorted(taken, key=lambda key: -taken[key])[:MOST_AGGREGATORS]
     shown = [each for each in messages if (each.tier, each.aggregator) in slowest]
     return RoundTimeline(round + 1, seconds, kept, len(visits), shown, len(taken))
 

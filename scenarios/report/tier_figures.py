@@ -52,7 +52,11 @@ class TreeNode:
 
 
 def tree(run: RecordedRun) -> TreeNode:
-    """The server of a run with tiers, with all below it; clients' bytes are those of their visits."""
+    """The server of a run with tiers, with all below it; clients' bytes are those of their visits.
+
+    They are at the aggregator that a client belongs to, also where it had moved to another (``fleet.tiers.on_loss``),
+    which the ledger does not say.
+    """
     aggregator_of = run.environment.aggregator_of
     between = aggregators.by_aggregator(run.query)
     top = max(tier for tier, _ in between)
@@ -142,8 +146,7 @@ def tiers(shown: ShownRuns) -> Figure | None:
         axes.set(xlim=(-0.12, levels + 0.12), ylim=(root.leaves - 0.5, -0.5))
         axes.grid(False)
         axes.tick_params(length=0)
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["left", "bottom"]].set_visible(False)
         return run.label
 
     height = FRAME_PIXELS + LEAF_PIXELS * max((root.leaves for _, root in found), default=0)

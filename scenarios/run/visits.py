@@ -22,6 +22,7 @@ from coordinator.records.schema import (
     NO_TRAINING,
     TRAIN,
     TRAINED,
+    WAN,
 )
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
 from costmodel.fleet.model_demand import figures_of_speed
@@ -57,10 +58,15 @@ class CriticalClient:
 
 
 def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
-    """Each of `BOTTLENECKS` -> its rounds, a round that was cut among them."""
-    rows = query("SELECT bottleneck, COUNT(*) n, SUM(end_s - start_s) s FROM rounds GROUP BY bottleneck")
+    """Each of `BOTTLENECKS`, and `WAN` if it is one -> its rounds, a round that was cut among them.
+
+    Rounds of aggregators overlap: a round's seconds are those from the end of the one before it.
+    """
+    lengths = "SELECT bottleneck, end_s - LAG(end_s, 1, 0.0) OVER (ORDER BY round) AS length FROM rounds"
+    rows = query(f"SELECT bottleneck, COUNT(*) n, SUM(length) s FROM ({lengths}) GROUP BY bottleneck")
     counts = {row["bottleneck"]: BottleneckCount(row["n"], row["s"]) for row in rows}
-    return {name: counts.get(name, BottleneckCount()) for name in BOTTLENECKS}
+    names = (*BOTTLENECKS, WAN) if WAN in counts else BOTTLENECKS
+    return {name: counts.get(name, BottleneckCount()) for name in names}
 
 
 def by_kind(query: Query) -> dict[str, int]:

@@ -18,7 +18,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.records.schema import BOTTLENECKS, RoundRow
+from coordinator.records.schema import BOTTLENECKS, WAN, RoundRow
 from scenarios.config import plugin_errors
 from scenarios.config.errors import COMMAND_LINE, ReportError
 from scenarios.config.load import ScenarioError, load
@@ -66,6 +66,7 @@ def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool =
     both = (before, after)
     lengths = [[row.end_s - row.start_s for row in rows] for rows in both]
     counts = [Counter(row.bottleneck for row in rows) for rows in both]
+    named = (*BOTTLENECKS, WAN) if any(count[WAN] for count in counts) else BOTTLENECKS
     per_round = ("end_s", "joules", "wasted_bytes", "critical", "bottleneck")
     return {
         "run_dir": str(folder),
@@ -84,8 +85,7 @@ def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool =
         "slowest_round": [max(rows, key=lambda row: row.end_s - row.start_s).round for rows in both],
         "slowest_round_s": list(map(max, lengths)),
         "bottlenecks": {
-            side: {name: count[name] for name in BOTTLENECKS}
-            for side, count in zip(("before", "after"), counts, strict=True)
+            side: {name: count[name] for name in named} for side, count in zip(("before", "after"), counts, strict=True)
         },
         "per_round": [
             {
@@ -187,7 +187,7 @@ def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
     slowest = zip(result["slowest_round"], cells(SECONDS, result["slowest_round_s"], missing=""), strict=True)
     table.add_row("slowest round", *(f"{number + 1}: {seconds}" for number, seconds in slowest))
     before, after = (result["bottlenecks"][side] for side in ("before", "after"))
-    for name in BOTTLENECKS:
+    for name in before:
         if before[name] or after[name]:
             table.add_row(f"rounds with bottleneck {name}", str(before[name]), str(after[name]))
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)

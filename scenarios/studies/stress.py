@@ -284,9 +284,10 @@ def _round_below(
     clock.advance(end)
     wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
     milestones = (begun, down.end[critical], last[critical], ready[critical], up.end[critical])
-    seconds = np.diff(np.array(milestones, np.float64)).tolist()
+    to_gateway, below, added, to_server = np.diff(np.array(milestones, np.float64)).tolist()
     held_wan = int((down.contention_seconds > 0).sum() + (up.contention_seconds > 0).sum())
-    of_gateways = GatewayRound(int((members > 0).sum()), int(down.nbytes.sum()), whole_up, held_wan, *seconds, added_up)
+    counts = int((members > 0).sum()), int(down.nbytes.sum()), whole_up, held_wan
+    of_gateways = GatewayRound(*counts, to_gateway, below, added, to_server, added_up)
     made = StressRound(end - begun, wall, cpu, chosen.size, chosen.size, held, *of_last[critical])
     return made, lengths, of_gateways
 

@@ -20,8 +20,7 @@ from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, grouped, open_runs
 from scenarios.report.tier_figures import TreeNode
 from scenarios.run import aggregators
-from tests.ledgers import made_run, visit_row
-from tests.scenarios.run.test_aggregators import message
+from tests.ledgers import made_run, message_row, visit_row
 
 PLAIN = 'method = "fedavg"\nseed = {seed}\n[data]\nclients = 5\n'
 ONE_TIER = PLAIN + "[fleet.tiers]\ncount = {count}\n"
@@ -33,12 +32,12 @@ VISITS = [
     visit_row(2, 1, 1, 12, 13, 15, 16, kind="lost"),
 ]
 MESSAGES = [
-    message(0, 0, 0, "down", -1, 1),
-    message(0, 0, 1, "down", 0, 2),
-    message(0, 0, 0, "up", 6, 7),
-    message(0, 0, 1, "up", 8, 10, 3000),
-    message(1, 0, 0, "down", 10, 11),
-    message(1, 0, 0, "up", 18, None, 500),
+    message_row(0, 0, 0, "down", -1, 1),
+    message_row(0, 0, 1, "down", 0, 2),
+    message_row(0, 0, 0, "up", 6, 7),
+    message_row(0, 0, 1, "up", 8, 10, 3000),
+    message_row(1, 0, 0, "down", 10, 11),
+    message_row(1, 0, 0, "up", 18, None, 500),
 ]
 
 
@@ -78,7 +77,9 @@ def test_the_tree_has_the_bytes_of_each_link_and_clients_at_their_aggregators(ru
 
 
 def test_aggregators_of_the_lowest_tier_are_below_those_above_them_in_turn(tmp_path: Path) -> None:
-    messages = [message(0, tier, number, "down", 0, 1) for tier, count in ((1, 2), (0, 5)) for number in range(count)]
+    messages = [
+        message_row(0, tier, number, "down", 0, 1) for tier, count in ((1, 2), (0, 5)) for number in range(count)
+    ]
     (two,) = open_runs([recorded(tmp_path / "two", TWO_TIERS, messages, [0, 1, 2, 3, 4])])
     root = tier_figures.tree(two)
     assert [(node.name, node.down, [inner.name for inner in node.below]) for node in root.below] == [
@@ -92,7 +93,7 @@ def test_many_aggregators_are_groups_of_those_with_like_traffic(tmp_path: Path) 
     assert tier_figures.grouped([3, 5, 8], [10, 30, 20], 3) == [[3], [5], [8]]
     assert tier_figures.grouped([3, 5, 8, 9], [10, 30, 20, 30], 2) == [[5, 9], [8, 3]]
     # Of 30 aggregators, number k has k + 1 kB: 5 groups of 2 and 5 of 3, as 30 * g // 12 says.
-    messages = [message(0, 0, number, "down", 0, 1, 1000 * (number + 1)) for number in range(30)]
+    messages = [message_row(0, 0, number, "down", 0, 1, 1000 * (number + 1)) for number in range(30)]
     (many,) = open_runs([recorded(tmp_path / "many", ONE_TIER, messages, list(range(30)) * 2)])
     nodes = tier_figures.tree(many).below
     assert (len(nodes), nodes[0].name, nodes[0].down) == (12, "2 together", 30_000 + 29_000)
@@ -107,8 +108,8 @@ def test_lines_are_as_wide_as_the_bytes_of_their_link(run: RecordedRun) -> None:
     (axes,) = figure.axes
     down, up = (each for each in axes.collections if isinstance(each, LineCollection))
     # Of 4,000 bytes at most, 14 pixels wide: links in the order server - 0, 0 - clients, server - 1, 1 - clients.
-    assert np.asarray(down.get_linewidths()).tolist() == [7.0, 1.75, 3.5, 3.5]
-    assert np.asarray(up.get_linewidths()).tolist() == [5.25, 1.75, 10.5, 3.5]
+    assert np.asarray(down.get_linewidth()).tolist() == [7.0, 1.75, 3.5, 3.5]
+    assert np.asarray(up.get_linewidth()).tolist() == [5.25, 1.75, 10.5, 3.5]
     texts = [text.get_text() for text in axes.texts]
     assert texts == ["no. 0", "3.5 kB", "3 clients", "1 kB", "no. 1", "4 kB", "2 clients", "2 kB"]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["server", "tier 0", "clients"]
@@ -219,7 +220,9 @@ def test_a_timeline_has_the_messages_of_aggregators_in_seconds_from_the_round_s_
         (0, "up", 8.0, None),
     ]
     assert (timeline.places, timeline.aggregators) == ({(0, 0): 0}, 1)
-    (losing,) = open_runs([recorded(tmp_path / "lost", ONE_TIER, [*MESSAGES, message(0, 0, 1, "up", 9, None)], [0, 1])])
+    (losing,) = open_runs(
+        [recorded(tmp_path / "lost", ONE_TIER, [*MESSAGES, message_row(0, 0, 1, "up", 9, None)], [0, 1])]
+    )
     figure = round_figures.round_timeline(ShownRuns(grouped([losing])))
     assert figure is not None
     first = figure.axes[0]
@@ -229,7 +232,7 @@ def test_a_timeline_has_the_messages_of_aggregators_in_seconds_from_the_round_s_
 
 
 def test_a_timeline_shows_the_aggregators_whose_messages_took_longest(tmp_path: Path) -> None:
-    messages = [message(0, 0, number, "down", 0, 1 + number % 2) for number in range(40)]
+    messages = [message_row(0, 0, number, "down", 0, 1 + number % 2) for number in range(40)]
     (run,) = open_runs([recorded(tmp_path / "many", ONE_TIER, messages, list(range(40)))])
     timeline = round_figures.timeline(run, 0)
     assert [aggregator for _, aggregator in timeline.places] == list(range(1, 33, 2))

@@ -6,28 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.records.schema import AggregatorRow
 from scenarios.run import aggregators
 from scenarios.run.aggregators import LinkTotals
 from scenarios.run.progress import to_target
 from scenarios.run.run_folder import RunFolder
-from tests.ledgers import made_run
+from tests.ledgers import made_run, message_row
 
 SCENARIO = 'method = "fedavg"\nseed = 0\n'
 
 
-def message(
-    round: int, tier: int, aggregator: int, direction: str, start: float, end: float | None, nbytes: int = 1000
-) -> AggregatorRow:
-    """A message of 2 J, after 3 J of waiting, that lost 0.25 s to others and costs a millionth a byte."""
-    return AggregatorRow(round, tier, aggregator, direction, start, end, nbytes, 2.0, 3.0, 0.25, nbytes / 1e6)
-
-
 MESSAGES = [
-    message(0, 0, 0, "down", 0.0, 1.0),
-    message(0, 0, 1, "down", 0.0, 2.0),
-    message(1, 0, 0, "up", 15.0, 16.0, 4000),
-    message(1, 0, 1, "up", 15.0, None, 500),
+    message_row(0, 0, 0, "down", 0.0, 1.0),
+    message_row(0, 0, 1, "down", 0.0, 2.0),
+    message_row(1, 0, 0, "up", 15.0, 16.0, 4000),
+    message_row(1, 0, 1, "up", 15.0, None, 500),
 ]
 
 

@@ -12,7 +12,8 @@ import pytest
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
-from scenarios.config.load import ScenarioError
+from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
 from scenarios.experiment.grid import grid_of
 from scenarios.papers import reproduce
 from scenarios.report import html
@@ -23,6 +24,7 @@ from scenarios.studies.forecast.duration import RunDuration, rounds_needed, runs
 from scenarios.studies.forecast.typical_visits import TypicalVisits
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
+from tests.scenarios.studies.forecast.profiles import profile
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
@@ -75,6 +77,15 @@ def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monke
     monkeypatch.setitem(duration.LONG_FLOPS, "cpu", 1.0)
     cut = duration.short_scenario(visits, work, host).scenario
     assert (cut.train.local_steps, cut.rounds.participants, cut.eval.subset, cut.eval.batch) == (2, 2, 100, 50)
+
+
+def test_aggregators_meet_the_server_after_each_round_of_a_short_run() -> None:
+    words = ["eval.every=12", "rounds.max=12", "fleet.tiers.count=2"]
+    for more in (["tiers.interval=12"], ["fleet.tiers.above.count=1", "tiers.interval=[3,4]"]):
+        loaded = load("digits", parse_all([*words, *more]))
+        visits = TypicalVisits(loaded, profile(140))
+        short = duration.short_scenario(visits, duration.round_work(visits), Host(Path(), 1, "cpu")).scenario
+        assert (short.tiers.cycle, len(short.tiers.intervals), short.eval.every) == (1, len(more), 2)
 
 
 @pytest.fixture
