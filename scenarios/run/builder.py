@@ -402,16 +402,16 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
         submodels=submodels_of(loaded, description),
     )
 
-    def make(setup: ServerContext) -> ServerStrategy:
+    def method_server(setup: ServerContext) -> ServerStrategy:
         parts = [correction.server(setup) for correction in method.corrections if correction.server]
         return method.objective.server(setup, parts)
 
-    server_side = make(setup)
+    server_side = method_server(setup)
     if scenario.fleet.tiers.count:
         clock = _tier_clock(loaded)
         parents = [clock.parent(level) for level in range(clock.levels)]
         codec = _wan_codec(loaded, description)
-        server_side = TieredServer(setup, make, aggregator_of(loaded, description), parents, codec)
+        server_side = TieredServer(setup, method_server, aggregator_of(loaded, description), parents, codec)
     server_side.store.expected = server_side.store_shapes()
     return server_side
 
