@@ -346,13 +346,16 @@ def federation(
         None if shuffle is None else np.random.default_rng(shuffle),
         [LocalTrainer(job) for _ in range(sites - 1)],
     )
+    drawn = builder.fleet(known)
+    if known.scenario.fleet.tiers.count:
+        drawn = drawn.below(builder.aggregator_of(known, description))
     ledger = Ledger(folder / "ledger.sqlite", None if again else "genesis", known.method.objective.records.table)
     run, _ = builder.federated_run(
         known,
         job,
         description,
         server,
-        Clock(builder.with_operations(known, builder.fleet(known), description)),
+        Clock(drawn),
         workers,
         ledger,
         Observers([Listener(on_round=on_round)]),

@@ -262,7 +262,7 @@ class TieredServer(ServerStrategy):
 
     def state(self) -> State:
         state: State = {f"{TOP}{name}": array for name, array in self.top.state().items()}
-        state[MEETINGS] = np.array(self._meetings)
+        state[MEETINGS] = np.array([self._meetings])
         for index, aggregator in enumerate(self.aggregators):
             state |= {f"{AGGREGATOR}{index}/{name}": array for name, array in aggregator.state().items()}
         for tier, weights in enumerate(self._weights):
@@ -284,7 +284,7 @@ class TieredServer(ServerStrategy):
             return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
         self.top.restore(server, under(TOP))
-        self._meetings = int(state[MEETINGS])
+        self._meetings = int(state[MEETINGS][0])
         self._between = [[self.top.models] * len(each) for each in self._between]
         self._own = set()
         for index, aggregator in enumerate(self.aggregators):

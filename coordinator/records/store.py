@@ -427,8 +427,9 @@ class _ByRound:
 
 def _check_format(db: sqlite3.Connection) -> None:
     """sqlite3.DatabaseError for tables of another version; one whose creation was interrupted has none."""
+    has_tables = db.execute("SELECT 1 FROM sqlite_master").fetchone() is not None  # first: a run may write both now
     (found,) = db.execute("PRAGMA user_version").fetchone()
-    if found != FORMAT and db.execute("SELECT 1 FROM sqlite_master").fetchone():
+    if found != FORMAT and has_tables:
         raise sqlite3.DatabaseError(
             f"its format is {found}, and this version of fedbr knows {FORMAT} alone: use the version that wrote it"
         )

@@ -62,7 +62,9 @@ def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
 
     Rounds of aggregators overlap: a round's seconds are those from the end of the one before it.
     """
-    lengths = "SELECT bottleneck, end_s - LAG(end_s, 1, 0.0) OVER (ORDER BY round) AS length FROM rounds"
+    lengths = (
+        "SELECT bottleneck, end_s - MAX(start_s, LAG(end_s, 1, start_s) OVER (ORDER BY round)) AS length FROM rounds"
+    )
     rows = query(f"SELECT bottleneck, COUNT(*) n, SUM(length) s FROM ({lengths}) GROUP BY bottleneck")
     counts = {row["bottleneck"]: BottleneckCount(row["n"], row["s"]) for row in rows}
     names = (*BOTTLENECKS, WAN) if WAN in counts else BOTTLENECKS

@@ -76,7 +76,10 @@ def test_an_error_in_a_round_names_row_place_client_and_round(
             "SERVER",
             r"method = '.*:SERVER': __init__ \(/.*/raising.py, line \d+\): RuntimeError: not today",
         ),
-        ("NUMBER", r"method = '.*:NUMBER': it gives what method_server \(.*\) cannot use: TypeError: 'int' object is not .*"),
+        (
+            "NUMBER",
+            r"method = '.*:NUMBER': it gives what method_server \(.*\) cannot use: TypeError: 'int' object is not .*",
+        ),
         ("NO_CLIENT", "method: cannot make the client side '.*:Client': ModuleNotFoundError: .*no_such_module'"),
         ("NO_CLIENT_SIDE", "method: cannot make the client side '.*:NoSum': .*"),
         ("NO_WRAPPER", "method: wrap_model '.*:wrap': ModuleNotFoundError: No module named '.*no_such_module'"),
