@@ -283,10 +283,6 @@ class ServerStrategy(NumberLog):
         """Slot of an update -> slot of its visit's download that it is a new version of; others hold changes."""
         return {slot: MODEL if name == GLOBAL else name for slot, name in self.targets(update).items()}
 
-    def of_client(self, client: int) -> ServerStrategy:
-        """The server side that the client speaks with: this one, or in runs with tiers that of its aggregator."""
-        return self
-
     # --- what goes down -----------------------------------------------------------------------------------------------
 
     @final
@@ -438,7 +434,6 @@ class ServerStrategy(NumberLog):
     def replay_feedback(self, outcome: VisitFeedback, learned: Any) -> None:
         """Learn from a row of the method's own table what `feedback` learned from the visit before."""
 
-    @final
     def take_logged(self) -> dict[str, float]:
         """With those of the extensions."""
         return joined([super().take_logged(), *(extension.take_logged() for extension in self.extensions)])

@@ -108,7 +108,7 @@ class TieredServer(ServerStrategy):
     # --- what a visit has to do with its aggregator -------------------------------------------------------------------
 
     def of_client(self, client: int) -> ServerStrategy:
-        """The client's aggregator."""
+        """The server side of the client's aggregator."""
         return self.aggregators[int(self.aggregator_of[client])]
 
     def start_model(self, client: int) -> Models:
@@ -215,8 +215,9 @@ class TieredServer(ServerStrategy):
                         sums[place].add(own[name][key].data, float(each[index]))
                         if not is_last:
                             self._weigh(tier + 1, place, parent, float(each[index]))
-            if is_last:
-                self.top.step()
+            if is_last:  # the mean, and the server optimizer's step: the method's own was each aggregator's
+                self.top.step_scale = 1.0
+                ServerStrategy.step(self.top)
                 above[parent] = self.top.models
             else:
                 models = {name: dict(model) for name, model in above[parent].items()}
@@ -253,10 +254,13 @@ class TieredServer(ServerStrategy):
         self._own = set() if tier + 1 == len(self._parents) else set(range(len(self.aggregators)))
         self._collect()
 
-    @property
-    def is_together(self) -> bool:
-        """Whether all aggregators have the server's models."""
-        return not self._own
+    def take_logged(self) -> dict[str, float]:
+        """Of each name the mean over the aggregators that have logged it."""
+        found: dict[str, list[float]] = {}
+        for server in (self.top, *self.aggregators):
+            for name, value in server.take_logged().items():
+                found.setdefault(name, []).append(value)
+        return {name: float(np.mean(values)) for name, values in found.items()}
 
     # --- what a checkpoint has beside the models ----------------------------------------------------------------------
 
@@ -269,7 +273,7 @@ class TieredServer(ServerStrategy):
             state |= {f"{WEIGHT}{tier}|{name}|{key}": each for (name, key), each in weights.items()}
         for tier, between in enumerate(self._between):  # those that meet the server next have other models until then
             for index, models in enumerate(between):
-                if models is not self.top.models and not self.is_together:
+                if self._own and models is not self.top.models:
                     state |= {
                         f"{BETWEEN}{tier}|{index}|{name}|{key}": vector.data
                         for name, model in models.items()

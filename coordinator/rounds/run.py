@@ -364,9 +364,13 @@ class FederatedRun:
 
     # --- the model ------------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Make the server's step; RunFailed if the new model is not finite, since it must never be committed."""
+    def step(self, meet: Callable[[], None] = lambda: None) -> None:
+        """Make the server's step; RunFailed if the new model is not finite, since it must never be committed.
+
+        ``meet``: lets aggregators meet what is above them after it.
+        """
         self.server.step()
+        meet()
         self.server.store.publish()
         for name, model in self.server.models.items():
             for key, vector in model.items():

@@ -143,13 +143,12 @@ class TieredRound:
         planned = sorted(visits, key=lambda visit: visit.client)
         affordable, refused_by = run.within_budgets(planned, self._costs)
         kept_out = run.kept_out(cohort)
-        foreseen = len(planned) + kept_out
-        if len(affordable) < foreseen:
-            if run.rules.is_cut_short(len(affordable), foreseen):
-                self.stopped_by = refused_by
+        self.stopped_by = refused_by
+        foreseen, counted = len(cohort) + kept_out, sum(visit.kind == "train" for visit in affordable)
+        if counted < foreseen:
+            if run.rules.is_cut_short(counted, foreseen):
                 return []
             self.record.cut_by = refused_by or CLIENTS
-            self.stopped_by = refused_by
         return run.numbered(affordable)
 
     def _start(self, client: int) -> float:
@@ -232,17 +231,15 @@ class TieredRound:
         counted = [visit for group in self.groups.values() for visit in compress(group.visits, group.counts)]
         run.received(self.number, sorted(counted, key=lambda visit: visit.client))
         self.record.log_visits(replies)
+        if replies or self.arrivals:
+            run.step(self._meet)
         if replies:
-            run.step()
             learned = [
                 each
                 for group in self.groups.values()
                 for each in outcomes(group.visits, group.among(replies), group.timeline)
             ]
             self.record.method_rows += run.server.feedback(self.number, learned)
-        for tier, arrived in enumerate(self.arrivals):
-            if isinstance(run.server, TieredServer):  # a replay has no vectors
-                run.server.meet(tier, arrived)
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
         self._account(replies)
@@ -250,6 +247,11 @@ class TieredRound:
         is_due = is_together or self.tiers.evaluates_between or self.stopped_by is not None
         evaluation = run.evaluate_if_due(self.stopped_by is not None) if is_due else None
         return run.close_round(self.record, evaluation, self.stopped_by, self._state())
+
+    def _meet(self) -> None:
+        for tier, arrived in enumerate(self.arrivals):
+            if isinstance(self.run.server, TieredServer):  # a replay has no vectors
+                self.run.server.meet(tier, arrived)
 
     def _state(self) -> dict[str, NDArray[np.generic]]:
         return {f"{TIERS}{name}": np.array(array) for name, array in self.tiers.state().items()}

@@ -171,6 +171,21 @@ def test_a_checkpoint_between_two_meetings_has_all_models_and_weights() -> None:
     assert end(again) == end(stopped) == end(two_rounds(tiered(*places)))
 
 
+def test_what_aggregators_log_is_told_as_a_mean() -> None:
+    class Logging(ServerStrategy):
+        def step(self) -> None:
+            self.log("weight", sum(float(total.weight) for total in self.sums.values()))
+            super().step()
+
+    setup = small_context(LAYOUT, Options(), [10, 30])
+    server = TieredServer(setup, Logging, np.array([0, 1]), [np.array([0, 0])])
+    step(server, update(0, 1), update(1, 1))
+    server.meet(0, everyone(2))
+
+    assert server.take_logged() == {"weight": 20.0}
+    assert server.take_logged() == {}
+
+
 def test_names_of_models_and_groups_of_clients() -> None:
     assert [server_name(name) for name in ("global", "cluster 1", "aggregator 3", "aggregator 3/cluster 1")] == [
         *("global", "cluster 1", "global", "cluster 1")

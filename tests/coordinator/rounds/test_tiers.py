@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.methods.registry import resolve
 from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimits
 from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from costmodel.tiers import TierClock, TierMessages
 from edge.protocol.config import ModelConfig
+from edge.protocol.payload import Floats
 from tests.coordinator.rounds.clockwork import BRIEF, EVER, FOUR, IID, windows
+from tests.methods.cases import CASES, Case
 from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, store, trained_models
 
 TWO = {"count": 2, "aggregate": math.inf}
@@ -163,6 +169,17 @@ def test_an_aggregator_without_clients_there_looks_again_in_the_next_round(tmp_p
     assert run.rows("SELECT client, start_s FROM visits WHERE round = 2") == [(0, 17), (1, 17), (2, 17), (3, 17)]
 
 
+def test_messages_that_take_longest_are_to_blame(tmp_path: Path) -> None:
+    slow = {"up_seconds": np.array([2.0, 30.0])}
+    blamed = [
+        ran(tmp_path / name, wan).rows("SELECT critical, bottleneck FROM rounds")
+        for name, wan in (("a", {}), ("b", slow))
+    ]
+
+    # Of client 3: 2 s down from the server and 1 to it, 8 and 16 s of its visit; then 4 s up, or 30.
+    assert blamed == [[(3, "own link")], [(3, "WAN")]]
+
+
 # --- what is lost -----------------------------------------------------------------------------------------------------
 
 
@@ -226,14 +243,44 @@ def test_the_budget_of_seconds_cuts_a_round_before_its_models_arrive(tmp_path: P
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedbr", "fedmlb", "pfedmb", "ifca", "fedper"])
-def test_with_one_aggregator_a_method_has_its_models_to_the_bit(method: str, tmp_path: Path) -> None:
-    how = {**SMALL, "rounds": 2}
-    flat = play(tmp_path / "flat", method, **how)
-    one = play(tmp_path / "one", method, aggregators={"count": 1}, **how)
+def has_tiers(case: Case) -> bool:
+    method = resolve(case.name)
+    sees_all = any(part.refusals.tiers or (part in method.corrections and part.server) for part in method.parts)
+    return not sees_all and method.objective.submodels is None
+
+
+@pytest.mark.parametrize("case", [*filter(has_tiers, CASES)], ids=str)
+def test_with_one_aggregator_a_method_has_its_models_to_the_bit(case: Case, tmp_path: Path) -> None:
+    flat, one = (
+        case.play_real(partial(play, tmp_path / name), aggregators={"count": count})
+        for name, count in (("flat", 0), ("one", 1))
+    )
 
     assert model_sha256(one.federation) == model_sha256(flat.federation)
     assert one.rows("SELECT client, loss FROM visits") == flat.rows("SELECT client, loss FROM visits")
+
+
+def test_a_model_that_is_not_finite_after_a_meeting_is_not_committed(tmp_path: Path) -> None:
+    class Wild(ServerOptimizer):
+        def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+            return np.full_like(current, np.inf)
+
+    with pytest.raises(RunFailed, match=r"round 2: after the server's step, model/"):
+        play(tmp_path, "fedavg", **SMALL, optimiser=Wild(), aggregators={"count": 2}, schedule={"interval": 2})
+
+
+def test_models_on_their_way_up_have_the_length_of_their_frames(tmp_path: Path) -> None:
+    halves = {"wan": [{"kind": "fp16"}]}
+    plain, coded = (
+        play(tmp_path / name, "fedavg", **SMALL, aggregators={"count": 2}, codec=codec)
+        for name, codec in (("plain", {}), ("coded", halves))
+    )
+
+    sent = "SELECT DISTINCT direction, nbytes FROM aggregators ORDER BY direction"
+    # 414 numbers, of which two bytes are left of four.
+    assert plain.rows(sent) == [("down", 2000), ("up", 1989)]
+    assert coded.rows(sent) == [("down", 2000), ("up", 1989 - 2 * 414)]
+    assert plain.rows("SELECT bytes_up FROM visits") == coded.rows("SELECT bytes_up FROM visits")
 
 
 def test_aggregators_that_meet_in_every_round_have_fedavgs_model_but_for_rounding(tmp_path: Path) -> None:
