@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import ObjectiveSpec, Refusals
 from edge.protocol.messages import Update
 from edge.protocol.options.fednova import FedNovaOptions
 from edge.protocol.options.fedprox import FedProxOptions
@@ -76,4 +76,5 @@ SPEC = ObjectiveSpec(
     server=FedNovaServer,
     reports=("normaliser",),
     individual_updates=lambda options: True,
+    refusals=Refusals(tiers="an aggregator's weights are of normalised updates, and do not compare with another's"),
 )

@@ -119,9 +119,14 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         if not all(make_codec(stages).is_fixed_length for stages in chains):
             why = f"an entropy coder makes lengths that depend on numbers, which is not modelled {with_tiers}"
             yield f"codec.{key}", f"codec.{key}: {why}"
+    if method.app is not None:
+        yield "method", "method: a Flower app's messages go to the server directly; leave fleet.tiers out"
     for part in method.parts:
-        if part.refusals.tiers is not None:
-            yield "method", f"method = {method.name!r}: {part.name} has no aggregators: {part.refusals.tiers}"
+        reason = part.refusals.tiers
+        if reason is None and part in method.corrections and part.server is not None:
+            reason = "its server side sees all clients, of which an aggregator has its own"
+        if reason is not None:
+            yield "method", f"method = {method.name!r}: {part.name} has no aggregators: {reason}"
 
 
 def of_training(train: TrainConfig) -> Contradictions:
@@ -391,7 +396,7 @@ def of_fleet(scenario: Scenario) -> Contradictions:
         "networks": {**networks(), **own_networks},
     }
     yield from _of_rows("fleet", fleet, rows, f"clients, but data.clients = {clients}", clients)
-    yield from _of_tiers(scenario, rows)
+    yield from _of_aggregators(scenario, rows)
 
     is_rate = gateways.kind == "rate"
     for key in ("fair",) if is_rate else ("down", "up"):  # the keys of the other kind of access links
@@ -429,7 +434,7 @@ def _of_rows(
             yield "fleet", f"{key} is empty"
 
 
-def _of_tiers(scenario: Scenario, rows: Mapping[str, Mapping[str, Any]]) -> Contradictions:
+def _of_aggregators(scenario: Scenario, rows: Mapping[str, Mapping[str, Any]]) -> Contradictions:
     """Aggregators that have no effect, no clients, or no rows, and links that they cannot stand beside."""
     tiers, clients = scenario.fleet.tiers, scenario.data.clients
     if not tiers.count:

@@ -177,6 +177,8 @@ def _refusals(loaded: Loaded) -> Iterator[tuple[str, str]]:
         yield f"rounds.policy = {rounds.policy!r}", f"the exported server works in rounds; {policies}"
     if rounds.on_late != "stop":
         yield f'rounds.on_late = "{rounds.on_late}"', 'the exported server forgets late visits; choose "stop"'
+    if scenario.fleet.tiers.count:
+        yield "fleet.tiers", "devices speak with the server directly; leave it out"
     if scenario.aggregate.sum != "client_order":
         yield f'aggregate.sum = "{scenario.aggregate.sum}"', 'devices send their updates; choose "client_order"'
     if scenario.budget != type(scenario.budget)():

@@ -288,6 +288,7 @@ def test_a_run_begins_without_all_nodes_where_that_is_allowed(tmp_path: Path) ->
         ("method=fedper", "method = 'fedper': models of clients stay on the devices, .."),
         ("eval.on=both", 'eval.on = "both": models of clients stay on the devices, ..'),
         ("aggregate.sum=fixed_point", 'aggregate.sum = "fixed_point": devices send their updates; ..'),
+        ("fleet.tiers.count=2", "fleet.tiers: devices speak with the server directly; leave it out"),
         ("budget.bytes=1 MB", "budget: what devices spend is known when they have; .."),
         ("method_options.broadcast=everyone", 'method_options.broadcast = "everyone": only visited ..'),
     ],
