@@ -111,6 +111,12 @@ def _recorded(table: CsvTable, clients: int, count: int) -> NDArray[np.intp]:
     return aggregator_of
 
 
+def parents(config: FleetConfig) -> list[NDArray[np.intp]]:
+    """Of each level, the lowest first, (aggregators,) the aggregator above each one; 0, the server, at the top."""
+    sizes = [tier.count for tier in (config.tiers, config.tiers.above) if tier.count]
+    return [np.arange(size) % above for size, above in zip(sizes, [*sizes[1:], 1], strict=True)]
+
+
 # --- messages above clients -------------------------------------------------------------------------------------------
 
 
@@ -155,7 +161,7 @@ class TierClock:
 
     def __init__(self, config: FleetConfig, clocks: tuple[Clock, ...]) -> None:
         """``clocks``: of the levels, the lowest first."""
-        self._clocks = clocks
+        self._clocks, self._parents = clocks, parents(config)
         self._prices = (config.tiers.price, config.tiers.above.price)
 
     @classmethod
@@ -198,8 +204,7 @@ class TierClock:
 
     def parent(self, level: int) -> NDArray[np.intp]:
         """(aggregators,) The aggregator above each one; 0, the server, at the top."""
-        sizes = (*self.sizes, 1)
-        return np.arange(sizes[level]) % sizes[level + 1]
+        return self._parents[level]
 
     # --- messages -------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ common, and each is solved by itself: events of one leave the others as they are
 `costmodel.network.transfers` solves a whole batch. Nothing here draws a random number or knows the size of a message.
 
 An event costs O(log n) for n flows, O(log n) more for each flow that the level passes, and O(access links), little of
-it where each is by itself: bits sent
-at the level are counted by a virtual time V with dV = w dt, in which the end of a flow that is throttled to the level
-is fixed; the end of a flow that runs at its cap is fixed in seconds. So a flow is updated only when it changes side.
+it where each is by itself: bits sent at the level are counted by a virtual time V with dV = w dt, in which the end of a
+flow that is throttled to the level is fixed; the end of a flow that runs at its cap is fixed in seconds. So a flow is
+updated only when it changes side.
 
 Times are absolute float64. A flow that is never throttled ends at ``start + bits / cap``, to the bit, whatever the
 other flows. At one instant `costmodel.network.transfers` first removes finished flows, then lets flows leave, then

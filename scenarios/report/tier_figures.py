@@ -122,7 +122,10 @@ def tiers(shown: ShownRuns) -> Figure | None:
             axes.plot([level], [y], "o", color=INK, markersize=5, label="_node", zorder=4)
             if level == 0:
                 continue
-            widths = [_width(nbytes, most) for nbytes in (node.down, node.up)]
+            widths = [
+                max(THINNEST_PIXELS, WIDEST_PIXELS * nbytes / most) if nbytes else 0.0
+                for nbytes in (node.down, node.up)
+            ]
             shift = (sum(widths) / 2 - widths[0] / 2) / LEAF_PIXELS, (widths[1] / 2 - sum(widths) / 2) / LEAF_PIXELS
             for direction, width, by in zip(lines, widths, shift, strict=True):
                 lines[direction].append(([(level - 1, y - by), (level, y - by)], width))
@@ -151,10 +154,6 @@ def tiers(shown: ShownRuns) -> Figure | None:
 
     height = FRAME_PIXELS + LEAF_PIXELS * max((root.leaves for _, root in found), default=0)
     return plot_style.panel_each(shown, found, 2, height, draw, "", with_legend=True)
-
-
-def _width(nbytes: int, most: int) -> float:
-    return max(THINNEST_PIXELS, WIDEST_PIXELS * nbytes / most) if nbytes else 0.0
 
 
 def _placed(node: TreeNode, first: float, level: int) -> Iterator[tuple[TreeNode, int, float, list[float]]]:

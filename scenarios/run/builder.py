@@ -42,7 +42,7 @@ from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_demand import Operations
 from costmodel.network.links import Links
-from costmodel.tiers import TierClock, assigned
+from costmodel.tiers import TierClock, assigned, parents
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
 from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
@@ -408,10 +408,8 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
 
     server_side = method_server(setup)
     if scenario.fleet.tiers.count:
-        clock = _tier_clock(loaded)
-        parents = [clock.parent(level) for level in range(clock.levels)]
-        codec = _wan_codec(loaded, description)
-        server_side = TieredServer(setup, method_server, aggregator_of(loaded, description), parents, codec)
+        belongs, codec = aggregator_of(loaded, description), _wan_codec(loaded, description)
+        server_side = TieredServer(setup, method_server, belongs, parents(scenario.fleet), codec)
     server_side.store.expected = server_side.store_shapes()
     return server_side
 
@@ -437,18 +435,13 @@ def _wan_codec(loaded: Loaded, description: ModelProfile) -> UpdateCodec | None:
     return UpdateCodec(config, loaded.scenario.seed, description.tensors)
 
 
-def _tier_clock(loaded: Loaded) -> TierClock:
-    section = loaded.scenario.fleet
-    seed = loaded.scenario.seed if section.seed is None else section.seed
-    return TierClock.build(section, streams=_keyed(seed), inputs=read_inputs(loaded.scenario))
-
-
 def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> Tiers | None:
     """The aggregators of a run before its first round; None where clients reach the server directly."""
     scenario, section = loaded.scenario, loaded.scenario.fleet
-    if not section.tiers.count:
+    if not isinstance(server_side, TieredServer):
         return None
-    clock = _tier_clock(loaded)
+    seed = scenario.seed if section.seed is None else section.seed
+    clock = TierClock.build(section, streams=_keyed(seed), inputs=read_inputs(scenario))
     vectors = {
         MODEL if name == GLOBAL else name: {key: vector.data.size for key, vector in model.items()}
         for name, model in server_side.models.items()
@@ -480,7 +473,7 @@ def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: Serv
     return Tiers(
         scenario.tiers,
         clock,
-        aggregator_of(loaded, description),
+        server_side.aggregator_of,
         nbytes,
         (section.tiers.price, section.tiers.above.price),
         draw,

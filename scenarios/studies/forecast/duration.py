@@ -194,8 +194,7 @@ def short_scenario(visits: TypicalVisits, work: RoundWork, host: Host) -> Loaded
         batch = min(EVALUATED_BATCH, evaluation.batch)
         evaluation = replace(evaluation, batch=batch, subset=min(batch * workers, _scored(loaded, visits.description)))
     # With aggregators the model is evaluated after steps of the server alone, here after each round.
-    meetings = (1,) * len(scenario.tiers.intervals)
-    tiers = replace(scenario.tiers, interval=1 if len(meetings) == 1 else meetings)
+    tiers = replace(scenario.tiers, interval=1)
     settings = {"train": train, "rounds": rounds, "tiers": tiers, "eval": evaluation, "budget": RunLimits()}
     return replace(loaded, scenario=scenario.model_copy(update=settings))
 
