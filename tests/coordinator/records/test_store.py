@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import audit, resume_checkpoint
 from coordinator.records.schema import EvaluationRow, HostEvent, LoggedRow, RoundRow, VisitRow
-from coordinator.records.store import Commit, Ledger, evaluations, has_rounds, logged, read
+from coordinator.records.store import Commit, Ledger, _check_format, evaluations, has_rounds, logged, read
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_synchronous
@@ -90,6 +91,28 @@ def test_a_ledger_of_another_format_is_refused_by_its_number(ledger: Ledger, pat
         read(path, "SELECT * FROM rounds")
     with pytest.raises(sqlite3.DatabaseError, match=why):
         Ledger(path, None, CHOICES)
+
+
+def test_a_ledger_that_is_made_while_somebody_opens_it_is_none_of_another_version(tmp_path: Path) -> None:
+    """Its tables and their format come between the reader's first question and the second."""
+    path = tmp_path / "ledger.sqlite"
+    sqlite3.connect(path).close()
+
+    class Reader(sqlite3.Connection):
+        asked = 0
+
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            found = super().execute(sql, *values)
+            if "user_version" in sql or "FROM sqlite_master" in sql:
+                rows, type(self).asked = found.fetchall(), self.asked + 1
+                if self.asked == 1:
+                    Ledger(path, "genesis").close()
+                return super().execute(f"SELECT {rows[0][0]}" if rows else "SELECT 1 WHERE 0")
+            return found
+
+    with closing(sqlite3.connect(path, factory=Reader)) as db:
+        _check_format(db)
+        assert Reader.asked == 2
 
 
 def test_the_chain_has_the_joules_of_a_visit_without_their_parts(ledger: Ledger) -> None:

@@ -32,6 +32,7 @@ from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this
 from tests.scenarios.in_this_process import run
 
 SLOW_LINK = ("fleet.server.down=3 Mbit/s", "fleet.server.up=2 Mbit/s")
+TIERS = ("fleet.tiers={count=4,price=2,above={count=2}}", "tiers.interval=[2,1]")
 DROPOUTS = (
     "fleet.availability.kind=renewal",
     "fleet.availability.on=20 s",
@@ -112,6 +113,10 @@ def refusal(folder: Path, *overrides: str) -> str:
         ("stop.target_accuracy=0.05",),
         ("eval.on=both", "eval.every=3", 'eval.metrics=["class-accuracy"]'),
         ("stop.patience=1", "train.lr=0", "eval.on=clients", "eval.select=validation", "data.validation=0.2"),
+        ("method=fedbr", *TIERS),
+        ("rounds.policy=over_select", "rounds.participants=3", "eval.on=both", *TIERS),
+        ("budget.virtual_seconds=1.5 s", *TIERS),
+        ('codec.wan={kind="quantize",bits=4}', "budget.wan_bytes=700 kB", *TIERS),
     ],
 )
 def test_on_the_same_fleet_a_replay_is_the_run_to_the_bit(tmp_path: Path, overrides: tuple[str, ...]) -> None:
@@ -140,6 +145,7 @@ def test_these_runs_had_visits_of_every_kind(tmp_path: Path) -> None:
         (("method=fedbr", "method_options.alpha=2"), SLOW_LINK),
         (("method=fedbr", "rounds.max=8"), ("fleet.radio_energy=rate", "fleet.transport.slow_start=false")),
         (("method=fedmlb",), ("rounds.policy=deadline", "rounds.deadline=9 s", *SLOW_LINK)),
+        (("method=fedavg", *TIERS), ("fleet.tiers.networks={lte=1.0}", "fleet.server.up=300 kbit/s")),
     ],
 )
 def test_a_replay_is_a_fresh_run_on_the_other_fleet_to_the_bit(

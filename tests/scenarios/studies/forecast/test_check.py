@@ -257,6 +257,21 @@ def test_check_ends_with_2_where_data_cannot_be_had_after_it_has_said_all_else(
     assert captured.err.splitlines()[-1] == f"fedbr: mnist-cnn: {reason}"
 
 
+def test_messages_above_aggregators_are_foreseen_to_the_byte(tmp_path: Path) -> None:
+    """Four steps of the server in eight rounds: three models down and three up in each, at 2 for a gigabyte."""
+    words = ("method=fedavg", "rounds.max=8", "fleet.tiers={count=3,price=2}", "tiers.interval=2")
+    found = check.run_check(load("digits", parse_all(words)), tmp_path)
+    flat = check.run_check(load("digits", parse_all(words[:2])), tmp_path)
+    assert (found.estimate.wan_bytes, found.estimate.price) == (
+        4 * 3 * (61_696 + 61_685),
+        4 * 3 * (61_696 + 61_685) * 2e-9,
+    )
+    assert (flat.estimate.wan_bytes, flat.estimate.price) == (None, None)
+    assert found.estimate.bytes == flat.estimate.bytes
+    limited = check.run_check(load("digits", parse_all([*words, "budget.wan_bytes=800 kB"])), tmp_path)
+    assert (limited.estimate.rounds, limited.estimate.ended_by) == ((4, 4), "wan_bytes")
+
+
 def test_heterofls_parts_have_the_papers_numbers_without_the_data(tmp_path: Path) -> None:
     found = check.run_check(load("heterofl-mnist", parse_all([f"data.root={tmp_path}"])), tmp_path)
     assert [(row["rate"], row["clients"], row["params"], round(row["mib"], 3)) for row in found.submodels] == [
