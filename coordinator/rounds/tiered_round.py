@@ -2,11 +2,11 @@
 
 A round is one step of every aggregator that takes part: its visits begin when it is ready, go over its own network
 (`fleet.tiers`), and its step waits for its own clients alone, as the round policy says. In the ledger the k-th rounds
-of all aggregators are one round, which ends when the last of them does; so visits of a round may begin before the round
-before it has ended. After ``tiers.interval`` rounds the aggregators send their models up (HierFAVG's kappa_2; with a
-tier above them, this meets the server after as many meetings as the second number says). The server makes its step
-when the last model has come, which ends the round. Its model goes down when the next round begins, to the aggregators
-that take part until they meet again; so the initial model does before the first.
+of all aggregators are one round, which ends when the last of them does; so it may begin, with its first visit, before
+the round before it has ended. After ``tiers.interval`` rounds the aggregators send their models up (HierFAVG's kappa_2;
+with a tier above them, this meets the server after as many meetings as the second number says). The server makes its
+step when the last model has come, which ends the round. Its model goes down when the next round begins, to the
+aggregators that take part until they meet again; so the initial model does before the first.
 
 A round that would end after the budget of virtual seconds is charged until then, and changes nothing.
 """
@@ -97,7 +97,7 @@ class TieredRound:
             self.stopped_by = self.stopped_by or CLIENTS
             return
         self.groups = self._groups(visits)
-        self.record.start = min(group.start for group in self.groups.values())
+        self.record.start = min(self.record.start, *(group.start for group in self.groups.values()))
         # An aggregator without visits goes on when the first of the others has made its step.
         ready = np.maximum(tiers.ready, min(group.end for group in self.groups.values()))
         for index, group in self.groups.items():

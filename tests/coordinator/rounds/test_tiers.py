@@ -91,7 +91,7 @@ def test_a_round_waits_for_the_slowest_aggregator_and_its_message(tmp_path: Path
     run = ran(tmp_path, rounds=2)
 
     # Aggregator 0: 1 s down, 8 s for client 2, 2 s up: 11 s. Aggregator 1: 2 s, 16 s for client 3, 4 s: 22 s.
-    assert rounds(run) == [(1, 22), (23, 44)]
+    assert rounds(run) == [(0, 22), (22, 44)]
     assert run.rows("SELECT client, start_s, up_end_s FROM visits WHERE round = 0 ORDER BY client") == [
         *((0, 1, 5), (1, 2, 6), (2, 1, 9), (3, 2, 18))
     ]
@@ -107,7 +107,7 @@ def test_aggregators_do_not_wait_for_each_other_between_two_meetings(tmp_path: P
     run = ran(tmp_path, rounds=4, schedule={"interval": 2})
 
     # Aggregator 0 is ready after 1, 9 and 17 s, and its model arrives after 19 s; aggregator 1: 2, 18, 34, 38 s.
-    assert rounds(run) == [(1, 18), (9, 38), (39, 56), (47, 76)]
+    assert rounds(run) == [(0, 18), (9, 38), (38, 56), (47, 76)]
     assert run.rows("SELECT round, direction, aggregator FROM aggregators WHERE round < 2") == [
         *((0, "down", 0), (0, "down", 1), (1, "up", 0), (1, "up", 1))
     ]
@@ -139,7 +139,7 @@ def test_each_aggregators_deadline_runs_from_its_own_beginning(tmp_path: Path) -
     run = ran(tmp_path, rules=RoundPolicy("deadline", deadline=10.0))
 
     # Client 3 is late at its aggregator, whose round ends at 2 + 10 s; its message takes 4 s.
-    assert rounds(run) == [(1, 16)]
+    assert rounds(run) == [(0, 16)]
     assert run.rows("SELECT client, kind, up_end_s FROM visits ORDER BY client") == [
         *((0, "train", 5), (1, "train", 6), (2, "train", 9), (3, "late", 12))
     ]
@@ -155,7 +155,7 @@ def test_each_aggregator_takes_the_first_of_more_visits_than_it_needs(tmp_path: 
     assert run.rows("SELECT client, kind FROM visits ORDER BY client") == [
         *((0, "late"), (1, "late"), (2, "late"), (3, "late"), (4, "train"), (5, "train"))
     ]
-    assert rounds(run) == [(1, 9)]  # 2 + 3 + 4
+    assert rounds(run) == [(0, 9)]  # 2 + 3 + 4
 
 
 def test_an_aggregator_without_clients_there_looks_again_in_the_next_round(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_messages_that_take_longest_are_to_blame(tmp_path: Path) -> None:
 def test_a_model_that_is_lost_on_its_way_does_not_count_and_delays_nobody(tmp_path: Path) -> None:
     run = ran(tmp_path, {"lost": {(0, 1): 0.0}})
 
-    assert rounds(run) == [(1, 18)]  # until it has made its step, and not until its model would have come
+    assert rounds(run) == [(0, 18)]  # until it has made its step, and not until its model would have come
     assert run.rows("SELECT aggregator, end_s FROM aggregators WHERE direction = 'up'") == [(0, 11), (1, None)]
     assert run.rows("SELECT DISTINCT kind FROM visits") == [("train",)]
 
@@ -205,7 +205,7 @@ def test_clients_of_an_aggregator_that_is_away_wait_or_move_or_take_no_part(
     run = ran(tmp_path, {"away": {1: (0.0, 30.0)}}, {**TWO, "on_loss": on_loss})
 
     assert dict(run.rows("SELECT client, start_s FROM visits")) == visited
-    assert rounds(run) == [(1, end)]
+    assert rounds(run) == [(0, end)]
 
 
 def test_a_run_ends_where_no_aggregator_has_clients(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_budgets_of_messages_above_clients_are_never_exceeded(limits: RunLimits,
 def test_the_budget_of_seconds_cuts_a_round_before_its_models_arrive(tmp_path: Path) -> None:
     run = ran(tmp_path, rounds=3, limits=RunLimits(virtual_seconds=30.0))
 
-    assert (run.stopped_by, rounds(run)) == (SECONDS, [(1, 22), (23, 30)])
+    assert (run.stopped_by, rounds(run)) == (SECONDS, [(0, 22), (22, 30)])
     assert run.rows("SELECT DISTINCT kind, MAX(up_end_s) FROM visits WHERE round = 1") == [("cut", 30)]
 
 
