@@ -18,6 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -159,17 +160,17 @@ class PlainStages:
     number_format: NumberFormat
     tensors: Tensors
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Numbers that are packed."""
         return self.reduction.count(self.tensors)
 
-    @property
+    @cached_property
     def side_nbytes(self) -> int:
         """Bytes of the reduction, first in the frame."""
         return self.reduction.side_nbytes(self.tensors)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of a frame of these stages."""
         return self.side_nbytes + self.number_format.nbytes(self.count)
@@ -218,7 +219,8 @@ class Codec:
     """A chain of stages, which `registry.make_codec` checks.
 
     ``is_fixed_length``: whether lengths follow from shapes alone; ``is_unbiased``: whether all stages are;
-    ``loses_much``: whether any is biased and does more than round to the nearest number.
+    ``loses_much``: whether any is biased and does more than round to the nearest number; ``has_reduction``: whether any is
+    a `Reduction`, for which `decode` needs a generator.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -228,10 +230,12 @@ class Codec:
         self.is_fixed_length = self.entropy_coder is None
         self.is_unbiased = all(each.is_unbiased for each in stages)
         self.loses_much = any(not each.is_unbiased and not each.is_nearest for each in stages)
+        self.has_reduction = not isinstance(self.reduction, Everything)
+        self._stages = lru_cache(maxsize=1024)(partial(PlainStages, self.reduction, self.number_format))
 
     def nbytes(self, tensors: Tensors) -> int:
         """Length of a frame; a bound on it with an entropy coder."""
-        return PlainStages(self.reduction, self.number_format, tensors).nbytes + (not self.is_fixed_length)
+        return self._stages(tensors).nbytes + (not self.is_fixed_length)
 
     def kept(self, tensors: Tensors) -> int:
         """Numbers that the sender keeps between uses, beside a residual."""
@@ -243,7 +247,7 @@ class Codec:
         """The frame of a vector of finite numbers, the same for the same arguments on every processor."""
         assert values.shape == (size(tensors),), (values.shape, tensors)
         assert kept is None or kept.size == self.kept(tensors), (kept.size, tensors)
-        stages = PlainStages(self.reduction, self.number_format, tensors)
+        stages = self._stages(tensors)
         numbers, side, kept = self.reduction.reduce(np.ascontiguousarray(values), tensors, rng, kept)
         packed = self.number_format.pack(numbers, rng)
         plain = np.concatenate((side, packed)) if side.size else packed
@@ -254,21 +258,22 @@ class Codec:
         is_shorter = coded.size < plain.size
         return EncodedFrame(np.concatenate((np.array([is_shorter], np.uint8), coded if is_shorter else plain)), kept)
 
-    def decode(self, frame: Buffer, tensors: Tensors, rng: np.random.Generator) -> Floats:
+    def decode(self, frame: Buffer, tensors: Tensors, rng: np.random.Generator | None) -> Floats:
         """The vector of a frame, for a generator in the state that `encode` got. Always finite.
 
         WireError for a frame that `encode` does not give: length, NaN or infinity, indices that are not in order or out
         of range, levels beyond the largest, sizes that its own header claims before memory is taken for them.
         """
+        assert rng is not None or not self.has_reduction
         plain = np.frombuffer(frame, np.uint8)
-        stages = PlainStages(self.reduction, self.number_format, tensors)
+        stages = self._stages(tensors)
         if self.entropy_coder is not None:
             plain = _uncoded(plain, self.entropy_coder, stages)
-        side_nbytes = stages.side_nbytes
         if plain.size != stages.nbytes:
             raise WireError(f"codec: {plain.size} bytes instead of {stages.nbytes}")
+        side_nbytes = stages.side_nbytes
         numbers = self.number_format.unpack(plain[side_nbytes:], stages.count)
-        return self.reduction.restore(numbers, plain[:side_nbytes], tensors, rng)
+        return numbers if rng is None else self.reduction.restore(numbers, plain[:side_nbytes], tensors, rng)
 
 
 def _uncoded(frame: Frame, coder: EntropyCoder, stages: PlainStages) -> Frame:
@@ -292,10 +297,10 @@ def size(tensors: Tensors) -> int:
     return sum(math.prod(shape) for shape in tensors)
 
 
-def finite_floats(frame: Frame, least: float = -np.inf) -> Floats:
+def finite_floats(frame: Frame, least: float = -LARGEST) -> Floats:
     """The float32 numbers of these bytes, in memory of their own. WireError for one that is not finite, or less than
     ``least``."""
     floats = frame.view("<f4").astype(np.float32)
-    if floats.size and not (least <= floats.min() and np.isfinite(floats).all()):
+    if floats.size and not (least <= np.minimum.reduce(floats) and np.maximum.reduce(floats) <= LARGEST):  # or NaN
         raise WireError("codec: a number is not finite, or negative where none may be")
     return floats

@@ -48,8 +48,12 @@ class VectorCodecs:
         """The codec of a vector of so many numbers; None if it travels as it is."""
         if key.endswith(BUFFERS) or size < max(self.min_values, 1):
             return None
-        stages = self.model if slot == MODEL else self.slots.get(slot, ())
-        return chain_codec(stages) if stages else None
+        return self._by_slot.get(slot)
+
+    @cached_property
+    def _by_slot(self) -> dict[str, Codec]:
+        chains = {**self.slots, MODEL: self.model}
+        return {slot: chain_codec(stages) for slot, stages in chains.items() if stages}
 
     def encoded(self, shapes: Shapes) -> Iterator[tuple[str, str, Tensors, Codec]]:
         """(slot, key, shapes of its tensors, codec) of each vector that is encoded."""
@@ -200,6 +204,7 @@ class UpdateCodec:
                     keep.setdefault(f"{KEPT}{slot}", {})[key] = Vector(encoded.kept)
         return raw, frames, keep
 
+    @np.errstate(over="ignore")  # sums are checked as all updates are
     def decode(
         self, client: int, number: int, raw: Payload, frames: EncodedVectors, references: References, up: Shapes
     ) -> Payload:
@@ -222,13 +227,13 @@ class UpdateCodec:
                         raise WireError(f"{slot}/{key}: sent twice")
                     tensors = self.codecs.shape(key, size)
                     try:
-                        change = codec.decode(frame.data, tensors, self._rng(slot, key, client, number))
+                        rng = self._rng(slot, key, client, number) if codec.has_reduction else None
+                        change = codec.decode(frame.data, tensors, rng)
                     except WireError as error:
                         raise WireError(f"{slot}/{key}: {error}") from None
                     reference = references(slot, key)
                     if reference is not None:
-                        with np.errstate(over="ignore"):  # the sum is checked as all updates are
-                            change += reference
+                        change += reference
                     decoded[slot][key] = Vector(change)
                 elif vector is not None:
                     if codec is not None and np.isfinite(vector.data).all():
