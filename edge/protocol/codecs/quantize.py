@@ -108,10 +108,7 @@ class Quantize(NumberFormat):
             values /= np.float32(s)
         if count and not np.maximum.reduce(values) <= 1:  # NaN in the table
             raise WireError(f"codec: a level is beyond {s}")
-        whole = count - count % self.options.bucket
-        rows = values[:whole].reshape(-1, self.options.bucket)
-        rows *= norms[: len(rows), None]
-        values[whole:] *= norms[len(rows) :]
+        values *= np.repeat(norms, min(self.options.bucket, count))[:count]
         return values
 
     def integers(self, frame: Frame, count: int) -> tuple[Integers, Frame]:
