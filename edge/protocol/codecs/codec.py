@@ -219,8 +219,8 @@ class Codec:
     """A chain of stages, which `registry.make_codec` checks.
 
     ``is_fixed_length``: whether lengths follow from shapes alone; ``is_unbiased``: whether all stages are;
-    ``loses_much``: whether any is biased and does more than round to the nearest number; ``has_reduction``: whether any is
-    a `Reduction`, for which `decode` needs a generator.
+    ``loses_much``: whether any is biased and does more than round to the nearest number; ``has_reduction``: whether
+    any is a `Reduction`, for which `decode` needs a generator.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -271,9 +271,8 @@ class Codec:
             plain = _uncoded(plain, self.entropy_coder, stages)
         if plain.size != stages.nbytes:
             raise WireError(f"codec: {plain.size} bytes instead of {stages.nbytes}")
-        side_nbytes = stages.side_nbytes
-        numbers = self.number_format.unpack(plain[side_nbytes:], stages.count)
-        return numbers if rng is None else self.reduction.restore(numbers, plain[:side_nbytes], tensors, rng)
+        numbers = self.number_format.unpack(plain[stages.side_nbytes :], stages.count)
+        return numbers if rng is None else self.reduction.restore(numbers, plain[: stages.side_nbytes], tensors, rng)
 
 
 def _uncoded(frame: Frame, coder: EntropyCoder, stages: PlainStages) -> Frame:

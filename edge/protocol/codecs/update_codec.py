@@ -52,8 +52,7 @@ class VectorCodecs:
 
     @cached_property
     def _by_slot(self) -> dict[str, Codec]:
-        chains = {**self.slots, MODEL: self.model}
-        return {slot: chain_codec(stages) for slot, stages in chains.items() if stages}
+        return {slot: chain_codec(stages) for slot, stages in {**self.slots, MODEL: self.model}.items() if stages}
 
     def encoded(self, shapes: Shapes) -> Iterator[tuple[str, str, Tensors, Codec]]:
         """(slot, key, shapes of its tensors, codec) of each vector that is encoded."""
