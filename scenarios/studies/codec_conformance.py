@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from edge.protocol.codecs.codec import LARGEST, Codec, Tensors, size
-from edge.protocol.codecs.update_codec import chain_codec
+from edge.protocol.codecs.registry import make_codec
 from edge.protocol.config import Chain
 from edge.protocol.payload import Floats
 from edge.protocol.plugins import error_text
@@ -32,7 +32,7 @@ Verdict = tuple[bool, str]
 
 def codec_findings(stages: Chain) -> Iterator[tuple[str, bool, str]]:
     """(name, whether it holds, detail) of each line of the contract; the others follow only if frames come back."""
-    codec = chain_codec(stages)
+    codec = make_codec(stages)
     frames = _tried(codec, _frames)
     yield "frames", *frames
     if frames[0]:

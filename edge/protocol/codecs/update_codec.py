@@ -52,7 +52,8 @@ class VectorCodecs:
 
     @cached_property
     def _by_slot(self) -> dict[str, Codec]:
-        return {slot: chain_codec(stages) for slot, stages in {**self.slots, MODEL: self.model}.items() if stages}
+        chains = {**self.slots, MODEL: self.model}.items()
+        return {slot: _codec(tuple([tuple(stage.items()) for stage in chain])) for slot, chain in chains if chain}
 
     def encoded(self, shapes: Shapes) -> Iterator[tuple[str, str, Tensors, Codec]]:
         """(slot, key, shapes of its tensors, codec) of each vector that is encoded."""
@@ -282,11 +283,6 @@ def _kept(state: Payload, slot: str, key: str) -> Floats | None:
     return None if vector is None else vector.data
 
 
-def chain_codec(stages: Sequence[Mapping[str, object]]) -> Codec:
-    """The codec of these stages; ValueError as of `make_codec`."""
-    return _cached(tuple(tuple(stage.items()) for stage in stages))
-
-
 @lru_cache(maxsize=256)
-def _cached(stages: tuple[tuple[tuple[str, object], ...], ...]) -> Codec:
+def _codec(stages: tuple[tuple[tuple[str, object], ...], ...]) -> Codec:
     return make_codec([dict(stage) for stage in stages])
