@@ -12,6 +12,7 @@ import typer
 from scenarios.api.requests import (
     BudgetRequest,
     CompareRequest,
+    DecideRequest,
     MachineRequest,
     ReproduceRequest,
     SweepRequest,
@@ -57,7 +58,8 @@ def run_experiment(
         expected = estimate_of(planned, request, output)
         if not output.silent:
             show_estimate(expected, sys.stderr)
-    _, result = output.caller().experiment(experiment, request)
+    experiment, _, result = output.caller().experiment(experiment, request)
+    planned = experiment.run_set
     result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
     stopped, folder = run_set.is_interrupted(result, planned), run_set.folder_of(result)
     if stopped:
@@ -171,6 +173,17 @@ def budget(scenario: ScenarioName, words: Words = None, *, request: BudgetReques
     from scenarios.experiment.grid import grid_of
 
     run_experiment(request.plan(grid_of(scenario, words or [])), request, output)
+
+
+def decide(scenario: ScenarioName, words: Words = None, *, request: DecideRequest, output: ReportOutput) -> None:
+    """Decide which candidate reaches a target for the least, or is the best within budgets, training little.
+
+    Candidates are all combinations of the values, method=fedavg,fedbr codec.up.bits=4,8, or --candidates starter. The
+    worse half of them is left out as evidence comes in; the same command goes on after an interruption.
+    """
+    from scenarios.experiment.grid import grid_of
+
+    run_experiment(request.plan(grid_of(scenario, words or []), output.tell), request, output)
 
 
 def trial(scenario: ScenarioName, words: Words = None, *, request: TrialRequest, output: ReportOutput) -> None:
