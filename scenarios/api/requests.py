@@ -228,8 +228,8 @@ class DecideRequest(ExperimentRequest):
     ] = None
     draws: Annotated[
         int | None,
-        Option("draws of uncertain figures for the probability of the answer; 0: no replays of the finalists"),
-    ] = 50
+        Option("draws of uncertain figures for the probability of the answer, 50 by default; 0: no replays"),
+    ] = None
 
     def plan(self, grid: Grid, say: Callable[[str], None] = lambda text: None) -> Experiment:
         """The decision between the points of the grid; ``say``: told of what is left out."""
@@ -241,7 +241,8 @@ class DecideRequest(ExperimentRequest):
             raise ScenarioError(argument, f": must be {candidates.STARTER}")
         if self.candidates:
             grid = replace(grid, listed=tuple(candidates.starter(grid, say)))
-        return decision.plan(grid, sought, self.seeds, self.seed, self.run_id, self.draws or 0)
+        draws = decision.DRAWS if self.draws is None else self.draws
+        return decision.plan(grid, sought, self.seeds, self.seed, self.run_id, draws)
 
 
 @dataclass(frozen=True)

@@ -152,9 +152,12 @@ def sweep(
     The same command, also with more seeds or values, makes only the runs that are missing: the folder's name follows
     from the scenario, the keys of the grid and what all runs have in common.
     """
+    from scenarios.config.errors import ScenarioError
     from scenarios.experiment.sweep_file import requested
 
     file = requested(scenario, words or [], zipped)
+    if file.decide or file.grid.listed:
+        raise ScenarioError(f"{scenario}: decide: is a table for fedbr decide")
     request = replace(
         request,
         seeds=request.seeds or file.seeds,
@@ -175,15 +178,29 @@ def budget(scenario: ScenarioName, words: Words = None, *, request: BudgetReques
     run_experiment(request.plan(grid_of(scenario, words or [])), request, output)
 
 
-def decide(scenario: ScenarioName, words: Words = None, *, request: DecideRequest, output: ReportOutput) -> None:
+def decide(
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO|FILE", help="a scenario, or a TOML file of a decision (docs/decide.md)")
+    ],
+    words: Words = None,
+    *,
+    request: DecideRequest,
+    output: ReportOutput,
+) -> None:
     """Decide which candidate reaches a target for the least, or is the best within budgets, training little.
 
     Candidates are all combinations of the values, method=fedavg,fedbr codec.up.bits=4,8, or --candidates starter. The
     worse half of them is left out as evidence comes in; the same command goes on after an interruption.
     """
-    from scenarios.experiment.grid import grid_of
+    from scenarios.experiment.sweep_file import requested
 
-    run_experiment(request.plan(grid_of(scenario, words or []), output.tell), request, output)
+    file = requested(scenario, words or [])
+    limits = [f"{name}={amount}" for name, amount in file.decide.get("budget", {}).items()]
+    own = {key: file.decide.get(key) for key in ("target", "cost", "candidates", "draws")}
+    own |= {"budgets": limits, "seeds": file.seeds, "parallel": file.parallel}
+    given = {key: value for key in own if (value := getattr(request, key)) not in (None, (), [])}
+    request = replace(request, **{**own, **given})
+    run_experiment(request.plan(file.grid, output.tell), request, output)
 
 
 def trial(scenario: ScenarioName, words: Words = None, *, request: TrialRequest, output: ReportOutput) -> None:

@@ -40,7 +40,7 @@ from scenarios.studies.decide.objective import Objective, amount_at
 
 KIND, MARK = "decide", "decision.json"
 RECOMMENDED, ANALYSIS = "recommended.toml", "analysis.json"
-SEEDS, FINALISTS = 3, 3
+SEEDS, FINALISTS, DRAWS = 3, 3, 50
 VALIDATION = "data.validation"
 HELD_OUT = 0.2
 """Share of each client's examples to decide by, where the scenario holds out none"""
