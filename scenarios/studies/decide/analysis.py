@@ -38,8 +38,10 @@ from scenarios.studies.uncertainty import Draws
 
 TIMED = ("seconds", "joules", "joules_per_device")
 """Amounts that depend on figures of devices and links; bytes and rounds do not"""
-HALVED = {"links halved": ("links", 0.5), "devices half as fast": ("devices", 0.5), "a fifth slow": ("slow_share", 0.2)}
+ROBUST = {"links halved": ("links", 0.5), "devices half as fast": ("devices", 0.5), "a fifth slow": ("slow_share", 0.2)}
 """Name -> (axis, value) of the changes that an answer should survive"""
+MAPPED = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Factors on links and devices of the map"""
 BUDGET = "budget"
 """The axis of budgets, all of them at so many times their limits; nothing is replayed for it"""
 ACCURACY = "accuracy"
@@ -106,10 +108,14 @@ class Analysis:
             pair = Analysis(self.objective, self.finalists[:2])
             is_drawn = asks_time and draws and not any(each.name in without for each in pair.finalists)
             found |= pair.drawn(draws, stopped) if is_drawn else {"probability": pair.over_seeds(), "rests_on": []}
-        if draws and len(replayable) > 1:
-            found["flips"] = {**known.flips(stopped), BUDGET: self.budget_flip()}
+        if len(self.finalists) > 1 and self.objective.budgets:
+            found["flips"] = {BUDGET: self.budget_flip()}
+        if asks_time and draws and len(replayable) > 1:
+            flips = known.flips(stopped)
+            found["flips"] = flips | found.get("flips", {})
             found["map"] = known.map(stopped)
-            found["robust"] = known.robust()
+            points = {(axis, point["at"]): point for axis, each in flips.items() for point in each["points"]}
+            found["robust"] = [{"change": name, **points[place]} for name, place in ROBUST.items()]
         return found
 
     # --- the probability ----------------------------------------------------------------------------------------------
@@ -259,7 +265,7 @@ class Analysis:
     def map(self, stopped: Callable[[], bool]) -> list[dict[str, Any]]:
         """The finalist that would be chosen, over rates of links and speeds of devices."""
         found = []
-        for links, devices in product(variations.FACTORS, repeat=2):
+        for links, devices in product(MAPPED, repeat=2):
             if stopped():
                 raise Stopped
 
@@ -268,14 +274,6 @@ class Analysis:
 
             best = self.best_on(both)
             found.append({"links": links, "devices": devices, "chosen": best["chosen"], "unknown": best["unknown"]})
-        return found
-
-    def robust(self) -> list[dict[str, Any]]:
-        """What the answer is after changes that it should survive."""
-        found = []
-        for name, (axis, value) in HALVED.items():
-            change = variations.AXES[axis][0]
-            found.append({"change": name, **self.best_on(partial(_changed, change, value))})
         return found
 
 

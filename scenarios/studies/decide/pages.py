@@ -96,7 +96,7 @@ def _candidates(result: Result) -> Iterator[Table]:
     if objective["target"] is not None:
         columns.append(TableColumn("reached", missing="-"))
         column = f"{AMOUNTS[objective['cost']].heading} to {100 * objective['target']:g} %"
-        columns.append(TableColumn(column, AMOUNTS[objective["cost"]].quantity, missing="not reached"))
+        columns.append(TableColumn(column, AMOUNTS[objective["cost"]].quantity, missing="-"))
     columns += [
         TableColumn(f"{AMOUNTS[name].heading} spent", AMOUNTS[name].quantity, missing="-", dispensable=3)
         for name in costs
@@ -106,7 +106,8 @@ def _candidates(result: Result) -> Iterator[Table]:
     rows: list[list[Cell]] = []
     ordered = sorted(result["candidates"], key=lambda row: (rank.get(row["name"], len(rank)), -row["rung"]))
     for row in ordered:
-        state = "chosen" if row["name"] == result.get("chosen") else row["state"]
+        is_chosen = row["name"] == result.get("chosen") and "nearest" not in result
+        state = "chosen" if is_chosen else row["state"]
         spent = [row["spent"].get(name) for name in costs]
         cells: list[Cell] = [labels[row["name"]], state, max(row["rounds"], default=None), len(row["seeds"]) or None]
         cells.append(Number.mean(row["accuracy"]))
@@ -171,7 +172,7 @@ def _flips(result: Result) -> Iterator[Table]:
             rows.append([axis["words"], span, _chosen(point, labels)])
     if rows:
         columns = [TableColumn("what changes"), TableColumn("at"), TableColumn("the answer", is_left=True)]
-        yield Table("where the answer flips", columns, rows, ["by replay of the finalists' runs; others were not kept"])
+        yield Table("where the answer flips", columns, rows, ["by replay of the finalists' runs"])
     robust: list[list[Cell]] = [[each["change"], _chosen(each, labels)] for each in result.get("robust", [])]
     if robust:
         yield Table("robustness", [TableColumn("change"), TableColumn("the answer", is_left=True)], robust)
