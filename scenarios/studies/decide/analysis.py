@@ -20,8 +20,9 @@ import numpy as np
 
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
-from costmodel.fleet.devices import Row, basis
+from costmodel.fleet.devices import Device, Row, basis
 from costmodel.fleet.fleet import DEVICE_FIGURES, Fleet
+from costmodel.fleet.model_demand import figures_of_speed
 from edge.protocol.files import write_text
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.config.load import Loaded
@@ -174,19 +175,14 @@ class Analysis:
         """
         one, other = values
         ready = next(iter(self.finalists[0].ready.values()))
+        fleet, families = ready.fleet, (ready.loaded.model.name, ready.loaded.model.family)
         factors = [
-            uncertainty.row_factors(
-                ready.fleet.devices,
-                ready.fleet.networks,
-                (ready.loaded.model.name, ready.loaded.model.family),
-                settings,
-                draw,
-            )
+            uncertainty.row_factors(fleet.devices, fleet.networks, families, settings, draw)
             for draw in range(settings.count)
         ]
         rows: list[tuple[str, Row]] = [
-            *((figure, row) for figure in factors[0].devices for row in ready.fleet.devices),
-            *((figure, row) for figure in factors[0].networks for row in ready.fleet.networks),
+            *((figure, row) for figure in factors[0].devices for row in fleet.devices),
+            *((figure, row) for figure in factors[0].networks for row in fleet.networks),
         ]
         found = []
         for figure, row in rows:
@@ -198,9 +194,9 @@ class Analysis:
                     if a is not None and b is not None and not math.isnan(a + b)
                 ]
                 shares.append(self._share(points))
-            key = FIGURES[figure]
             if shares and (share := sum(shares) / len(shares)) > 0:
-                found.append({"row": row.name, "figure": key, "basis": _basis(row, key), "share": share})
+                key, known = _weakest(row, FIGURES[figure], families)
+                found.append({"row": row.name, "figure": key, "basis": known, "share": share})
         return sorted(found, key=lambda each: -float(each["share"]))[:MOST_NAMED]
 
     def _share(self, points: Sequence[tuple[float, float, float]]) -> float:
@@ -285,11 +281,11 @@ def _is_left_out(value: float | None) -> bool:
     return value is not None and math.isnan(value)
 
 
-def _basis(row: Any, key: str) -> str:
-    try:
-        return basis(row, key)
-    except (KeyError, ValueError):
-        return basis(row, "flops_per_second")
+def _weakest(row: Row, key: str, families: Sequence[str]) -> tuple[str, str]:
+    """(key, basis) of the least certain figure behind a figure of `RowFactors`."""
+    keys = figures_of_speed(row, families) if isinstance(row, Device) and key == "flops_per_second" else [key]
+    found = [(each, basis(row, each)) for each in keys]
+    return max(found, key=lambda each: uncertainty.SIGMAS[each[1]])
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

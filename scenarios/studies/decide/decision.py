@@ -257,6 +257,7 @@ class Decision(Experiment):
         }
         if order and not walk.needed:
             found |= self._answer(order, walk)
+            found["seconds_by_basis"] = self._by_basis(order[0], walk, done)
             path = folder_of(done) / ANALYSIS
             if path.is_file():
                 found |= read_json(path)["found"]
@@ -322,6 +323,15 @@ class Decision(Experiment):
             "looks": looks,
         }
         return answer if reached or objective.target is None else answer | {"nearest": self._nearest(walk)}
+
+    def _by_basis(self, name: str, walk: Walk, done: Result) -> dict[str, float]:
+        """Basis of figures -> virtual seconds that rest on it, in the runs that say what a candidate does."""
+        runs = {self.run_name(self._trained(walk.standings[name].candidate, walk.apart).row, s) for s in self.seeds}
+        found: dict[str, float] = {}
+        for run in done["runs"]:
+            for basis, seconds in (run.get("seconds_by_basis") or {}).items() if run["name"] in runs else ():
+                found[basis] = found.get(basis, 0.0) + float(seconds)
+        return found
 
     def _nearest(self, walk: Walk) -> dict[str, Any]:
         """Without a candidate that reaches the target within the budgets: who gets nearest, and what it would need."""

@@ -212,6 +212,11 @@ def page(title: str, result: Result) -> ExperimentPage:
     if test is not None and test["mean"] is not None:
         half = "" if test["half_width"] is None else f" ± {100 * test['half_width']:.1f}"
         facts["chosen candidate on test examples, looked at once"] = f"{100 * test['mean']:.1f}{half} %"
+    by_basis = result.get("seconds_by_basis") or {}
+    if (whole := sum(by_basis.values())) > 0:
+        shares = sorted(by_basis.items(), key=lambda each: -float(each[1]))
+        text = ", ".join(f"{basis} {100 * seconds / whole:.0f} %" for basis, seconds in shares if seconds > 0)
+        facts["its virtual seconds, by the basis of their figures"] = text
     labels = numbered(result)
     ended = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
     folders: dict[str, list[Path]] = {}
