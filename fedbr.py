@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
     from scenarios.api.calls import RunList, check, diff, ls, measure, replay, resume, run, verify
-    from scenarios.api.experiments import RunCollection, audit, budget, compare, report, sweep, tune
+    from scenarios.api.experiments import RunCollection, audit, budget, compare, decide, report, sweep, tune
     from scenarios.api.experiments import open_folder as open
     from scenarios.api.figures import DrawnFigure
     from scenarios.api.mlflow import MLflow
@@ -65,6 +65,7 @@ __all__ = [
     "check",
     "compare",
     "dataset",
+    "decide",
     "diff",
     "flower",
     "ls",
@@ -115,7 +116,8 @@ _HOMES = {
         ("RunList", "check", "diff", "ls", "measure", "replay", "resume", "run", "verify"), "scenarios.api.calls"
     ),
     **dict.fromkeys(
-        ("RunCollection", "audit", "budget", "compare", "open", "report", "sweep", "tune"), "scenarios.api.experiments"
+        ("RunCollection", "audit", "budget", "compare", "decide", "open", "report", "sweep", "tune"),
+        "scenarios.api.experiments",
     ),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",

@@ -261,8 +261,13 @@ class TrainConfig(Section):
         return TrainingPlan(self.local_steps, epochs * usable + min(rest * self.batch, usable), per_epoch)
 
 
+NO_STAGES = "none"
+
+
 def _as_chain(given: object) -> object:
-    """A stage alone as a chain of one. ValueError for what is neither a stage nor a list of stages."""
+    """A stage alone as a chain of one, and "none" as no stage. ValueError for anything else than a list of stages."""
+    if given == NO_STAGES:
+        return ()
     stages = (given,) if isinstance(given, Mapping) else given
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, Mapping) for stage in stages):
         raise ValueError(
@@ -309,7 +314,7 @@ class CodecConfig(Section):
         default=(), hash=False
     )
     """Stages for the model in updates: ``{ kind = "quantize", bits = 4 }``, or a list of them in the order reduction,
-    number format, entropy coder (``fedbr list codecs``). Empty: none."""
+    number format, entropy coder (``fedbr list codecs``). Empty, or "none": none."""
     down: Chain = field(default=(), hash=False)
     """Stages for the model in downloads. Evaluations and downloads without training travel as they are."""
     up_slots: dict[str, Chain] = field(default_factory=dict, hash=False)

@@ -138,10 +138,12 @@ class Caller:
             work = partial(study.measure, planned, folder, tell=tell)
             return self.call(Session(request.workers, device), [loaded], work, LiveTable([], quiet=True))
 
-    def experiment(self, experiment: Experiment, request: ExperimentRequest) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Make the runs of an experiment that are missing, and what it needs of them.
+    def experiment(
+        self, experiment: Experiment, request: ExperimentRequest
+    ) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
+        """Make the runs of an experiment that are missing, those that follow from them, and what it needs of them.
 
-        Returns what `make_runs` does, and the experiment's result.
+        Returns the experiment with all runs, what `make_runs` does, and the experiment's result.
         """
         piece_seconds(request.time_limit)
         planned, parallel = experiment.run_set, request.parallel or 1
@@ -149,18 +151,32 @@ class Caller:
         named = request.cluster(lambda text: None if self.quiet else self.note(text))
         cluster = named if missing else None
         is_in_turn, names = parallel == 1 and cluster is None, [run.name for run in missing]
+        show = LiveTable(names, self.stream, self.quiet)
         table = ParallelTable(names, self.stream, self.quiet)
+        whole = experiment
 
         def about(name: str, has_ended: bool = False) -> None:
             table.about(name, has_ended)
             self.watch.about(name)
 
         def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+            nonlocal whole
             with cluster or nullcontext():
-                executor = choose_executor(launcher, parallel, cluster)
-                made = make_runs(planned, host, executor, lambda: self.watch.is_stopped or stopped(), about)
-            if not run_set.is_interrupted(made, planned):
-                experiment.complete(made, host, launcher, stopped)
+                while True:
+                    planned, executor = whole.run_set, choose_executor(launcher, parallel, cluster)
+                    made = make_runs(planned, host, executor, lambda: self.watch.is_stopped or stopped(), about)
+                    if run_set.is_interrupted(made, planned):
+                        return made
+                    further = whole.further(made)
+                    if further is None:
+                        break
+                    # In the same folder, whose name may have been made with it.
+                    begun = replace(further.run_set, run_id=run_set.folder_of(made).name)
+                    whole = replace(further, run_set=begun)
+                    added = [run.name for run in run_set.pending(begun, host.out, host.device)]
+                    show.add(added)
+                    table.add(added)
+            whole.complete(made, host, launcher, stopped)
             return made
 
         session = Session(
@@ -170,7 +186,7 @@ class Caller:
             piece=request.time_limit,
             preload=None if is_in_turn and missing else (),  # processes of runs have fork servers of their own
         )
-        show = LiveTable(names, self.stream, self.quiet) if is_in_turn else table
-        made = self.call(session, [run.loaded for run in missing or planned.runs[:1]], work, show)
+        runs = [run.loaded for run in missing or planned.runs[:1]]
+        made = self.call(session, runs, work, show if is_in_turn else table)
         self.watch.check(run_set.folder_of(made), "the same call goes on with its runs")
-        return made, experiment.result(made) | {"warnings": made["warnings"]}
+        return whole, made, whole.result(made) | {"warnings": made["warnings"]}

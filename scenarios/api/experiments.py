@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +15,14 @@ from scenarios.api.caller import Caller
 from scenarios.api.calls import Folder, calling, path_of, request_of
 from scenarios.api.figures import RunFigures
 from scenarios.api.objects import as_names, axis_names, with_names
-from scenarios.api.requests import BudgetRequest, CompareRequest, ExperimentRequest, SweepRequest, TuneRequest
+from scenarios.api.requests import (
+    BudgetRequest,
+    CompareRequest,
+    DecideRequest,
+    ExperimentRequest,
+    SweepRequest,
+    TuneRequest,
+)
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, listed, place
@@ -238,6 +246,46 @@ def tune(
         return _made(request.plan(_grid(scenario, grid, overrides)), request, caller)
 
 
+def decide(
+    scenario: Scenario,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    target: float | None = None,
+    cost: str | None = None,
+    budgets: Mapping[str, str | float] | None = None,
+    candidates: str | Sequence[Mapping[str, Any]] | None = None,
+    seeds: int | None = None,
+    draws: int = 50,
+    parallel: int | None = None,
+    out: Folder = "runs",
+    run_id: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    on: str | None = None,
+    time_limit: str | None = None,
+    progress: bool | None = None,
+    on_round: Callbacks = (),
+    seed: int | None = None,
+    **overrides: Any,
+) -> RunCollection:
+    """Decide which candidate reaches a ``target`` for the least ``cost``, or is the best within ``budgets``.
+
+    Candidates are all combinations of ``grid``, each with one of ``candidates``: mappings of dotted keys to values, or
+    "starter". ``cost``: seconds, bytes, joules, joules_per_device, rounds, wan_bytes or price, by default what the
+    first budget limits; ``budgets``: such a name -> amount, with its unit as text or in SI units. ``draws``: of
+    uncertain figures, for the probability of the answer; 0: no replays. ``result["chosen"]`` names the candidate, and
+    ``recommended.toml`` in the folder is its scenario. Other arguments and errors as of `sweep`.
+    """
+    with calling(progress, on_round) as caller:
+        limits = [f"{name}={amount}" for name, amount in (budgets or {}).items()]
+        named = candidates if isinstance(candidates, str) else None
+        request = request_of(DecideRequest, {**locals(), "budgets": limits, "candidates": named})
+        points = _grid(scenario, grid or {}, overrides)
+        if named is None and candidates is not None:
+            points = replace(points, listed=tuple(dict(each) for each in candidates if isinstance(each, Mapping)))
+        return _made(request.plan(points, caller.note), request, caller)
+
+
 def _over_methods(scenario: Scenario, methods: Sequence[str], overrides: Mapping[str, Any]) -> Grid:
     names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
     return _grid(scenario, {METHOD: [name.strip() if isinstance(name, str) else name for name in names]}, overrides)
@@ -255,7 +303,7 @@ def _grid(
 
 def _made(experiment: Experiment, request: ExperimentRequest, caller: Caller) -> RunCollection:
     """The runs of an experiment, after those that are missing have been made and its result has been written."""
-    made, result = caller.experiment(experiment, request)
+    experiment, made, result = caller.experiment(experiment, request)
     for line in run_set.warning_lines(result):
         caller.note(line)
     write(experiment, result, with_report=False)

@@ -210,6 +210,42 @@ class TuneRequest(ExperimentRequest):
 
 
 @dataclass(frozen=True)
+class DecideRequest(ExperimentRequest):
+    seeds: Annotated[int | None, replace(SEEDS, help=f"{SEEDS.help}; 3 by default")] = None
+    target: Annotated[float | None, Option("accuracy to reach, on clients' validation examples", "A")] = None
+    cost: Annotated[
+        str | None,
+        Option(
+            "what is to be low until the target: seconds, bytes, joules, joules_per_device, rounds, wan_bytes or "
+            "price; by default what the first budget limits, or seconds"
+        ),
+    ] = None
+    budgets: Annotated[
+        Sequence[str], Option('a limit of such an amount: bytes="2 GB"; may be repeated', "NAME=AMOUNT", name="budget")
+    ] = ()
+    candidates: Annotated[
+        str | None, Option("starter: about twenty that make sense for most scenarios, beside those of a grid")
+    ] = None
+    draws: Annotated[
+        int | None,
+        Option("draws of uncertain figures for the probability of the answer, 50 by default; 0: no replays"),
+    ] = None
+
+    def plan(self, grid: Grid, say: Callable[[str], None] = lambda text: None) -> Experiment:
+        """The decision between the points of the grid; ``say``: told of what is left out."""
+        from scenarios.studies.decide import candidates, decision, objective
+
+        sought = objective.objective_of(self.target, self.cost, objective.budgets_of(self.budgets or ()))
+        if self.candidates not in (None, candidates.STARTER):
+            argument = Argument("candidates", repr(self.candidates))
+            raise ScenarioError(argument, f": must be {candidates.STARTER}")
+        if self.candidates:
+            grid = replace(grid, listed=tuple(candidates.starter(grid, say)))
+        draws = decision.DRAWS if self.draws is None else self.draws
+        return decision.plan(grid, sought, self.seeds, self.seed, self.run_id, draws)
+
+
+@dataclass(frozen=True)
 class TrialRequest(ExperimentRequest):
     seeds: Annotated[int | None, SEEDS] = 3
     part: Annotated[str, Option("details, calibrated, skew, bandit or map")] = "details"

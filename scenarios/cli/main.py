@@ -215,6 +215,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Studies": {
         "compare": studies.compare,
         "sweep": studies.sweep,
+        "decide": studies.decide,
         "reproduce": studies.reproduce,
         "stress": studies.stress,
     },

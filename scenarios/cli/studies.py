@@ -12,6 +12,7 @@ import typer
 from scenarios.api.requests import (
     BudgetRequest,
     CompareRequest,
+    DecideRequest,
     MachineRequest,
     ReproduceRequest,
     SweepRequest,
@@ -57,7 +58,8 @@ def run_experiment(
         expected = estimate_of(planned, request, output)
         if not output.silent:
             show_estimate(expected, sys.stderr)
-    _, result = output.caller().experiment(experiment, request)
+    experiment, _, result = output.caller().experiment(experiment, request)
+    planned = experiment.run_set
     result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
     stopped, folder = run_set.is_interrupted(result, planned), run_set.folder_of(result)
     if stopped:
@@ -150,9 +152,12 @@ def sweep(
     The same command, also with more seeds or values, makes only the runs that are missing: the folder's name follows
     from the scenario, the keys of the grid and what all runs have in common.
     """
+    from scenarios.config.errors import ScenarioError
     from scenarios.experiment.sweep_file import requested
 
     file = requested(scenario, words or [], zipped)
+    if file.decide or file.grid.listed:
+        raise ScenarioError(f"{scenario}: decide: is a table for fedbr decide")
     request = replace(
         request,
         seeds=request.seeds or file.seeds,
@@ -171,6 +176,31 @@ def budget(scenario: ScenarioName, words: Words = None, *, request: BudgetReques
     from scenarios.experiment.grid import grid_of
 
     run_experiment(request.plan(grid_of(scenario, words or [])), request, output)
+
+
+def decide(
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO|FILE", help="a scenario, or a TOML file of a decision (docs/decide.md)")
+    ],
+    words: Words = None,
+    *,
+    request: DecideRequest,
+    output: ReportOutput,
+) -> None:
+    """Decide which candidate reaches a target for the least, or is the best within budgets, training little.
+
+    Candidates are all combinations of the values, method=fedavg,fedbr codec.up.bits=4,8, or --candidates starter. The
+    worse half of them is left out as evidence comes in; the same command goes on after an interruption.
+    """
+    from scenarios.experiment.sweep_file import requested
+
+    file = requested(scenario, words or [])
+    limits = [f"{name}={amount}" for name, amount in file.decide.get("budget", {}).items()]
+    own = {key: file.decide.get(key) for key in ("target", "cost", "candidates", "draws")}
+    own |= {"budgets": limits, "seeds": file.seeds, "parallel": file.parallel}
+    given = {key: value for key in own if (value := getattr(request, key)) not in (None, (), [])}
+    request = replace(request, **{**own, **given})
+    run_experiment(request.plan(file.grid, output.tell), request, output)
 
 
 def trial(scenario: ScenarioName, words: Words = None, *, request: TrialRequest, output: ReportOutput) -> None:

@@ -297,6 +297,7 @@ def run_request(run: PlannedRun, path: Path, host: Host, workers: int) -> Messag
         "scenario": run.loaded.scenario.model_dump(),
         "scenario_name": run.loaded.name,
         "needs": dict(run.needs),
+        "enough": dict(run.enough),
         "out": str(host.out),
         "device": host.device,
         "workers": workers,

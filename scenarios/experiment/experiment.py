@@ -69,6 +69,7 @@ class Experiment:
     * `page`: what the report shows of a result; `write_page`, for a report of another form
     * `show`: what the terminal does, by default the tables of the page
     * `files`: further files beside the runs
+    * `further`: more runs, as those that there are say
     * `complete`: further work on the runs before the result is read
     * `run_name`, `result_file`, `page_file`: names of files
     """
@@ -121,6 +122,14 @@ class Experiment:
     def files(self, result: Result, folder: Path) -> Mapping[str, str]:
         """Name -> text of further files in ``folder``, that of the runs."""
         return {}
+
+    def further(self, done: Result) -> Self | None:
+        """The experiment with more runs, or longer ones, after all of `run_set` have ended; None: these are enough.
+
+        ``done``: what `executors.make_runs` returns. The same runs give the same answer, so that an experiment that was
+        interrupted goes on from its first runs.
+        """
+        return None
 
     def complete(self, done: Result, host: Host, launcher: WorkerLauncher, stopped: Stopped) -> None:
         """Work on finished runs before the result is read."""

@@ -51,6 +51,8 @@ class Grid:
     overrides: Point = field(default_factory=dict)
     zipped: bool = False
     """Whether the axes stand side by side instead of in all combinations"""
+    listed: tuple[Point, ...] = ()
+    """Points that no axes span; each is combined with every point of the axes"""
 
     @property
     def scenario_name(self) -> str:
@@ -72,9 +74,10 @@ class Grid:
             lengths = ", ".join(f"{axis.key} has {len(axis.values)}" for axis in axes)
             raise ScenarioError(ZIPPED, f": lists side by side must be equally long: {lengths}")
         values = (axis.values for axis in axes)
+        rows = list(zip(*values, strict=True) if self.zipped and axes else product(*values))
         points = {}
-        for row in zip(*values, strict=True) if self.zipped and axes else product(*values):
-            point = dict(zip((axis.key for axis in axes), row, strict=True))
+        for listed, row in product(self.listed or ({},), rows):
+            point = {**listed, **dict(zip((axis.key for axis in axes), row, strict=True))}
             own = self.applied(point, point)
             points[json.dumps(own, sort_keys=True, default=str)] = own
         return list(points.values())

@@ -2,7 +2,7 @@
 
 It is a `scenarios.run.child_process.ChildProcess`, and receives
 
-    {"run": {"name", "path", "scenario", "scenario_name", "needs", "out", "device", "workers"}}
+    {"run": {"name", "path", "scenario", "scenario_name", "needs", "enough", "out", "device", "workers"}}
                                     as `scenarios.experiment.executors.run_request` has it; null: there are no more
     {"stop": REASON}                the run ends with its round, as after Ctrl-C, and was stopped by this
 
@@ -82,7 +82,7 @@ def _make(request: dict[str, Any], channel: Channel, launcher: WorkerLauncher, r
         stopped_by=lambda: reasons[0] if reasons else USER,
     )
     loaded = load_resolved(request["scenario_name"], request["scenario"])
-    run = PlannedRun(request["name"], loaded, request["needs"])
+    run = PlannedRun(request["name"], loaded, request["needs"], request["enough"])
     return make_run(run, Path(request["path"]), host, launcher, lambda: bool(reasons))
 
 

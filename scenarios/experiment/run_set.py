@@ -11,7 +11,7 @@ import json
 import sqlite3
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from scenarios.run import builder, folder_files, runner
 from scenarios.run.folder_files import HeldFolder, run_lock
 from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
-from scenarios.run.progress import ProgressPoint, after, reached
+from scenarios.run.progress import ProgressPoint, Trail, after, reached
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
 
@@ -48,6 +48,12 @@ class PlannedRun:
     needs: Mapping[str, float]
     """How far it has to go, as `progress.reached` reads it; rounds.max and the scenario's budgets may end it first.
     Empty: to its limit."""
+    enough: Mapping[str, float] = field(default_factory=dict)
+    """Amounts, or an accuracy, any of which ends it before"""
+
+    def is_done(self, trail: Trail) -> bool:
+        """Whether a run with this progress is long enough."""
+        return reached(trail, self.needs, self.enough)
 
 
 @dataclass(frozen=True)
@@ -160,8 +166,8 @@ def make_run(
 ) -> dict[str, Any]:
     """Make one run in its folder ``path``, or go on with it; its summary with its name. Errors as of `runner.run`."""
     points = RunFolder(path).trail if has_rounds(path / "ledger.sqlite") else ()
-    is_begun = bool(points) and not reached(points, run.needs)  # unfinished, or shorter than its needs now are
-    needs = _Needs(run.needs, points[-1] if is_begun else None)
+    is_begun = bool(points) and not run.is_done(points)  # unfinished, or shorter than its needs now are
+    needs = _Needs(run, points[-1] if is_begun else None)
     inside = replace(host, run_id=f"{path.parent.name}/{run.name}", observers=(*host.observers, needs))
     if is_begun:
         loaded = builder.on_device(run.loaded, host.device)
@@ -178,7 +184,7 @@ def make_run(
 def named_summary(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     """The summary of a run in the folder ``path``, with its name; `BUDGETS` ended it if it has met its needs."""
     stopped_by = summary["stopped_by"]
-    if stopped_by in EARLY and reached(RunFolder(path).trail, run.needs):
+    if stopped_by in EARLY and run.is_done(RunFolder(path).trail):
         stopped_by = BUDGETS
     return {"name": run.name, **summary, "run_dir": str(path), "stopped_by": stopped_by}
 
@@ -186,12 +192,12 @@ def named_summary(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> di
 class _Needs(RunObserver):
     """Ends a run that has met its needs."""
 
-    def __init__(self, needs: Mapping[str, float], last: ProgressPoint | None) -> None:
-        self._needs, self._last = needs, last
+    def __init__(self, run: PlannedRun, last: ProgressPoint | None) -> None:
+        self._run, self._last = run, last
 
     def on_round(self, progress: RoundFinished) -> bool:
         self._last = after(self._last, progress.row)
-        return reached((self._last,), self._needs)
+        return self._run.is_done((self._last,))
 
 
 def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
@@ -210,6 +216,6 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
             raise ScenarioError(f"{path} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id"))
     try:
         ended = recorded.summary
-        return ended is not None and (ended["stopped_by"] not in EARLY or reached(recorded.trail, run.needs))
+        return ended is not None and (ended["stopped_by"] not in EARLY or run.is_done(recorded.trail))
     except sqlite3.Error:  # a damaged ledger is refused when the run is made
         return False

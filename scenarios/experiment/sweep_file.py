@@ -1,4 +1,4 @@
-"""Sweeps as TOML files: a scenario, the grid, what holds for all runs, and how many seeds.
+"""Sweeps and decisions as TOML files: a scenario, the grid, what holds for all runs, and how many seeds.
 
 scenario = "digits"             # a shipped one, or a file beside this one
 seeds = 3
@@ -11,12 +11,19 @@ train.lr = [0.05, 0.1]
 
 [overrides]
 rounds.max = 20
+
+[decide]                        # of fedbr decide alone, beside or in place of a grid
+target = 0.9
+cost = "bytes"
+budget = { bytes = "5 MB", joules_per_device = "5 Wh" }
+candidates = "starter"          # or a list of tables: [{ method = "fedavg" }, { method = "fedbr", train.lr = 0.05 }]
+draws = 50
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +35,11 @@ from scenarios.config.toml_source import read
 from scenarios.config.toml_writer import toml_value
 from scenarios.experiment.grid import Grid, axis_of, grid_of
 
-KEYS = ("scenario", "grid", "zip", "overrides", "seeds", "parallel", "targets")
-KINDS = {dict: "a table", list: "a list", str: "text", int: "an integer"}
+KEYS = ("scenario", "grid", "zip", "overrides", "seeds", "parallel", "targets", "decide")
+KINDS = {dict: "a table", list: "a list", str: "text", int: "an integer", float: "a number"}
+DECIDE = {"target": float, "cost": str, "budget": dict, "candidates": str, "draws": int}
+"""Key of the table ``decide`` -> its type; ``candidates`` may also be a list of tables"""
+DECIDE_KEYS = [f"decide.{key}" for key in DECIDE]
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,8 @@ class SweepFile:
     seeds: int | None = None
     parallel: int | None = None
     targets: tuple[float, ...] = ()
+    decide: Mapping[str, Any] = field(default_factory=dict)
+    """What a decision looks for, by the keys of `DECIDE`; listed candidates are the grid's"""
 
 
 def requested(name: str, words: Sequence[str], zipped: bool = False) -> SweepFile:
@@ -79,6 +91,14 @@ def read_file(path: Path) -> SweepFile:
     for key in raw:
         if key not in KEYS:
             raise ScenarioError(f"{path.name}: unknown key {key}, {nearest(key, KEYS)}")
+    decide, listed = typed("decide", dict, {}), list[dict[str, Any]]()
+    for key, value in decide.items():
+        if key not in DECIDE:
+            raise ScenarioError(f"{path.name}: unknown key decide.{key}, {nearest(f'decide.{key}', DECIDE_KEYS)}")
+        if key == "candidates" and isinstance(value, list) and all(isinstance(each, dict) for each in value):
+            listed = [dict(leaves(each, WHOLE)) for each in value]
+        elif not isinstance(value, (DECIDE[key], int) if DECIDE[key] is float else DECIDE[key]):
+            raise wrong(f"decide.{key}", value, KINDS[DECIDE[key]])
     if "grid" in raw and "zip" in raw:
         raise ScenarioError(f"{path.name}: grid, zip: name one of the two")
     axes = []
@@ -92,5 +112,7 @@ def read_file(path: Path) -> SweepFile:
     name = typed("scenario", str, "")
     beside = path.parent / name
     scenario = str(beside) if beside.suffix == ".toml" and beside.is_file() else name
-    grid = Grid(scenario, tuple(axes), dict(leaves(typed("overrides", dict, {}), WHOLE)), "zip" in raw)
-    return SweepFile(grid, typed("seeds", int, None), typed("parallel", int, None), tuple(map(float, targets)))
+    common = dict(leaves(typed("overrides", dict, {}), WHOLE))
+    grid = Grid(scenario, tuple(axes), common, "zip" in raw, tuple(listed))
+    own = {key: value for key, value in decide.items() if key != "candidates" or not listed}
+    return SweepFile(grid, typed("seeds", int, None), typed("parallel", int, None), tuple(map(float, targets)), own)

@@ -154,15 +154,15 @@ def plan(grid: Grid, seeds: int | None = None, first_seed: int | None = None, ru
         axes=grid.varies,
     )
 
-    def on_validation(row: ExperimentRow, seed: int) -> Loaded:
-        """The scenario, which evaluates validation examples alone whatever its file evaluates."""
-        loaded = grid.load(row.settings, seed)
-        asked = loaded.scenario.eval
-        adapt = replace(asked.adapt, before=False)
-        own = replace(asked, on="clients", split="validation", select=None, subset=None, drop_last=False, adapt=adapt)
-        return replace(loaded, scenario=loaded.scenario.model_copy(update={"eval": own}))
+    return study.with_runs(lambda row, seed: on_validation(grid.load(row.settings, seed)))
 
-    return study.with_runs(on_validation)
+
+def on_validation(loaded: Loaded) -> Loaded:
+    """The scenario, which evaluates clients' validation examples alone whatever its file evaluates."""
+    asked = loaded.scenario.eval
+    adapt = replace(asked.adapt, before=False)
+    own = replace(asked, on="clients", split="validation", select=None, subset=None, drop_last=False, adapt=adapt)
+    return replace(loaded, scenario=loaded.scenario.model_copy(update={"eval": own}))
 
 
 def run_words(overrides: Sequence[str], row: Mapping[str, Any]) -> list[str]:

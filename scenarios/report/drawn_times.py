@@ -213,8 +213,11 @@ def chance(first: TimesOverSeeds | None, second: TimesOverSeeds | None) -> Chanc
             a, b = np.nan_to_num(a, nan=np.inf), np.nan_to_num(b, nan=np.inf)
             by_seed[seed] = float(((a < b) + 0.5 * (a == b)).mean())
             count += sum(is_there)
-    if not by_seed:
-        return None
+    return over_seeds(by_seed, count) if by_seed else None
+
+
+def over_seeds(by_seed: Mapping[int, float], draws: int) -> Chance:
+    """The probability over these seeds, each of which has a share of its draws, with its interval as of `chance`."""
     seeds, before = len(by_seed), sum(by_seed.values())
     ends: tuple[float | None, float | None] = (None, None)
     if seeds > 1:
@@ -224,7 +227,7 @@ def chance(first: TimesOverSeeds | None, second: TimesOverSeeds | None) -> Chanc
             float(stats.beta.ppf(LOW, before, seeds - before + 1)) if before else 0.0,
             float(stats.beta.ppf(HIGH, before + 1, seeds - before)) if before < seeds else 1.0,
         )
-    return Chance(before / seeds, *ends, count, by_seed)
+    return Chance(before / seeds, *ends, draws, by_seed)
 
 
 def chances(methods: Sequence[TimesOverSeeds]) -> dict[tuple[int, int], Chance]:

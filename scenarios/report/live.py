@@ -119,6 +119,10 @@ class LiveTable(RunObserver):
         self._address = ""
         self._joined: dict[str, str] = {}
 
+    def add(self, names: Sequence[str]) -> None:
+        """Further runs will follow."""
+        self._runs += [_RunProgress(display_name(name)) for name in names]
+
     def __enter__(self) -> Self:
         """Show the live table, if stderr is a terminal."""
         self._is_live = not self._quiet and self._console.is_terminal
@@ -210,6 +214,10 @@ class ParallelTable(LiveTable):
     def __init__(self, names: Sequence[str], stream: IO[str] | None = None, quiet: bool = False) -> None:
         super().__init__(names, stream, quiet)
         self._numbers = {name: number for number, name in enumerate(names)}
+
+    def add(self, names: Sequence[str]) -> None:
+        self._numbers |= {name: number for number, name in enumerate(names, start=len(self._runs))}
+        super().add(names)
 
     def about(self, name: str, has_ended: bool = False) -> None:
         """The next calls are about this run; ``has_ended``: it has just ended or failed."""

@@ -107,6 +107,14 @@ WAN_BYTES = Amount(
     "wan_bytes", "wan_nbytes", "WAN bytes", columns.BYTES, "Against WAN bytes", "bytes above aggregators, down and up"
 )
 PRICE = Amount("price", "price", "price", MONEY, "Against price", "price of WAN bytes")
+DEVICE_ENERGY = Amount(
+    "joules_per_device",
+    "device_joules",
+    "energy of a device",
+    JOULES,
+    "Against the energy of a device",
+    "energy of the client that has spent the most",
+)
 OF_TIERS = {amount.key: amount for amount in (WAN_BYTES, PRICE)}
 """Of messages between aggregators and what is above them, beside `AMOUNTS`: clients' bytes to aggregators are none"""
 

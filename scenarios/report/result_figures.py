@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
@@ -11,11 +12,12 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from scenarios.report import plot_style
 from scenarios.report.columns import MISSING, PERCENT, Column, Quantity
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.theme import EMPTY, INK, MUTED, ON_DARK_CELL, ON_PALE_CELL, PALETTE
+from scenarios.report.theme import EMPTY, INK, MUTED, ON_DARK_CELL, ON_PALE_CELL, PALETTE, PAPER
 
 ROW_PIXELS, FRAME_PIXELS = 26, 100
 CELL_PIXELS, BAR_PIXELS = 44, 18
@@ -116,6 +118,43 @@ def grid_maps(shown: ShownRuns, maps: Sequence[GridMap]) -> Figure:
         axes.set_yticks(range(len(ys)), ys)
         axes.tick_params(length=0)
         axes.grid(False)
+    return figure
+
+
+@dataclass(frozen=True)
+class ChoiceMap:
+    """What is chosen over two factors."""
+
+    title: str
+    across: str
+    down: str
+    chosen: Mapping[tuple[float, float], str | None]
+    """(factor across, factor down) -> label of the group that is chosen; None: none is"""
+
+
+def choice_map(shown: ShownRuns, drawn: ChoiceMap) -> Figure:
+    """A map whose cells have the colours of what is chosen there, and its number."""
+    xs, ys = (sorted({place[axis] for place in drawn.chosen}) for axis in (0, 1))
+    figure, (axes,) = shown.panels(1, 1, FRAME_PIXELS + CELL_PIXELS * len(ys))
+    labels = list(dict.fromkeys(label for label in drawn.chosen.values() if label is not None))
+    colours = {label: PALETTE[number % len(PALETTE)] for number, label in enumerate(labels)}
+    colours |= {label: style["color"] for label, style in shown.styles.items() if label in colours}
+    named: set[str] = set()
+    for (x, across), (y, down) in product(enumerate(xs), enumerate(ys)):
+        label = drawn.chosen[across, down]
+        name = "_none" if label is None or label in named else label  # once in the legend
+        named.add(name)
+        colour = colours.get(label or "", EMPTY)
+        axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=PAPER, label=name))
+        text, ink = (MISSING, MUTED) if label is None else (label.partition(" ")[0], ON_DARK_CELL)
+        axes.text(x, y, text, ha="center", va="center", color=ink, fontsize=10)
+    axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
+    axes.set(title=plot_style.wide_title(drawn.title, 1), xlabel=drawn.across, ylabel=drawn.down)
+    axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
+    axes.set_yticks(range(len(ys)), [f"{y:g}" for y in ys])
+    axes.tick_params(length=0)
+    axes.grid(False)
+    plot_style.legend(figure, axes)
     return figure
 
 

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coordinator.records.schema import RoundRow
@@ -46,6 +47,8 @@ class ProgressPoint:
     aggregator_joules: float | None = None
     price: float | None = None
     """Of these bytes"""
+    device_joules: float | None = None
+    """Of the client that has spent the most; None where visits were not read"""
 
 
 Trail = tuple[ProgressPoint, ...]
@@ -61,6 +64,7 @@ AMOUNTS = {
     "joules": "joules",
 }
 """Kind of budget -> the field of `ProgressPoint` that counts it."""
+NONE: Mapping[str, float] = MappingProxyType({})
 TARGET = "accuracy"
 """Beside `AMOUNTS` in the needs of a run: a best accuracy to reach."""
 
@@ -136,15 +140,17 @@ def to_target(points: Trail, accuracy: float | None) -> ProgressPoint | None:
     return next((point for point in points if point.accuracy is not None and point.accuracy >= accuracy), None)
 
 
-def reached(points: Trail, needs: Mapping[str, float]) -> bool:
-    """Whether a run has met every need: amounts of `AMOUNTS` used up, and `TARGET` reached.
+def reached(points: Trail, needs: Mapping[str, float], enough: Mapping[str, float] = NONE) -> bool:
+    """Whether a run has met every need, or anything that is ``enough``: amounts of `AMOUNTS`, and `TARGET`.
 
-    A run without needs goes on to its limit, so it is never done before.
+    A run without needs goes on to its limit, unless it has had enough before.
     """
-    if not (points and needs):
+    if not points:
         return False
     reached = {kind: float(getattr(points[-1], name)) for kind, name in AMOUNTS.items()} | {TARGET: points[-1].best}
-    return all(reached[kind] >= need for kind, need in needs.items())
+    if any(reached[kind] >= amount for kind, amount in enough.items()):
+        return True
+    return bool(needs) and all(reached[kind] >= need for kind, need in needs.items())
 
 
 LEVEL = 0.95

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,12 +30,11 @@ from edge.protocol.payload import FORWARD
 from edge.protocol.rng import keyed_generator
 from edge.protocol.scratch import scratch
 from edge.runtime.numerics import fingerprint
-from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, known_folder, pending
 from scenarios.report.tables import Table, of_texts
 from scenarios.run import builder, evaluated_clients, runner
-from scenarios.run.host import Host, StopFlag, choose_device, logging_to
+from scenarios.run.host import Host, StopFlag, choose_device
 from scenarios.run.observer import InnerRun, RunObserver
 from scenarios.run.progress import AMOUNTS, TARGET
 from scenarios.run.run_folder import RunFolder
@@ -43,6 +42,7 @@ from scenarios.run.run_records import read_json
 from scenarios.run.session import choose_workers
 from scenarios.studies.forecast.estimate import estimate
 from scenarios.studies.forecast.pace import Pace, RoundWork, busiest, read_rounds, seconds_per_round
+from scenarios.studies.forecast.profiles import Profiles
 from scenarios.studies.forecast.typical_visits import TypicalVisits
 
 LONG_FLOPS = {"cpu": 5e10, "cuda": 1e14}
@@ -83,13 +83,12 @@ class Durations:
     stopped: Callable[[], bool]
     tell: Callable[[str], None] = lambda text: None
     """Called with a line before each measurement."""
-    _profiles: dict[str, ModelProfile] = field(default_factory=dict)
     _paces: dict[Hashable, Pace] = field(default_factory=dict)
 
     def of(self, run: PlannedRun) -> RunDuration:
         """The expected duration of a run from its beginning; ScenarioError, RunFailed, PoolError, Stopped."""
         loaded = builder.on_device(run.loaded, self.host.device)
-        visits = TypicalVisits(loaded, self._profile(loaded))
+        visits = TypicalVisits(loaded, self._profiles.of(loaded))
         work = round_work(visits)
         short = short_scenario(visits, work, self.host)
         kind = kind_of(loaded, self.host.device, is_cut=short.scenario.train != loaded.scenario.train)
@@ -100,17 +99,9 @@ class Durations:
             run.name, expected_rounds(run, visits), self._paces[kind].round_seconds(work, self.host.workers)
         )
 
-    def _profile(self, loaded: Loaded) -> ModelProfile:
-        job = builder.job(loaded, None, CPU, cache_folder())
-        key = repr((job.data, job.model, job.wrap_model, job.variants, job.initial_models, job.by_layer))
-        if key not in self._profiles:
-            with (
-                scratch() as logs,
-                logging_to(logs / "coordinator.log"),
-                runner.probe_worker(loaded, self.host.device, self.launcher, logs, self.stopped) as pool,
-            ):
-                self._profiles[key], _ = pool.describe(data=True)
-        return self._profiles[key]
+    @cached_property
+    def _profiles(self) -> Profiles:
+        return Profiles(self.host.device, self.launcher, self.stopped)
 
     def _measured(self, short: Loaded, profile: ModelProfile) -> Pace:
         """The pace of a short run, which ends as soon as its rounds are enough."""

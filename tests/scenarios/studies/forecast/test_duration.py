@@ -21,6 +21,7 @@ from scenarios.report.run_reader import open_runs
 from scenarios.run.host import Host, Piece, piece_seconds
 from scenarios.studies.forecast import duration
 from scenarios.studies.forecast.duration import RunDuration, rounds_needed, runs_left
+from scenarios.studies.forecast.profiles import Profiles
 from scenarios.studies.forecast.typical_visits import TypicalVisits
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
@@ -67,7 +68,7 @@ def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_pat
 def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg", "panel=a"]), 1).run_set.runs
     host = Host(tmp_path, 2, "cpu")
-    profile = duration.Durations(host, WorkerLauncher(), never)._profile(run.loaded)
+    profile = Profiles("cpu", WorkerLauncher(), never).of(run.loaded)
     visits = TypicalVisits(run.loaded, profile)
     work = duration.round_work(visits)
 

@@ -1,0 +1,477 @@
+"""``fedbr decide``: which candidate reaches a target for the least, or is the best within budgets.
+
+Candidates are halved as evidence comes in (`halving`). Those that differ in time alone share one training, and are
+replayed; those that cannot keep a budget are refused by forecast. A run goes on where the rung before has left it, so
+that no round is trained twice. All choices rest on clients' validation examples; the chosen candidate is scored on test
+examples once. Every choice follows from what is in the folder: the same call goes on after an interruption, and gives
+the same answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from coordinator.rounds.budget import EARLY
+from coordinator.workers.launcher import WorkerLauncher
+from edge.protocol.files import write_text
+from scenarios.config.errors import ScenarioError, one_paragraph
+from scenarios.config.load import Loaded
+from scenarios.config.overrides import shown, words
+from scenarios.config.quantities import scenario_text
+from scenarios.config.tables import set_value
+from scenarios.experiment import statistics
+from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result, Stopped
+from scenarios.experiment.grid import Grid, cell_name, folder_name, label
+from scenarios.experiment.run_set import PlannedRun, RunSet, folder_of
+from scenarios.experiment.tune import on_validation
+from scenarios.run.host import Host
+from scenarios.run.progress import TARGET, Trail, with_interval
+from scenarios.run.run_records import read_json
+from scenarios.studies.decide import analysis, evidence, halving, pages
+from scenarios.studies.decide.analysis import Finalist
+from scenarios.studies.decide.candidates import Candidate, forecasts, overrides_of, share_training
+from scenarios.studies.decide.halving import Rung
+from scenarios.studies.decide.objective import Objective, amount_at
+
+KIND, MARK = "decide", "decision.json"
+RECOMMENDED, ANALYSIS = "recommended.toml", "analysis.json"
+SEEDS, FINALISTS, DRAWS = 3, 3, 50
+VALIDATION = "data.validation"
+HELD_OUT = 0.2
+"""Share of each client's examples to decide by, where the scenario holds out none"""
+NEEDS = {"seconds": "time", "bytes": "bytes", "joules": "joules", "rounds": "rounds"}
+"""Name of a budget -> kind of a run's needs; the others are looked at between the rungs alone"""
+IN_SCENARIO = {
+    "seconds": "budget.virtual_seconds",
+    "bytes": "budget.bytes",
+    "joules": "budget.joules",
+    "joules_per_device": "budget.client.joules",
+    "wan_bytes": "budget.wan_bytes",
+    "price": "budget.price",
+}
+"""Name of a budget -> its key in the recommended scenario"""
+LEVEL = 0.05
+"""Of the tests that tell two finalists apart"""
+
+FINALIST, HALVED, HOPELESS, REFUSED, FAILED, OPEN = "finalist", "halved", "hopeless", "refused", "failed", "open"
+"""States of a candidate: in the last rung; behind in one before; without a chance against one that has reached the
+target; refused by forecast; a run of it failed; not yet judged"""
+
+
+class Standing(NamedTuple):
+    """What is known of a candidate."""
+
+    candidate: Candidate
+    state: str
+    why: str
+    rung: int
+    """The last one that it was judged in, from 0; -1: none"""
+    trails: Mapping[int, Trail]
+    """Seed -> the rounds that it was judged by"""
+
+
+class Walk(NamedTuple):
+    """The rungs, as far as the runs go."""
+
+    standings: Mapping[str, Standing]
+    """By name, in the order of the candidates"""
+    needed: Mapping[str, PlannedRun]
+    """By name, the runs without which the next rung cannot be judged; none after the last"""
+    apart: frozenset[str]
+    """Candidates that no replay can judge"""
+
+
+@dataclass(frozen=True)
+class Decision(Experiment):
+    candidates: tuple[Candidate, ...] = ()
+    objective: Objective = field(default_factory=lambda: Objective(None, "rounds", {"rounds": 1}))
+    grid: Grid = field(default_factory=lambda: Grid(""))
+    """Of the user's, without what deciding adds"""
+    held_out: Mapping[str, Any] = field(default_factory=dict)
+    """What deciding adds to all scenarios: a share of validation examples, if they have none"""
+    draws: int = 0
+    """Of the figures that are assumed, for the probability that the chosen candidate is the best"""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """Name of a run -> why it failed"""
+
+    # --- the rungs ----------------------------------------------------------------------------------------------------
+
+    @property
+    def rungs(self) -> list[Rung]:
+        return halving.rungs(sum(not each.refusal for each in self.candidates), len(self.seeds), FINALISTS)
+
+    def load_row(self, row: ExperimentRow, seed: int) -> Loaded:
+        """The scenario of a row's run, which evaluates validation examples."""
+        grid = replace(self.grid, overrides={**self.grid.overrides, **self.held_out})
+        return on_validation(grid.load(row.settings, seed))
+
+    def begun(self) -> Self:
+        """The decision with the runs of its first rung."""
+        first = self._planned(self.rungs[0], [each for each in self.candidates if not each.refusal], frozenset())
+        return replace(self, run_set=replace(self.run_set, runs=list(first.values())))
+
+    def further(self, done: Result) -> Self | None:
+        lost = {**self.lost, **done.get("failed", {})}
+        now = replace(self, lost=lost)
+        needed = now.walk(done).needed
+        if not needed:
+            return None
+        runs = {**{run.name: run for run in self.run_set.runs}, **needed}
+        return replace(now, run_set=replace(self.run_set, runs=[run for name, run in runs.items() if name not in lost]))
+
+    def walk(self, done: Result) -> Walk:
+        """Judge the candidates rung by rung, as far as the runs of ``done`` go."""
+        lost = {**self.lost, **done.get("failed", {})}
+        ended = {run["name"] for run in done["runs"] if run["stopped_by"] not in EARLY}
+        have = {run.name: run for run in self.run_set.runs if run.name in ended}
+        standings = {
+            each.row.name: Standing(each, REFUSED if each.refusal else OPEN, each.refusal, -1, {})
+            for each in self.candidates
+        }
+        alive, apart = [each for each in self.candidates if not each.refusal], frozenset[str]()
+        rungs = self.rungs
+        for number, rung in enumerate(rungs):
+            seeds = self.seeds[: rung.seeds]
+            while True:
+                for each in alive:
+                    names = (self.run_name(self._trained(each, apart).row, seed) for seed in seeds)
+                    why = next((lost[name] for name in names if name in lost), None)
+                    if why is not None:
+                        standings[each.row.name] = standings[each.row.name]._replace(state=FAILED, why=why)
+                alive = [each for each in alive if standings[each.row.name].state == OPEN]
+                planned = self._planned(rung, alive, apart)
+                needed = {name: run for name, run in planned.items() if not _covers(have.get(name), run)}
+                if needed or not alive:
+                    return Walk(standings, needed, apart)
+                found, unfit = self._evidence(done, rung, alive, apart)
+                if not unfit:
+                    break
+                apart |= unfit
+            for name, trails in found.items():
+                standings[name] = standings[name]._replace(rung=number, trails=trails)
+            if number + 1 < len(rungs):
+                alive = self._halved(rung, alive, found, standings)
+        for each in alive:
+            standings[each.row.name] = standings[each.row.name]._replace(state=FINALIST)
+        return Walk(standings, {}, apart)
+
+    def _halved(
+        self,
+        rung: Rung,
+        alive: Sequence[Candidate],
+        found: Mapping[str, Mapping[int, Trail]],
+        standings: dict[str, Standing],
+    ) -> list[Candidate]:
+        """Those that go on to the next rung."""
+        hopeless = halving.cannot_win(self.objective, found)
+        for name, first in hopeless.items():
+            why = f"has spent more without the target than {standings[first].candidate.row.name} with it"
+            standings[name] = standings[name]._replace(state=HOPELESS, why=why)
+        order = [name for name in halving.order(self.objective, found) if name not in hopeless]
+        for name in order[rung.keep :]:
+            why = f"number {order.index(name) + 1} of {len(alive)} after {rung.share} of its rounds"
+            standings[name] = standings[name]._replace(state=HALVED, why=why)
+        kept = set(order[: rung.keep])
+        return [each for each in alive if each.row.name in kept]
+
+    def _trained(self, candidate: Candidate, apart: frozenset[str]) -> Candidate:
+        """The candidate whose runs say what this one would do."""
+        if candidate.row.name in apart:
+            return candidate
+        return next(each for each in self.candidates if each.row.name == candidate.like)
+
+    def _planned(self, rung: Rung, alive: Sequence[Candidate], apart: frozenset[str]) -> dict[str, PlannedRun]:
+        """Name -> run that a rung needs, seed by seed."""
+        found: dict[str, PlannedRun] = {}
+        for seed in self.seeds[: rung.seeds]:
+            for candidate in alive:
+                trained = self._trained(candidate, apart)
+                name = self.run_name(trained.row, seed)
+                needs = {"rounds": rung.rounds(trained.rounds, trained.every)}
+                found[name] = PlannedRun(name, self.load_row(trained.row, seed), needs, self._enough(trained))
+        return found
+
+    def _enough(self, trained: Candidate) -> dict[str, float]:
+        """What ends a run before its rung does: the target, or a budget that is used up."""
+        target = {} if self.objective.target is None else {TARGET: self.objective.target}
+        if (
+            sum(each.like == trained.row.name for each in self.candidates) > 1
+        ):  # others may spend less by the same round
+            return target
+        limits = self.objective.budgets.items()
+        return target | {NEEDS[name]: limit for name, limit in limits if name in NEEDS}
+
+    def _evidence(
+        self, done: Result, rung: Rung, alive: Sequence[Candidate], apart: frozenset[str]
+    ) -> tuple[dict[str, dict[int, Trail]], frozenset[str]]:
+        """(name -> seed -> progress, names that no replay can judge) of the candidates of a rung."""
+        found: dict[str, dict[int, Trail]] = {}
+        unfit = set()
+        for candidate in alive:
+            trained, rounds = self._trained(candidate, apart), rung.rounds(candidate.rounds, candidate.every)
+            own = found[candidate.row.name] = {}
+            for seed in self.seeds[: rung.seeds]:
+                path = folder_of(done) / self.run_name(trained.row, seed)
+                if trained is candidate:
+                    own[seed] = evidence.recorded(path, rounds)
+                    continue
+                try:
+                    own[seed] = evidence.replayed(path, overrides_of(candidate.loaded, trained.loaded), rounds)
+                except ScenarioError:
+                    unfit.add(candidate.row.name)
+                    break
+        return found, frozenset(unfit)
+
+    # --- the answer ---------------------------------------------------------------------------------------------------
+
+    def finalists(self, walk: Walk) -> list[str]:
+        """Names of the finalists, the best first."""
+        found = {name: each.trails for name, each in walk.standings.items() if each.state == FINALIST}
+        return halving.final_order(self.objective, found)
+
+    def result(self, done: Result) -> dict[str, Any]:
+        """The keys of ``decide --json``; without ``chosen`` if the decision was interrupted."""
+        walk = self.walk(done)
+        order, objective = self.finalists(walk), self.objective
+        found = {
+            "scenario": self.scenario,
+            "overrides": words({**self.overrides, **self.held_out}),
+            "objective": {
+                "text": objective.text,
+                "target": objective.target,
+                "cost": objective.cost,
+                "budgets": dict(objective.budgets),
+            },
+            "seeds": list(self.seeds),
+            "candidates": [self._row(each) for each in walk.standings.values()],
+            "runs_of": {
+                name: [self.run_name(self._trained(each.candidate, walk.apart).row, seed) for seed in each.trails]
+                for name, each in walk.standings.items()
+            },
+            "effort": self._effort(done, walk),
+        }
+        if order and not walk.needed:
+            found |= self._answer(order, walk)
+            found["seconds_by_basis"] = self._by_basis(order[0], walk, done)
+            path = folder_of(done) / ANALYSIS
+            if path.is_file():
+                found |= read_json(path)["found"]
+        return {**found, **done}
+
+    def _row(self, standing: Standing) -> dict[str, Any]:
+        """One candidate: what it has reached for what, over the seeds that it was judged by."""
+        candidate, objective = standing.candidate, self.objective
+        trails = [objective.kept(trail) for trail in standing.trails.values()]
+        last = [trail[-1] for trail in trails if trail]
+        known = [next((p.accuracy for p in reversed(trail) if p.accuracy is not None), None) for trail in trails]
+        return {
+            "name": candidate.row.name,
+            "method": candidate.row.method,
+            "settings": {key: _short(value) for key, value in candidate.row.settings.items()},
+            "trained_as": candidate.like,
+            "state": standing.state,
+            "why": one_paragraph(standing.why),
+            "rung": standing.rung,
+            "seeds": list(standing.trails),
+            "rounds": [point.rounds for point in last],
+            "accuracy": with_interval(known),
+            "reached": sum(objective.reached(trail) is not None for trail in standing.trails.values()),
+            "value": with_interval([objective.value(trail) for trail in standing.trails.values()]),
+            "spent": {
+                name: with_interval([amount_at(name, point) for point in last])
+                for name in dict.fromkeys(["seconds", "bytes", "joules", "joules_per_device", *objective.budgets])
+            },
+        }
+
+    def _answer(self, order: Sequence[str], walk: Walk) -> dict[str, Any]:
+        """``chosen``, the finalists in order, how sure their order is, and what is needed if none has the target."""
+        objective, looks = self.objective, len(self.rungs)
+        by_name = {
+            name: {seed: objective.value(trail) for seed, trail in walk.standings[name].trails.items()}
+            for name in order
+        }
+        pairs = statistics.against(statistics.compared(by_name), order[0])
+        tests = []
+        for name in order[1:]:
+            pair = pairs[name]
+            # Each rung was a look at the same seeds.
+            corrected = None if pair["p_holm"] is None else min(1.0, pair["p_holm"] * looks)
+            told_apart = corrected is not None and corrected < LEVEL
+            only = any(value is not None for value in by_name[order[0]].values()) and all(
+                value is None for value in by_name[name].values()
+            )
+            tests.append(
+                {
+                    "name": name,
+                    "difference": {key: pair[key] for key in ("seeds", "mean", "deviation", "half_width", "values")},
+                    "p": pair["p"],
+                    "p_corrected": corrected,
+                    "is_tie": not (told_apart or only),
+                }
+            )
+        reached = [value for value in by_name[order[0]].values() if value is not None]
+        answer = {
+            "chosen": order[0],
+            "finalists": list(order),
+            "tests": tests,
+            "ties": [each["name"] for each in tests if each["is_tie"]],
+            "looks": looks,
+        }
+        return answer if reached or objective.target is None else answer | {"nearest": self._nearest(walk)}
+
+    def _by_basis(self, name: str, walk: Walk, done: Result) -> dict[str, float]:
+        """Basis of figures -> virtual seconds that rest on it, in the runs that say what a candidate does."""
+        runs = {self.run_name(self._trained(walk.standings[name].candidate, walk.apart).row, s) for s in self.seeds}
+        found: dict[str, float] = {}
+        for run in done["runs"]:
+            for basis, seconds in (run.get("seconds_by_basis") or {}).items() if run["name"] in runs else ():
+                found[basis] = found.get(basis, 0.0) + float(seconds)
+        return found
+
+    def _nearest(self, walk: Walk) -> dict[str, Any]:
+        """Without a candidate that reaches the target within the budgets: who gets nearest, and what it would need."""
+        best: dict[str, float] = {}
+        needed: dict[str, dict[str, float]] = {}
+        for name, each in walk.standings.items():
+            kept = [self.objective.kept(trail) for trail in each.trails.values()]
+            tops = [max((point.accuracy or 0.0 for point in trail), default=0.0) for trail in kept]
+            if tops:
+                best[name] = sum(tops) / len(tops)
+            unlimited = replace(self.objective, budgets={})
+            points = [unlimited.reached(trail) for trail in each.trails.values()]
+            if points and all(point is not None for point in points):
+                needed[name] = {
+                    budget: max(amount_at(budget, point) for point in points if point is not None)
+                    for budget in self.objective.budgets
+                }
+        nearest = max(best, key=lambda name: best[name])
+        return {"name": nearest, "accuracy": best[nearest], "budgets_needed": needed}
+
+    def _effort(self, done: Result, walk: Walk) -> dict[str, Any]:
+        """What was trained, and what an exhaustive grid would have trained at most."""
+        rounds = sum(int(run["rounds"]) for run in done["runs"])
+        names = {self._trained(each, walk.apart).row.name for each in self.candidates}
+        grid = [each for each in self.candidates if each.row.name in names]
+        flops = sum(float(run["flops"]) for run in done["runs"])
+        return {
+            "candidates": len(self.candidates),
+            "trainings": len(names),
+            "runs": len(done["runs"]),
+            "seeds": len(self.seeds),
+            "rounds": rounds,
+            "flops": flops,
+            "exhaustive_runs": len(self.candidates) * len(self.seeds),
+            "exhaustive_rounds": sum(each.rounds for each in self.candidates) * len(self.seeds),
+            "without_replays_rounds": sum(each.rounds for each in grid) * len(self.seeds),
+        }
+
+    def complete(self, done: Result, host: Host, launcher: WorkerLauncher, stopped: Stopped) -> None:
+        """Write the recommended scenario, and what replays and the test examples say of the answer."""
+        walk = self.walk(done)
+        order = self.finalists(walk)
+        if walk.needed or not order:
+            return
+        folder, finalists = folder_of(done), []
+        for name in order:
+            candidate, trails = walk.standings[name].candidate, walk.standings[name].trails
+            trained = self._trained(candidate, walk.apart)
+            runs = {seed: folder / self.run_name(trained.row, seed) for seed in trails}
+            overrides = {} if trained is candidate else overrides_of(candidate.loaded, trained.loaded)
+            finalists.append(Finalist(name, candidate.loaded, runs, overrides, trails))
+        write_text(folder / RECOMMENDED, self.recommended(walk.standings[order[0]].candidate))
+        analysis.complete(self.objective, finalists, folder / ANALYSIS, self.draws, host, launcher, stopped)
+
+    def recommended(self, candidate: Candidate) -> str:
+        """The scenario of a candidate as its user would run it: with the target and the budgets, on all examples."""
+        budgets = {IN_SCENARIO[name]: limit for name, limit in self.objective.budgets.items() if name in IN_SCENARIO}
+        target = {} if self.objective.target is None else {"stop.target_accuracy": self.objective.target}
+        settings = {**candidate.row.settings, **target}
+        loaded = self.grid.load(settings)
+        scenario = loaded.scenario.model_dump()
+        for key, limit in budgets.items():
+            set_value(scenario, key, limit)
+        return f"# {self.objective.text}: {label(candidate.row.settings)}\n\n{scenario_text(scenario)}"
+
+    def page(self, result: Result) -> ExperimentPage:
+        return pages.page(f"{self.run_set.name}: decision", result)
+
+    def files(self, result: Result, folder: Path) -> dict[str, str]:
+        """``decision.md``."""
+        return {"decision.md": pages.markdown(result)}
+
+    def show(self, result: Result, page: Path) -> None:
+        pages.show(result, page)
+
+
+def _short(value: Any) -> str:
+    """A value as tables have it; stages of a codec as ``quantize(bits=4)``, several with + between them."""
+    if isinstance(value, list):
+        return "+".join(map(_short, value))
+    if not isinstance(value, Mapping) or "kind" not in value:
+        return shown(value)
+    options = ", ".join(f"{key}={shown(each)}" for key, each in value.items() if key != "kind")
+    return f"{value['kind']}({options})" if options else str(value["kind"])
+
+
+def _covers(have: PlannedRun | None, needed: PlannedRun) -> bool:
+    return have is not None and have.needs["rounds"] >= needed.needs["rounds"]
+
+
+def plan(
+    grid: Grid,
+    objective: Objective,
+    seeds: int | None = None,
+    first_seed: int | None = None,
+    run_id: str | None = None,
+    draws: int = 0,
+) -> Decision:
+    """The decision between the points of a grid, with the runs of its first rung.
+
+    ScenarioError for what `Grid.rows` refuses, for a single candidate, and if a forecast refuses all of them.
+    """
+    rows, scenarios = grid.rows(first_seed, lambda method, settings: label(settings) or method, cell_name)
+    if len(rows) < 2:
+        raise ScenarioError("there is one candidate: name several values of a key, such as method=fedavg,fedbr")
+    share = scenarios[0].scenario.data.validation
+    held_out = {} if share else {VALIDATION: HELD_OUT}
+    numbers = grid.seeds(seeds, first_seed, scenarios[0].scenario.seed, SEEDS)
+    decision = Decision(
+        grid.scenario_name,
+        grid.overrides,
+        tuple(rows),
+        numbers,
+        RunSet(KIND, scenarios[0].name, (), run_id or _run_id(grid, rows, objective), MARK),
+        () if objective.target is None else (objective.target,),
+        objective=objective,
+        grid=grid,
+        held_out=held_out,
+        draws=draws,
+    )
+    candidates = share_training(rows, [decision.load_row(row, numbers[0]) for row in rows])
+    if objective.budgets:
+        refused = forecasts(candidates, objective)
+        if len(refused) == len(candidates):
+            name, why = next(iter(refused.items()))
+            raise ScenarioError(f"no candidate can keep the budgets; {name}: {why}")
+        candidates = [replace(each, refusal=refused.get(each.row.name, "")) for each in candidates]
+    return replace(decision, candidates=tuple(_led(candidates))).begun()
+
+
+def _led(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, of which none shares the training of one that is refused."""
+    first: dict[str, str] = {}
+    for each in candidates:
+        if not each.refusal:
+            first.setdefault(each.like, each.row.name)
+    return [each if each.refusal else replace(each, like=first[each.like]) for each in candidates]
+
+
+def _run_id(grid: Grid, rows: Sequence[ExperimentRow], objective: Objective) -> str:
+    """``decide-3fa9c1``: a hash of the candidates, of what they have in common, and of the objective."""
+    text = json.dumps([words(grid.overrides), sorted(row.name for row in rows), objective.text], default=str)
+    return folder_name([KIND, hashlib.sha256(text.encode()).hexdigest()[:6]])

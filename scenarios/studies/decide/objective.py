@@ -1,0 +1,157 @@
+"""What a decision looks for: the cheapest way to a target accuracy, or the best accuracy within budgets.
+
+These are the *cost to target* and the *quality under budget* of EdgeFlowerTune (arXiv 2605.08636). With both a target
+and budgets, the target counts where it is reached within them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from costmodel import units
+from edge.protocol.spelling import nearest
+from scenarios.config.errors import Argument, ScenarioError
+from scenarios.report import readings
+from scenarios.report.readings import Amount
+from scenarios.run.progress import ProgressPoint, Trail
+
+AMOUNTS: Mapping[str, Amount] = {
+    "seconds": readings.VIRTUAL_SECONDS,
+    "bytes": readings.BYTES,
+    "joules": readings.ENERGY,
+    "joules_per_device": readings.DEVICE_ENERGY,
+    "rounds": readings.ROUNDS,
+    "wan_bytes": readings.WAN_BYTES,
+    "price": readings.PRICE,
+}
+"""Name of a cost or budget -> what is counted"""
+PARSE: Mapping[str, Callable[[units.Quantity], float]] = {
+    "seconds": units.seconds,
+    "bytes": units.nbytes,
+    "joules": units.joules,
+    "joules_per_device": units.joules,
+    "rounds": float,
+    "wan_bytes": units.nbytes,
+    "price": float,
+}
+EXAMPLES = {"seconds": "8 h", "bytes": "2 GB", "joules": "100 kJ", "joules_per_device": "5 Wh", "wan_bytes": "1 GB"}
+BUDGET = 'bytes="2 GB"'
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How runs are judged."""
+
+    target: float | None
+    """Accuracy on validation examples, in (0, 1]; None: the best accuracy within the budgets is sought"""
+    cost: str
+    """That is to be low, one of `AMOUNTS`; without a target it is the axis of figures alone"""
+    budgets: Mapping[str, float]
+    """Name of an amount -> its limit in SI units"""
+
+    def kept(self, trail: Trail) -> Trail:
+        """The rounds of a run until one exceeds a budget."""
+        for number, point in enumerate(trail):
+            if any(amount_at(name, point) > limit for name, limit in self.budgets.items()):
+                return trail[:number]
+        return trail
+
+    def is_spent(self, trail: Trail) -> bool:
+        """Whether a run has used up a budget."""
+        return len(self.kept(trail)) < len(trail)
+
+    def reached(self, trail: Trail) -> ProgressPoint | None:
+        """The first round that reached the target within the budgets."""
+        if self.target is None:
+            return None
+        target = self.target
+        return next((point for point in self.kept(trail) if (point.accuracy or 0.0) >= target), None)
+
+    def spent(self, point: ProgressPoint) -> float:
+        """What a run has spent by the end of a round: of the cost, or without a target the share of its tightest
+        budget."""
+        if self.target is not None:
+            return amount_at(self.cost, point)
+        return max(amount_at(name, point) / limit for name, limit in self.budgets.items())
+
+    def value(self, trail: Trail) -> float | None:
+        """The cost until the target, None if that was not reached; or the last accuracy within the budgets."""
+        if self.target is not None:
+            point = self.reached(trail)
+            return None if point is None else amount_at(self.cost, point)
+        scored = [point.accuracy for point in self.kept(trail) if point.accuracy is not None]
+        return scored[-1] if scored else None
+
+    def is_better(self, one: float | None, other: float | None) -> bool:
+        """Whether the first of two values is better; no value is the worst."""
+        if one is None or other is None:
+            return one is not None
+        return one > other if self.target is None else one < other
+
+    @property
+    def text(self) -> str:
+        """In words: ``lowest virtual time to 90 % within 5 MB bytes``."""
+        budgets = ", ".join(f"{AMOUNTS[name].heading} {shown(name, limit)}" for name, limit in self.budgets.items())
+        within = f" within {budgets}" if budgets else ""
+        if self.target is None:
+            return f"highest accuracy{within}"
+        return f"least {AMOUNTS[self.cost].heading} to {100 * self.target:g} %{within}"
+
+
+def amount_at(name: str, point: ProgressPoint) -> float:
+    """What had been spent by the end of a round; 0 of what a run does not have, such as WAN bytes."""
+    spent = getattr(point, AMOUNTS[name].field)
+    return 0.0 if spent is None else float(spent)
+
+
+def shown(name: str, amount: float) -> str:
+    """An amount with its unit."""
+    from scenarios.report.columns import cells
+
+    return cells(AMOUNTS[name].quantity, [amount], missing="-")[0]
+
+
+def objective_of(target: float | None, cost: str | None, budgets: Mapping[str, units.Quantity]) -> Objective:
+    """What is asked for; ScenarioError for anything that cannot be.
+
+    The cost is by default that of the first budget, or else virtual time.
+    """
+    if target is not None and not 0 < target <= 1:
+        why = ": must be an accuracy above 0 and at most 1, for example 0.9"
+        raise ScenarioError(Argument("target", f"{target:g}"), why)
+    if target is None and not budgets:
+        raise ScenarioError(
+            "name ", Argument("target", "0.9"), ", ", Argument("budgets", BUDGET, "budget"), ", or both: what decides?"
+        )
+    limits = {}
+    for name, amount in budgets.items():
+        argument = Argument("budgets", f"{name}={amount}", "budget")
+        if name not in AMOUNTS:
+            raise ScenarioError(argument, f": unknown amount {name!r}, {nearest(name, list(AMOUNTS))}")
+        try:
+            limits[name] = PARSE[name](amount)
+        except ValueError as error:
+            raise ScenarioError(argument, f": {error}") from None
+        if not limits[name] > 0:
+            raise ScenarioError(argument, ": a budget must be above 0")
+    chosen = cost or next(iter(limits), "seconds")
+    if chosen not in AMOUNTS:
+        raise ScenarioError(
+            Argument("cost", repr(chosen)), f": unknown amount {chosen!r}, {nearest(chosen, list(AMOUNTS))}"
+        )
+    return Objective(target, chosen, limits)
+
+
+def budgets_of(words: Sequence[str]) -> dict[str, str]:
+    """Of words such as ``bytes="2 GB"``: name -> text; ScenarioError for one that is none, or is named twice."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, amount = word.partition("=")
+        argument = Argument("budgets", repr(word), "budget")
+        if not equals or not amount:
+            raise ScenarioError(argument, f": write an amount and its limit, for example {BUDGET}")
+        if name in found:
+            raise ScenarioError(argument, f": {name} is named twice")
+        found[name] = amount.strip().strip('"')
+    return found

@@ -1,0 +1,260 @@
+"""What a decision shows: the answer first, then all candidates, how sure it is, where it flips, and what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scenarios.experiment import sweep_tables
+from scenarios.experiment.experiment import ExperimentPage, Result
+from scenarios.experiment.run_set import missing_note
+from scenarios.report import run_reader, tables, terminal
+from scenarios.report.columns import COUNT, PERCENT, POINTS
+from scenarios.report.tables import Cell, Number, Table, TableColumn
+from scenarios.studies.decide.objective import AMOUNTS
+from scenarios.studies.decide.objective import shown as amount_text
+
+READ_AS = (
+    "accuracy: mean over clients on their validation examples, when last evaluated within the budgets; ± half of the "
+    "95 % interval over the seeds that a candidate was judged by"
+)
+TESTED = (
+    "difference from the chosen candidate, paired over seeds; p: paired t-test, two-sided, corrected for all finalists "
+    "(Holm) and for the looks at these seeds; a tie: p is 0.05 or more"
+)
+FIGURES = {"calibrate": "fedbr doctor --calibrate on a {row}", "link": "a link test on {row}"}
+
+
+def numbered(result: Result) -> dict[str, str]:
+    """Name of a candidate -> what it is called in tables and figures: ``3 fedavg kind=sign``."""
+    rows = result["candidates"]
+    return dict(zip((row["name"] for row in rows), sweep_tables.labels(rows), strict=True))
+
+
+def lead(result: Result) -> str:
+    """The answer in sentences."""
+    if "chosen" not in result:
+        return "There is no answer yet: the runs have not ended."
+    labels, objective = numbered(result), result["objective"]
+    chosen = next(row for row in result["candidates"] if row["name"] == result["chosen"])
+    label = labels[result["chosen"]].partition(" ")[2]
+    value, seeds = chosen["value"], len(chosen["seeds"])
+    if "nearest" in result:
+        return _nearest(result, labels)
+    if objective["target"] is None:
+        text = f"Run {label}: {_percent(value['mean'])} on validation examples within the budgets"
+    else:
+        cost = amount_text(objective["cost"], value["mean"]) if value["mean"] is not None else "-"
+        name = AMOUNTS[objective["cost"]].heading
+        text = f"Run {label}: it reaches {100 * objective['target']:g} % for {cost} ({name}, mean of {seeds} seeds)"
+        if chosen["reached"] < seeds:
+            text = f"Run {label}: it reaches {100 * objective['target']:g} % with {chosen['reached']} of {seeds} seeds"
+    sentences = [text]
+    if (chance := result.get("probability")) is not None:
+        over = f"seeds and {chance['draws']} draws of uncertain figures" if chance["draws"] else "seeds"
+        sentences.append(
+            f"over {over} it is better than {labels[chance['than']]} in {100 * chance['probability']:.0f} %"
+        )
+    if result["ties"]:
+        sentences.append(
+            f"so many seeds do not tell it apart from {', '.join(labels[name] for name in result['ties'])}"
+        )
+    return "; ".join(sentences) + "."
+
+
+def _nearest(result: Result, labels: Mapping[str, str]) -> str:
+    nearest, target = result["nearest"], 100 * result["objective"]["target"]
+    text = f"No candidate reaches {target:g} %"
+    text += " within the budgets" if result["objective"]["budgets"] else " in its rounds"
+    text += f"; {labels[nearest['name']]} gets nearest, with {_percent(nearest['accuracy'])}"
+    for name, budgets in nearest["budgets_needed"].items():
+        amounts = ", ".join(f"{AMOUNTS[key].heading} {amount_text(key, amount)}" for key, amount in budgets.items())
+        text += f"; {labels[name]} would need {amounts}"
+    return text + "."
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def all_tables(result: Result) -> list[Table]:
+    """The tables of the page."""
+    return [*_candidates(result), *_finalists(result), *_rests_on(result), *_flips(result), _effort(result)]
+
+
+def _candidates(result: Result) -> Iterator[Table]:
+    labels, objective = numbered(result), result["objective"]
+    costs = list(dict.fromkeys([objective["cost"], "seconds", "bytes", "joules", *objective["budgets"]]))
+    columns = [
+        TableColumn("candidate"),
+        TableColumn("state"),
+        TableColumn("rounds", COUNT, missing="-", dispensable=1),
+        TableColumn("seeds", COUNT, missing="-", dispensable=2),
+        TableColumn("accuracy", PERCENT, missing="-"),
+    ]
+    if objective["target"] is not None:
+        columns.append(TableColumn("reached", missing="-"))
+        column = f"{AMOUNTS[objective['cost']].heading} to {100 * objective['target']:g} %"
+        columns.append(TableColumn(column, AMOUNTS[objective["cost"]].quantity, missing="-"))
+    columns += [
+        TableColumn(f"{AMOUNTS[name].heading} spent", AMOUNTS[name].quantity, missing="-", dispensable=3)
+        for name in costs
+    ]
+    columns.append(TableColumn("why", is_left=True, dispensable=4))
+    rank = {name: place for place, name in enumerate(result.get("finalists", []))}
+    rows: list[list[Cell]] = []
+    ordered = sorted(result["candidates"], key=lambda row: (rank.get(row["name"], len(rank)), -row["rung"]))
+    for row in ordered:
+        is_chosen = row["name"] == result.get("chosen") and "nearest" not in result
+        state = "chosen" if is_chosen else row["state"]
+        spent = [row["spent"].get(name) for name in costs]
+        cells: list[Cell] = [labels[row["name"]], state, max(row["rounds"], default=None), len(row["seeds"]) or None]
+        cells.append(Number.mean(row["accuracy"]))
+        if objective["target"] is not None:
+            known = [value for value in row["value"]["values"] if value is not None]
+            cells.append(f"{row['reached']} of {len(row['seeds'])}" if row["seeds"] else "-")
+            cells.append(Number.mean(row["value"]) if known else Number(None, missing="-"))
+        cells += [Number(None) if each is None else Number.mean(each) for each in spent]
+        rows.append([*cells, row["why"]])
+    yield Table(f"candidates: {objective['text']}", columns, rows, [READ_AS, *missing_note(result)])
+
+
+def _finalists(result: Result) -> Iterator[Table]:
+    labels, objective = numbered(result), result["objective"]
+    if not result.get("tests"):
+        return
+    quantity = POINTS if objective["target"] is None else AMOUNTS[objective["cost"]].quantity
+    columns = [
+        TableColumn(f"against {labels[result['chosen']]}"),
+        TableColumn("difference", quantity, missing="-"),
+        TableColumn("seeds", COUNT),
+        TableColumn("p"),
+        TableColumn("p, corrected"),
+        TableColumn("verdict"),
+    ]
+    rows: list[list[Cell]] = []
+    for each in result["tests"]:
+        found, texts = each["difference"], ["-" if p is None else f"{p:.3f}" for p in (each["p"], each["p_corrected"])]
+        verdict = "a tie" if each["is_tie"] else "worse"
+        rows.append([labels[each["name"]], Number.mean(found), len(found["seeds"]), *texts, verdict])
+    yield Table("finalists", columns, rows, [TESTED])
+
+
+def _rests_on(result: Result) -> Iterator[Table]:
+    found = result.get("rests_on") or []
+    if found:
+        columns = [
+            TableColumn("figure"),
+            TableColumn("basis"),
+            TableColumn("share of the lead's variance", PERCENT),
+            TableColumn("a measurement", is_left=True),
+        ]
+        rows: list[list[Cell]] = [
+            [
+                f"{each['row']}: {each['figure']}",
+                each["basis"],
+                each["share"],
+                FIGURES["link" if each["figure"].endswith(("bits_per_second", "rtt_seconds")) else "calibrate"].format(
+                    **each
+                ),
+            ]
+            for each in found
+        ]
+        yield Table("figures that the lead over the second finalist rests on", columns, rows)
+
+
+def _flips(result: Result) -> Iterator[Table]:
+    labels, rows = numbered(result), list[list[Cell]]()
+    for axis in result.get("flips", {}).values():
+        for first, last, point in stretches(axis["points"]):
+            span = f"{first:g}" if first == last else f"{first:g} to {last:g}"
+            rows.append([axis["words"], span, _chosen(point, labels)])
+    if rows:
+        columns = [TableColumn("what changes"), TableColumn("at"), TableColumn("the answer", is_left=True)]
+        yield Table("where the answer flips", columns, rows, ["by replay of the finalists' runs"])
+    robust: list[list[Cell]] = [[each["change"], _chosen(each, labels)] for each in result.get("robust", [])]
+    if robust:
+        yield Table("robustness", [TableColumn("change"), TableColumn("the answer", is_left=True)], robust)
+
+
+def _chosen(point: Mapping[str, Any], labels: Mapping[str, str]) -> str:
+    if point["unknown"]:
+        return f"open: {', '.join(labels[name] for name in point['unknown'])} would have to be trained"
+    return "none reaches the target" if point["chosen"] is None else labels[point["chosen"]]
+
+
+def stretches(points: Sequence[Mapping[str, Any]]) -> list[tuple[float, float, Mapping[str, Any]]]:
+    """(from, to, the first of them) of neighbouring values with the same answer."""
+    found: list[tuple[float, float, Mapping[str, Any]]] = []
+    for point in points:
+        same = found and all(found[-1][2][key] == point[key] for key in ("chosen", "unknown"))
+        begin = found.pop() if same else (point["at"], point["at"], point)
+        found.append((begin[0], point["at"], begin[2]))
+    return found
+
+
+def _effort(result: Result) -> Table:
+    effort = result["effort"]
+    rows: list[list[Cell]] = [
+        ["this decision", effort["runs"], effort["rounds"]],
+        ["all candidates, all seeds, to the end", effort["exhaustive_runs"], effort["exhaustive_rounds"]],
+    ]
+    return Table("training", [TableColumn(""), TableColumn("runs", COUNT), TableColumn("rounds", COUNT)], rows)
+
+
+def page(title: str, result: Result) -> ExperimentPage:
+    """The page: the answer, figures, tables, and the report of the finalists' runs."""
+    facts = {"scenario": result["scenario"], "sought": result["objective"]["text"]}
+    facts |= {"all runs": " ".join(result["overrides"])} if result["overrides"] else {}
+    facts["seeds"] = ", ".join(map(str, result["seeds"]))
+    test = result.get("test")
+    if test is not None and test["mean"] is not None:
+        half = "" if test["half_width"] is None else f" ± {100 * test['half_width']:.1f}"
+        facts["chosen candidate on test examples, looked at once"] = f"{100 * test['mean']:.1f}{half} %"
+    by_basis = result.get("seconds_by_basis") or {}
+    if (whole := sum(by_basis.values())) > 0:
+        shares = sorted(by_basis.items(), key=lambda each: -float(each[1]))
+        text = ", ".join(f"{basis} {100 * seconds / whole:.0f} %" for basis, seconds in shares if seconds > 0)
+        facts["its virtual seconds, by the basis of their figures"] = text
+    labels = numbered(result)
+    ended = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
+    folders: dict[str, list[Path]] = {}
+    for name in result.get("finalists", []):
+        own = [path for run, path in ended.items() if run in result["runs_of"][name]]
+        if own:
+            folders[labels[name]] = own
+    groups = run_reader.of_rows(folders) if folders else []
+    return ExperimentPage(title, lead(result), facts, list(_figures(result, groups)), all_tables(result), groups=groups)
+
+
+def _figures(result: Result, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
+    if not result.get("map"):
+        return
+    from scenarios.report.html_figures import inline  # matplotlib takes half a second
+    from scenarios.report.plot_style import ShownRuns
+    from scenarios.report.result_figures import ChoiceMap, choice_map
+
+    labels = numbered(result)
+    chosen = {(each["links"], each["devices"]): each["chosen"] for each in result["map"]}
+    found = {place: None if name is None else labels[name] for place, name in chosen.items()}
+    drawn = ChoiceMap("Where the answer flips", "rates of all links, times", "speeds of all devices, times", found)
+    yield (
+        "flips",
+        inline("flips", lambda: choice_map(ShownRuns(groups), drawn)),
+        "The finalist that would be chosen if all links and all devices were faster or slower than the scenario's, "
+        "whose own place is in the middle: replays of the same training.",
+    )
+
+
+def markdown(result: Result) -> str:
+    """The answer and its tables."""
+    return f"{lead(result)}\n\n{tables.markdown(all_tables(result))}"
+
+
+def show(result: Result, page: Path) -> None:
+    """Print the answer and its tables."""
+    for table in all_tables(result):
+        terminal.print_table(table)
+    print(f"\n{lead(result)}")
+    terminal.print_location(page)

@@ -1,0 +1,137 @@
+"""``fedbr decide`` with real runs on the digits: what is trained, what is replayed, and the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.cli import main
+from scenarios.config.load import load
+from scenarios.experiment.grid import grid_of
+from scenarios.run.run_folder import RunFolder
+from scenarios.studies import measure
+from scenarios.studies.decide import decision
+from scenarios.studies.decide.candidates import starter
+from scenarios.studies.decide.objective import Objective
+from tests.scenarios.in_this_process import SMALL, InThisProcess
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+
+GRID = ("digits", "method=fedavg,fedprox", "fleet.networks={wifi-4=1},{lte=1}", *SMALL)
+
+
+@pytest.fixture(autouse=True)
+def measured_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(measure, "Pool", InThisProcess)
+    yield
+
+
+def decided(capsys: pytest.CaptureFixture[str], out: Path, *words: str) -> dict[str, Any]:
+    options = ("--out", str(out), "--run-id", "d", "--json", "--seeds", "2", "--draws", "2")
+    assert main.run_command(["decide", *GRID, *options, *words]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def by_settings(result: dict[str, Any]) -> dict[tuple[str, ...], dict[str, Any]]:
+    return {tuple(row["settings"].values()): row for row in result["candidates"]}
+
+
+def test_candidates_that_differ_in_links_alone_share_one_training(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = decided(capsys, tmp_path, "--budget", "seconds=1 h")
+    assert sorted(Path(run["run_dir"]).name.partition("-networks")[0] for run in result["runs"]) == [
+        "fedavg", "fedavg", "fedprox", "fedprox",
+    ]  # fmt: skip
+    rows = by_settings(result)
+    wifi, lte = (rows["fedavg", f"{{{name} = 1}}"] for name in ("wifi-4", "lte"))
+    # The same training, in other times.
+    assert wifi["accuracy"]["values"][0] == lte["accuracy"]["values"][0]
+    assert wifi["spent"]["bytes"] == lte["spent"]["bytes"]
+    assert wifi["spent"]["seconds"]["mean"] < lte["spent"]["seconds"]["mean"]
+    # Two of the first rung's rounds and seeds for two trainings, and then the rest of them.
+    assert result["effort"]["rounds"] == 16
+    assert (result["effort"]["exhaustive_runs"], result["effort"]["exhaustive_rounds"]) == (8, 32)
+    assert len(result["finalists"]) == 3
+    assert [row["state"] for row in result["candidates"]].count("halved") == 1
+
+
+def test_the_recommended_scenario_is_the_users_own_with_the_target_and_the_budgets(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = decided(capsys, tmp_path, "--target", "0.3", "--budget", "bytes=3 MB")
+    loaded = load(str(tmp_path / "digits" / "d" / "recommended.toml"))
+    scenario, chosen = loaded.scenario, next(row for row in result["candidates"] if row["name"] == result["chosen"])
+    assert (scenario.method, scenario.stop.target_accuracy, scenario.budget.bytes) == (chosen["method"], 0.3, 3_000_000)
+    assert (scenario.data.validation, scenario.eval.split) == (0.0, "test")  # on all examples
+    assert result["overrides"][-1] == "data.validation=0.2"
+    assert {RunFolder(Path(run["run_dir"])).keys()["eval.split"] for run in result["runs"]} == {"validation"}
+    assert result["test"]["seeds"] == [0, 1]
+    assert 0 < result["test"]["mean"] < 1
+
+
+def test_a_decision_that_was_interrupted_gives_the_same_answer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = decided(capsys, tmp_path / "whole", "--budget", "seconds=1 h")
+    # The first rung ends, and the command with it.
+    with monkeypatch.context() as patch:
+        patch.setattr(decision.Decision, "further", lambda self, done: (_ for _ in ()).throw(KeyboardInterrupt))
+        words = (*GRID, "--budget", "seconds=1 h", "--out", str(tmp_path / "cut"), "--run-id", "d", "--seeds", "2")
+        assert main.run_command(["decide", *words]) != 0
+    rounds = [len(RunFolder(path).rounds) for path in sorted((tmp_path / "cut/digits/d").glob("fed*"))]
+    assert rounds == [2, 2, 2, 2]
+    again = decided(capsys, tmp_path / "cut", "--budget", "seconds=1 h")
+    assert {key: again[key] for key in ("candidates", "finalists", "tests", "probability", "flips", "map", "test")} == {
+        key: whole[key] for key in ("candidates", "finalists", "tests", "probability", "flips", "map", "test")
+    }
+    assert [run["model_sha256"] for run in again["runs"]] == [run["model_sha256"] for run in whole["runs"]]
+
+
+def test_without_a_candidate_that_reaches_the_target_it_says_who_gets_nearest(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = decided(capsys, tmp_path, "--target", "1.0")
+    nearest = result["nearest"]
+    assert nearest["name"] in {row["name"] for row in result["candidates"]}
+    assert nearest["budgets_needed"] == {}
+    page = (tmp_path / "digits/d/decision.md").read_text()
+    assert page.startswith("No candidate reaches 100 % in its rounds; ")
+
+
+def test_a_forecast_refuses_candidates_that_cannot_keep_a_budget() -> None:
+    words = ["method=fedavg", 'codec.up=none,{kind="quantize",bits=4}', "rounds.max=4"]
+    # A round takes 5 clients 61.8 kB down each, and up again or 8.2 kB: 617 kB or 350 kB.
+    planned = decision.plan(grid_of("digits", words), Objective(None, "bytes", {"bytes": 500_000}), 1)
+    refused, kept = planned.candidates
+    assert refused.refusal == "1 rounds, until it is first evaluated, take 617 kB of 500 kB (forecast)"
+    assert (kept.refusal, [run.name[:6] for run in planned.run_set.runs]) == ("", ["fedavg"])
+
+
+def test_the_shipped_candidates_vary_one_thing_each_and_leave_out_what_a_scenario_refuses() -> None:
+    told: list[str] = []
+    points = starter(grid_of("digits", []), told.append)
+    assert len(points) == 21
+    assert told == []
+    assert len(starter(grid_of("digits", ["aggregate.sum=fixed_point"]), told.append)) == 17
+    assert told[0] == (
+        'left out: method=scaffold: command line: aggregate.sum = "fixed_point": scaffold needs individual updates'
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["method=fedavg"], "there is one candidate: name several values of a key, such as method=fedavg,fedbr"),
+        (["method=fedavg,fedprox", "--candidates", "all"], "--candidates 'all': must be starter"),
+    ],
+)
+def test_what_cannot_be_decided_is_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main.run_command(["decide", "digits", *words, "--target", "0.9", "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
