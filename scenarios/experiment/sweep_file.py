@@ -97,7 +97,7 @@ def read_file(path: Path) -> SweepFile:
             raise ScenarioError(f"{path.name}: unknown key decide.{key}, {nearest(f'decide.{key}', DECIDE_KEYS)}")
         if key == "candidates" and isinstance(value, list) and all(isinstance(each, dict) for each in value):
             listed = [dict(leaves(each, WHOLE)) for each in value]
-        elif not isinstance(value, (DECIDE[key], int) if DECIDE[key] is float else DECIDE[key]):
+        elif isinstance(value, bool) or not isinstance(value, (int, float) if key == "target" else DECIDE[key]):
             raise wrong(f"decide.{key}", value, KINDS[DECIDE[key]])
     if "grid" in raw and "zip" in raw:
         raise ScenarioError(f"{path.name}: grid, zip: name one of the two")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
@@ -30,6 +31,7 @@ from scenarios.report import drawn_times
 from scenarios.run.host import Host
 from scenarios.run.progress import Trail, with_interval
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.run_records import read_json
 from scenarios.studies import measure, uncertainty
 from scenarios.studies.decide import evidence, halving, variations
 from scenarios.studies.decide.objective import Objective
@@ -305,8 +307,9 @@ def complete(
         each.name: [RunFolder(each.folders[s]).rounds[-1].model_sha256 for s in each.folders] for each in finalists
     }
     asked = json.loads(json.dumps({"objective": objective.text, "draws": draws, "models": models}))
-    if file.is_file() and json.loads(file.read_text())["of"] == asked:
-        return
+    with suppress(ValueError, KeyError):  # a file that somebody has changed is made anew
+        if file.is_file() and read_json(file)["of"] == asked:
+            return
     found = Analysis(objective, finalists).found(draws, stopped)
     found["test"] = on_test(finalists[0], host, launcher, stopped)
     write_text(file, json.dumps({"of": asked, "found": found}, indent=1))

@@ -38,7 +38,7 @@ from scenarios.studies.decide.candidates import Candidate, forecasts, overrides_
 from scenarios.studies.decide.halving import Rung
 from scenarios.studies.decide.objective import Objective, amount_at
 
-KIND, MARK = "decide", "decision.json"
+KIND = "decide"
 RECOMMENDED, ANALYSIS = "recommended.toml", "analysis.json"
 SEEDS, FINALISTS, DRAWS = 3, 3, 50
 VALIDATION = "data.validation"
@@ -445,7 +445,7 @@ def plan(
         grid.overrides,
         tuple(rows),
         numbers,
-        RunSet(KIND, scenarios[0].name, (), run_id or _run_id(grid, rows, objective), MARK),
+        RunSet(KIND, scenarios[0].name, (), run_id or _run_id(grid, rows, objective)),
         () if objective.target is None else (objective.target,),
         objective=objective,
         grid=grid,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from scenarios.config.errors import ScenarioError
 from scenarios.experiment.grid import Grid, axis_of
 from scenarios.experiment.sweep import plan
 from scenarios.experiment.sweep_file import SweepFile, is_sweep_file, requested
@@ -62,3 +65,37 @@ def test_a_scenario_file_is_none_and_a_scenario_beside_the_file_is_found(tmp_pat
     assert not is_sweep_file("digits")
     asked = requested(written(tmp_path, 'scenario = "own.toml"\n[zip]\ntrain.lr = [0.1]\n'), [])
     assert (asked.grid.scenario, asked.grid.zipped) == (own, True)
+
+
+def test_a_decision_has_its_candidates_and_what_it_looks_for_in_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "which.toml"
+    file.write_text(
+        'scenario = "digits"\n[overrides]\nrounds.max = 4\n[decide]\ntarget = 1\nbudget = { bytes = "5 MB" }\n'
+        'candidates = [{ method = "fedavg", train.lr = 0.05 }, { codec.up = "none" }]\n'
+    )
+    found = requested(str(file), ["train.batch=8,16"])
+    assert found.decide == {"target": 1, "budget": {"bytes": "5 MB"}}
+    # Each listed candidate with each point of the axes.
+    assert found.grid.points == [
+        {"method": "fedavg", "train.lr": 0.05, "train.batch": 8},
+        {"method": "fedavg", "train.lr": 0.05, "train.batch": 16},
+        {"codec.up": "none", "train.batch": 8},
+        {"codec.up": "none", "train.batch": 16},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("targte = 0.9", "which.toml: unknown key decide.targte, did you mean 'decide.target'?"),
+        ("target = true", "which.toml: decide.target = true: must be a number"),
+        ('budget = "5 MB"', 'which.toml: decide.budget = "5 MB": must be a table'),
+        ("candidates = [1]", "which.toml: decide.candidates = [1]: must be text"),
+    ],
+)
+def test_a_table_that_no_decision_has_is_refused(table: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "which.toml"
+    file.write_text(f'scenario = "digits"\n[decide]\n{table}\n')
+    with pytest.raises(ScenarioError) as refused:
+        requested(str(file), [])
+    assert str(refused.value) == message
