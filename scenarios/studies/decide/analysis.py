@@ -225,11 +225,7 @@ class Analysis:
             for name, found in trails.items()
         }
         unknown = [name for name, found in trails.items() if found is None]
-        if unknown:
-            return {"chosen": None, "values": values, "unknown": unknown}
-        order = halving.final_order(own, known)
-        reached = any(own.value(trail) is not None for trail in known[order[0]].values())
-        return {"chosen": order[0] if reached else None, "values": values, "unknown": []}
+        return {"chosen": None, "values": values, "unknown": unknown} if unknown else best_of(own, known)
 
     def flips(self, stopped: Callable[[], bool]) -> dict[str, Any]:
         """Name of an axis -> its values, each with the finalist that would be chosen there."""
@@ -251,13 +247,7 @@ class Analysis:
             own = replace(
                 self.objective, budgets={key: factor * limit for key, limit in self.objective.budgets.items()}
             )
-            values = {
-                name: with_interval([own.value(trail) for trail in by_seed.values()])["mean"]
-                for name, by_seed in trails.items()
-            }
-            order = halving.final_order(own, trails)
-            reached = any(own.value(trail) is not None for trail in trails[order[0]].values())
-            points.append({"at": factor, "chosen": order[0] if reached else None, "values": values, "unknown": []})
+            points.append({"at": factor, **best_of(own, trails)})
         return {"words": "all budgets, times", "points": points}
 
     def map(self, stopped: Callable[[], bool]) -> list[dict[str, Any]]:
@@ -273,6 +263,16 @@ class Analysis:
             best = self.best_on(both)
             found.append({"links": links, "devices": devices, "chosen": best["chosen"], "unknown": best["unknown"]})
         return found
+
+
+def best_of(objective: Objective, trails: Mapping[str, Mapping[int, Trail]]) -> dict[str, Any]:
+    """The candidate that is ``chosen`` by these runs, None if none reaches the target, and the mean of each value."""
+    values = {
+        name: with_interval([objective.value(trail) for trail in own.values()])["mean"] for name, own in trails.items()
+    }
+    best = halving.final_order(objective, trails)[0]
+    reached = any(objective.value(trail) is not None for trail in trails[best].values())
+    return {"chosen": best if reached else None, "values": values, "unknown": []}
 
 
 def _changed(change: Callable[[Fleet, float], Fleet], value: float, fleet: Fleet) -> Fleet:
