@@ -21,7 +21,7 @@ import numpy as np
 
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
-from costmodel.fleet.devices import Device, Row, basis
+from costmodel.fleet.devices import Device, Network, basis
 from costmodel.fleet.fleet import DEVICE_FIGURES, Fleet
 from costmodel.fleet.model_demand import figures_of_speed
 from edge.protocol.files import write_text
@@ -182,7 +182,7 @@ class Analysis:
             uncertainty.row_factors(fleet.devices, fleet.networks, families, settings, draw)
             for draw in range(settings.count)
         ]
-        rows: list[tuple[str, Row]] = [
+        rows: list[tuple[str, Device | Network]] = [
             *((figure, row) for figure in factors[0].devices for row in fleet.devices),
             *((figure, row) for figure in factors[0].networks for row in fleet.networks),
         ]
@@ -241,7 +241,7 @@ class Analysis:
 
     def budget_flip(self) -> dict[str, Any]:
         """The same for all budgets together, from the runs as they are."""
-        points = []
+        points: list[dict[str, Any]] = []
         trails = {each.name: each.trails for each in self.finalists}
         for factor in variations.FACTORS:
             own = replace(
@@ -283,7 +283,7 @@ def _is_left_out(value: float | None) -> bool:
     return value is not None and math.isnan(value)
 
 
-def _weakest(row: Row, key: str, families: Sequence[str]) -> tuple[str, str]:
+def _weakest(row: Device | Network, key: str, families: Sequence[str]) -> tuple[str, str]:
     """(key, basis) of the least certain figure behind a figure of `RowFactors`."""
     keys = figures_of_speed(row, families) if isinstance(row, Device) and key == "flops_per_second" else [key]
     found = [(each, basis(row, each)) for each in keys]
