@@ -256,6 +256,7 @@ def decide(
     candidates: str | Sequence[Mapping[str, Any]] | None = None,
     seeds: int | None = None,
     draws: int = 50,
+    robust: bool = False,
     parallel: int | None = None,
     out: Folder = "runs",
     run_id: str | None = None,
@@ -273,8 +274,9 @@ def decide(
     Candidates are all combinations of ``grid``, each with one of ``candidates``: mappings of dotted keys to values, or
     "starter". ``cost``: seconds, bytes, joules, joules_per_device, rounds, wan_bytes or price, by default what the
     first budget limits; ``budgets``: such a name -> amount, with its unit as text or in SI units. ``draws``: of
-    uncertain figures, for the probability of the answer; 0: no replays. ``result["chosen"]`` names the candidate, and
-    ``recommended.toml`` in the folder is its scenario. Other arguments and errors as of `sweep`.
+    uncertain figures, for the probability of the answer; 0: no replays; ``robust``: the two best are also trained
+    without a fifth of the clients. ``result["chosen"]`` names the candidate, and ``recommended.toml`` in the folder is
+    its scenario. Other arguments and errors as of `sweep`.
     """
     with calling(progress, on_round) as caller:
         limits = [f"{name}={amount}" for name, amount in (budgets or {}).items()]

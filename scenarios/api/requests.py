@@ -231,6 +231,10 @@ class DecideRequest(ExperimentRequest):
         Option("draws of uncertain figures for the probability of the answer, 50 by default; 0: no replays"),
     ] = None
 
+    robust: Annotated[bool, Option("also train the two best without a fifth of the clients, with the first seed")] = (
+        False
+    )
+
     def plan(self, grid: Grid, say: Callable[[str], None] = lambda text: None) -> Experiment:
         """The decision between the points of the grid; ``say``: told of what is left out."""
         from scenarios.studies.decide import candidates, decision, objective
@@ -242,7 +246,7 @@ class DecideRequest(ExperimentRequest):
         if self.candidates:
             grid = replace(grid, listed=tuple(candidates.starter(grid, say)))
         draws = decision.DRAWS if self.draws is None else self.draws
-        return decision.plan(grid, sought, self.seeds, self.seed, self.run_id, draws)
+        return decision.plan(grid, sought, self.seeds, self.seed, self.run_id, draws, self.robust)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy as np
 
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
-from costmodel.fleet.devices import Device, Row, basis
+from costmodel.fleet.devices import Device, Network, basis
 from costmodel.fleet.fleet import DEVICE_FIGURES, Fleet
 from costmodel.fleet.model_demand import figures_of_speed
 from edge.protocol.files import write_text
@@ -182,7 +182,7 @@ class Analysis:
             uncertainty.row_factors(fleet.devices, fleet.networks, families, settings, draw)
             for draw in range(settings.count)
         ]
-        rows: list[tuple[str, Row]] = [
+        rows: list[tuple[str, Device | Network]] = [
             *((figure, row) for figure in factors[0].devices for row in fleet.devices),
             *((figure, row) for figure in factors[0].networks for row in fleet.networks),
         ]
@@ -225,11 +225,7 @@ class Analysis:
             for name, found in trails.items()
         }
         unknown = [name for name, found in trails.items() if found is None]
-        if unknown:
-            return {"chosen": None, "values": values, "unknown": unknown}
-        order = halving.final_order(own, known)
-        reached = any(own.value(trail) is not None for trail in known[order[0]].values())
-        return {"chosen": order[0] if reached else None, "values": values, "unknown": []}
+        return {"chosen": None, "values": values, "unknown": unknown} if unknown else best_of(own, known)
 
     def flips(self, stopped: Callable[[], bool]) -> dict[str, Any]:
         """Name of an axis -> its values, each with the finalist that would be chosen there."""
@@ -245,19 +241,13 @@ class Analysis:
 
     def budget_flip(self) -> dict[str, Any]:
         """The same for all budgets together, from the runs as they are."""
-        points = []
+        points: list[dict[str, Any]] = []
         trails = {each.name: each.trails for each in self.finalists}
         for factor in variations.FACTORS:
             own = replace(
                 self.objective, budgets={key: factor * limit for key, limit in self.objective.budgets.items()}
             )
-            values = {
-                name: with_interval([own.value(trail) for trail in by_seed.values()])["mean"]
-                for name, by_seed in trails.items()
-            }
-            order = halving.final_order(own, trails)
-            reached = any(own.value(trail) is not None for trail in trails[order[0]].values())
-            points.append({"at": factor, "chosen": order[0] if reached else None, "values": values, "unknown": []})
+            points.append({"at": factor, **best_of(own, trails)})
         return {"words": "all budgets, times", "points": points}
 
     def map(self, stopped: Callable[[], bool]) -> list[dict[str, Any]]:
@@ -275,6 +265,16 @@ class Analysis:
         return found
 
 
+def best_of(objective: Objective, trails: Mapping[str, Mapping[int, Trail]]) -> dict[str, Any]:
+    """The candidate that is ``chosen`` by these runs, None if none reaches the target, and the mean of each value."""
+    values = {
+        name: with_interval([objective.value(trail) for trail in own.values()])["mean"] for name, own in trails.items()
+    }
+    best = halving.final_order(objective, trails)[0]
+    reached = any(objective.value(trail) is not None for trail in trails[best].values())
+    return {"chosen": best if reached else None, "values": values, "unknown": []}
+
+
 def _changed(change: Callable[[Fleet, float], Fleet], value: float, fleet: Fleet) -> Fleet:
     return change(fleet, value)
 
@@ -283,7 +283,7 @@ def _is_left_out(value: float | None) -> bool:
     return value is not None and math.isnan(value)
 
 
-def _weakest(row: Row, key: str, families: Sequence[str]) -> tuple[str, str]:
+def _weakest(row: Device | Network, key: str, families: Sequence[str]) -> tuple[str, str]:
     """(key, basis) of the least certain figure behind a figure of `RowFactors`."""
     keys = figures_of_speed(row, families) if isinstance(row, Device) and key == "flops_per_second" else [key]
     found = [(each, basis(row, each)) for each in keys]

@@ -32,7 +32,7 @@ from scenarios.experiment.tune import on_validation
 from scenarios.run.host import Host
 from scenarios.run.progress import TARGET, Trail, with_interval
 from scenarios.run.run_records import read_json
-from scenarios.studies.decide import analysis, evidence, halving, pages
+from scenarios.studies.decide import analysis, evidence, halving, pages, variations
 from scenarios.studies.decide.analysis import Finalist
 from scenarios.studies.decide.candidates import Candidate, forecasts, overrides_of, share_training
 from scenarios.studies.decide.halving import Rung
@@ -55,6 +55,8 @@ IN_SCENARIO = {
     "price": "budget.price",
 }
 """Name of a budget -> its key in the recommended scenario"""
+GONE = "-gone"
+"""Ends the names of runs without a fifth of the clients"""
 LEVEL = 0.05
 """Of the tests that tell two finalists apart"""
 
@@ -94,6 +96,8 @@ class Decision(Experiment):
     """Of the user's, without what deciding adds"""
     held_out: Mapping[str, Any] = field(default_factory=dict)
     """What deciding adds to all scenarios: a share of validation examples, if they have none"""
+    is_robust: bool = False
+    """Whether the two best are also trained without a fifth of the clients"""
     draws: int = 0
     """Of the figures that are assumed, for the probability that the chosen candidate is the best"""
     lost: Mapping[str, str] = field(default_factory=dict)
@@ -118,11 +122,33 @@ class Decision(Experiment):
     def further(self, done: Result) -> Self | None:
         lost = {**self.lost, **done.get("failed", {})}
         now = replace(self, lost=lost)
-        needed = now.walk(done).needed
-        if not needed:
+        walk = now.walk(done)
+        needed = walk.needed or now.changed(walk, folder_of(done))
+        if all(name in {run.name for run in self.run_set.runs} for name in needed) and not walk.needed:
             return None
         runs = {**{run.name: run for run in self.run_set.runs}, **needed}
         return replace(now, run_set=replace(self.run_set, runs=[run for name, run in runs.items() if name not in lost]))
+
+    def changed(self, walk: Walk, folder: Path) -> dict[str, PlannedRun]:
+        """Name -> run of the two best finalists on a fleet of which a fifth of the clients is gone, if asked for.
+
+        One seed: such runs are trained, since other clients take part.
+        """
+        if not self.is_robust or walk.needed:
+            return {}
+        found = {}
+        for name in self.finalists(walk)[:2]:
+            row, seed = walk.standings[name].candidate.row, self.seeds[0]
+            candidate = walk.standings[name].candidate
+            clients = candidate.loaded.scenario.data.clients
+            file = folder / variations.GONE_FILE
+            if not file.is_file():
+                write_text(file, variations.with_clients_gone(clients))
+            settings = {**row.settings, **variations.gone(file)}
+            run = f"{self.run_name(row, seed)}{GONE}"
+            loaded = self.load_row(replace(row, settings=settings), seed)
+            found[run] = PlannedRun(run, loaded, {"rounds": candidate.rounds}, self._enough(candidate))
+        return found
 
     def walk(self, done: Result) -> Walk:
         """Judge the candidates rung by rung, as far as the runs of ``done`` go."""
@@ -261,7 +287,23 @@ class Decision(Experiment):
             path = folder_of(done) / ANALYSIS
             if path.is_file():
                 found |= read_json(path)["found"]
+            if (gone := self._without_a_fifth(order, walk, done)) is not None:
+                found["robust"] = [*found.get("robust", []), gone]
         return {**found, **done}
+
+    def _without_a_fifth(self, order: Sequence[str], walk: Walk, done: Result) -> dict[str, Any] | None:
+        """Which of the two best is better if a fifth of the clients is gone, as of `Analysis.best_on`."""
+        ended = {run["name"] for run in done["runs"] if run["stopped_by"] not in EARLY}
+        trails: dict[str, dict[int, Trail]] = {}
+        for name in order[:2]:
+            candidate = walk.standings[name].candidate
+            run = f"{self.run_name(candidate.row, self.seeds[0])}{GONE}"
+            if run in ended:
+                trails[name] = {self.seeds[0]: evidence.recorded(folder_of(done) / run, candidate.rounds)}
+        if len(trails) < 2:
+            return None
+        best = analysis.best_of(self.objective, trails)
+        return {"change": f"a fifth of the clients gone (seed {self.seeds[0]}, trained)", **best}
 
     def _row(self, standing: Standing) -> dict[str, Any]:
         """One candidate: what it has reached for what, over the seeds that it was judged by."""
@@ -429,6 +471,7 @@ def plan(
     first_seed: int | None = None,
     run_id: str | None = None,
     draws: int = 0,
+    is_robust: bool = False,
 ) -> Decision:
     """The decision between the points of a grid, with the runs of its first rung.
 
@@ -451,6 +494,7 @@ def plan(
         grid=grid,
         held_out=held_out,
         draws=draws,
+        is_robust=is_robust,
     )
     candidates = share_training(rows, [decision.load_row(row, numbers[0]) for row in rows])
     if objective.budgets:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -65,3 +66,23 @@ AXES: Mapping[str, tuple[Callable[[Fleet, float], Fleet], tuple[float, ...], str
     "loss": (with_loss, LOSSES, "segments lost at random"),
 }
 """Name of an axis -> (the fleet at a value, the values, in words)"""
+
+
+GONE_FILE = "gone.csv"
+FIFTH = 0.2
+LAST_SECOND = 86_400 * 10_000
+"""Until which clients that stay are there; those that are gone come in the second before it"""
+
+
+def with_clients_gone(clients: int) -> str:
+    """A trace of availability (CSV) in which a fifth of the clients is never there while a run lasts."""
+    order = keyed_generator(0, "decide: clients that are gone").permutation(clients)
+    gone = set(order[: max(1, round(FIFTH * clients))].tolist())
+    rows = [f"{client},{LAST_SECOND - 1 if client in gone else 0},{LAST_SECOND}" for client in range(clients)]
+    return "\n".join(["device,start_s,end_s", *rows, ""])
+
+
+def gone(file: Path) -> dict[str, object]:
+    """The settings of a scenario with the availability of such a file."""
+    availability = {"kind": "trace", "file": str(file.absolute()), "repeat": False}
+    return {"fleet.availability": availability, "fleet.trace_assign": "by_client"}

@@ -73,6 +73,24 @@ def test_the_recommended_scenario_is_the_users_own_with_the_target_and_the_budge
     assert 0 < result["test"]["mean"] < 1
 
 
+def test_the_two_best_are_trained_without_a_fifth_of_the_clients(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = decided(capsys, tmp_path, "--budget", "seconds=1 h", "--robust")
+    gone = [Path(run["run_dir"]) for run in result["runs"] if run["name"].endswith("-gone")]
+    assert len(gone) == 2
+    # The trace of ten clients has two that come when no run lasts any more.
+    lines = (tmp_path / "digits/d/gone.csv").read_text().splitlines()[1:]
+    away = {int(line.split(",")[0]) for line in lines if line.split(",")[1] != "0"}
+    assert len(away) == 2
+    for path in gone:
+        took_part = {row[0] for row in RunFolder(path).query("SELECT client FROM visits")}
+        assert took_part
+        assert not took_part & away
+    assert result["robust"][-1]["change"] == "a fifth of the clients gone (seed 0, trained)"
+    assert result["robust"][-1]["chosen"] in result["finalists"][:2]
+
+
 def test_a_decision_that_was_interrupted_gives_the_same_answer(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
