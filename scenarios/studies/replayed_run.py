@@ -351,7 +351,8 @@ class RetimedRun:
             if differing:
                 self._refuse(self._difference(min(differing), record.round), record.round)
         index = len(self.rounds_done)
-        if index and not any(kind in TRAINED for kind in record.visits["kind"]):  # no step: a budget may have cut it
+        is_step = record.meets or any(kind in TRAINED for kind in record.visits["kind"])
+        if index and not is_step:  # a budget may have cut it
             return Snapshot(self.rounds_done[-1].model_sha256)
         return Snapshot(self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else "")
 
