@@ -243,4 +243,4 @@ def test_a_run_that_is_killed_while_models_are_on_their_way_goes_on_to_the_bit(
 
     broken_off(tmp_path / "killed", method, after, **how)
     assert chain(resumed(tmp_path / "killed", method, **how)) == chain(whole)
-    assert chain(play(tmp_path / "shuffled", method, shuffle=3, **how)) == chain(whole)
+    assert chain(play(tmp_path / "shuffled", method, shuffle=3, sites=3, **how)) == chain(whole)
