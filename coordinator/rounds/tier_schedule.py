@@ -16,7 +16,7 @@ from edge.protocol.config import Section
 def _is_duration(text: str) -> str:
     """ValueError for a text that is no duration above 0."""
     if not 0 < units.seconds(text) < math.inf:
-        raise ValueError(f"{text!r} must be more than 0 s")
+        raise ValueError("must be more than 0 s, and finite")
     return text
 
 

@@ -59,14 +59,14 @@ class Tiers:
         nbytes: Mapping[str, int],
         prices: Sequence[float],
         draw: Callable[[int], np.random.Generator],
-        limits: RunLimits = RunLimits(),
+        limits: RunLimits,
         on_loss: str = "wait",
         evaluates_between: bool = False,
     ) -> None:
         """``aggregator_of``: (clients,). ``nbytes``: direction -> bytes of a message between an aggregator and what is
         above it. ``prices``: of a gigabyte, by tier. ``draw``: round -> generator of the aggregators that take part
-        from it on. ``limits``: of all messages. ``on_loss``: as ``fleet.tiers.on_loss``. ``evaluates_between``: whether there is something to
-        evaluate while aggregators have models of their own."""
+        from it on. ``limits``: of all messages. ``on_loss``: as ``fleet.tiers.on_loss``. ``evaluates_between``: whether
+        there is something to evaluate while aggregators have models of their own."""
         intervals = (*schedule.intervals, 1)[: clock.levels]
         self.schedule, self.clock = replace(schedule, interval=intervals), clock
         self.home, self.nbytes = aggregator_of, nbytes

@@ -109,7 +109,8 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         for count, most, key in zip(counts, (section.count, section.above.count), ("", ".above"), strict=False):
             if count > most:
                 why = f"there are only {most} aggregators (fleet.tiers{key}.count)"
-                yield "tiers.participants", f"tiers.participants = {schedule.participants}: {why}"
+                shown = list(counts) if isinstance(schedule.participants, tuple) else count
+                yield "tiers.participants", f"tiers.participants = {shown}: {why}"
     yield from _of_upwards(scenario)
     with_tiers = "where aggregators lie between clients and server (fleet.tiers.count)"
     if rounds.is_asynchronous:

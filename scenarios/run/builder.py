@@ -476,13 +476,13 @@ def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: Serv
             raise ScenarioError(f"{key}: {name}: has too little memory to aggregate, which takes {needed:,} bytes")
     if scenario.tiers.is_asynchronous:
         for key, direction in (("down", DOWN), ("up", UP)):
-            rate, needed = clock.fleet(0).links.capacity(direction), clock.needed_rate(0, direction)
-            if rate < needed:
+            capacity, together = clock.fleet(0).links.capacity(direction), clock.needed_rate(0, direction)
+            if capacity < together:
                 # A hundredth more, since the text is rounded.
-                choose = "inf, since their own rates vary" if needed == math.inf else f"{format_rate(1.01 * needed)}"
+                choose = "inf, since their own rates vary" if together == math.inf else format_rate(1.01 * together)
                 raise ScenarioError(
-                    f"fleet.server.{key} = {format_rate(rate)}: tiers.upwards = asynchronous does not model a link on "
-                    f"which aggregators delay each other; choose {choose}"
+                    f"fleet.server.{key} = {format_rate(capacity)}: tiers.upwards = asynchronous does not model a link "
+                    f"on which aggregators delay each other; choose {choose}"
                 )
     kind = AsynchronousTiers if scenario.tiers.is_asynchronous else Tiers
     return kind(

@@ -18,6 +18,8 @@ import pytest
 from coordinator.aggregation.tiers import TieredServer
 from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimits
 from costmodel.tiers import TierMessages
+from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
 from tests.coordinator.rounds.clockwork import EVER, windows
 from tests.coordinator.rounds.test_tiers import CYCLE, DOWN_NBYTES, SMALL, UP_NBYTES, Wan, chain, ran, rounds
 from tests.methods.cases import CASES, Case
@@ -25,6 +27,7 @@ from tests.toy import Run, broken_off, play, resumed
 
 ONE_BY_ONE: dict[str, Any] = {"upwards": "asynchronous"}
 PLAIN_MIX = {**ONE_BY_ONE, "mixing": 1.0, "staleness_power": 0.0}
+TWO = ["fleet.tiers.count=2"]
 OPEN = math.inf
 """Rate of the server's link, which aggregators do not share"""
 
@@ -57,7 +60,14 @@ def test_each_model_is_mixed_in_when_it_arrives_and_its_aggregator_goes_on_alone
     # Rounds end when the last model by then is mixed in; the first and the fourth when the next step begins.
     assert rounds(run) == [(0, 2), (2, 11), (11, 22), (22, 24), (24, 33)]
     visited = run.rows("SELECT round, client, start_s FROM visits ORDER BY round, client")
-    assert [each for each in visited if each[0] < 3] == [(0, 0, 1), (0, 2, 1), (1, 1, 2), (1, 3, 2), (2, 0, 12), (2, 2, 12)]
+    assert [each for each in visited if each[0] < 3] == [
+        (0, 0, 1),
+        (0, 2, 1),
+        (1, 1, 2),
+        (1, 3, 2),
+        (2, 0, 12),
+        (2, 2, 12),
+    ]
     # Only rounds with a new model are evaluated, and the last one.
     assert run.rows("SELECT accuracy IS NULL FROM rounds") == [(1,), (0,), (0,), (1,), (0,)]
     assert run.stopped_by == ROUNDS
@@ -74,7 +84,9 @@ def test_a_slow_wan_of_one_aggregator_delays_no_other(tmp_path: Path) -> None:
     assert slowed[-2:] == [(0, "up", 119, 121), (0, "down", 121, 122)]  # of eleven steps beside one
 
 
-@pytest.mark.parametrize(("interval", "sent_at"), [(2, [17, 36]), ("10 s", [17, 36]), ("8 s", [9, 20]), ("8.5 s", [17, 36])])
+@pytest.mark.parametrize(
+    ("interval", "sent_at"), [(2, [17, 36]), ("10 s", [17, 36]), ("8 s", [9, 20]), ("8.5 s", [17, 36])]
+)
 def test_an_aggregator_sends_its_model_after_its_own_rounds_or_seconds(
     interval: int | str, sent_at: list[float], tmp_path: Path
 ) -> None:
@@ -138,7 +150,9 @@ class Losing(Wan):
     def up(self, level: int, ready: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
         messages = super().up(level, ready, which, nbytes, round, **more)
         lost = np.where((np.arange(2) == 1) & (round == 1), messages.start + 1, math.inf)
-        return TierMessages(**{**vars(messages), "lost": lost, "end": np.where(lost < math.inf, math.inf, messages.end)})
+        return TierMessages(
+            **{**vars(messages), "lost": lost, "end": np.where(lost < math.inf, math.inf, messages.end)}
+        )
 
     def first_there(self, level: int, aggregator: int, time: float) -> float:
         return time + 10
@@ -157,9 +171,16 @@ def test_an_aggregator_whose_model_is_lost_goes_on_from_the_servers_when_it_is_b
 def test_the_run_goes_on_with_the_others_until_its_seconds_end(tmp_path: Path) -> None:
     run = one_by_one(tmp_path, rounds=20, limits=RunLimits(virtual_seconds=38.0))
 
-    # Aggregator 1 would make its second step at 40 s; aggregator 0 has made its third at 31 s, and would its fourth at 42.
+    # Aggregator 1 would make its second step at 40 s; aggregator 0 makes its third at 31 s, and its fourth at 42.
     found = run.rows("SELECT round, client % 2, kind, MAX(up_end_s) FROM visits GROUP BY round ORDER BY round")
-    assert found == [(0, 0, "train", 9), (1, 1, "train", 18), (2, 0, "train", 20), (3, 0, "train", 31), (4, 1, "cut", 38), (5, 0, "cut", 38)]
+    assert found == [
+        (0, 0, "train", 9),
+        (1, 1, "train", 18),
+        (2, 0, "train", 20),
+        (3, 0, "train", 31),
+        (4, 1, "cut", 38),
+        (5, 0, "cut", 38),
+    ]
     assert rounds(run) == [(0, 2), (2, 11), (11, 22), (22, 24), (24, 33), (33, 38)]
     assert run.rows("SELECT cut_by FROM rounds")[4:] == [(SECONDS,), (SECONDS,)]
     assert run.stopped_by == SECONDS
@@ -175,7 +196,9 @@ def test_a_budget_of_messages_ends_the_run_when_the_last_models_have_come(
 
     # Six messages down and six up, which is all that it pays for: four of the faster aggregator.
     assert run.stopped_by == rule
-    sent = run.rows("SELECT aggregator, direction, COUNT(*), SUM(nbytes) FROM aggregators GROUP BY aggregator, direction")
+    sent = run.rows(
+        "SELECT aggregator, direction, COUNT(*), SUM(nbytes) FROM aggregators GROUP BY aggregator, direction"
+    )
     assert sent == [
         *((0, "down", 4, 4 * DOWN_NBYTES), (0, "up", 4, 4 * UP_NBYTES)),
         *((1, "down", 2, 2 * DOWN_NBYTES), (1, "up", 2, 2 * UP_NBYTES)),
@@ -192,13 +215,18 @@ def test_a_run_ends_where_no_aggregator_has_clients_any_more(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("interval", [1, 2])
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in ("fedavg", "fedbr", "pfedmb", "fedmlb")], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in ("fedavg", "fedbr", "pfedmb", "fedmlb")], ids=str
+)
 def test_one_aggregator_that_is_mixed_in_whole_has_the_synchronous_models_to_the_bit(
     case: Case, interval: int, tmp_path: Path
 ) -> None:
     waiting, alone = (
         case.play_real(
-            partial(play, tmp_path / name), aggregators={"count": 1}, schedule={"interval": interval, **schedule}, server_link=OPEN
+            partial(play, tmp_path / name),
+            aggregators={"count": 1},
+            schedule={"interval": interval, **schedule},
+            server_link=OPEN,
         )
         for name, schedule in (("waiting", {}), ("alone", PLAIN_MIX))
     )
@@ -244,3 +272,70 @@ def test_a_run_that_is_killed_while_models_are_on_their_way_goes_on_to_the_bit(
     broken_off(tmp_path / "killed", method, after, **how)
     assert chain(resumed(tmp_path / "killed", method, **how)) == chain(whole)
     assert chain(play(tmp_path / "shuffled", method, shuffle=3, sites=3, **how)) == chain(whole)
+
+
+# --- who takes part, and what is refused ------------------------------------------------------------------------------
+
+
+def test_some_aggregators_of_both_tiers_take_part_until_all_meet_the_server(tmp_path: Path) -> None:
+    how = {**SMALL, "clients": 8, "rounds": 6, "aggregators": {"count": 8, "above": {"count": 4}}}
+    run = play(tmp_path, "fedavg", **how, schedule={"participants": (3, 2)})
+
+    for round in range(6):
+        sent = f"SELECT DISTINCT aggregator FROM aggregators WHERE round = {round} AND tier = "
+        lower, upper = ([each for (each,) in run.rows(f"{sent} {tier} ORDER BY aggregator")] for tier in (0, 1))
+        # Of the four below two that are chosen, three; k is below k mod 4.
+        assert (len(lower), len(upper)) == (3, 2)
+        assert {each % 4 for each in lower} == set(upper)
+    assert len({tuple(run.rows(f"SELECT DISTINCT client FROM visits WHERE round = {each}")) for each in range(6)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tiers.upwards=asynchronous"], "tiers.upwards: there are no aggregators; choose fleet.tiers.count"),
+        ([*TWO, "tiers.mixing=0.5"], "tiers.mixing: is used with tiers.upwards = asynchronous alone"),
+        (
+            [*TWO, "tiers.upwards=asynchronous", "fleet.tiers.above.count=1"],
+            "tiers.upwards = asynchronous: aggregators that send one by one send to the server, and not to a tier "
+            "above; leave fleet.tiers.above out",
+        ),
+        (
+            [*TWO, "tiers.upwards=asynchronous", "tiers.participants=1"],
+            "tiers.participants: tiers.upwards = asynchronous: aggregators never meet the server all together, when "
+            "those that take part are drawn; leave it out",
+        ),
+        (
+            [*TWO, "tiers.upwards=asynchronous", "fleet.tiers.on_loss=move"],
+            "fleet.tiers.on_loss = move: tiers.upwards = asynchronous: clients of one that is away would have visits "
+            "at two aggregators at a time; choose wait",
+        ),
+        ([*TWO, "tiers.interval=0 s"], "tiers.interval = '0 s': must be more than 0 s, and finite"),
+        ([*TWO, "tiers.interval=[1,2]"], "tiers.interval = [1, 2]: must be one number"),
+        (
+            [*TWO, "fleet.tiers.above.count=1", 'tiers.interval=[2,"3 s"]'],
+            "tiers.interval = [2, '3 s']: those of the tier above count how often they have got models, and no seconds",
+        ),
+        (
+            [*TWO, "fleet.tiers.above.count=1", "tiers.participants=[2,2]"],
+            "tiers.participants = [2, 2]: there are only 1 aggregators (fleet.tiers.above.count)",
+        ),
+    ],
+)
+def test_what_aggregators_cannot_do_is_refused_by_its_key(words: list[str], message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load("digits", parse_all(words))
+    assert str(caught.value).removeprefix("command line: ") == message
+
+
+def test_a_link_on_which_aggregators_would_delay_each_other_is_refused(tmp_path: Path) -> None:
+    # Two of 94 Mbit/s of goodput: 98.3 on the wire.
+    with pytest.raises(ScenarioError) as caught:
+        one_by_one(tmp_path / "a", server_link=100e6)
+    assert str(caught.value) == (
+        "fleet.server.down = 100 Mbit/s: tiers.upwards = asynchronous does not model a link on which aggregators delay "
+        "each other; choose 199 Mbit/s"
+    )
+    with pytest.raises(ScenarioError, match="choose inf, since their own rates vary"):
+        one_by_one(tmp_path / "b", server_link=1e12, aggregators={"count": 2, "bandwidth": {"kind": "ou"}})
+    one_by_one(tmp_path / "c", server_link=199e6, rounds=1)
