@@ -1,7 +1,7 @@
 """Aggregators that meet the server one by one, and intervals in virtual seconds: times, models, budgets and resumes.
 
-Clients and messages are those of `tests.coordinator.rounds.test_tiers`: aggregator 0 takes 1 s down, 8 s for a step and
-2 s up, aggregator 1 takes 2, 16 and 4 s.
+Clients and messages are those of `tests.coordinator.rounds.tier_clockwork`: aggregator 0 takes 1 s down, 8 s for a step
+and 2 s up, aggregator 1 takes 2, 16 and 4 s.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from costmodel.tiers import TierMessages
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
 from tests.coordinator.rounds.clockwork import EVER, windows
-from tests.coordinator.rounds.test_tiers import CYCLE, DOWN_NBYTES, SMALL, UP_NBYTES, Wan, chain, ran, rounds
+from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, UP_NBYTES, Wan, chain, ran, rounds
 from tests.methods.cases import CASES, Case
 from tests.toy import Run, broken_off, play, resumed
 
@@ -160,7 +160,7 @@ class Losing(Wan):
 
 def test_an_aggregator_whose_model_is_lost_goes_on_from_the_servers_when_it_is_back(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.coordinator.rounds.test_tiers.Wan", Losing)
+        patch.setattr("tests.coordinator.rounds.tier_clockwork.Wan", Losing)
         run = one_by_one(tmp_path, rounds=6)
 
     # Lost at 19 s, back at 29 s.
