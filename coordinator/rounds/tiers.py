@@ -244,7 +244,7 @@ class Tiers:
     def _has_all_steps(self, index: int, begin: Beginning) -> bool:
         """Whether an aggregator has made its last step before it sends its model up."""
         if self.schedule.seconds:
-            return begin(index, float(self.ready[index])) >= self._came[index] + self.schedule.seconds
+            return begin(index, float(self.ready[index])) >= float(self._came[index]) + self.schedule.seconds
         return bool(self._rounds[index] >= self.schedule.rounds)
 
     def meet(self, record: RoundRecord, ready: NDArray[np.float64]) -> tuple[list[NDArray[np.bool_]], float]:
