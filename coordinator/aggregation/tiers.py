@@ -42,9 +42,9 @@ TOP = "top/"
 """Prefix of the names of the server's own state"""
 MEETINGS = "meetings"
 """Name of the number of meetings so far in `TieredServer.state`"""
-WEIGHT, BETWEEN = "weight|", "between|"
-"""Prefixes of the names of weights since aggregators last met what is above them, and of the models of tiers above the
-lowest"""
+WEIGHT, BETWEEN, CAME = "weight|", "between|", "came|"
+"""Prefixes of the names of weights since aggregators last met what is above them, of the models of tiers above the
+lowest, and of those that aggregators went on from"""
 
 
 def by_aggregator(aggregator_of: NDArray[np.intp], clients: Sequence[int]) -> dict[int, list[int]]:
@@ -92,6 +92,9 @@ class TieredServer(ServerStrategy):
         self._weights: list[dict[tuple[str, str], NDArray[np.float64]]] = [{} for _ in parents]
         """Of each tier, (model, key) -> (aggregators,) weights of the updates that these have got, or those below them,
         since they last met what is above them"""
+        self._came: dict[int, Models] = {}
+        """Aggregator -> the models that it went on from, if the server has mixed others in since (`mix`); empty without
+        a codec"""
         self._partial: dict[int, float] = {}
         """Aggregator -> weight of the updates of this round that came as partial sums"""
         self._own: set[int] = set()
@@ -230,6 +233,31 @@ class TieredServer(ServerStrategy):
         self._meetings += 1
         self._go_on(tier, above)
 
+    def mix(self, index: int, mixing: float) -> None:
+        """The server mixes the models of one aggregator of the only tier into its own, which go on from the result.
+
+        ``mixing``: a of (1 - a) w + a w_aggregator, the mean that the server optimizer gets; 0: none has arrived.
+        """
+        before = self.top.models
+        if mixing > 0:
+            own = self._sent(self.aggregators[index].models, self._came.get(index, before), 0, index)
+            for (name, key), each in self._weights[0].items():
+                if each[index] > 0:
+                    if mixing < 1:
+                        self.top.sums[name, key].add(before[name][key].data, 1 - mixing)
+                    self.top.sums[name, key].add(own[name][key].data, mixing)
+            self.top.step_scale = 1.0
+            ServerStrategy.step(self.top)
+            self._meetings += 1
+        for each in self._weights[0].values():
+            each[index] = 0.0
+        for other in range(len(self.aggregators)) if self._codec is not None else ():
+            self._came.setdefault(other, before)
+        self._came.pop(index, None)
+        self.aggregators[index].models = dict(self.top.models)
+        self._own = set(range(len(self.aggregators))) - {index}
+        self._collect()
+
     def _sent(self, models: Models, above: Models, tier: int, index: int) -> Models:
         """An aggregator's models as they arrive above it; ``above``: the ones that it went on from."""
         if self._codec is None:
@@ -279,6 +307,12 @@ class TieredServer(ServerStrategy):
                         for name, model in models.items()
                         for key, vector in model.items()
                     }
+        for index, models in self._came.items():
+            state |= {
+                f"{CAME}{index}|{name}|{key}": vector.data
+                for name, model in models.items()
+                for key, vector in model.items()
+            }
         return state
 
     def restore(self, models: Models, state: State) -> None:
@@ -310,4 +344,8 @@ class TieredServer(ServerStrategy):
             changed = {each: dict(model) for each, model in before.items()}
             changed[name][key] = Vector(np.asarray(array, np.float32))
             self._between[int(tier)][int(number)] = changed
+        self._came = {}
+        for text, array in under(CAME).items():
+            number, name, key = text.split("|")
+            self._came.setdefault(int(number), {}).setdefault(name, {})[key] = Vector(np.asarray(array, np.float32))
         self._collect()

@@ -22,6 +22,7 @@ import numpy as np
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.evaluation import TRAINING_PASSES
 from coordinator.rounds.run import RoundFinished, RunFailed
+from coordinator.rounds.tier_schedule import TierSchedule
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
 from costmodel.units import format_seconds
@@ -185,7 +186,7 @@ def short_scenario(visits: TypicalVisits, work: RoundWork, host: Host) -> Loaded
         batch = min(EVALUATED_BATCH, evaluation.batch)
         evaluation = replace(evaluation, batch=batch, subset=min(batch * workers, _scored(loaded, visits.description)))
     # With aggregators the model is evaluated after steps of the server alone, here after each round.
-    tiers = replace(scenario.tiers, interval=1)
+    tiers = replace(TierSchedule(), participants=scenario.tiers.participants)
     settings = {"train": train, "rounds": rounds, "tiers": tiers, "eval": evaluation, "budget": RunLimits()}
     return replace(loaded, scenario=scenario.model_copy(update=settings))
 

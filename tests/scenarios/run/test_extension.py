@@ -111,6 +111,16 @@ def test_an_asynchronous_run_goes_on_after_its_rounds(tmp_path: Path) -> None:
     assert record(folder) == record(whole)
 
 
+def test_aggregators_that_meet_the_server_one_by_one_go_on_after_their_rounds(tmp_path: Path) -> None:
+    tiers = ("fleet.tiers.count=3", "tiers.upwards=asynchronous", *SHORT)
+    whole = run(tmp_path / "whole", *tiers, "rounds.max=8")
+    folder = run(tmp_path / "short", *tiers, "rounds.max=5")
+
+    gone_on(folder, "rounds.max=8")
+
+    assert record(folder) == record(whole)
+
+
 def test_step_sizes_that_depend_on_the_number_of_rounds_are_not_stretched() -> None:
     cosine, constant = (
         load("digits", parsed([f"train.lr_schedule={name}"])).scenario.train for name in ("cosine", "constant")
@@ -135,6 +145,16 @@ def test_a_fleet_budget_stays_as_it_is_where_visits_outlast_their_round() -> Non
         extension.check_budget(before, same)
         with pytest.raises(ScenarioError, match=rf"budget.bytes: {said}: visits of several rounds"):
             extension.check_budget(before, more)
+
+
+def test_budgets_of_aggregators_stay_as_they_are_where_each_ends_in_a_round_of_its_own() -> None:
+    words = ["fleet.tiers.count=2", "tiers.upwards=asynchronous", "budget={wan_bytes='1 MB',virtual_seconds='1 h'}"]
+    before, more = (load("digits", parse_all([*words, *other])).scenario for other in ((), ("rounds.max=999",)))
+    extension.check_budget(before, more)
+    for change in ("budget.wan_bytes=1 GB", "budget.virtual_seconds=2 h", "budget.price=3"):
+        key = change.partition("=")[0]
+        with pytest.raises(ScenarioError, match=rf"{key}: with tiers.upwards = asynchronous each aggregator ends in"):
+            extension.check_budget(before, load("digits", parse_all([*words, change])).scenario)
 
 
 def test_a_constant_schedule_spans_the_new_rounds_and_the_chain_still_begins_with_the_old(tmp_path: Path) -> None:
