@@ -186,7 +186,7 @@ class Analysis:
             *((figure, row) for figure in factors[0].devices for row in fleet.devices),
             *((figure, row) for figure in factors[0].networks for row in fleet.networks),
         ]
-        found = []
+        found: list[dict[str, Any]] = []
         for figure, row in rows:
             shares = []
             for seed in one.keys() & other.keys():
