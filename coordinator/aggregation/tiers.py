@@ -33,8 +33,8 @@ from coordinator.aggregation.server import (
 )
 from coordinator.aggregation.weighted_sum import WeightedSum
 from edge.protocol.codecs.update_codec import UpdateCodec
-from edge.protocol.messages import Choice, Totals, Update
-from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes
+from edge.protocol.messages import SUBVALUE, Choice, Totals, Update
+from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes, vectors
 
 AGGREGATOR = "aggregator "
 """Prefix of the names of models that an aggregator has for itself, before its number"""
@@ -53,6 +53,11 @@ def by_aggregator(aggregator_of: NDArray[np.intp], clients: Sequence[int]) -> di
     for client in clients:
         groups.setdefault(int(aggregator_of[client]), []).append(client)
     return dict(sorted(groups.items()))
+
+
+def aggregator_value(index: int, name: str) -> str:
+    """The name of a value of an aggregator's own model in an evaluation."""
+    return f"{AGGREGATOR}{index}{SUBVALUE}{name}"
 
 
 def server_name(name: str) -> str:
@@ -171,6 +176,16 @@ class TieredServer(ServerStrategy):
 
     def global_evaluation_model(self) -> Payload:
         return self.top.global_evaluation_model()
+
+    def own_evaluation_models(self) -> list[tuple[list[int], Payload]]:
+        """(aggregators, model) of those whose models are not the server's; the same ones, as of aggregators that have
+        met what is above them, are together."""
+        together: dict[tuple[tuple[str, str, bytes], ...], tuple[list[int], Payload]] = {}
+        for index in sorted(self._own):
+            payload = self.aggregators[index].global_evaluation_model()
+            same = tuple((slot, key, vector.version) for slot, key, vector in vectors(payload))
+            together.setdefault(same, ([], payload))[0].append(index)
+        return list(together.values())
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

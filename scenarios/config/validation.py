@@ -93,6 +93,8 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         for limit in ("wan_bytes", "price"):
             if getattr(scenario.budget, limit) is not None:
                 yield "budget", f"budget.{limit}: there are no aggregators, whose messages it limits; leave it out"
+        if scenario.eval.aggregators:
+            yield "eval.aggregators", "eval.aggregators = true: there are no aggregators; choose fleet.tiers.count"
         return
     levels = 2 if section.above.count else 1
     if len(schedule.intervals) > levels or not schedule.intervals:
@@ -112,6 +114,14 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         yield "rounds.on_late", f"rounds.on_late = {rounds.on_late}: is not modelled {with_tiers}; choose stop"
     if scenario.eval.charged:
         yield "eval.charged", f"eval.charged = true: is not modelled {with_tiers}; choose false"
+    if scenario.eval.aggregators:
+        if evaluated(method, scenario) == "clients":
+            why = "their models are evaluated beside the global one, and only clients' are"
+            yield "eval.aggregators", f'eval.aggregators = true: {why}; choose eval.on = "both" or "global"'
+        elif scenario.eval.every % schedule.cycle == 0:
+            why = f"aggregators have the server's model after each {schedule.cycle} rounds"
+            choose = f"choose eval.every other than {scenario.eval.every}, or a longer tiers.interval"
+            yield "eval.aggregators", f"eval.aggregators = true: {why}, as often as it is evaluated; {choose}"
     if method.objective.submodels is not None:
         yield "method", f"method = {method.name!r}: parts of a model are not averaged {with_tiers}"
     codec = scenario.codec

@@ -239,6 +239,7 @@ def _sections(
         else None,
         "rates": tables.by_rate(shown),
         "links": tables.by_link(shown),
+        "of_aggregators": tables.of_aggregators(shown),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
         "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
         "critical": [(run, visits.critical_clients(run.query, most_critical)) for run in shown],

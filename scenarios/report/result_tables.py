@@ -19,7 +19,7 @@ from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCE
 from scenarios.report.readings import Reading
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
-from scenarios.run import client_values, visits
+from scenarios.run import aggregators, client_values, visits
 from scenarios.run.progress import percent, with_interval
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
@@ -353,6 +353,26 @@ def by_link(runs: Runs) -> Table | None:
                 ]
             )
     return Table("messages by link", columns, rows) if rows else None
+
+
+def of_aggregators(runs: Runs) -> Table | None:
+    """The accuracies of aggregators' own models when these were last evaluated; None if no run has evaluated any."""
+    columns = [
+        TableColumn("last evaluation"),
+        TableColumn("rounds", COUNT),
+        *(TableColumn(name, PERCENT) for name in ("server", "mean", "lowest", "highest", "spread")),
+    ]
+    found = [
+        (run.label, accuracies)
+        for run in runs
+        if (
+            accuracies := aggregators.accuracies(
+                client_values.of_aggregators(run.evaluations), client_values.of_global(run.evaluations, run.rounds)
+            )
+        )
+    ]
+    rows: list[list[Cell]] = [[label, *accuracies.values()] for label, accuracies in found]
+    return Table("models of aggregators", columns, rows) if rows else None
 
 
 def faulty(runs: Runs) -> Table:

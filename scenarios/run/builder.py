@@ -478,7 +478,7 @@ def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: Serv
         (section.tiers.price, section.tiers.above.price),
         draw,
         section.tiers.on_loss,
-        evaluated(loaded.method, scenario) != "global",
+        evaluated(loaded.method, scenario) != "global" or scenario.eval.aggregators,
     )
 
 

@@ -189,7 +189,9 @@ def summary(
         "virtual_seconds": committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
         "joules_by_part": visits.energy(query),
-        "aggregators": aggregators.summary(recorded.links, reached),
+        "aggregators": aggregators.summary(
+            *(recorded.links, reached, client_values.of_aggregators(values), client_values.of_global(values, rows))
+        ),
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
         "visits": visits.by_kind(query),

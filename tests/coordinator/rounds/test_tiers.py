@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from coordinator.aggregation.optimizers import ServerOptimizer
@@ -24,6 +25,7 @@ from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from costmodel.tiers import TierClock, TierMessages
 from edge.protocol.config import ModelConfig
+from edge.protocol.messages import GLOBAL
 from edge.protocol.payload import Floats
 from tests.coordinator.rounds.clockwork import BRIEF, EVER, FOUR, IID, windows
 from tests.methods.cases import CASES, Case
@@ -295,7 +297,61 @@ def test_aggregators_that_meet_in_every_round_have_fedavgs_model_but_for_roundin
     assert np.abs(apart.model - flat.model).max() > 1e-4
 
 
-@pytest.mark.parametrize("how", [{}, {"sum": "fixed_point"}, {"method": "fedbr"}, {"method": "pfedmb"}])
+EVALUATED = {"evaluation": {"aggregators": True}}
+
+
+def accuracies(run: Run) -> dict[int, dict[str, float]]:
+    """Round -> metric -> value, of aggregators' own models."""
+    found: dict[int, dict[str, float]] = {}
+    for round, client, metric, value in run.rows("SELECT round, client, metric, value FROM evaluations"):
+        assert client == GLOBAL
+        found.setdefault(round, {})[metric] = value
+    return found
+
+
+def test_own_models_of_aggregators_are_evaluated_on_the_test_set_between_two_meetings(tmp_path: Path) -> None:
+    run = play(tmp_path, "fedavg", **{**SMALL, **EVALUATED, "rounds": 3}, aggregators=TWO, schedule={"interval": 2})
+
+    found = accuracies(run)
+    names = [f"aggregator {index}/{metric}" for index in (0, 1) for metric in ("accuracy", "loss")]
+    assert {round: [*values] for round, values in found.items()} == {0: names, 2: names}
+    site = run.workers.site
+    x, y = site.test_set.fetch(site.evaluated_indices)
+    site.net.train_mode(False)
+    for index in (0, 1):
+        site.net.load(run.federation.server.models[f"aggregator {index}"])
+        with torch.no_grad():
+            right = float((site.net.run(x).argmax(1) == y).double().mean())
+        assert found[2][f"aggregator {index}/accuracy"] == pytest.approx(right)
+    assert found[2]["aggregator 0/loss"] != found[2]["aggregator 1/loss"]
+    # The round's own are the server's: in round 3 still those of the meeting.
+    of_server = run.rows("SELECT accuracy, test_loss FROM rounds")
+    assert of_server[2] == of_server[1] != of_server[0]
+
+
+def test_evaluations_of_aggregators_are_as_rare_as_all_and_change_no_virtual_fact(tmp_path: Path) -> None:
+    how = {**SMALL, "aggregators": TWO, "schedule": {"interval": 3}}
+    plain = play(tmp_path / "plain", "fedavg", **how)
+    some = play(tmp_path / "some", "fedavg", **how, **EVALUATED, eval_every=2)
+
+    assert {*accuracies(some)} == {1, 3}
+    times = "SELECT start_s, end_s, joules, bytes_down, bytes_up, model_sha256 FROM rounds"
+    assert some.rows(times) == plain.rows(times)
+    sent = "SELECT * FROM aggregators"
+    assert some.rows(sent) == plain.rows(sent)
+
+
+def test_aggregators_below_one_that_they_have_met_have_its_values(tmp_path: Path) -> None:
+    how = {**SMALL, "aggregators": {"count": 4, "above": {"count": 2}}, "schedule": {"interval": (2, 2)}}
+    found = accuracies(play(tmp_path, "fedavg", **how, **EVALUATED))
+
+    # Aggregators 0 and 2 belong to one, 1 and 3 to the other; they have met these after round 2.
+    losses = [[found[round][f"aggregator {index}/loss"] for index in range(4)] for round in (0, 1, 2)]
+    assert [len({*each}) for each in losses] == [4, 2, 4]
+    assert losses[1][:2] == losses[1][2:]
+
+
+@pytest.mark.parametrize("how", [{}, {"sum": "fixed_point"}, {"method": "fedbr"}, {"method": "pfedmb"}, EVALUATED])
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_run_that_is_killed_between_two_meetings_goes_on_to_the_bit(
     how: dict[str, Any], after: int, tmp_path: Path
@@ -309,5 +365,5 @@ def test_a_run_that_is_killed_between_two_meetings_goes_on_to_the_bit(
 
 
 def test_replies_in_another_order_change_nothing(tmp_path: Path) -> None:
-    how = {**SMALL, "aggregators": {"count": 2}, "schedule": {"interval": 2}}
+    how = {**SMALL, **EVALUATED, "aggregators": {"count": 2}, "schedule": {"interval": 2}}
     assert chain(play(tmp_path / "a", "fedavg", **how)) == chain(play(tmp_path / "b", "fedavg", shuffle=3, **how))

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 
-from coordinator.records.schema import AggregatorRow
+from coordinator.records.schema import AggregatorRow, EvaluationRow
 from scenarios.config.errors import ReportError
 from scenarios.report import curves, html, plot_style, readings, result_tables, round_figures, terminal, tier_figures
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, grouped, open_runs
 from scenarios.report.tier_figures import TreeNode
-from scenarios.run import aggregators
+from scenarios.run import aggregators, client_values
 from tests.ledgers import made_run, message_row, visit_row
 
 PLAIN = 'method = "fedavg"\nseed = {seed}\n[data]\nclients = 5\n'
@@ -181,6 +181,51 @@ def test_the_terminal_has_a_line_of_what_is_above_clients_and_what_the_target_to
     assert beside["above clients (WAN)"] == [*["7.5 kB,\n30 J,\nprice 0.0075"] * 2, "-"]
     assert beside["WAN bytes to it"] == ["7.5 kB", "not reached", "-"]
     assert not [name for name in dict(terminal.run_rows([summary | {"aggregators": None}], {})) if "WAN" in name]
+    own = aggregators.summary(run.links, None, {1: client_values.over_clients([0.2, 0.6])})
+    evaluated = dict(terminal.run_rows([summary | {"aggregators": own}, summary], {}))
+    assert evaluated["aggregators, mean"] == ["40.00 %", "-"]
+    assert evaluated["aggregators, lowest"] == ["20.00 %", "-"]
+
+
+# --- models of aggregators --------------------------------------------------------------------------------------------
+
+OWN = [
+    EvaluationRow(round, -1, f"aggregator {index}/{metric}", value, 100)
+    for round, values in ((0, (0.1, 0.3)), (1, (0.2, 0.6)))
+    for index, value in enumerate(values)
+    for metric in ("accuracy", "loss")
+]
+
+
+def test_own_models_of_aggregators_are_shown_beside_the_server_s(folder: Path, tmp_path: Path) -> None:
+    evaluated = made_run(
+        tmp_path / "own", (0.5, 0.7), ONE_TIER.format(seed=0, count=2), VISITS, aggregators=MESSAGES, evaluations=OWN
+    )
+    run, without = open_runs([evaluated, folder])
+    found = aggregators.summary(
+        run.links, None, client_values.of_aggregators(run.evaluations), client_values.of_global([], run.rounds)
+    )
+    assert found is not None
+    # Of 20 and 60 %: a mean of 40 %, 20 % from either.
+    expected = {"rounds": 2, "server": 0.7, "mean": 0.4, "lowest": 0.2, "highest": 0.6, "spread": 0.2}
+    assert found["accuracy"] == pytest.approx(expected)
+    table = result_tables.of_aggregators([run, without])
+    assert table is not None
+    assert (table.header[1:], table.texts) == (
+        ["rounds", "server", "mean", "lowest", "highest", "spread"],
+        [[run.label, "2", "70.00 %", "40.00 %", "20.00 %", "60.00 %", "20.00 %"]],
+    )
+    assert result_tables.of_aggregators([without]) is None
+    assert client_values.whole_by_round(run.evaluations) == {}  # no metrics of the global model
+
+    with matplotlib.rc_context(plot_style.STYLE):
+        figure = tier_figures.aggregator_values(ShownRuns(grouped([run, without])))
+        assert tier_figures.aggregator_values(ShownRuns(grouped([without]))) is None
+    assert figure is not None
+    lines = [(np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in figure.axes[0].get_lines()]
+    assert [(x.tolist(), y.tolist()) for x, y in lines] == [([1, 2], [20, 40]), ([1, 2], [50, 70])]
+    page = html.build([evaluated], tmp_path / "report.html", "Own models").read_text()
+    assert 'id="aggregator_values-caption"' in page
 
 
 # --- curves and timelines ---------------------------------------------------------------------------------------------
