@@ -8,6 +8,10 @@ them, this gets the mean of their models, weighted by the updates that these hav
 on from it. The server optimizer acts at the top alone; aggregators take plain means. Sums are in the order of clients
 at an aggregator, and of aggregators above: with one aggregator the models are FedAvg's to the bit, with several that
 meet in every round they differ from FedAvg's by rounding.
+
+What a correction carries beside the models (`ServerExtension.carried`) is a mean over clients, whatever updates weigh:
+that of SCAFFOLD's control variates. What an aggregator has learned since it last met what is above it changes the mean
+there by its share of the clients, once it arrives; what has not arrived is learned with its next message.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -42,9 +47,9 @@ TOP = "top/"
 """Prefix of the names of the server's own state"""
 MEETINGS = "meetings"
 """Name of the number of meetings so far in `TieredServer.state`"""
-WEIGHT, BETWEEN = "weight|", "between|"
-"""Prefixes of the names of weights since aggregators last met what is above them, and of the models of tiers above the
-lowest"""
+WEIGHT, BETWEEN, CARRIED = "weight|", "between|", "carried|"
+"""Prefixes of the names of weights since aggregators last met what is above them, of the models of tiers above the
+lowest, and of what these carry"""
 
 
 def by_aggregator(aggregator_of: NDArray[np.intp], clients: Sequence[int]) -> dict[int, list[int]]:
@@ -89,11 +94,18 @@ class TieredServer(ServerStrategy):
         self._meetings = 0
         self.top = make(setup)
         plain = replace(setup, optimiser=ServerOptimizer())
-        self.aggregators = [make(plain) for _ in parents[0]]
+        counts = [np.bincount(aggregator_of, minlength=parents[0].size)]
+        for below, above in pairwise(parents):
+            counts.append(np.bincount(below, counts[-1], above.size).astype(np.int64))
+        self._members = [np.maximum(each, 1) for each in counts]
+        """Of each tier, (aggregators,) clients of each; one that has none of its own may get others'"""
+        self.aggregators = [make(replace(plain, members=int(count))) for count in self._members[0]]
         for aggregator in self.aggregators:
             aggregator.models = dict(self.top.models)
         self._between: list[list[Models]] = [[self.top.models] * above.size for above in parents[1:]]
         """Of each tier above the lowest, the models of its aggregators"""
+        self._carried: list[list[Payload]] = [[self.top.carried()] * above.size for above in parents[1:]]
+        """Of the same, what they carry"""
         self._weights: list[dict[tuple[str, str], NDArray[np.float64]]] = [{} for _ in parents]
         """Of each tier, (model, key) -> (aggregators,) weights of the updates that these have got, or those below them,
         since they last met what is above them"""
@@ -244,6 +256,7 @@ class TieredServer(ServerStrategy):
         weights.clear()
         self._meetings += 1
         self._go_on(tier, above)
+        self._carry(tier, present)
 
     def _sent(self, models: Models, above: Models, tier: int, index: int) -> Models:
         """An aggregator's models as they arrive above it; ``above``: the ones that it went on from."""
@@ -268,6 +281,49 @@ class TieredServer(ServerStrategy):
             aggregator.models = dict(above[parent])
         self._own = set() if tier + 1 == len(self._parents) else set(range(len(self.aggregators)))
         self._collect()
+
+    def _carry(self, tier: int, arrived: NDArray[np.bool_]) -> None:
+        """Let all of a tier, and those below it, go on with what is carried above it once some of it has arrived."""
+        if not self.top.carried():
+            return
+        is_last = tier + 1 == len(self._parents)
+        stands = [[aggregator.carried() for aggregator in self.aggregators], *self._carried, [self.top.carried()]]
+        above, counts = stands[tier + 1], [len(self.setup.samples)] if is_last else self._members[tier + 1].tolist()
+        after = []
+        for parent, (before, count) in enumerate(zip(above, counts, strict=True)):
+            indices = np.flatnonzero((self._parents[tier] == parent) & arrived).tolist()
+            after.append(self._mean_carried(before, stands[tier], tier, indices, count))
+        if is_last:
+            self.top.carry(after[0])
+        else:
+            self._carried[tier] = after
+        for lower in range(tier, -1, -1):
+            moved = [
+                after[parent] if lower == tier and arrived[index] else _moved(own, above[parent], after[parent])
+                for index, (own, parent) in enumerate(zip(stands[lower], self._parents[lower].tolist(), strict=True))
+            ]
+            if lower:
+                self._carried[lower - 1] = moved
+            else:
+                for aggregator, own in zip(self.aggregators, moved, strict=True):
+                    aggregator.carry(own)
+            above, after = stands[lower], moved
+
+    def _mean_carried(
+        self, before: Payload, below: Sequence[Payload], tier: int, indices: Sequence[int], count: int
+    ) -> Payload:
+        """The mean over ``count`` clients, of which those below these aggregators of a tier have theirs."""
+        weights = self._members[tier][list(indices)].tolist()
+        after = {slot: dict(named) for slot, named in before.items()}
+        for slot, key, vector in vectors(before if indices else {}):
+            total = WeightedSum()
+            total.add(vector.data, float(count - sum(weights)))
+            for index, weight in zip(indices, weights, strict=True):
+                total.add(below[index][slot][key].data, float(weight))
+            mean = total.mean()
+            assert mean is not None, key
+            after[slot][key] = Vector(mean)
+        return after
 
     def take_logged(self) -> dict[str, float]:
         """Of each name the mean over the aggregators that have logged it."""
@@ -294,6 +350,9 @@ class TieredServer(ServerStrategy):
                         for name, model in models.items()
                         for key, vector in model.items()
                     }
+        for tier, carried in enumerate(self._carried):
+            for index, payload in enumerate(carried):
+                state |= {f"{CARRIED}{tier}|{index}|{slot}|{key}": each.data for slot, key, each in vectors(payload)}
         return state
 
     def restore(self, models: Models, state: State) -> None:
@@ -325,4 +384,24 @@ class TieredServer(ServerStrategy):
             changed = {each: dict(model) for each, model in before.items()}
             changed[name][key] = Vector(np.asarray(array, np.float32))
             self._between[int(tier)][int(number)] = changed
+        for text, array in under(CARRIED).items():
+            tier, number, slot, key = text.split("|")
+            of_tier = self._carried[int(tier)]
+            carried = of_tier[int(number)]
+            of_tier[int(number)] = {**carried, slot: {**carried[slot], key: Vector(np.asarray(array, np.float32))}}
         self._collect()
+
+
+def _moved(own: Payload, before: Payload, after: Payload) -> Payload:
+    """What is carried at an aggregator when ``after`` is in place of ``before``, which it went on with: with the same
+    difference from it."""
+    moved: Payload = {}
+    for slot, key, vector in vectors(own):
+        start, end = before[slot][key], after[slot][key]
+        if vector is not start:
+            differs = vector.data != start.data
+            moved_by = vector.data.astype(np.float64) - start.data
+            # Where nothing has changed, also the sign of 0 is that above.
+            end = Vector(np.where(differs, end.data + moved_by, end.data).astype(np.float32))
+        moved.setdefault(slot, {})[key] = end
+    return moved

@@ -12,8 +12,10 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
+from coordinator.aggregation.server import ServerExtension
 from coordinator.aggregation.submodels import SubmodelConfig
 from coordinator.methods.registry import OBJECTIVES, Method
+from coordinator.methods.spec import CorrectionSpec
 from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
@@ -133,7 +135,8 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         yield "method", "method: a Flower app's messages go to the server directly; leave fleet.tiers out"
     for part in method.parts:
         reason = part.refusals.tiers
-        if reason is None and part in method.corrections and part.server is not None:
+        server = part.server if isinstance(part, CorrectionSpec) else None
+        if reason is None and server is not None and server.carried is ServerExtension.carried:
             reason = "its server side sees all clients, of which an aggregator has its own"
         if reason is not None:
             yield "method", f"method = {method.name!r}: {part.name} has no aggregators: {reason}"

@@ -49,7 +49,7 @@ from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
 from edge.protocol.config import CPU, CodecConfig, Job, ModelProfile, SubmodelPlan
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, step_flops
+from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, shapes, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
 from edge.protocol.submodels import RATE, SliceMap, part_profile
@@ -450,6 +450,8 @@ def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: Serv
         {slot: {key: size for key, size in named.items() if key in keys} for slot, named in vectors.items()}
         for keys in (server_side.setup.up, server_side.setup.down)
     )
+    carried = shapes(server_side.top.carried())
+    vectors, up, down = (each | carried for each in (vectors, up, down))
     codec = _wan_codec(loaded, description)
     encoded = {} if codec is None else codec.codecs.lengths(up)
     raw = {

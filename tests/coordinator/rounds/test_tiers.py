@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.server import ServerExtension
 from coordinator.methods.registry import resolve
 from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimits
 from coordinator.rounds.policy import RoundPolicy
@@ -247,8 +248,9 @@ def test_the_budget_of_seconds_cuts_a_round_before_its_models_arrive(tmp_path: P
 
 def has_tiers(case: Case) -> bool:
     method = resolve(case.name)
-    sees_all = any(part.refusals.tiers or (part in method.corrections and part.server) for part in method.parts)
-    return not sees_all and method.objective.submodels is None
+    servers = [correction.server for correction in method.corrections if correction.server]
+    sees_all = any(server.carried is ServerExtension.carried for server in servers)
+    return not sees_all and not any(part.refusals.tiers for part in method.parts) and method.objective.submodels is None
 
 
 @pytest.mark.parametrize("case", [*filter(has_tiers, CASES)], ids=str)
@@ -285,15 +287,36 @@ def test_models_on_their_way_up_have_the_length_of_their_frames(tmp_path: Path) 
     assert plain.rows("SELECT bytes_up FROM visits") == coded.rows("SELECT bytes_up FROM visits")
 
 
-def test_aggregators_that_meet_in_every_round_have_fedavgs_model_but_for_rounding(tmp_path: Path) -> None:
+def test_control_variates_are_charged_above_clients_in_both_directions(tmp_path: Path) -> None:
+    plain, whole, lean = (
+        play(tmp_path / name, method, **SMALL, aggregators={"count": 2}, **options)
+        for name, method, options in (
+            ("plain", "fedavg", {}),
+            ("whole", "fedavg+scaffold", {}),
+            ("lean", "fedavg+scaffold", {"lean": True}),
+        )
+    )
+
+    sent = [dict(run.rows("SELECT DISTINCT direction, nbytes FROM aggregators")) for run in (plain, whole, lean)]
+    ((down, up),), ((with_down, with_up),) = (
+        run.rows("SELECT DISTINCT bytes_down, bytes_up FROM visits") for run in (plain, whole)
+    )
+    # The 414 numbers of the model once more, and what names them, as clients' messages have them.
+    assert with_down - down == with_up - up == 4 * 414 + 271
+    assert sent[1] == {"down": sent[0]["down"] + with_down - down, "up": sent[0]["up"] + with_up - up}
+    assert sent[2] == sent[1]  # whatever clients send
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedavg+scaffold"])
+def test_aggregators_that_meet_in_every_round_have_fedavgs_model_but_for_rounding(method: str, tmp_path: Path) -> None:
     flat, two = (
-        play(tmp_path / name, "fedavg", **SMALL, aggregators={"count": count})
+        play(tmp_path / name, method, **SMALL, aggregators={"count": count})
         for name, count in (("flat", 0), ("two", 2))
     )
 
     for key, vector in trained_models(flat.federation)["global"].items():
         np.testing.assert_allclose(two.federation.server.models["global"][key].data, vector.data, atol=1e-5)
-    apart = play(tmp_path / "apart", "fedavg", **SMALL, aggregators={"count": 2}, schedule={"interval": 4})
+    apart = play(tmp_path / "apart", method, **SMALL, aggregators={"count": 2}, schedule={"interval": 4})
     assert np.abs(apart.model - flat.model).max() > 1e-4
 
 
@@ -351,7 +374,13 @@ def test_aggregators_below_one_that_they_have_met_have_its_values(tmp_path: Path
     assert losses[1][:2] == losses[1][2:]
 
 
-@pytest.mark.parametrize("how", [{}, {"sum": "fixed_point"}, {"method": "fedbr"}, {"method": "pfedmb"}, EVALUATED])
+@pytest.mark.parametrize(
+    "how",
+    [
+        *({}, {"sum": "fixed_point"}, {"method": "fedbr"}, {"method": "pfedmb"}, {"method": "fedavg+scaffold"}),
+        EVALUATED,
+    ],
+)
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_run_that_is_killed_between_two_meetings_goes_on_to_the_bit(
     how: dict[str, Any], after: int, tmp_path: Path
