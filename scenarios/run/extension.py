@@ -19,7 +19,7 @@ from typing import Any
 from coordinator.records.round_record import EvalResult
 from coordinator.records.schema import HostEvent, RoundRow
 from coordinator.records.store import Ledger
-from coordinator.rounds.budget import CONVERGED, EARLY, FLEET_RULES, ROUNDS, TARGET, Budget
+from coordinator.rounds.budget import CONVERGED, EARLY, FLEET_RULES, PRICE, ROUNDS, TARGET, WAN_BYTES, Budget
 from edge.protocol.config import TrainConfig
 from edge.protocol.files import write_text
 from edge.protocol.messages import VALIDATION_ACCURACY
@@ -123,7 +123,8 @@ def check_schedule(train: TrainConfig, before: int, now: int) -> None:
 
 
 def check_budget(before: Scenario, now: Scenario) -> None:
-    """ScenarioError for budgets by which visits might have been refused that took place, or the other way round."""
+    """ScenarioError for budgets by which visits, or messages of aggregators, might have been refused that took place, or
+    the other way round."""
     if before.budget.client != now.budget.client:
         raise ScenarioError("budget.client: has decided who took part in the rounds so far; start another run")
     rounds, several = before.rounds, ""  # the setting by which visits outlast the round that they began in
@@ -131,7 +132,7 @@ def check_budget(before: Scenario, now: Scenario) -> None:
         several = f"rounds.policy = {rounds.policy}"
     elif rounds.on_late != "stop":
         several = f"rounds.on_late = {rounds.on_late}"
-    for rule in FLEET_RULES:
+    for rule in (*FLEET_RULES, WAN_BYTES, PRICE):
         old, new = (getattr(each.budget, rule) for each in (before, now))
         if new != old and several:
             raise ScenarioError(
