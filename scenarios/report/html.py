@@ -38,7 +38,16 @@ APP_KEYS = ("name", "data.clients", "seed")
 """Number of groups named in the title, and of different values of a fact."""
 NO_BREAK = "\u00a0"
 """A space at which no line is broken"""
-ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "clients_by_device", "aggregator_of", "started_utc")
+ELSEWHERE = (
+    "partition",
+    "blocks",
+    "calibrations",
+    "bases",
+    "clients_by_device",
+    "aggregator_of",
+    "tiers",
+    "started_utc",
+)
 """Parts of the environment that have their own sections."""
 
 

@@ -390,7 +390,7 @@ def bases(runs: Runs) -> Table:
     """Shares of the seconds of visits by the basis of their figures, of the runs of which it is known."""
     order = ("read", "inference", "derived", "assumed")
     names = ("read", "measured in inference", "derived", "assumed")
-    found = ((run.label, visits.shares(visits.seconds_by_basis(run.query, run.environment.bases))) for run in runs)
+    found = ((run.label, visits.shares(visits.seconds_by_basis(run.query, run.environment))) for run in runs)
     rows: list[list[Cell]] = [[label, *(shares[basis] for basis in order)] for label, shares in found if shares]
     return Table("bases", [TableColumn("method"), *(TableColumn(name, PERCENT) for name in names)], rows)
 

@@ -435,13 +435,19 @@ def _wan_codec(loaded: Loaded, description: ModelProfile) -> UpdateCodec | None:
     return UpdateCodec(config, loaded.scenario.seed, description.tensors)
 
 
+def tier_clock(loaded: Loaded) -> TierClock:
+    """The clock of messages between aggregators and what is above them, at its beginning."""
+    scenario = loaded.scenario
+    seed = scenario.seed if scenario.fleet.seed is None else scenario.fleet.seed
+    return TierClock.build(scenario.fleet, streams=_keyed(seed), inputs=read_inputs(scenario))
+
+
 def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> Tiers | None:
     """The aggregators of a run before its first round; None where clients reach the server directly."""
     scenario, section = loaded.scenario, loaded.scenario.fleet
     if not isinstance(server_side, TieredServer):
         return None
-    seed = scenario.seed if section.seed is None else section.seed
-    clock = TierClock.build(section, streams=_keyed(seed), inputs=read_inputs(scenario))
+    clock = tier_clock(loaded)
     vectors = {
         MODEL if name == GLOBAL else name: {key: vector.data.size for key, vector in model.items()}
         for name, model in server_side.models.items()

@@ -123,7 +123,7 @@ def check_schedule(train: TrainConfig, before: int, now: int) -> None:
 
 
 def check_budget(before: Scenario, now: Scenario) -> None:
-    """ScenarioError for budgets by which visits, or messages of aggregators, might have been refused that took place, or
+    """ScenarioError for budgets by which visits or messages of aggregators that took place might have been refused, or
     the other way round."""
     if before.budget.client != now.budget.client:
         raise ScenarioError("budget.client: has decided who took part in the rounds so far; start another run")

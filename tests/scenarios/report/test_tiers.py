@@ -19,7 +19,8 @@ from scenarios.report import curves, html, plot_style, readings, result_tables, 
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, grouped, open_runs
 from scenarios.report.tier_figures import TreeNode
-from scenarios.run import aggregators, client_values
+from scenarios.run import aggregators, client_values, visits
+from scenarios.run.environment import Environment, TierRecord
 from tests.ledgers import made_run, message_row, visit_row
 
 PLAIN = 'method = "fedavg"\nseed = {seed}\n[data]\nclients = 5\n'
@@ -142,6 +143,21 @@ def test_a_row_per_link_has_messages_bytes_seconds_energy_and_price(run: Recorde
         *[["fedavg", "clients – tier 0", "6", "1", "1.5 kB", "1.5 kB", "8 s", "0.0 s", "4.5 J", "1.5 J", "–"]],
         *[["fedavg", "tier 0 – server", "6", "1", "3.0 kB", "4.5 kB", "8 s", "1.5 s", "12.0 J", "18.0 J", "0.0075"]],
     ]
+
+
+def test_messages_of_aggregators_count_under_the_basis_of_their_networks(run: RecordedRun) -> None:
+    bases: dict[str, Any] = {
+        "devices": {"pi": {"compute": "read"}},
+        "networks": {"lte": {"down": "read", "up": "read"}},
+        "aggregators": {"lte": {"down": "assumed", "up": "derived"}, "wan": {"down": "assumed", "up": "inference"}},
+    }
+    tiers = [TierRecord(devices=["pi", "pi"], networks=["lte", "wan"])]
+    # Visits take 4, 8 and 4 s; aggregators 2 + 2 + 1 s down, no. 0 1 s up, no. 1 2 s; what was lost has no seconds.
+    assert visits.seconds_by_basis(run.query, Environment(bases=bases, tiers=tiers)) == pytest.approx(
+        {"read": 4 + 8 + 4, "assumed": 5.0, "derived": 1.0, "inference": 2.0}
+    )
+    del bases["aggregators"]["wan"]
+    assert visits.seconds_by_basis(run.query, Environment(bases=bases, tiers=tiers)) is None
 
 
 def test_results_have_wan_bytes_and_price_only_beside_a_run_with_tiers(folder: Path, tmp_path: Path) -> None:
