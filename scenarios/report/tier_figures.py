@@ -52,6 +52,12 @@ class TreeNode:
         return sum(node.leaves for node in self.below) or 1
 
 
+def count_above(run: RecordedRun) -> int:
+    """The number of aggregators in the tier above the lowest, or 1 where that is the server: number k is below number
+    k modulo this (`costmodel.tiers.parents`)."""
+    return max(1, dict(leaves(run.scenario)).get("fleet.tiers.above.count") or 1)
+
+
 def tree(run: RecordedRun) -> TreeNode:
     """The server of a run with tiers, with all below it; clients' bytes are those of their visits.
 
@@ -68,8 +74,7 @@ def tree(run: RecordedRun) -> TreeNode:
             own = below.setdefault((0, aggregator_of[row["client"]]), {"down": 0, "up": 0})
             own["down"] += row["down"]
             own["up"] += row["up"]
-    # Aggregators are distributed over those above them in turn (`costmodel.tiers.TierClock.parent`).
-    above = max(1, dict(leaves(run.scenario)).get("fleet.tiers.above.count") or 1)
+    above = count_above(run)
     lowest = sorted(clients.keys() | {number for tier, number in between if tier == 0})
 
     def linked(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -270,6 +272,37 @@ def test_a_curve_over_seeds_without_tiers_has_no_wan_bytes(tmp_path: Path) -> No
     assert curves.over_amounts([run.trail for run in plain], readings.WAN_BYTES).x.size == 0
     assert readings.WAN_BYTES.reading.value(plain[0].trail) is None
     assert readings.until(readings.PRICE, 0.1).value(plain[0].trail) is None
+
+
+@pytest.mark.parametrize("scenario", [ONE_TIER, TWO_TIERS], ids=["one tier", "two"])
+def test_the_time_of_a_round_has_the_messages_before_and_after_its_critical_visit_as_parts(
+    scenario: str, tmp_path: Path
+) -> None:
+    # Aggregator 2 has client 0, whose visit takes seconds 13 to 17 of the round from 10 to 20; it is below number 0.
+    visited = [visit_row(0, 1, 0, 13, 14, 16, 17)]
+    messages = [
+        message_row(0, 0, 2, "down", 9, 11.5),  # began in the round before
+        message_row(1, 0, 2, "up", 17, 19),
+        message_row(1, 0, 1, "up", 17, 20),  # another's
+    ]
+    if scenario == TWO_TIERS:
+        messages += [message_row(1, 1, 0, "up", 19, 19.5), message_row(1, 1, 1, "up", 19, 20)]
+    folder = made_run(tmp_path / "run", (0.2, 0.6), scenario.format(seed=0, count=3), visited, aggregators=messages)
+    (folder / "environment.json").write_text(json.dumps({"blocks": [], "partition": {}, "aggregator_of": [2, 1, 0]}))
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        db.execute("UPDATE rounds SET critical = 0 WHERE round = 1")
+        db.commit()
+    (run,) = open_runs([folder])
+
+    up = 2.5 if scenario == TWO_TIERS else 2
+    # Down from 10 on, waiting, then the visit, then up.
+    assert round_figures.parts(run, run.query(round_figures.CRITICAL)).tolist() == [[1.5, 1.5, 1, 2, 1, up]]
+    figure = round_figures.timing(ShownRuns(grouped([run])))
+    assert figure is not None
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        *("WAN down", "waiting for clients", "download", "compute", "upload", "WAN up"),
+        "mean waiting time of the others",
+    ]
 
 
 def test_a_timeline_has_the_messages_of_aggregators_in_seconds_from_the_round_s_start(
