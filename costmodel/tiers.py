@@ -24,7 +24,7 @@ from costmodel.fleet.csv_table import CsvTable
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.model_demand import fits
-from costmodel.network.bandwidth import DOWN, UP
+from costmodel.network.bandwidth import DOWN, UP, Constant
 from costmodel.network.links import Links
 from costmodel.visits.messages import is_closed
 from costmodel.visits.work import Works
@@ -286,6 +286,13 @@ class TierClock:
         return nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * count
 
     # --- aggregators ----------------------------------------------------------------------------------------------
+
+    def needed_rate(self, level: int, direction: int) -> float:
+        """Bit/s with which what is above a level delays no message, whenever they are sent; inf where rates vary."""
+        fleet = self.fleet(level)
+        if not isinstance(fleet.behaviour.variation, Constant):
+            return math.inf
+        return float((fleet.up if direction == UP else fleet.down).sum())
 
     def idle_watts(self, level: int) -> Doubles:
         """(aggregators,) The baseline of each device, which it draws at all times."""

@@ -47,9 +47,9 @@ TOP = "top/"
 """Prefix of the names of the server's own state"""
 MEETINGS = "meetings"
 """Name of the number of meetings so far in `TieredServer.state`"""
-WEIGHT, BETWEEN, CARRIED = "weight|", "between|", "carried|"
+WEIGHT, BETWEEN, CAME, CARRIED = "weight|", "between|", "came|", "carried|"
 """Prefixes of the names of weights since aggregators last met what is above them, of the models of tiers above the
-lowest, and of what these carry"""
+lowest, of those that aggregators went on from, and of what is carried with the models of either"""
 
 
 def by_aggregator(aggregator_of: NDArray[np.intp], clients: Sequence[int]) -> dict[int, list[int]]:
@@ -106,9 +106,14 @@ class TieredServer(ServerStrategy):
         """Of each tier above the lowest, the models of its aggregators"""
         self._carried: list[list[Payload]] = [[self.top.carried()] * above.size for above in parents[1:]]
         """Of the same, what they carry"""
+        self._came_with: dict[int, Payload] = {}
+        """Aggregator -> what it went on carrying, if the server carries other vectors since (`mix`)"""
         self._weights: list[dict[tuple[str, str], NDArray[np.float64]]] = [{} for _ in parents]
         """Of each tier, (model, key) -> (aggregators,) weights of the updates that these have got, or those below them,
         since they last met what is above them"""
+        self._came: dict[int, Models] = {}
+        """Aggregator -> the models that it went on from, if the server has mixed others in since (`mix`); empty without
+        a codec"""
         self._partial: dict[int, float] = {}
         """Aggregator -> weight of the updates of this round that came as partial sums"""
         self._own: set[int] = set()
@@ -258,6 +263,32 @@ class TieredServer(ServerStrategy):
         self._go_on(tier, above)
         self._carry(tier, present)
 
+    def mix(self, index: int, mixing: float) -> None:
+        """The server mixes the models of one aggregator of the only tier into its own, which go on from the result.
+
+        ``mixing``: a of (1 - a) w + a w_aggregator, the mean that the server optimizer gets; 0: none has arrived.
+        """
+        before = self.top.models
+        if mixing > 0:
+            own = self._sent(self.aggregators[index].models, self._came.get(index, before), 0, index)
+            for (name, key), each in self._weights[0].items():
+                if each[index] > 0:
+                    if mixing < 1:
+                        self.top.sums[name, key].add(before[name][key].data, 1 - mixing)
+                    self.top.sums[name, key].add(own[name][key].data, mixing)
+            self.top.step_scale = 1.0
+            ServerStrategy.step(self.top)
+            self._meetings += 1
+        for each in self._weights[0].values():
+            each[index] = 0.0
+        for other in range(len(self.aggregators)) if self._codec is not None else ():
+            self._came.setdefault(other, before)
+        self._came.pop(index, None)
+        self._carry_one(index, mixing > 0)
+        self.aggregators[index].models = dict(self.top.models)
+        self._own = set(range(len(self.aggregators))) - {index}
+        self._collect()
+
     def _sent(self, models: Models, above: Models, tier: int, index: int) -> Models:
         """An aggregator's models as they arrive above it; ``above``: the ones that it went on from."""
         if self._codec is None:
@@ -309,6 +340,23 @@ class TieredServer(ServerStrategy):
                     aggregator.carry(own)
             above, after = stands[lower], moved
 
+    def _carry_one(self, index: int, has_arrived: bool) -> None:
+        """The same when one aggregator alone goes on: what it has learned since it came counts by its clients, not less
+        for its staleness."""
+        before, own = self.top.carried(), self.aggregators[index].carried()
+        start = self._came_with.pop(index, before)
+        if not before or not has_arrived:
+            self.aggregators[index].carry(_moved(own, start, before))
+            return
+        share, after = int(self._members[0][index]) / len(self.setup.samples), dict[str, dict[str, Vector]]()
+        for slot, key, vector in vectors(before):
+            change = own[slot][key].data.astype(np.float64) - start[slot][key].data
+            after.setdefault(slot, {})[key] = Vector((vector.data + share * change).astype(np.float32))
+        self.top.carry(after)
+        self.aggregators[index].carry(after)
+        for other in set(range(len(self.aggregators))) - {index}:
+            self._came_with.setdefault(other, before)
+
     def _mean_carried(
         self, before: Payload, below: Sequence[Payload], tier: int, indices: Sequence[int], count: int
     ) -> Payload:
@@ -350,9 +398,15 @@ class TieredServer(ServerStrategy):
                         for name, model in models.items()
                         for key, vector in model.items()
                     }
-        for tier, carried in enumerate(self._carried):
-            for index, payload in enumerate(carried):
+        for tier, carried in enumerate((self._came_with, *map(dict, map(enumerate, self._carried)))):
+            for index, payload in carried.items():
                 state |= {f"{CARRIED}{tier}|{index}|{slot}|{key}": each.data for slot, key, each in vectors(payload)}
+        for index, models in self._came.items():
+            state |= {
+                f"{CAME}{index}|{name}|{key}": vector.data
+                for name, model in models.items()
+                for key, vector in model.items()
+            }
         return state
 
     def restore(self, models: Models, state: State) -> None:
@@ -384,11 +438,18 @@ class TieredServer(ServerStrategy):
             changed = {each: dict(model) for each, model in before.items()}
             changed[name][key] = Vector(np.asarray(array, np.float32))
             self._between[int(tier)][int(number)] = changed
+        carried: dict[tuple[int, int], Payload] = {}
         for text, array in under(CARRIED).items():
             tier, number, slot, key = text.split("|")
-            of_tier = self._carried[int(tier)]
-            carried = of_tier[int(number)]
-            of_tier[int(number)] = {**carried, slot: {**carried[slot], key: Vector(np.asarray(array, np.float32))}}
+            whole = carried.setdefault((int(tier), int(number)), {})
+            whole.setdefault(slot, {})[key] = Vector(np.asarray(array, np.float32))
+        self._came_with = {index: whole for (at, index), whole in carried.items() if at == 0}
+        for at, of_tier in enumerate(self._carried, start=1):
+            of_tier[:] = [carried.get((at, index), before) for index, before in enumerate(of_tier)]
+        self._came = {}
+        for text, array in under(CAME).items():
+            number, name, key = text.split("|")
+            self._came.setdefault(int(number), {}).setdefault(name, {})[key] = Vector(np.asarray(array, np.float32))
         self._collect()
 
 

@@ -109,6 +109,8 @@ class RoundRecord:
     bottleneck: str = ""
     cut_by: str = ""
     """The rule whose budget left out or interrupted visits of this round"""
+    meets: bool = False
+    """Whether aggregators have met what is above them, which changes models without any visit"""
 
     def set_critical_path(
         self,

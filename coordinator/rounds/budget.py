@@ -95,6 +95,12 @@ class RunLimits(Limits):
     client: Limits = Limits()
     """A client whose budget cannot pay for a visit is not selected."""
 
+    def refuses_messages(self, nbytes: int, price: float, more_nbytes: int, more_price: float) -> str | None:
+        """The rule that ``more`` messages of aggregators would exceed, beyond those until now; None if none."""
+        if self.wan_bytes is not None and nbytes + more_nbytes > self.wan_bytes:
+            return WAN_BYTES
+        return PRICE if self.price is not None and price + more_price > self.price else None
+
 
 FLEET_RULES = (BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES)
 """Rules that refuse visits of a run; its virtual seconds interrupt them instead"""
@@ -160,13 +166,6 @@ class Budget:
             else:
                 refused_by = refused_by or rule
         return fits, refused_by
-
-    def refuses_messages(self, nbytes: int, price: float, more_nbytes: int, more_price: float) -> str | None:
-        """The rule that ``more`` messages of aggregators would exceed, beyond those until now; None if none."""
-        limits = self.limits
-        if limits.wan_bytes is not None and nbytes + more_nbytes > limits.wan_bytes:
-            return WAN_BYTES
-        return PRICE if limits.price is not None and price + more_price > limits.price else None
 
     def release(self, costs: Sequence[Cost]) -> None:
         """Cancel these reservations."""

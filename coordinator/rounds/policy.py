@@ -333,6 +333,11 @@ class RoundPolicy(Section):
         if self.staleness == "constant":
             return 1.0
         if self.staleness == "polynomial":
-            return float((staleness + 1) ** -self.staleness_power)
+            return polynomial_discount(staleness, self.staleness_power)
         excess = staleness - self.staleness_from
         return 1.0 if excess <= 0 else 1.0 / (self.staleness_power * excess + 1.0)
+
+
+def polynomial_discount(staleness: int, power: float) -> float:
+    """(s + 1)^-a of FedAsync."""
+    return float((staleness + 1) ** -power)

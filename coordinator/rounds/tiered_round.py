@@ -30,7 +30,7 @@ from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.policy import Mask
 from coordinator.rounds.ports import PendingCommit
 from coordinator.rounds.run import FederatedRun, accepted
-from coordinator.rounds.tiers import TIERS, UP_SIDE, Tiers
+from coordinator.rounds.tiers import TIERS, UP_SIDE, RoundEnd, Tiers
 from coordinator.rounds.visit import PlannedVisit, upper_bounds
 from costmodel.fleet.availability import first_available
 from edge.protocol.messages import Update
@@ -51,7 +51,9 @@ class _Group:
     """Those that count"""
     start: float
     end: float
-    """When the aggregator has made its step"""
+    """When the aggregator has made its step, or its visits were cut"""
+    interrupted: str = "late"
+    """Kind of visits that do not count: ``late`` or ``cut``"""
 
     def among(self, replies: Sequence[Update]) -> list[Update]:
         """Those of the replies that are of these visits."""
@@ -67,8 +69,10 @@ class TieredRound:
         self.record = RoundRecord(number, run.clock.now)
         self.groups: dict[int, _Group] = {}
         """By aggregator"""
-        self.arrivals: list[NDArray[np.bool_]] = []
-        self.end_time = math.inf
+        self.after = RoundEnd(math.inf)
+        """What follows the steps of the aggregators"""
+        self.is_played = False
+        """Whether it makes steps: the run does not end before it, nor within it"""
         self.stopped_by: str | None = None
         self.training: list[CohortTraining] = []
         """Those that have begun: one for all visits, or of partial sums one for each aggregator"""
@@ -83,38 +87,34 @@ class TieredRound:
         if run.clock.now >= run.budget.ends_at:
             self.stopped_by = SECONDS
             return
-        if self.number % tiers.schedule.cycle == 0:
-            self.stopped_by = run.budget.refuses_messages(tiers.spent_bytes, tiers.spent_price, *tiers.least)
-            if self.stopped_by is not None:
-                return
-            tiers.choose(self.number)
-            tiers.send_down(self.record, run.clock.now)
-        tiers.locate()
-        if isinstance(run.server, TieredServer):  # a replay has no vectors
-            run.server.aggregator_of = np.where(tiers.aggregator_of < 0, tiers.home, tiers.aggregator_of)
+        self.stopped_by = tiers.open(self.record, run.clock.now)
+        if self.stopped_by is not None:
+            return
         visits = self._admitted()
-        if not visits:
-            self.stopped_by = self.stopped_by or CLIENTS
+        if not visits and self.stopped_by is not None:
             return
         self.groups = self._groups(visits)
-        self.record.start = min(self.record.start, *(group.start for group in self.groups.values()))
-        # An aggregator without visits goes on when the first of the others has made its step.
-        ready = np.maximum(tiers.ready, min(group.end for group in self.groups.values()))
-        for index, group in self.groups.items():
-            ready[index] = group.end
-        tiers.ready = ready
+        self.record.start = min([self.record.start, *(group.start for group in self.groups.values())])
+        limit, ends = run.budget.ends_at, {index: group.end for index, group in self.groups.items()}
+        if tiers.schedule.is_asynchronous:  # the others go on until the run's end
+            for index, group in self.groups.items():
+                if group.end > limit:
+                    self._cut(group, limit)
+                    ends[index], self.record.cut_by = math.inf, SECONDS
         tiers.note_updates(index for index, group in self.groups.items() if group.counts.any())
-        self.arrivals, self.end_time = tiers.meet(self.record, np.where(tiers.present, ready, math.inf))
-        if self.end_time > run.budget.ends_at:
+        self.after = tiers.make_steps(self.record, ends)
+        if self.after.time > limit:
             self.stopped_by = self.record.cut_by = SECONDS
             return
+        self.is_played = True
         run.server.started(self.number, [visit.dispatch for visit in visits])
         trained = [
             [visit for visit in compress(group.visits, group.counts) if visit.kind == "train"]
             for group in self.groups.values()
         ]
         # A worker has one sum at a time.
-        self._untrained = trained if run.server.setup.sum == "fixed_point" else [list(chain.from_iterable(trained))]
+        is_partial = run.server.setup.sum == "fixed_point" and trained
+        self._untrained = trained if is_partial else [list(chain.from_iterable(trained))]
         self._train_next()
 
     def _train_next(self) -> CohortTraining:
@@ -122,16 +122,22 @@ class TieredRound:
         return self.training[-1]
 
     def _admitted(self) -> list[PlannedVisit]:
-        """The visits within the budgets, in client order; none if nobody can take part."""
-        run, number = self.run, self.number
+        """The visits within the budgets, in client order; none if nobody can take part, which may end the run."""
+        run, number, tiers = self.run, self.number, self.tiers
         while True:
+            tiers.locate()
+            if isinstance(run.server, TieredServer):  # a replay has no vectors
+                run.server.aggregator_of = np.where(tiers.aggregator_of < 0, tiers.home, tiers.aggregator_of)
             eligible = [client for client in run.eligible(run.candidates, number) if self._start(client) < math.inf]
             is_there = self._is_there
-            if is_there is None or any(map(is_there, eligible)) or not eligible:
+            if not eligible:
+                if tiers.give_up():
+                    continue
+                self.stopped_by = None if tiers.is_awaited else tiers.ended_by()
+                return []
+            if is_there is None or any(map(is_there, eligible)):
                 break
             self._wait(eligible)
-        if not eligible or (is_there is not None and not any(map(is_there, eligible))):
-            return []
         cohort = run.select(eligible, is_there)
         visits = [run.prepare(client, number) for client in cohort]
         download_only = set(run.server.download_only_clients(number, cohort)) & set(eligible)
@@ -147,6 +153,7 @@ class TieredRound:
         foreseen, counted = len(cohort) + kept_out, sum(visit.kind == "train" for visit in affordable)
         if counted < foreseen:
             if run.rules.is_cut_short(counted, foreseen):
+                self.stopped_by = refused_by or CLIENTS
                 return []
             self.record.cut_by = refused_by or CLIENTS
         return run.numbered(affordable)
@@ -154,7 +161,7 @@ class TieredRound:
     def _start(self, client: int) -> float:
         """When a visit of the client would begin; inf where its aggregator takes no part."""
         index = self.tiers.aggregator_of[client]
-        return float(self.tiers.ready[index]) if index >= 0 and self.tiers.present[index] else math.inf
+        return float(self.tiers.ready[index]) if index >= 0 and self.tiers.begins[index] else math.inf
 
     @property
     def _is_there(self) -> Callable[[int], bool] | None:
@@ -193,6 +200,13 @@ class TieredRound:
             timeline = run.clock.solve(starts, works, conditions, end)
         return _Group(visits, conditions, timeline, counts, start, end)
 
+    def _cut(self, group: _Group, at: float) -> None:
+        """Cut the visits of an aggregator when the run ends, before its step."""
+        group.end, group.counts = max(min(group.end, at), group.start), np.zeros(len(group.visits), bool)
+        starts, works = np.full(len(group.visits), group.start), [visit.work for visit in group.visits]
+        group.timeline = self.run.clock.solve(starts, works, group.conditions, group.end)
+        group.interrupted = "cut"
+
     def _costs(self, visits: Sequence[PlannedVisit]) -> list[Cost]:
         costs: dict[int, Cost] = {}
         for group in self._groups(visits).values():
@@ -212,10 +226,12 @@ class TieredRound:
     def end(self) -> PendingCommit | None:
         """Wait for the training and make the next models; None if there is nothing to commit."""
         run = self.run
-        if not self.training:
+        if not self.is_played:
             if self.groups:
                 run.clock.advance(run.budget.ends_at)
-                self._account([], cut_at=run.budget.ends_at)
+                for group in self.groups.values():
+                    self._cut(group, run.budget.ends_at)
+                self._account([])
             elif run.evaluated:
                 return None
             return run.close_round(self.record, run.late_evaluation(), self.stopped_by, self._state())
@@ -226,13 +242,14 @@ class TieredRound:
         rejected = {client for client, kind in self._faulty.items() if kind not in TRAINED}
         for group in self.groups.values():
             group.counts = group.counts & np.array([visit.client not in rejected for visit in group.visits])
-        run.clock.advance(max(self.end_time, run.clock.now))
+        run.clock.advance(max(self.after.time, run.clock.now))
         self._keep_states()
         counted = [visit for group in self.groups.values() for visit in compress(group.visits, group.counts)]
         run.received(self.number, sorted(counted, key=lambda visit: visit.client))
         self.record.log_visits(replies)
-        if replies or self.arrivals:
+        if replies or self.after.meetings:
             run.step(self._meet)
+        self.record.meets = bool(self.after.meetings)
         if replies:
             learned = [
                 each
@@ -243,15 +260,16 @@ class TieredRound:
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
         self._account(replies)
-        is_together = len(self.arrivals) == self.tiers.clock.levels
-        is_due = is_together or self.tiers.evaluates_between or self.stopped_by is not None
+        # The server's model may become new in rounds in which no evaluation is due.
+        is_new = self.after.is_new or (self.tiers.schedule.is_asynchronous and not run.evaluated)
+        is_due = is_new or self.tiers.evaluates_between or self.stopped_by is not None
         evaluation = run.evaluate_if_due(self.stopped_by is not None) if is_due else None
         return run.close_round(self.record, evaluation, self.stopped_by, self._state())
 
     def _meet(self) -> None:
-        for tier, arrived in enumerate(self.arrivals):
-            if isinstance(self.run.server, TieredServer):  # a replay has no vectors
-                self.run.server.meet(tier, arrived)
+        if isinstance(self.run.server, TieredServer):  # a replay has no vectors
+            for meeting in self.after.meetings:
+                meeting(self.run.server)
 
     def _state(self) -> dict[str, NDArray[np.generic]]:
         return {f"{TIERS}{name}": np.array(array) for name, array in self.tiers.state().items()}
@@ -265,39 +283,34 @@ class TieredRound:
         states |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
         self.record.states = run.states.uncommitted = dict(sorted(states.items()))
 
-    def _last(self) -> int:
-        """The aggregator that the round waited for last."""
+    def _last(self) -> int | None:
+        """The aggregator that the round waited for last; None without any."""
         ends = {index: group.end for index, group in self.groups.items()}
         for row in self.record.aggregators:
             if row.tier == 0 and row.direction == UP_SIDE and row.aggregator in ends:
                 ends[row.aggregator] = row.end_s or ends[row.aggregator]
-        return max(ends, key=lambda index: ends[index])
+        return max(ends, key=lambda index: ends[index], default=None)
 
     @property
     def _faulty(self) -> dict[int, str]:
         """client -> kind of its visit, if its update failed a check"""
         return {client: kind for training in self.training for client, kind in training.faulty.items()}
 
-    def _account(self, replies: Sequence[Update], cut_at: float = math.inf) -> None:
-        """Record and charge all visits; ``cut_at``: when the run ended before the round could."""
+    def _account(self, replies: Sequence[Update]) -> None:
+        """Record and charge all visits."""
         run, faulty, last = self.run, self._faulty, self._last()
         losses = {reply.client: reply.numbers["loss"] for reply in replies}
-        for group in self.groups.values():
+        for index, group in self.groups.items():
             timeline, end = group.timeline, group.end
-            if cut_at < math.inf:
-                end, group.counts = max(min(end, cut_at), group.start), np.zeros(len(group.visits), bool)
-                starts, works = np.full(len(group.visits), group.start), [visit.work for visit in group.visits]
-                timeline = run.clock.solve(starts, works, group.conditions, end)
             waiting = timeline.waiting_joules(end, group.conditions)
-            interrupted = "cut" if cut_at < math.inf else "late"
             kinds = [
-                faulty.get(visit.client) or (visit.kind if counts else "lost" if is_lost else interrupted)
+                faulty.get(visit.client) or (visit.kind if counts else "lost" if is_lost else group.interrupted)
                 for visit, counts, is_lost in zip(group.visits, group.counts, np.isfinite(timeline.lost), strict=True)
             ]
             reported = [losses.get(visit.client) for visit in group.visits]
             run.charge(self.record.add(group.visits, run.clock.fleet, timeline, kinds, end, waiting, losses=reported))
             run.clock.passed(group.conditions, timeline, waiting)
-            if group is self.groups[last]:
-                sent = [row for row in self.record.aggregators if row.end_s and self.tiers.is_on_way(last, row)]
+            if index == last:
+                sent = [row for row in self.record.aggregators if row.end_s and self.tiers.is_on_way(index, row)]
                 wan = sum(row.end_s - row.start_s for row in sent if row.end_s)
                 self.record.set_critical_path(group.visits, timeline, end, wan=wan)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.aggregation.tiers import TieredServer
 from coordinator.records.round_record import RoundRecord
 from coordinator.records.schema import AggregatorRow
+from coordinator.rounds.budget import CLIENTS, RunLimits
 from coordinator.rounds.ports import Arrays
 from coordinator.rounds.tier_schedule import TierSchedule
 
@@ -26,8 +29,27 @@ CHARGED, UPDATED, CLOCK = "charged ", "updated ", "clock "
 """Prefixes of names in `Tiers.state`"""
 
 
+class RoundEnd(NamedTuple):
+    """What follows the steps that aggregators make in a round."""
+
+    time: float
+    """When the round is over, absolute seconds"""
+    meetings: Sequence[Callable[[TieredServer], None]] = ()
+    """What the server side does then, in this order"""
+    is_new: bool = False
+    """Whether the server has a new model"""
+
+
 class Tiers:
-    """The aggregators of one run between its rounds."""
+    """The aggregators of one run between its rounds. They wait for each other when they meet what is above them.
+
+    Subclasses can customise by overriding
+
+    - ``locate``: who begins a round;
+    - ``give_up``, ``is_awaited`` and ``ended_by``: what follows if nobody can;
+    - ``make_steps``: what is sent after the steps of a round;
+    - ``state`` and ``restore``, with what they remember.
+    """
 
     def __init__(
         self,
@@ -37,25 +59,36 @@ class Tiers:
         nbytes: Mapping[str, int],
         prices: Sequence[float],
         draw: Callable[[int], np.random.Generator],
+        limits: RunLimits,
         on_loss: str = "wait",
         evaluates_between: bool = False,
     ) -> None:
         """``aggregator_of``: (clients,). ``nbytes``: direction -> bytes of a message between an aggregator and what is
         above it. ``prices``: of a gigabyte, by tier. ``draw``: round -> generator of the aggregators that take part
-        from it on. ``on_loss``: as ``fleet.tiers.on_loss``. ``evaluates_between``: whether there is something to
-        evaluate while aggregators have models of their own."""
+        from it on. ``limits``: of all messages. ``on_loss``: as ``fleet.tiers.on_loss``. ``evaluates_between``: whether
+        there is something to evaluate while aggregators have models of their own."""
         intervals = (*schedule.intervals, 1)[: clock.levels]
         self.schedule, self.clock = replace(schedule, interval=intervals), clock
         self.home, self.nbytes = aggregator_of, nbytes
         self.aggregator_of = aggregator_of
         """(clients,) in this round; -1: none. At ``home`` but for those whose aggregator is away"""
         self.on_loss, self.evaluates_between = on_loss, evaluates_between
-        self._prices, self._draw = prices, draw
+        self.limits, self._prices, self._draw = limits, prices, draw
         size = clock.sizes[0]
         self.ready = np.zeros(size)
         """(aggregators,) absolute seconds at which each of the lowest tier can begin its next round; inf: never"""
         self.present = np.ones(size, bool)
         """(aggregators,) those that take part until all meet the server"""
+        self.begins = np.zeros(size, bool)
+        """(aggregators,) those that take part in this round"""
+        self.waits = np.zeros(size, bool)
+        """(aggregators,) those that have made all steps before they meet what is above them"""
+        self.together = True
+        """Whether all wait for the server's model"""
+        self._met = 0
+        """Meetings of the lowest tier so far"""
+        self._rounds, self._came = np.zeros(size, np.int64), np.zeros(size)
+        """(aggregators,) rounds of each since its models came down, and when they did, absolute seconds"""
         self._updated = [np.zeros(each, bool) for each in clock.sizes]
         """Of each tier, (aggregators,) those that have got updates, or those below them, since they last met"""
         self._charged = [np.zeros(each) for each in clock.sizes]
@@ -65,31 +98,40 @@ class Tiers:
     @property
     def least(self) -> tuple[int, float]:
         """(bytes, price) of the messages between two steps of the server."""
-        nbytes, price, count = 0, 0.0, self._count
+        nbytes, price, last = 0, 0.0, self.schedule.steps_above(self.clock.levels - 1)
         for tier, size in enumerate(self.clock.sizes):
-            often = self.schedule.cycle // math.prod(self.schedule.intervals[: tier + 1])
+            often = last // self.schedule.steps_above(tier)
             each = self.nbytes[UP_SIDE] + self.nbytes[DOWN_SIDE]
-            messages = often * (min(count, size) if tier == 0 else size)
+            messages = often * self.schedule.taking_part(tier, size)
             nbytes += messages * each
             price += messages * each / 1e9 * self._prices[tier]
         return nbytes, price
 
-    @property
-    def _count(self) -> int:
-        size = self.clock.sizes[0]
-        return size if self.schedule.participants is None else min(self.schedule.participants, size)
-
     def choose(self, round: int) -> None:
         """Choose the aggregators that take part from a round on."""
-        size = self.clock.sizes[0]
-        chosen = self._draw(round).permutation(size)[: self._count]
-        self.present = np.isin(np.arange(size), chosen)
+        draw, sizes = self._draw(round), self.clock.sizes
+        order = draw.permutation(sizes[0])
+        for tier in range(1, len(sizes)):  # of one tier above: only those below its chosen ones
+            chosen = draw.permutation(sizes[tier])[: self.schedule.taking_part(tier, sizes[tier])]
+            order = order[np.isin(self.clock.parent(tier - 1)[order], chosen)]
+        self.present = np.isin(np.arange(sizes[0]), order[: self.schedule.taking_part(0, sizes[0])])
+
+    def open(self, record: RoundRecord, now: float) -> str | None:
+        """Send the server's models down to aggregators that wait for them; returns the rule that refuses this."""
+        if not self.together:
+            return None
+        rule = self.limits.refuses_messages(self.spent_bytes, self.spent_price, *self.least)
+        if rule is None:
+            self.choose(record.round)
+            self.send_down(record, now)
+        return rule
 
     def locate(self) -> None:
-        """Find the aggregators that are there when their rounds begin, and where the clients of the others go."""
+        """Find who takes part in a round, and where the clients of aggregators go that are away when theirs begins."""
+        self.begins = self.present & ~self.waits & np.isfinite(self.ready)
         places = [
             index
-            for index in np.flatnonzero(self.present & np.isfinite(self.ready)).tolist()
+            for index in np.flatnonzero(self.begins).tolist()
             if not self.clock.is_there(0, index, float(self.ready[index]))
         ]
         self.aggregator_of = self.home
@@ -97,7 +139,7 @@ class Tiers:
             for index in places:
                 self.ready[index] = self.clock.first_there(0, index, float(self.ready[index]))
             return
-        there = self.present & np.isfinite(self.ready)
+        there = self.begins.copy()
         there[places] = False
         if places:
             self.aggregator_of = self.home.copy()
@@ -106,6 +148,22 @@ class Tiers:
             after = following[following > index] if (following > index).any() else following
             goes_to = after[0] if self.on_loss == "move" and after.size else -1
             self.aggregator_of[self.home == index] = goes_to
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether there is something to send or to receive, though nobody begins a round."""
+        return bool((self.waits & self.present & np.isfinite(self.ready)).any())
+
+    def give_up(self) -> bool:
+        """Those that were to begin have no clients for it; returns whether `locate` says something else now."""
+        if not (self.is_awaited and self.begins.any()):
+            return False
+        self.waits |= self.begins
+        return True
+
+    def ended_by(self) -> str:
+        """The rule that ends the run when nobody begins a round, and nothing is awaited."""
+        return CLIENTS
 
     def _present_at(self, tier: int) -> NDArray[np.bool_]:
         """Those of a tier below which somebody takes part."""
@@ -121,7 +179,12 @@ class Tiers:
         ready, never = np.full(1, now), [np.full(size, math.inf) for size in self.clock.sizes]
         for tier in reversed(range(self.clock.levels)):
             ready = self._down(record, tier, ready, never[tier])
-        self.ready = ready
+        self._begin(ready)
+
+    def _begin(self, ready: NDArray[np.float64]) -> None:
+        """Models have come down."""
+        self.ready, self._came, self.together = ready, ready.copy(), False
+        self._rounds[:], self.waits[:] = 0, False
 
     def _down(
         self,
@@ -152,6 +215,31 @@ class Tiers:
         """These of the lowest tier get updates in this round."""
         self._updated[0][list(aggregators)] = True
 
+    def make_steps(self, record: RoundRecord, ends: Mapping[int, float]) -> RoundEnd:
+        """Aggregators have made their steps; all meet what is above them if none is to begin another round before.
+
+        ``ends``: aggregator -> absolute seconds of its step. One without visits goes on when the first other has made
+        its step.
+        """
+        self.ready = np.where(self.begins, np.maximum(self.ready, min(ends.values(), default=-math.inf)), self.ready)
+        for index, end in ends.items():
+            self.ready[index] = end
+        self._rounds += self.begins
+        self.waits |= self.begins & self._has_all_steps()
+        ready = np.where(self.present, self.ready, math.inf)
+        if (np.isfinite(ready) & ~self.waits).any():
+            stepped = self.ready[self.begins & np.isfinite(self.ready)]
+            return RoundEnd(float(stepped.max(initial=record.start)))
+        arrivals, end = self.meet(record, ready)
+        meetings = [partial(TieredServer.meet, tier=tier, present=arrived) for tier, arrived in enumerate(arrivals)]
+        return RoundEnd(end, meetings, self.together)
+
+    def _has_all_steps(self) -> NDArray[np.bool_]:
+        """(aggregators,) whether each has made its last step before it sends its model up."""
+        if self.schedule.seconds:
+            return self.ready >= self._came + self.schedule.seconds
+        return self._rounds >= self.schedule.rounds
+
     def meet(self, record: RoundRecord, ready: NDArray[np.float64]) -> tuple[list[NDArray[np.bool_]], float]:
         """Send models up as the schedule says after a round, and down again to tiers that do not meet the server.
 
@@ -159,7 +247,8 @@ class Tiers:
         lowest tier has made its step, inf for those that take no part. Returns (of each tier that meets what is above
         it, the aggregators whose models arrive; when the round ends).
         """
-        meetings, arrivals, before = self.schedule.meetings(record.round + 1), [], []
+        self._met += 1
+        meetings, arrivals, before = self.schedule.meetings(self._met), [], []
         end = float(ready[np.isfinite(ready)].max(initial=record.start))
         for tier in range(meetings):
             sent = np.isfinite(ready) & self._updated[tier]
@@ -183,7 +272,9 @@ class Tiers:
         if meetings < self.clock.levels:
             for tier in reversed(range(meetings)):
                 ready = self._down(record, tier, ready, before[tier], is_second=True)
-            self.ready = ready
+            self._begin(ready)
+        else:
+            self.together = True
         return arrivals, end
 
     def _record(
@@ -218,12 +309,17 @@ class Tiers:
         updated = {f"{UPDATED}{tier}": each for tier, each in enumerate(self._updated)}
         spent = np.array([self.spent_bytes, self.spent_price])
         own: dict[str, NDArray[np.generic]] = {"ready": self.ready, "present": self.present, "spent": spent}
+        own |= {"waits": self.waits, "rounds": self._rounds, "came": self._came}
+        own["met"] = np.array([self._met, self.together])
         return own | charged | updated | {f"{CLOCK}{name}": each for name, each in self.clock.state().items()}
 
     def restore(self, now: float, state: Arrays) -> None:
         """Inverse of `state`, at time ``now``."""
         self.ready = np.asarray(state["ready"], np.float64)
         self.present = np.asarray(state["present"], bool)
+        self.waits, self._came = np.array(state["waits"], bool), np.array(state["came"], np.float64)
+        self._rounds = np.array(state["rounds"], np.int64)
+        self._met, self.together = int(state["met"][0]), bool(state["met"][1])
         nbytes, self.spent_price = np.asarray(state["spent"], np.float64).tolist()
         self.spent_bytes = int(nbytes)
         for tier in range(self.clock.levels):

@@ -57,7 +57,7 @@ def named_like(name: str, keys: Mapping[str, str]) -> str | None:
 
 def is_branch(part: str | int) -> bool:
     """Whether a part of an error's location is an alternative of a union, which pydantic adds, and not a key."""
-    kinds = ("int", "str", "float", "constrained-float", "none", "literal")
+    kinds = ("int", "str", "float", "constrained-float", "constrained-int", "none", "literal")
     return isinstance(part, int) or "[" in part or part in kinds
 
 
@@ -73,8 +73,13 @@ MESSAGES = {
 
 
 def foremost(errors: Sequence[ErrorDetails]) -> ErrorDetails:
-    """The error to report: the first; for a text at a key that takes a number or few words, all of these choices."""
+    """The error to report: the first; for a text at a key that takes a number or few words, all of these choices, and
+    at one that takes a number or a quantity, what is wrong with this."""
     first = errors[0]
+    if first["type"] == "int_parsing":
+        for error in errors:
+            if error["type"] == "value_error" and error["loc"][:-1] == first["loc"][:-1]:
+                return error
     if first["type"] == "float_parsing":
         for error in errors:
             if error["type"] == "literal_error" and error["loc"][:-1] == first["loc"][:-1]:

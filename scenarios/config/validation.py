@@ -99,15 +99,23 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
             yield "eval.aggregators", "eval.aggregators = true: there are no aggregators; choose fleet.tiers.count"
         return
     levels = 2 if section.above.count else 1
+    text = "one number" if levels == 1 else "one number or two, since fleet.tiers.above has aggregators, too"
     if len(schedule.intervals) > levels or not schedule.intervals:
-        text = "one number" if levels == 1 else "one number or two, since fleet.tiers.above has aggregators, too"
         yield "tiers.interval", f"tiers.interval = {list(schedule.intervals)}: must be {text}"
-    if schedule.participants is not None and schedule.participants > section.count:
-        yield (
-            "tiers.participants",
-            f"tiers.participants = {schedule.participants}: there are only {section.count} aggregators "
-            "(fleet.tiers.count)",
-        )
+    for often in schedule.intervals[1:]:
+        if isinstance(often, str):
+            why = "those of the tier above count how often they have got models, and no seconds"
+            yield "tiers.interval", f"tiers.interval = {list(schedule.intervals)}: {why}"
+    if schedule.participants is not None:
+        counts = schedule.participants if isinstance(schedule.participants, tuple) else (schedule.participants,)
+        if len(counts) > levels or not counts:
+            yield "tiers.participants", f"tiers.participants = {list(counts)}: must be {text}"
+        for count, most, key in zip(counts, (section.count, section.above.count), ("", ".above"), strict=False):
+            if count > most:
+                why = f"there are only {most} aggregators (fleet.tiers{key}.count)"
+                shown = list(counts) if isinstance(schedule.participants, tuple) else count
+                yield "tiers.participants", f"tiers.participants = {shown}: {why}"
+    yield from _of_upwards(scenario)
     with_tiers = "where aggregators lie between clients and server (fleet.tiers.count)"
     if rounds.is_asynchronous:
         why = f"rounds.policy = {rounds.policy}: is asynchronous, which is not modelled {with_tiers}"
@@ -120,7 +128,7 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         if evaluated(method, scenario) == "clients":
             why = "their models are evaluated beside the global one, and only clients' are"
             yield "eval.aggregators", f'eval.aggregators = true: {why}; choose eval.on = "both" or "global"'
-        elif scenario.eval.every % schedule.cycle == 0:
+        elif schedule.cycle and scenario.eval.every % schedule.cycle == 0:
             why = f"aggregators have the server's model after each {schedule.cycle} rounds"
             choose = f"choose eval.every other than {scenario.eval.every}, or a longer tiers.interval"
             yield "eval.aggregators", f"eval.aggregators = true: {why}, as often as it is evaluated; {choose}"
@@ -140,6 +148,26 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
             reason = "its server side sees all clients, of which an aggregator has its own"
         if reason is not None:
             yield "method", f"method = {method.name!r}: {part.name} has no aggregators: {reason}"
+
+
+def _of_upwards(scenario: Scenario) -> Contradictions:
+    """What aggregators that meet the server one by one are not joined with, and keys that they alone use."""
+    section, schedule = scenario.fleet.tiers, scenario.tiers
+    if not schedule.is_asynchronous:
+        for key in ("mixing", "staleness_power"):
+            if getattr(schedule, key) != getattr(TierSchedule(), key):
+                yield f"tiers.{key}", f"tiers.{key}: is used with tiers.upwards = asynchronous alone"
+        return
+    chosen = "tiers.upwards = asynchronous"
+    if section.above.count:
+        why = "aggregators that send one by one send to the server, and not to a tier above"
+        yield "tiers.upwards", f"{chosen}: {why}; leave fleet.tiers.above out"
+    if schedule.participants is not None:
+        why = "aggregators never meet the server all together, when those that take part are drawn"
+        yield "tiers.participants", f"tiers.participants: {chosen}: {why}; leave it out"
+    if section.on_loss != "wait":
+        why = "clients of one that is away would have visits at two aggregators at a time"
+        yield "fleet.tiers.on_loss", f"fleet.tiers.on_loss = {section.on_loss}: {chosen}: {why}; choose wait"
 
 
 def of_training(train: TrainConfig) -> Contradictions:

@@ -35,9 +35,10 @@ from scenarios.run.visits import Participation
 MAX_STALENESS_BARS, MOST_BARS = 40, 40
 DASHED: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (4, 2))}
 PHASES = (("download", theme.DOWN), ("compute", theme.COMPUTING), ("upload", theme.UP))
-# Per round: the critical visit, and how long the others that counted had waited by the end of the round.
+# Per round: the critical visit, and how long the others that counted had waited by the end of the round, or of that
+# visit, which may be later (`coordinator.rounds.asynchronous_tiers`).
 CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, r.critical,
-    c.start_s, c.down_end_s, c.compute_end_s, c.up_end_s, AVG(r.end_s - o.up_end_s) AS others_wait_s
+    c.start_s, c.down_end_s, c.compute_end_s, c.up_end_s, AVG(MAX(r.end_s, c.up_end_s) - o.up_end_s) AS others_wait_s
     FROM rounds r JOIN visits c ON c.round = r.round AND c.client = r.critical
     LEFT JOIN visits o ON o.round = r.round AND o.client != r.critical AND o.kind = 'train'
     GROUP BY r.round ORDER BY r.round"""

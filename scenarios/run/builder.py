@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cache
@@ -24,6 +25,7 @@ from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.client_states import ClientStates
 from coordinator.records.client_vectors import ClientVectors
 from coordinator.records.store import Ledger
+from coordinator.rounds.asynchronous_tiers import AsynchronousTiers
 from coordinator.rounds.budget import Budget
 from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.pool_trainer import PoolTrainer
@@ -41,8 +43,10 @@ from costmodel.fleet.availability import Always
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.model_demand import Operations
+from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
 from costmodel.tiers import TierClock, assigned, parents
+from costmodel.units import format_rate
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
 from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
@@ -478,13 +482,25 @@ def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: Serv
         needed = (2 * ITEM_NBYTES + SUM_NBYTES) * sum(size for named in vectors.values() for size in named.values())
         for name in clock.check_memory(level, needed):
             raise ScenarioError(f"{key}: {name}: has too little memory to aggregate, which takes {needed:,} bytes")
-    return Tiers(
+    if scenario.tiers.is_asynchronous:
+        for key, direction in (("down", DOWN), ("up", UP)):
+            capacity, together = clock.fleet(0).links.capacity(direction), clock.needed_rate(0, direction)
+            if capacity < together:
+                # A hundredth more, since the text is rounded.
+                choose = "inf, since their own rates vary" if together == math.inf else format_rate(1.01 * together)
+                raise ScenarioError(
+                    f"fleet.server.{key} = {format_rate(capacity)}: tiers.upwards = asynchronous does not model a link "
+                    f"on which aggregators delay each other; choose {choose}"
+                )
+    kind = AsynchronousTiers if scenario.tiers.is_asynchronous else Tiers
+    return kind(
         scenario.tiers,
         clock,
         server_side.aggregator_of,
         nbytes,
         (section.tiers.price, section.tiers.above.price),
         draw,
+        scenario.budget,
         section.tiers.on_loss,
         evaluated(loaded.method, scenario) != "global" or scenario.eval.aggregators,
     )

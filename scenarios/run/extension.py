@@ -19,7 +19,7 @@ from typing import Any
 from coordinator.records.round_record import EvalResult
 from coordinator.records.schema import HostEvent, RoundRow
 from coordinator.records.store import Ledger
-from coordinator.rounds.budget import CONVERGED, EARLY, FLEET_RULES, PRICE, ROUNDS, TARGET, WAN_BYTES, Budget
+from coordinator.rounds.budget import CONVERGED, EARLY, FLEET_RULES, PRICE, ROUNDS, SECONDS, TARGET, WAN_BYTES, Budget
 from edge.protocol.config import TrainConfig
 from edge.protocol.files import write_text
 from edge.protocol.messages import VALIDATION_ACCURACY
@@ -132,6 +132,13 @@ def check_budget(before: Scenario, now: Scenario) -> None:
         several = f"rounds.policy = {rounds.policy}"
     elif rounds.on_late != "stop":
         several = f"rounds.on_late = {rounds.on_late}"
+    if before.tiers.is_asynchronous:
+        for rule in (SECONDS, WAN_BYTES, PRICE):
+            if getattr(before.budget, rule) != getattr(now.budget, rule):
+                raise ScenarioError(
+                    f"budget.{rule}: with tiers.upwards = asynchronous each aggregator ends in a round of its own, "
+                    "perhaps long before the run's last round; start another run"
+                )
     for rule in (*FLEET_RULES, WAN_BYTES, PRICE):
         old, new = (getattr(each.budget, rule) for each in (before, now))
         if new != old and several:

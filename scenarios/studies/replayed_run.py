@@ -25,6 +25,7 @@ from coordinator.records.schema import (
     LEFTOVER,
     TRAIN,
     TRAINED,
+    AggregatorRow,
     EvaluationRow,
     Lengths,
     MethodTable,
@@ -69,6 +70,8 @@ class RecordedRounds:
     """Round -> values of its evaluation beside its accuracy and loss."""
     payloads: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
     """Name -> slot -> key -> bytes of the vectors of a message."""
+    messages: Mapping[int, Sequence[AggregatorRow]] = field(default_factory=dict)
+    """Round -> messages of aggregators, in the order in which they were recorded."""
 
     @classmethod
     def of(cls, run: RecordedRun, method_table: MethodTable | None) -> RecordedRounds:
@@ -87,9 +90,12 @@ class RecordedRounds:
         values: defaultdict[int, list[EvaluationRow]] = defaultdict(list)
         for row in run.evaluations:
             values[row.round].append(row)
+        messages: defaultdict[int, list[AggregatorRow]] = defaultdict(list)
+        for message in rows("aggregators", AggregatorRow, "rowid") if run.has_tiers else ():
+            messages[message.round].append(message)
         stopped_by = (run.summary or {}).get("stopped_by")
         payloads = payloads_of(rows("payload_shapes", PayloadShapeRow, "rowid"))
-        return cls(rows("rounds", RoundRow, "round"), visits, by_visit, stopped_by, values, payloads)
+        return cls(rows("rounds", RoundRow, "round"), visits, by_visit, stopped_by, values, payloads, messages)
 
     def of_kinds(self, round: int, kinds: Collection[str]) -> dict[int, VisitRow]:
         """Client -> its visit, for the visits of these kinds."""
@@ -272,6 +278,8 @@ class RetimedRun:
     def _updates(self, visits: Sequence[PlannedVisit]) -> list[Update]:
         number = self.run.rounds
         recorded = self.record.of_kinds(number, (TRAIN, *FAULTY))
+        if not visits and not recorded and number < len(self.record.rounds):
+            return []  # the seconds of the run ended within its visits, or it has none
         differing = set(recorded).symmetric_difference(visit.client for visit in visits)
         if number >= self.record.completed and (differing or not recorded):
             assert self.record.stopped_by is not None, number
@@ -351,7 +359,16 @@ class RetimedRun:
             if differing:
                 self._refuse(self._difference(min(differing), record.round), record.round)
         index = len(self.rounds_done)
-        if index and not any(kind in TRAINED for kind in record.visits["kind"]):  # no step: a budget may have cut it
+        before = self.record.rounds[index] if index < len(self.record.rounds) else None
+        if before is not None and not (before.cut_by or record.cut_by):
+            sent, sent_before = (
+                [(row.tier, row.aggregator, row.direction, row.end_s is None) for row in messages]
+                for messages in (record.aggregators, self.record.messages.get(index, ()))
+            )
+            if sent != sent_before:
+                self._refuse("aggregators would meet what is above them in other rounds or another order", index)
+        is_step = record.meets or any(kind in TRAINED for kind in record.visits["kind"])
+        if index and not is_step:  # a budget may have cut it
             return Snapshot(self.rounds_done[-1].model_sha256)
         return Snapshot(self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else "")
 

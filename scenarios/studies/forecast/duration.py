@@ -22,6 +22,7 @@ import numpy as np
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.evaluation import TRAINING_PASSES
 from coordinator.rounds.run import RoundFinished, RunFailed
+from coordinator.rounds.tier_schedule import TierSchedule
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
 from costmodel.units import format_seconds
@@ -194,7 +195,7 @@ def short_scenario(visits: TypicalVisits, work: RoundWork, host: Host) -> Loaded
         batch = min(EVALUATED_BATCH, evaluation.batch)
         evaluation = replace(evaluation, batch=batch, subset=min(batch * workers, _scored(loaded, visits.description)))
     # With aggregators the model is evaluated after steps of the server alone, here after each round.
-    tiers = replace(scenario.tiers, interval=1)
+    tiers = replace(TierSchedule(), participants=scenario.tiers.participants)
     settings = {"train": train, "rounds": rounds, "tiers": tiers, "eval": evaluation, "budget": RunLimits()}
     return replace(loaded, scenario=scenario.model_copy(update=settings))
 
@@ -220,7 +221,8 @@ def evaluation_flops(loaded: Loaded, profile: ModelProfile) -> float:
     config, on = loaded.scenario.eval, evaluated_clients.evaluation_scope(loaded, profile).on
     examples = float(_scored(loaded, profile)) if on != "clients" else 0.0
     if config.aggregators:  # of those that have models of their own, in the share of rounds in which they do
-        examples *= 1 + loaded.scenario.fleet.tiers.count * (1 - 1 / loaded.scenario.tiers.cycle)
+        cycle = loaded.scenario.tiers.cycle
+        examples *= 1 + loaded.scenario.fleet.tiers.count * (1 - 1 / cycle if cycle else 1)
     if on != "global":
         adapted = TRAINING_PASSES * config.adapt.epochs * profile.samples
         examples += float((evaluated_clients.examples_of_clients(loaded, profile) + adapted).sum())

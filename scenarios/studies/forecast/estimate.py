@@ -33,6 +33,7 @@ from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import TrainingPlan
 from edge.protocol.payload import ITEM_NBYTES
 from edge.protocol.submodels import RATE
+from scenarios.config.schema import Scenario
 from scenarios.run import builder
 from scenarios.run.host import time_limit
 from scenarios.studies.forecast.typical_visits import EvaluationVisits, PricedVisit, TypicalVisits, payload_nbytes
@@ -78,7 +79,8 @@ class Estimate:
     flops_expected: bool
     """Whether the method's compute plan is an expectation"""
     virtual_seconds: float | None
-    """With the messages of aggregators, but as if all of these waited for each other in every round"""
+    """With the messages of aggregators, but as if all of these waited for each other in every round; of those that meet
+    the server one by one, as if they took turns"""
     joules: float | None
     """Of clients"""
     wan_bytes: int | None
@@ -125,10 +127,14 @@ def estimate(visits: TypicalVisits) -> Estimate:
             untimed = f"not computed within {PATIENCE_SECONDS:g} s: a round has too many events"
     limit, meetings = loaded.scenario.rounds.max, _meetings(visits)
     if meetings is not None:
-        cycles = limit / loaded.scenario.tiers.cycle
-        totals |= {WAN_BYTES: (meetings.nbytes * cycles,) * 2, PRICE: (meetings.price * cycles,) * 2}
-        if SECONDS in totals:
-            totals[SECONDS] = (totals[SECONDS][0] + meetings.seconds * cycles,) * 2
+        seconds = totals[SECONDS][0] / limit if SECONDS in totals else None
+        rounds_between, cycles = _cycles(loaded.scenario, seconds)
+        totals |= {
+            name: (amount * cycles[0], amount * cycles[1])
+            for name, amount in ((WAN_BYTES, meetings.nbytes), (PRICE, meetings.price))
+        }
+        if seconds is not None:
+            totals[SECONDS] = (cycles[0] * (rounds_between * seconds + meetings.seconds),) * 2
     per_round = {name: (least / limit, most / limit) for name, (least, most) in totals.items()}
     rounds, ended_by = _rounds(visits, per_round)
     if ended_by is not None:
@@ -176,10 +182,25 @@ def _meetings(visits: TypicalVisits) -> _Meetings | None:
     end, record = 0.0, RoundRecord(0, 0.0)
     tiers.choose(0)
     tiers.send_down(record, 0.0)
-    for number in range(tiers.schedule.cycle):
+    for number in range(tiers.schedule.steps_above(tiers.clock.levels - 1)):
         tiers.note_updates(np.flatnonzero(tiers.present).tolist())
         _, end = tiers.meet(RoundRecord(number, 0.0), tiers.ready)
     return _Meetings(tiers.spent_bytes, tiers.spent_price, end)
+
+
+def _cycles(scenario: Scenario, seconds: float | None) -> tuple[int, Ends]:
+    """(rounds of an aggregator between two steps of the server, how often all aggregators meet it in the whole run).
+
+    ``seconds``: of a typical round; None: unknown, so that those with an interval in seconds may meet after each.
+    """
+    schedule, limit = scenario.tiers, scenario.rounds.max
+    rounds = schedule.rounds if seconds is None else max(schedule.rounds, math.ceil(schedule.seconds / seconds))
+    rounds *= schedule.steps_above(1)
+    if schedule.is_asynchronous:
+        # A round is one step of one aggregator, but the first may be one of all; models also go down after the last.
+        cycles = limit / (rounds * scenario.fleet.tiers.count)
+        return rounds, (cycles, cycles + 1)
+    return rounds, (0.0 if schedule.seconds and seconds is None else limit / rounds, limit / rounds)
 
 
 def _bytes(

@@ -173,6 +173,48 @@ def test_a_checkpoint_between_two_meetings_has_all_models_and_weights() -> None:
     assert end(again) == end(stopped) == end(two_rounds(tiered(*places)))
 
 
+def test_a_model_is_mixed_in_as_far_as_its_factor_says_and_its_aggregator_alone_goes_on_from_it() -> None:
+    server = tiered([0, 1], [0, 0])
+    step(server, update(0, 8, 4), update(1, 2))
+
+    server.mix(0, 0.5)  # from 0
+    assert [numbers(server, name) for name in server.models] == [{"a": 4, "b": 2}, {"a": 2, "b": 0}]
+    assert [*server.models] == ["global", "aggregator 1"]
+    server.mix(1, 0.25)  # which has no update of b
+    assert [numbers(server, name) for name in server.models] == [{"a": 3.5, "b": 2}, {"a": 4, "b": 2}]
+    assert numbers(server.of_client(1)) == {"a": 3.5, "b": 2}
+
+    step(server, update(0, 0, 0))
+    server.mix(0, 0.0)  # it was lost on its way
+    assert numbers(server) == numbers(server.of_client(0)) == {"a": 3.5, "b": 2}
+    step(server, update(0, 1, 1))
+    server.mix(0, 1.0)
+    assert numbers(server) == {"a": 1, "b": 1}
+
+
+def test_a_checkpoint_while_models_are_mixed_in_has_those_that_codecs_refer_to() -> None:
+    def begun() -> TieredServer:
+        config = CodecConfig(up=({"kind": "fp16"},), error_feedback=False, min_values=1)
+        setup = small_context(LAYOUT, Options(), [10, 10])
+        return TieredServer(
+            setup, ServerStrategy, np.array([0, 1]), [np.array([0, 0])], UpdateCodec(config, 0, {"a": (), "b": ()})
+        )
+
+    def end(server: TieredServer) -> dict[str, float]:
+        step(server, update(1, 2049, 5))
+        # It sends the way from the model that it went on from, 0, of which 16 bits keep 2048; from the present one, 3,
+        # they would keep it whole.
+        server.mix(1, 0.5)
+        return numbers(server)
+
+    stopped, again = begun(), begun()
+    step(stopped, update(0, 3, 7))
+    stopped.mix(0, 1.0)
+    again.restore(stopped.models, stopped.state())
+
+    assert end(again) == end(stopped) == {"a": 1025.5, "b": 6}
+
+
 def test_what_aggregators_log_is_told_as_a_mean() -> None:
     class Logging(ServerStrategy):
         def step(self) -> None:
@@ -348,6 +390,30 @@ def test_scaffold_finds_the_minimum_of_all_clients_between_rare_meetings(correct
 
     best = float((curvatures * minima).sum() / curvatures.sum())
     assert (abs(numbers(server)["a"] - best) < error) == corrects
+
+
+def test_control_variates_that_come_one_by_one_count_by_clients_whatever_is_mixed() -> None:
+    def one_by_one(server: TieredServer, again: TieredServer | None = None) -> TieredServer:
+        step(server, learned(0, 6), learned(3, 8))
+        server.mix(0, 0.5)
+        # 6 of four clients; aggregator 1 has its own 8 beside the 0 that it came with.
+        assert variates(server) == [6 / 4, 8, 6 / 4]
+        if again is not None:
+            again.restore(server.models, server.state())
+            server = again
+        step(server, learned(3, -2))
+        server.mix(1, 0.0)  # lost on its way
+        assert variates(server) == [6 / 4, 6 / 4 + 6, 6 / 4]
+        server.mix(1, 0.25)
+        assert variates(server) == [6 / 4, 12 / 4, 12 / 4]
+        step(server, learned(0, 1))
+        server.mix(0, 1.0)
+        assert variates(server) == [13 / 4, 12 / 4, 13 / 4]
+        return server
+
+    places = [0, 0, 0, 1], [0, 0]
+    whole, resumed = one_by_one(scaffold(*places)), one_by_one(scaffold(*places), scaffold(*places))
+    assert models_sha256(resumed.models) == models_sha256(whole.models)
 
 
 def test_a_checkpoint_has_what_aggregators_carry() -> None:

@@ -6,8 +6,6 @@ Clients are a clockwork: their visits take 4, 4, 8 and 16 s. Aggregator 0 has cl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.server import ServerExtension
@@ -23,69 +20,12 @@ from coordinator.methods.registry import resolve
 from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.run import RunFailed
-from coordinator.rounds.synchronous import run_rounds
-from costmodel.tiers import TierClock, TierMessages
-from edge.protocol.config import ModelConfig
 from edge.protocol.messages import GLOBAL
 from edge.protocol.payload import Floats
-from tests.coordinator.rounds.clockwork import BRIEF, EVER, FOUR, IID, windows
+from tests.coordinator.rounds.clockwork import EVER, FOUR, windows
+from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, TWO, UP_NBYTES, chain, ran, rounds
 from tests.methods.cases import CASES, Case
-from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, store, trained_models
-
-TWO = {"count": 2, "aggregate": math.inf}
-UP_NBYTES, DOWN_NBYTES = 5333, 5344
-SMALL: dict[str, Any] = {"train": BRIEF, "partition": IID, "model": ModelConfig("digits-cnn", width=2), "rounds": 4}
-
-
-class Wan(TierClock):
-    """Messages between aggregators and the server take literal seconds each: down 1 and 2, up 2 and 4."""
-
-    down_seconds, up_seconds = np.array([1.0, 2.0]), np.array([2.0, 4.0])
-    lost: Mapping[tuple[int, int], float] = {}
-    """(round, aggregator) whose model is lost on its way up"""
-    away: Mapping[int, tuple[float, float]] = {}
-    """Aggregator -> times between which it is away"""
-
-    def up(self, level: int, ready: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
-        messages = self._taking(self.up_seconds, super().up(level, ready, which, nbytes, round, **more))
-        lost = np.array([(round, index) in self.lost for index in range(2)])
-        return replace(messages, end=np.where(lost, math.inf, messages.end))
-
-    def down(self, level: int, begin: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
-        return self._taking(self.down_seconds, super().down(level, begin, which, nbytes, round, **more))
-
-    @staticmethod
-    def _taking(seconds: NDArray[np.float64], messages: TierMessages) -> TierMessages:
-        return replace(messages, end=messages.start + seconds)
-
-    def is_there(self, level: int, aggregator: int, time: float) -> bool:
-        begin, end = self.away.get(aggregator, (math.inf, math.inf))
-        return not begin <= time < end
-
-    def first_there(self, level: int, aggregator: int, time: float) -> float:
-        return time if self.is_there(level, aggregator, time) else self.away[aggregator][1]
-
-
-def ran(folder: Path, wan: Mapping[str, Any] | None = None, aggregators: Mapping[str, Any] = TWO, **how: Any) -> Run:
-    """A run whose messages above clients are those of `Wan`."""
-    how = {"train": BRIEF, "partition": IID, "rounds": 1, "clients": 4, "seconds": FOUR, **how}
-    run = federation(folder, "fedavg", aggregators=aggregators, **how)
-    assert run.tiers is not None
-    run.tiers.clock.__class__ = Wan
-    vars(run.tiers.clock).update(wan or {})
-    try:
-        return Run(run, run_rounds(run))
-    finally:
-        store(run).ledger.close()
-
-
-def rounds(run: Run) -> list[tuple[float, ...]]:
-    return run.rows("SELECT start_s, end_s FROM rounds ORDER BY round")
-
-
-def chain(run: Run) -> list[Any]:
-    return run.rows("SELECT chain FROM rounds ORDER BY round")
-
+from tests.toy import Run, broken_off, model_sha256, play, resumed, trained_models
 
 # --- times ------------------------------------------------------------------------------------------------------------
 
@@ -217,8 +157,6 @@ def test_a_run_ends_where_no_aggregator_has_clients(tmp_path: Path) -> None:
 
 
 # --- budgets ----------------------------------------------------------------------------------------------------------
-
-CYCLE = 2 * (UP_NBYTES + DOWN_NBYTES)
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,16 @@ def test_a_fleet_budget_stays_as_it_is_where_visits_outlast_their_round() -> Non
             extension.check_budget(before, more)
 
 
+def test_budgets_of_aggregators_stay_as_they_are_where_each_ends_in_a_round_of_its_own() -> None:
+    words = ["fleet.tiers.count=2", "tiers.upwards=asynchronous", "budget={wan_bytes='1 MB',virtual_seconds='1 h'}"]
+    before, more = (load("digits", parse_all([*words, *other])).scenario for other in ((), ("rounds.max=999",)))
+    extension.check_budget(before, more)
+    for change in ("budget.wan_bytes=1 GB", "budget.virtual_seconds=2 h", "budget.price=3"):
+        key = change.partition("=")[0]
+        with pytest.raises(ScenarioError, match=rf"{key}: with tiers.upwards = asynchronous each aggregator ends in"):
+            extension.check_budget(before, load("digits", parse_all([*words, change])).scenario)
+
+
 def test_a_constant_schedule_spans_the_new_rounds_and_the_chain_still_begins_with_the_old(tmp_path: Path) -> None:
     folder = run(tmp_path, *SHORT, "train.lr_schedule=constant", "rounds.max=1")
     before, _ = opened(folder)

@@ -33,6 +33,7 @@ from tests.scenarios.in_this_process import run
 
 SLOW_LINK = ("fleet.server.down=3 Mbit/s", "fleet.server.up=2 Mbit/s")
 TIERS = ("fleet.tiers={count=4,price=2,above={count=2}}", "tiers.interval=[2,1]")
+ONE_BY_ONE = ("fleet.tiers={count=3,price=2}", "fleet.server={down=inf,up=inf}", "tiers.upwards=asynchronous")
 DROPOUTS = (
     "fleet.availability.kind=renewal",
     "fleet.availability.on=20 s",
@@ -117,6 +118,10 @@ def refusal(folder: Path, *overrides: str) -> str:
         ("rounds.policy=over_select", "rounds.participants=3", "eval.on=both", *TIERS),
         ("budget.virtual_seconds=1.5 s", *TIERS),
         ('codec.wan={kind="quantize",bits=4}', "budget.wan_bytes=700 kB", *TIERS),
+        ("fleet.tiers.count=3", "tiers.interval=500 ms", "rounds.max=6"),
+        ("method=fedbr", "rounds.max=9", "eval.every=2", "tiers.interval=2", *ONE_BY_ONE),
+        ("rounds.max=30", "budget.virtual_seconds=1.5 s", *ONE_BY_ONE),
+        ('codec.wan={kind="quantize",bits=4}', "rounds.max=30", "budget.wan_bytes=700 kB", *ONE_BY_ONE, *DROPOUTS),
     ],
 )
 def test_on_the_same_fleet_a_replay_is_the_run_to_the_bit(tmp_path: Path, overrides: tuple[str, ...]) -> None:
@@ -258,6 +263,14 @@ def test_keys_that_change_the_training_and_unknown_ones_are_refused(plain: Path,
 def test_runs_that_times_or_updates_direct_are_refused(tmp_path: Path, settings: tuple[str, ...], message: str) -> None:
     folder = run(tmp_path, *settings, "rounds.max=1")
     assert refusal(folder, *(["rounds.policy=sync"] if "fedbuff" in message else SLOW_LINK)) == message
+
+
+def test_other_meetings_of_aggregators_are_refused(tmp_path: Path) -> None:
+    folder = run(tmp_path, "fleet.tiers.count=1", "tiers.interval=500 ms", "rounds.max=8")
+    assert refusal(folder, "fleet.tiers.down=1 Mbit/s").startswith(
+        "round 2: aggregators would meet what is above them in other rounds or another order; to train anew:"
+    )
+    assert replay(folder, parse_all(["fleet.tiers.networks={lte=1.0}"]))["rounds"] == 8
 
 
 @pytest.mark.parametrize(

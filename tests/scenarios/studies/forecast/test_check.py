@@ -17,7 +17,7 @@ from scenarios.config.overrides import parse_all
 from scenarios.report import terminal
 from scenarios.studies.forecast import check
 from scenarios.studies.forecast.check import Check, DataSource, MachineCosts
-from scenarios.studies.forecast.estimate import RefusedClients, estimate
+from scenarios.studies.forecast.estimate import Estimate, RefusedClients, estimate
 from scenarios.studies.forecast.typical_visits import TypicalVisits
 from tests.scenarios.studies.forecast.profiles import profile
 
@@ -270,6 +270,25 @@ def test_messages_above_aggregators_are_foreseen_to_the_byte(tmp_path: Path) -> 
     assert found.estimate.bytes == flat.estimate.bytes
     limited = check.run_check(load("digits", parse_all([*words, "budget.wan_bytes=800 kB"])), tmp_path)
     assert (limited.estimate.rounds, limited.estimate.ended_by) == ((4, 4), "wan_bytes")
+
+
+def test_messages_of_aggregators_that_meet_otherwise_are_foreseen_from_a_typical_round(tmp_path: Path) -> None:
+    def found(*words: str) -> Estimate:
+        given = ("method=fedavg", "rounds.max=12", "fleet.tiers.count=3", "fleet.server={down=inf,up=inf}", *words)
+        return check.run_check(load("digits", parse_all(given)), tmp_path).estimate
+
+    cycle, alone = 3 * (61_696 + 61_685), found()
+    assert alone.virtual_seconds is not None
+    # Models of one aggregator after each second round, one after another: six in twelve, and the first of all three.
+    one_by_one = found("tiers.upwards=asynchronous", "tiers.interval=2")
+    assert (one_by_one.wan_bytes, one_by_one.per_round["wan_bytes"][0]) == (3 * cycle, 2 * cycle / 12)
+    # Rounds of all three at the same time take a third as long.
+    each = found("tiers.upwards=asynchronous").virtual_seconds
+    assert each == pytest.approx(alone.virtual_seconds / 3)
+    # Without messages a round takes so long; three of them fit into 2.5 times that.
+    flat = found("fleet.tiers={count=0}").virtual_seconds
+    assert flat is not None
+    assert found(f"tiers.interval={2.5 * flat / 12:.6f} s").wan_bytes == 4 * cycle
 
 
 def test_heterofls_parts_have_the_papers_numbers_without_the_data(tmp_path: Path) -> None:

@@ -1,0 +1,341 @@
+"""Aggregators that meet the server one by one, and intervals in virtual seconds: times, models, budgets and resumes.
+
+Clients and messages are those of `tests.coordinator.rounds.tier_clockwork`: aggregator 0 takes 1 s down, 8 s for a step
+and 2 s up, aggregator 1 takes 2, 16 and 4 s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.aggregation.tiers import TieredServer
+from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimits
+from costmodel.tiers import TierMessages
+from scenarios.config.load import ScenarioError, load
+from scenarios.config.overrides import parse_all
+from tests.coordinator.rounds.clockwork import EVER, windows
+from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, UP_NBYTES, Wan, chain, ran, rounds
+from tests.methods.cases import CASES, Case
+from tests.toy import Run, broken_off, play, resumed
+
+ONE_BY_ONE: dict[str, Any] = {"upwards": "asynchronous"}
+PLAIN_MIX = {**ONE_BY_ONE, "mixing": 1.0, "staleness_power": 0.0}
+TWO = ["fleet.tiers.count=2"]
+OPEN = math.inf
+"""Rate of the server's link, which aggregators do not share"""
+
+
+def one_by_one(folder: Path, wan: Mapping[str, Any] | None = None, **how: Any) -> Run:
+    schedule = {**ONE_BY_ONE, **how.pop("schedule", {})}
+    return ran(folder, wan, **{"rounds": 5, "server_link": OPEN, **how, "schedule": schedule})
+
+
+def messages(run: Run) -> list[tuple[Any, ...]]:
+    return run.rows("SELECT round, aggregator, direction, start_s, end_s FROM aggregators ORDER BY start_s, rowid")
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_model_is_mixed_in_when_it_arrives_and_its_aggregator_goes_on_alone(tmp_path: Path) -> None:
+    run = one_by_one(tmp_path)
+
+    assert messages(run) == [
+        *((0, 0, "down", 0, 1), (0, 1, "down", 0, 2)),
+        (0, 0, "up", 9, 11),
+        (1, 0, "down", 11, 12),
+        *((1, 1, "up", 18, 22), (2, 0, "up", 20, 22)),
+        *((2, 0, "down", 22, 23), (2, 1, "down", 22, 24)),
+        (3, 0, "up", 31, 33),
+        (4, 0, "down", 33, 34),
+        (4, 1, "up", 40, 44),
+    ]
+    # Rounds end when the last model by then is mixed in; the first and the fourth when the next step begins.
+    assert rounds(run) == [(0, 2), (2, 11), (11, 22), (22, 24), (24, 33)]
+    visited = run.rows("SELECT round, client, start_s FROM visits ORDER BY round, client")
+    assert [each for each in visited if each[0] < 3] == [
+        (0, 0, 1),
+        (0, 2, 1),
+        (1, 1, 2),
+        (1, 3, 2),
+        (2, 0, 12),
+        (2, 2, 12),
+    ]
+    # Only rounds with a new model are evaluated, and the last one.
+    assert run.rows("SELECT accuracy IS NULL FROM rounds") == [(1,), (0,), (0,), (1,), (0,)]
+    assert run.stopped_by == ROUNDS
+
+
+def test_a_slow_wan_of_one_aggregator_delays_no_other(tmp_path: Path) -> None:
+    slow = {"up_seconds": np.array([2.0, 400.0])}
+    fast, slowed = (
+        [row[1:] for row in messages(one_by_one(tmp_path / name, wan, rounds=12)) if row[1] == 0]
+        for name, wan in (("fast", {}), ("slow", slow))
+    )
+    # Down, step and up take 11 s, again and again; steps of the other are rounds of the ledger, too.
+    assert slowed[: len(fast)] == fast
+    assert slowed[-2:] == [(0, "up", 119, 121), (0, "down", 121, 122)]  # of eleven steps beside one
+
+
+@pytest.mark.parametrize(
+    ("interval", "sent_at"), [(2, [17, 36]), ("10 s", [17, 36]), ("8 s", [9, 20]), ("8.5 s", [17, 36])]
+)
+def test_an_aggregator_sends_its_model_after_its_own_rounds_or_seconds(
+    interval: int | str, sent_at: list[float], tmp_path: Path
+) -> None:
+    run = one_by_one(tmp_path, rounds=8, schedule={"interval": interval})
+
+    # Steps of 8 s from 1 s on, then from 20 s on, or from 12 s on.
+    sent = run.rows("SELECT start_s FROM aggregators WHERE direction = 'up' AND aggregator = 0 ORDER BY start_s")
+    assert [start for (start,) in sent[:2]] == sent_at
+
+
+def test_aggregators_begin_no_round_after_their_seconds_and_wait_for_the_others(tmp_path: Path) -> None:
+    run = ran(tmp_path, rounds=5, schedule={"interval": "20 s"})
+
+    # Aggregator 0 steps at 9, 17 and 25 s, since it may begin until 21 s; aggregator 1 at 18 and 34 s, until 22 s.
+    assert run.rows("SELECT round, client, start_s FROM visits WHERE round < 3 ORDER BY round, client") == [
+        *((0, 0, 1), (0, 1, 2), (0, 2, 1), (0, 3, 2), (1, 0, 9), (1, 1, 18), (1, 2, 9), (1, 3, 18)),
+        *((2, 0, 17), (2, 2, 17)),
+    ]
+    # Their models arrive at 27 and 38 s; then all is repeated.
+    assert [row for row in messages(run) if row[2] == "up"] == [(2, 0, "up", 25, 27), (2, 1, "up", 34, 38)]
+    assert rounds(run) == [(0, 18), (9, 34), (17, 38), (38, 56), (47, 72)]
+    assert run.rows("SELECT accuracy IS NULL FROM rounds") == [(1,), (1,), (0,), (1,), (0,)]
+
+
+def test_seconds_count_from_when_models_came_down_from_the_tier_above(tmp_path: Path) -> None:
+    above = {**SMALL, "aggregators": {"count": 2, "above": {"count": 1}}, "rounds": 6}
+    run = play(tmp_path / "a", "fedavg", **above, schedule={"interval": ("1 us", 2)})
+    same = play(tmp_path / "b", "fedavg", **above, schedule={"interval": (1, 2)})
+    assert chain(run) == chain(same)  # one round lasts longer than that
+    apart = play(tmp_path / "c", "fedavg", **above, schedule={"interval": ("1 h", 2)})
+    assert {row[0] for row in apart.rows("SELECT direction FROM aggregators")} == {"down"}
+
+
+def test_an_aggregator_without_clients_there_lets_the_others_go_on(tmp_path: Path) -> None:
+    there = windows([EVER], [(50.0, 1e6)], [EVER], [(50.0, 1e6)])
+    run = one_by_one(tmp_path, rounds=7, behaviour=there)
+
+    visited = run.rows("SELECT round, client, start_s FROM visits WHERE client % 2 = 0 ORDER BY start_s, client")
+    assert [start for _, client, start in visited if client == 0][:5] == [1, 12, 23, 34, 45]
+    assert run.rows("SELECT start_s FROM visits WHERE client = 1") == [(50,)]
+    assert run.rows("SELECT start_s >= LAG(end_s, 1, 0) OVER (ORDER BY round) FROM rounds") == [(1,)] * 7
+
+
+def test_a_model_that_arrives_while_nobody_is_ready_is_a_round_without_visits(tmp_path: Path) -> None:
+    # Both send at 9 and 18 s; aggregator 0 gets its answer at 12 s, when its clients have left until 30 s.
+    gone = windows([(0.0, 10.0), (30.0, 1e6)], [EVER], [(0.0, 10.0), (30.0, 1e6)], [EVER])
+    run = one_by_one(tmp_path, rounds=4, behaviour=gone)
+
+    assert run.rows("SELECT round, COUNT(*) FROM visits GROUP BY round") == [(0, 2), (1, 2), (3, 2)]
+    assert rounds(run)[1:3] == [(2, 11), (11, 22)]  # the second of these has no visits, but a model of aggregator 1
+    assert run.rows("SELECT critical, participants, accuracy IS NULL FROM rounds WHERE round = 2") == [(None, 0, 0)]
+    assert run.rows("SELECT start_s FROM visits WHERE round = 3") == [(24,), (24,)]
+
+
+# --- what is lost, and what a budget ends -----------------------------------------------------------------------------
+
+
+class Losing(Wan):
+    """The second message of aggregator 1, its model, is lost 1 s after it began; it is back 10 s later."""
+
+    def up(self, level: int, ready: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
+        messages = super().up(level, ready, which, nbytes, round, **more)
+        lost = np.where((np.arange(2) == 1) & (round == 1), messages.start + 1, math.inf)
+        return TierMessages(
+            **{**vars(messages), "lost": lost, "end": np.where(lost < math.inf, math.inf, messages.end)}
+        )
+
+    def first_there(self, level: int, aggregator: int, time: float) -> float:
+        return time + 10
+
+
+def test_an_aggregator_whose_model_is_lost_goes_on_from_the_servers_when_it_is_back(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.coordinator.rounds.tier_clockwork.Wan", Losing)
+        run = one_by_one(tmp_path, rounds=6)
+
+    # Lost at 19 s, back at 29 s.
+    own = [row[2:] for row in messages(run) if row[1] == 1]
+    assert own == [("down", 0, 2), ("up", 18, None), ("down", 29, 31), ("up", 47, 51)]
+
+
+def test_the_run_goes_on_with_the_others_until_its_seconds_end(tmp_path: Path) -> None:
+    run = one_by_one(tmp_path, rounds=20, limits=RunLimits(virtual_seconds=38.0))
+
+    # Aggregator 1 would make its second step at 40 s; aggregator 0 makes its third at 31 s, and its fourth at 42.
+    found = run.rows("SELECT round, client % 2, kind, MAX(up_end_s) FROM visits GROUP BY round ORDER BY round")
+    assert found == [
+        (0, 0, "train", 9),
+        (1, 1, "train", 18),
+        (2, 0, "train", 20),
+        (3, 0, "train", 31),
+        (4, 1, "cut", 38),
+        (5, 0, "cut", 38),
+    ]
+    assert rounds(run) == [(0, 2), (2, 11), (11, 22), (22, 24), (24, 33), (33, 38)]
+    assert run.rows("SELECT cut_by FROM rounds")[4:] == [(SECONDS,), (SECONDS,)]
+    assert run.stopped_by == SECONDS
+
+
+@pytest.mark.parametrize(
+    ("limits", "rule"), [(RunLimits(wan_bytes=3 * CYCLE), WAN_BYTES), (RunLimits(price=3 * CYCLE * 2e-9), PRICE)]
+)
+def test_a_budget_of_messages_ends_the_run_when_the_last_models_have_come(
+    limits: RunLimits, rule: str, tmp_path: Path
+) -> None:
+    run = one_by_one(tmp_path, aggregators={"count": 2, "aggregate": math.inf, "price": 2.0}, rounds=20, limits=limits)
+
+    # Six messages down and six up, which is all that it pays for: four of the faster aggregator.
+    assert run.stopped_by == rule
+    sent = run.rows(
+        "SELECT aggregator, direction, COUNT(*), SUM(nbytes) FROM aggregators GROUP BY aggregator, direction"
+    )
+    assert sent == [
+        *((0, "down", 4, 4 * DOWN_NBYTES), (0, "up", 4, 4 * UP_NBYTES)),
+        *((1, "down", 2, 2 * DOWN_NBYTES), (1, "up", 2, 2 * UP_NBYTES)),
+    ]
+
+
+def test_a_run_ends_where_no_aggregator_has_clients_any_more(tmp_path: Path) -> None:
+    run = one_by_one(tmp_path, rounds=9, behaviour=windows(*[[(0.0, 10.0)]] * 4))
+    # Only client 3 has not sent its update by then; both models arrive, at 11 and 14 s.
+    assert (run.stopped_by, rounds(run)[-1][1]) == (CLIENTS, 14)
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in ("fedavg", "fedbr", "pfedmb", "fedmlb")], ids=str
+)
+def test_one_aggregator_that_is_mixed_in_whole_has_the_synchronous_models_to_the_bit(
+    case: Case, interval: int, tmp_path: Path
+) -> None:
+    waiting, alone = (
+        case.play_real(
+            partial(play, tmp_path / name),
+            aggregators={"count": 1},
+            schedule={"interval": interval, **schedule},
+            server_link=OPEN,
+        )
+        for name, schedule in (("waiting", {}), ("alone", PLAIN_MIX))
+    )
+    for query in ("SELECT model_sha256, accuracy FROM rounds", "SELECT client, loss FROM visits"):
+        assert alone.rows(query) == waiting.rows(query)
+
+
+def test_staleness_is_the_number_of_models_mixed_in_since_its_own_came_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed, mix = [], TieredServer.mix
+
+    def noted(server: TieredServer, index: int, mixing: float) -> None:
+        mixed.append((index, mixing))
+        mix(server, index, mixing)
+
+    monkeypatch.setattr(TieredServer, "mix", noted)
+    one_by_one(tmp_path, rounds=6, schedule={"mixing": 0.5, "staleness_power": 1.0})
+    # At 11, 22, 22, 33 and 44 s. Aggregator 1 has missed two others at 22 s, and one at 44 s; aggregator 0 one at 33 s.
+    assert mixed[:4] == [(0, 0.5), (0, 0.5), (1, 0.5 / 3), (0, 0.25)]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"schedule": {"interval": 2}},
+        {"sum": "fixed_point"},
+        {"method": "fedbr", "schedule": {"interval": "0.2 s"}},
+        {"method": "pfedmb"},
+        {"codec": {"wan": [{"kind": "fp16"}]}, "server": "fedavgm"},
+        {"schedule": {"interval": "0.2 s", "upwards": "synchronous"}},
+    ],
+)
+@pytest.mark.parametrize("after", [1, 3, 4])
+def test_a_run_that_is_killed_while_models_are_on_their_way_goes_on_to_the_bit(
+    how: dict[str, Any], after: int, tmp_path: Path
+) -> None:
+    how = {**SMALL, "rounds": 6, "aggregators": {"count": 3}, "server_link": OPEN, **how}
+    how["schedule"] = {**ONE_BY_ONE, **how.get("schedule", {})}
+    method = how.pop("method", "fedavg")
+    whole = play(tmp_path / "whole", method, **how)
+
+    broken_off(tmp_path / "killed", method, after, **how)
+    assert chain(resumed(tmp_path / "killed", method, **how)) == chain(whole)
+    assert chain(play(tmp_path / "shuffled", method, shuffle=3, sites=3, **how)) == chain(whole)
+
+
+# --- who takes part, and what is refused ------------------------------------------------------------------------------
+
+
+def test_some_aggregators_of_both_tiers_take_part_until_all_meet_the_server(tmp_path: Path) -> None:
+    how = {**SMALL, "clients": 8, "rounds": 6, "aggregators": {"count": 8, "above": {"count": 4}}}
+    run = play(tmp_path, "fedavg", **how, schedule={"participants": (3, 2)})
+
+    for round in range(6):
+        sent = f"SELECT DISTINCT aggregator FROM aggregators WHERE round = {round} AND tier = "
+        lower, upper = ([each for (each,) in run.rows(f"{sent} {tier} ORDER BY aggregator")] for tier in (0, 1))
+        # Of the four below two that are chosen, three; k is below k mod 4.
+        assert (len(lower), len(upper)) == (3, 2)
+        assert {each % 4 for each in lower} == set(upper)
+    assert len({tuple(run.rows(f"SELECT DISTINCT client FROM visits WHERE round = {each}")) for each in range(6)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tiers.upwards=asynchronous"], "tiers.upwards: there are no aggregators; choose fleet.tiers.count"),
+        ([*TWO, "tiers.mixing=0.5"], "tiers.mixing: is used with tiers.upwards = asynchronous alone"),
+        (
+            [*TWO, "tiers.upwards=asynchronous", "fleet.tiers.above.count=1"],
+            "tiers.upwards = asynchronous: aggregators that send one by one send to the server, and not to a tier "
+            "above; leave fleet.tiers.above out",
+        ),
+        (
+            [*TWO, "tiers.upwards=asynchronous", "tiers.participants=1"],
+            "tiers.participants: tiers.upwards = asynchronous: aggregators never meet the server all together, when "
+            "those that take part are drawn; leave it out",
+        ),
+        (
+            [*TWO, "tiers.upwards=asynchronous", "fleet.tiers.on_loss=move"],
+            "fleet.tiers.on_loss = move: tiers.upwards = asynchronous: clients of one that is away would have visits "
+            "at two aggregators at a time; choose wait",
+        ),
+        ([*TWO, "tiers.interval=0 s"], "tiers.interval = '0 s': must be more than 0 s, and finite"),
+        ([*TWO, "tiers.interval=[1,2]"], "tiers.interval = [1, 2]: must be one number"),
+        (
+            [*TWO, "fleet.tiers.above.count=1", 'tiers.interval=[2,"3 s"]'],
+            "tiers.interval = [2, '3 s']: those of the tier above count how often they have got models, and no seconds",
+        ),
+        (
+            [*TWO, "fleet.tiers.above.count=1", "tiers.participants=[2,2]"],
+            "tiers.participants = [2, 2]: there are only 1 aggregators (fleet.tiers.above.count)",
+        ),
+    ],
+)
+def test_what_aggregators_cannot_do_is_refused_by_its_key(words: list[str], message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load("digits", parse_all(words))
+    assert str(caught.value).removeprefix("command line: ") == message
+
+
+def test_a_link_on_which_aggregators_would_delay_each_other_is_refused(tmp_path: Path) -> None:
+    # Two of 94 Mbit/s of goodput: 98.3 on the wire.
+    with pytest.raises(ScenarioError) as caught:
+        one_by_one(tmp_path / "a", server_link=100e6)
+    assert str(caught.value) == (
+        "fleet.server.down = 100 Mbit/s: tiers.upwards = asynchronous does not model a link on which aggregators delay "
+        "each other; choose 199 Mbit/s"
+    )
+    with pytest.raises(ScenarioError, match="choose inf, since their own rates vary"):
+        one_by_one(tmp_path / "b", server_link=1e12, aggregators={"count": 2, "bandwidth": {"kind": "ou"}})
+    one_by_one(tmp_path / "c", server_link=199e6, rounds=1)
