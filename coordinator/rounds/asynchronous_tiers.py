@@ -29,7 +29,7 @@ from coordinator.aggregation.tiers import TieredServer
 from coordinator.records.round_record import RoundRecord
 from coordinator.rounds.budget import CLIENTS, SECONDS
 from coordinator.rounds.ports import Arrays
-from coordinator.rounds.tiers import DOWN_SIDE, UP_SIDE, RoundEnd, Tiers
+from coordinator.rounds.tiers import DOWN_SIDE, UP_SIDE, Beginning, RoundEnd, Tiers
 
 
 class AsynchronousTiers(Tiers):
@@ -81,8 +81,8 @@ class AsynchronousTiers(Tiers):
 
     # --- what is sent -------------------------------------------------------------------------------------------------
 
-    def make_steps(self, record: RoundRecord, ends: Mapping[int, float]) -> RoundEnd:
-        """Aggregators have made their steps; then models arrive until the next one is ready.
+    def make_steps(self, record: RoundRecord, ends: Mapping[int, float], begin: Beginning) -> RoundEnd:
+        """Aggregators have made their steps; then models arrive until the next one begins a round.
 
         ``ends``: as of `Tiers`; inf: the run ends before it.
         """
@@ -91,9 +91,10 @@ class AsynchronousTiers(Tiers):
         for index, end in ends.items():
             self.ready[index] = end
             self._rounds[index] += 1
-        for index in np.flatnonzero(self._has_all_steps() & self._updated[0] & np.isfinite(self.ready)).tolist():
-            if index in ends:
+            if end < math.inf and self._updated[0][index] and self._has_all_steps(index, begin):
                 self._send_up(record, index)
+        for index in range(self.ready.size):
+            self._wait(index, begin)
         meetings, last = [], -math.inf
         while (at := float(self.arrives.min())) <= min(float(self.ready.min()), self._ends_at) and at < math.inf:
             index = int(self.arrives.argmin())
@@ -103,6 +104,7 @@ class AsynchronousTiers(Tiers):
                 self._version, last = self._version + 1, at
             meetings.append(partial(TieredServer.mix, index=index, mixing=mixing))
             self._answer(record, index, at)
+            self._wait(index, begin)
         following = min(float(self.ready.min()), float(self.arrives.min()))
         if self._ends_at <= following < math.inf or (is_cut and following == math.inf):
             end = self._ends_at
@@ -112,6 +114,16 @@ class AsynchronousTiers(Tiers):
             known = [each for each in (following, *ends.values(), record.start) if each < math.inf]
             end = known[0]
         return RoundEnd(end, meetings, last > -math.inf)
+
+    def _wait(self, index: int, begin: Beginning) -> None:
+        """Let an aggregator wait until it and one of its clients are there: what arrives meanwhile is of this round."""
+        time = -math.inf
+        while time < self.ready[index] < math.inf:
+            time = float(self.ready[index])
+            later = begin(index, time)
+            if later < math.inf and not self.clock.is_there(0, index, later):
+                later = self.clock.first_there(0, index, later)
+            self.ready[index] = later
 
     def _send_up(self, record: RoundRecord, index: int) -> None:
         nbytes, which = self.nbytes[UP_SIDE], np.arange(self.ready.size) == index

@@ -319,13 +319,16 @@ class FederatedRun:
         first, self.visits = self.visits, self.visits + len(visits)
         return [replace(visit, number=first + i) for i, visit in enumerate(visits)]
 
-    def kept_out(self, cohort: Sequence[int]) -> int:
-        """Clients that this cohort would also have if clients had no budgets of their own."""
+    def kept_out(self, cohort: Sequence[int], candidates: Sequence[int] | None = None) -> int:
+        """Clients that this cohort would also have if clients had no budgets of their own.
+
+        ``candidates``: those that it is drawn from; by default all.
+        """
         missing = self.rules.cohort - len(cohort)
         if not self.budget.limits_clients or missing <= 0:
             return 0
         clock, is_there = self.clock, self.clock.is_there
-        others = set(self.candidates).difference(cohort)
+        others = set(self.candidates if candidates is None else candidates).difference(cohort)
         there = sum(clock.has_power(client) and (is_there is None or is_there(client)) for client in others)
         return min(missing, there)
 

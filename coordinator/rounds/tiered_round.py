@@ -102,7 +102,7 @@ class TieredRound:
                     self._cut(group, limit)
                     ends[index], self.record.cut_by = math.inf, SECONDS
         tiers.note_updates(index for index, group in self.groups.items() if group.counts.any())
-        self.after = tiers.make_steps(self.record, ends)
+        self.after = tiers.make_steps(self.record, ends, self._beginning)
         if self.after.time > limit:
             self.stopped_by = self.record.cut_by = SECONDS
             return
@@ -148,7 +148,9 @@ class TieredRound:
         ]
         planned = sorted(visits, key=lambda visit: visit.client)
         affordable, refused_by = run.within_budgets(planned, self._costs)
-        kept_out = run.kept_out(cohort)
+        kept_out = 0
+        if run.budget.limits_clients:
+            kept_out = run.kept_out(cohort, [each for each in run.candidates if self._start(each) < math.inf])
         self.stopped_by = refused_by
         foreseen, counted = len(cohort) + kept_out, sum(visit.kind == "train" for visit in affordable)
         if counted < foreseen:
@@ -171,6 +173,13 @@ class TieredRound:
             return None
         availability = clock.fleet.behaviour.availability
         return lambda client: availability.interval(client, self._start(client))[0]
+
+    def _beginning(self, aggregator: int, time: float) -> float:
+        """When a round of an aggregator begins that is ready at ``time``: when one of its clients is there."""
+        clock, own = self.run.clock, self.tiers.clients.get(aggregator, [])
+        if clock.is_there is None or time == math.inf:
+            return time
+        return first_available(clock.fleet.behaviour.availability, own, time)
 
     def _wait(self, eligible: Sequence[int]) -> None:
         """Let aggregators without a client wait until one of theirs is there."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.tiers import TieredServer
+from coordinator.aggregation.tiers import TieredServer, by_aggregator
 from coordinator.records.round_record import RoundRecord
 from coordinator.records.schema import AggregatorRow
 from coordinator.rounds.budget import CLIENTS, RunLimits
@@ -27,6 +27,10 @@ TIERS = "tiers|"
 """Prefix of the names of the tiers' arrays in a checkpoint"""
 CHARGED, UPDATED, CLOCK = "charged ", "updated ", "clock "
 """Prefixes of names in `Tiers.state`"""
+
+
+Beginning = Callable[[int, float], float]
+"""(aggregator, absolute seconds at which it is ready) -> when its round begins: when one of its clients is there"""
 
 
 class RoundEnd(NamedTuple):
@@ -73,6 +77,8 @@ class Tiers:
         self.aggregator_of = aggregator_of
         """(clients,) in this round; -1: none. At ``home`` but for those whose aggregator is away"""
         self.on_loss, self.evaluates_between = on_loss, evaluates_between
+        self.clients = by_aggregator(aggregator_of, range(aggregator_of.size))
+        """Aggregator -> those that belong to it"""
         self.limits, self._prices, self._draw = limits, prices, draw
         size = clock.sizes[0]
         self.ready = np.zeros(size)
@@ -215,7 +221,7 @@ class Tiers:
         """These of the lowest tier get updates in this round."""
         self._updated[0][list(aggregators)] = True
 
-    def make_steps(self, record: RoundRecord, ends: Mapping[int, float]) -> RoundEnd:
+    def make_steps(self, record: RoundRecord, ends: Mapping[int, float], begin: Beginning) -> RoundEnd:
         """Aggregators have made their steps; all meet what is above them if none is to begin another round before.
 
         ``ends``: aggregator -> absolute seconds of its step. One without visits goes on when the first other has made
@@ -225,7 +231,8 @@ class Tiers:
         for index, end in ends.items():
             self.ready[index] = end
         self._rounds += self.begins
-        self.waits |= self.begins & self._has_all_steps()
+        for index in np.flatnonzero(self.begins & np.isfinite(self.ready)).tolist():
+            self.waits[index] = self._has_all_steps(index, begin)
         ready = np.where(self.present, self.ready, math.inf)
         if (np.isfinite(ready) & ~self.waits).any():
             stepped = self.ready[self.begins & np.isfinite(self.ready)]
@@ -234,11 +241,11 @@ class Tiers:
         meetings = [partial(TieredServer.meet, tier=tier, present=arrived) for tier, arrived in enumerate(arrivals)]
         return RoundEnd(end, meetings, self.together)
 
-    def _has_all_steps(self) -> NDArray[np.bool_]:
-        """(aggregators,) whether each has made its last step before it sends its model up."""
+    def _has_all_steps(self, index: int, begin: Beginning) -> bool:
+        """Whether an aggregator has made its last step before it sends its model up."""
         if self.schedule.seconds:
-            return self.ready >= self._came + self.schedule.seconds
-        return self._rounds >= self.schedule.rounds
+            return begin(index, float(self.ready[index])) >= float(self._came[index]) + self.schedule.seconds
+        return bool(self._rounds[index] >= self.schedule.rounds)
 
     def meet(self, record: RoundRecord, ready: NDArray[np.float64]) -> tuple[list[NDArray[np.bool_]], float]:
         """Send models up as the schedule says after a round, and down again to tiers that do not meet the server.

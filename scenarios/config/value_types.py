@@ -37,10 +37,11 @@ def _alternative(kind: Any, unit: QuantityUnits | None) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, inner))
     if origin in LISTS:
-        first = _plain(inner[0])
-        item = "numbers" if unit is None and first in (int, float) else _alternative(first, unit)
-        item = "tables" if item == WORDS[dict] else item
-        return f"a list of {item}"
+        items = [
+            "numbers" if unit is None and each in (int, float) else _alternative(each, unit)
+            for each in _alternatives(inner[0])
+        ]
+        return "a list of " + " or ".join(dict.fromkeys("tables" if item == WORDS[dict] else item for item in items))
     if unit is not None and origin in (int, float):
         return f"text with a unit ({', '.join(unit.units)})"
     return WORDS.get(origin, "a table")

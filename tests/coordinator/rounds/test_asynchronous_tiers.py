@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.tiers import TieredServer
-from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimits
+from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, Limits, RunLimits
 from costmodel.tiers import TierMessages
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
@@ -128,17 +128,18 @@ def test_an_aggregator_without_clients_there_lets_the_others_go_on(tmp_path: Pat
     assert [start for _, client, start in visited if client == 0][:5] == [1, 12, 23, 34, 45]
     assert run.rows("SELECT start_s FROM visits WHERE client = 1") == [(50,)]
     assert run.rows("SELECT start_s >= LAG(end_s, 1, 0) OVER (ORDER BY round) FROM rounds") == [(1,)] * 7
+    assert run.rows("SELECT DISTINCT round FROM visits ORDER BY round") == [(each,) for each in range(7)]
 
 
-def test_a_model_that_arrives_while_nobody_is_ready_is_a_round_without_visits(tmp_path: Path) -> None:
-    # Both send at 9 and 18 s; aggregator 0 gets its answer at 12 s, when its clients have left until 30 s.
-    gone = windows([(0.0, 10.0), (30.0, 1e6)], [EVER], [(0.0, 10.0), (30.0, 1e6)], [EVER])
-    run = one_by_one(tmp_path, rounds=4, behaviour=gone)
+def test_a_model_that_arrives_when_nobody_else_can_begin_is_a_round_without_visits(tmp_path: Path) -> None:
+    one_visit = RunLimits(client=Limits(bytes=20_000))
+    run = one_by_one(tmp_path, rounds=9, limits=one_visit)
 
-    assert run.rows("SELECT round, COUNT(*) FROM visits GROUP BY round") == [(0, 2), (1, 2), (3, 2)]
-    assert rounds(run)[1:3] == [(2, 11), (11, 22)]  # the second of these has no visits, but a model of aggregator 1
+    # Aggregator 0 gets its answer at 12 s, when its clients have spent their bytes; that of aggregator 1 comes at 22 s.
+    assert run.rows("SELECT round, COUNT(*) FROM visits GROUP BY round") == [(0, 2), (1, 2)]
+    assert rounds(run) == [(0, 2), (2, 11), (11, 22)]
     assert run.rows("SELECT critical, participants, accuracy IS NULL FROM rounds WHERE round = 2") == [(None, 0, 0)]
-    assert run.rows("SELECT start_s FROM visits WHERE round = 3") == [(24,), (24,)]
+    assert run.stopped_by == CLIENTS
 
 
 # --- what is lost, and what a budget ends -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import torch
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.server import ServerExtension
 from coordinator.methods.registry import resolve
-from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimits
+from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, Limits, RunLimits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.run import RunFailed
 from edge.protocol.messages import GLOBAL
@@ -76,6 +76,13 @@ def test_some_aggregators_take_part_until_the_next_meeting(tmp_path: Path) -> No
     for round, aggregator in found:
         visited = run.rows(f"SELECT DISTINCT client % 2 FROM visits WHERE round IN ({round - 1}, {round})")
         assert visited == [(aggregator,)]
+
+
+def test_clients_of_aggregators_that_take_no_part_are_not_kept_out_by_their_budgets(tmp_path: Path) -> None:
+    # One visit of a client takes 10,742 bytes.
+    once = RunLimits(client=Limits(bytes=20_000))
+    run = ran(tmp_path, rounds=9, schedule={"participants": 1}, limits=once)
+    assert run.rows("SELECT COUNT(*), COUNT(DISTINCT client) FROM visits") == [(2, 2)]
 
 
 def test_each_aggregators_deadline_runs_from_its_own_beginning(tmp_path: Path) -> None:

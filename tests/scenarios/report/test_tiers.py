@@ -325,6 +325,17 @@ def test_a_timeline_has_the_messages_of_aggregators_in_seconds_from_the_round_s_
     assert "message that was lost" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
+def test_others_wait_for_the_critical_client_also_where_its_visit_outlasts_the_round(tmp_path: Path) -> None:
+    # The round ends at 10 s, since another aggregator begins then; client 0 waits from 6 s on for client 2.
+    rows = [visit_row(0, 0, 0, 2, 3, 5, 6), visit_row(1, 0, 2, 2, 4, 8, 16)]
+    made_run(tmp_path / "run", (0.2,), ONE_TIER.format(seed=0, count=1), rows)
+    with contextlib.closing(sqlite3.connect(tmp_path / "run" / "ledger.sqlite")) as db:
+        db.execute("UPDATE rounds SET critical = 2")
+        db.commit()
+    (run,) = open_runs([tmp_path / "run"])
+    assert [row["others_wait_s"] for row in run.query(round_figures.CRITICAL)] == [10.0]
+
+
 def test_a_timeline_shows_the_aggregators_whose_messages_took_longest(tmp_path: Path) -> None:
     messages = [message_row(0, 0, number, "down", 0, 1 + number % 2) for number in range(40)]
     (run,) = open_runs([recorded(tmp_path / "many", ONE_TIER, messages, list(range(40)))])

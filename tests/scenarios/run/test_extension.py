@@ -130,6 +130,16 @@ def test_an_asynchronous_run_goes_on_after_its_rounds(tmp_path: Path) -> None:
     assert record(folder) == record(whole)
 
 
+def test_aggregators_that_meet_the_server_one_by_one_go_on_after_their_rounds(tmp_path: Path) -> None:
+    tiers = ("fleet.tiers.count=3", "tiers.upwards=asynchronous", *SHORT)
+    whole = run(tmp_path / "whole", *tiers, "rounds.max=8")
+    folder = run(tmp_path / "short", *tiers, "rounds.max=5")
+
+    gone_on(folder, "rounds.max=8")
+
+    assert record(folder) == record(whole)
+
+
 def test_step_sizes_that_depend_on_the_number_of_rounds_are_not_stretched() -> None:
     cosine, constant = (
         load("digits", parsed([f"train.lr_schedule={name}"])).scenario.train for name in ("cosine", "constant")
