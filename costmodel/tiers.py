@@ -198,6 +198,11 @@ class TierClock:
         """The number of aggregators of each level, the lowest first."""
         return tuple(len(clock.fleet) for clock in self._clocks)
 
+    @property
+    def fleets(self) -> tuple[Fleet, ...]:
+        """The aggregators of each level, the lowest first."""
+        return tuple(clock.fleet for clock in self._clocks)
+
     def fleet(self, level: int) -> Fleet:
         """The aggregators of a level."""
         return self._clocks[level].fleet

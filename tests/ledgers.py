@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.schema import AggregatorRow, RoundRow, VisitRow
+from coordinator.records.schema import AggregatorRow, EvaluationRow, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger, read
 from coordinator.records.visit_columns import VisitColumns
 
@@ -53,10 +53,11 @@ def made_run(
     joules: float = 10,
     is_ended: bool = True,
     aggregators: Sequence[AggregatorRow] = (),
+    evaluations: Sequence[EvaluationRow] = (),
 ) -> Path:
     """A run folder with one round of 10 s, 1 kB and ``joules`` per accuracy; ``scenario`` is its text, in TOML.
 
-    ``aggregators``: messages of a run with tiers.
+    ``aggregators``: messages of a run with tiers; ``evaluations``: values beside the accuracies.
     """
     folder.mkdir(parents=True)
     (folder / "scenario.toml").write_text(scenario)
@@ -68,7 +69,9 @@ def made_run(
             joules, 10.0, 0.0, 0, 0.0, None, "", "ab",
         )  # fmt: skip
         own = VisitColumns.of(visit for visit in visits if visit.round == number)
-        ledger.commit(Commit(row, own, aggregators=[each for each in aggregators if each.round == number]))
+        messages = [each for each in aggregators if each.round == number]
+        values = [each for each in evaluations if each.round == number]
+        ledger.commit(Commit(row, own, aggregators=messages, evaluations=values))
     if is_ended:
         ledger.finish({"stopped_by": "rounds", "rounds": len(accuracies)})
     ledger.close()

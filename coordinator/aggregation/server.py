@@ -116,6 +116,13 @@ class ServerContext:
     """Vectors that the server stores per client"""
     submodels: Submodels | None = None
     """The parts of the model that clients hold; None: all hold the whole model"""
+    members: int | None = None
+    """Clients that belong to the aggregator which the server side is for; None: it is for all clients"""
+
+    @property
+    def client_count(self) -> int:
+        """Clients of this server side."""
+        return len(self.samples) if self.members is None else self.members
 
     @property
     def initial_models(self) -> list[Model]:
@@ -213,6 +220,17 @@ class ServerExtension(NumberLog):
     def step(self, before: Model, after: Model) -> Model:
         """The next global model once all updates of a step are accumulated; by default the method's ``after``."""
         return after
+
+    def carried(self) -> Payload:
+        """Vectors that travel with the model between aggregators and what is above them (``fleet.tiers``), by slot.
+
+        Of each, a meeting takes the mean over clients (`coordinator.aggregation.tiers`). A correction without any has
+        no aggregators, since its server side would learn of some clients alone.
+        """
+        return {}
+
+    def carry(self, vectors: Payload) -> None:
+        """Go on with these in place of what is `carried`."""
 
     def state(self) -> State:
         """State between rounds, by name."""
@@ -317,6 +335,17 @@ class ServerStrategy(NumberLog):
         for extension in self.extensions:
             payload = payload | extension.down(client)
         return payload
+
+    @final
+    def carried(self) -> Payload:
+        """What the corrections carry between aggregators and what is above them."""
+        return {slot: named for extension in self.extensions for slot, named in extension.carried().items()}
+
+    @final
+    def carry(self, vectors: Payload) -> None:
+        """Go on with these in place of what is `carried`."""
+        for extension in self.extensions:
+            extension.carry({slot: vectors[slot] for slot in extension.carried()})
 
     # --- what comes up ------------------------------------------------------------------------------------------------
 

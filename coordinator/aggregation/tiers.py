@@ -8,6 +8,10 @@ them, this gets the mean of their models, weighted by the updates that these hav
 on from it. The server optimizer acts at the top alone; aggregators take plain means. Sums are in the order of clients
 at an aggregator, and of aggregators above: with one aggregator the models are FedAvg's to the bit, with several that
 meet in every round they differ from FedAvg's by rounding.
+
+What a correction carries beside the models (`ServerExtension.carried`) is a mean over clients, whatever updates weigh:
+that of SCAFFOLD's control variates. What an aggregator has learned since it last met what is above it changes the mean
+there by its share of the clients, once it arrives; what has not arrived is learned with its next message.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +38,8 @@ from coordinator.aggregation.server import (
 )
 from coordinator.aggregation.weighted_sum import WeightedSum
 from edge.protocol.codecs.update_codec import UpdateCodec
-from edge.protocol.messages import Choice, Totals, Update
-from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes
+from edge.protocol.messages import SUBVALUE, Choice, Totals, Update
+from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes, vectors
 
 AGGREGATOR = "aggregator "
 """Prefix of the names of models that an aggregator has for itself, before its number"""
@@ -42,9 +47,9 @@ TOP = "top/"
 """Prefix of the names of the server's own state"""
 MEETINGS = "meetings"
 """Name of the number of meetings so far in `TieredServer.state`"""
-WEIGHT, BETWEEN, CAME = "weight|", "between|", "came|"
+WEIGHT, BETWEEN, CAME, CARRIED = "weight|", "between|", "came|", "carried|"
 """Prefixes of the names of weights since aggregators last met what is above them, of the models of tiers above the
-lowest, and of those that aggregators went on from"""
+lowest, of those that aggregators went on from, and of what is carried with the models of either"""
 
 
 def by_aggregator(aggregator_of: NDArray[np.intp], clients: Sequence[int]) -> dict[int, list[int]]:
@@ -53,6 +58,11 @@ def by_aggregator(aggregator_of: NDArray[np.intp], clients: Sequence[int]) -> di
     for client in clients:
         groups.setdefault(int(aggregator_of[client]), []).append(client)
     return dict(sorted(groups.items()))
+
+
+def aggregator_value(index: int, name: str) -> str:
+    """The name of a value of an aggregator's own model in an evaluation."""
+    return f"{AGGREGATOR}{index}{SUBVALUE}{name}"
 
 
 def server_name(name: str) -> str:
@@ -84,11 +94,20 @@ class TieredServer(ServerStrategy):
         self._meetings = 0
         self.top = make(setup)
         plain = replace(setup, optimiser=ServerOptimizer())
-        self.aggregators = [make(plain) for _ in parents[0]]
+        counts = [np.bincount(aggregator_of, minlength=parents[0].size)]
+        for below, above in pairwise(parents):
+            counts.append(np.bincount(below, counts[-1], above.size).astype(np.int64))
+        self._members = [np.maximum(each, 1) for each in counts]
+        """Of each tier, (aggregators,) clients of each; one that has none of its own may get others'"""
+        self.aggregators = [make(replace(plain, members=int(count))) for count in self._members[0]]
         for aggregator in self.aggregators:
             aggregator.models = dict(self.top.models)
         self._between: list[list[Models]] = [[self.top.models] * above.size for above in parents[1:]]
         """Of each tier above the lowest, the models of its aggregators"""
+        self._carried: list[list[Payload]] = [[self.top.carried()] * above.size for above in parents[1:]]
+        """Of the same, what they carry"""
+        self._came_with: dict[int, Payload] = {}
+        """Aggregator -> what it went on carrying, if the server carries other vectors since (`mix`)"""
         self._weights: list[dict[tuple[str, str], NDArray[np.float64]]] = [{} for _ in parents]
         """Of each tier, (model, key) -> (aggregators,) weights of the updates that these have got, or those below them,
         since they last met what is above them"""
@@ -175,6 +194,16 @@ class TieredServer(ServerStrategy):
     def global_evaluation_model(self) -> Payload:
         return self.top.global_evaluation_model()
 
+    def own_evaluation_models(self) -> list[tuple[list[int], Payload]]:
+        """(aggregators, model) of those whose models are not the server's; the same ones, as of aggregators that have
+        met what is above them, are together."""
+        together: dict[tuple[tuple[str, str, bytes], ...], tuple[list[int], Payload]] = {}
+        for index in sorted(self._own):
+            payload = self.aggregators[index].global_evaluation_model()
+            same = tuple((slot, key, vector.version) for slot, key, vector in vectors(payload))
+            together.setdefault(same, ([], payload))[0].append(index)
+        return list(together.values())
+
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
@@ -232,6 +261,7 @@ class TieredServer(ServerStrategy):
         weights.clear()
         self._meetings += 1
         self._go_on(tier, above)
+        self._carry(tier, present)
 
     def mix(self, index: int, mixing: float) -> None:
         """The server mixes the models of one aggregator of the only tier into its own, which go on from the result.
@@ -254,6 +284,7 @@ class TieredServer(ServerStrategy):
         for other in range(len(self.aggregators)) if self._codec is not None else ():
             self._came.setdefault(other, before)
         self._came.pop(index, None)
+        self._carry_one(index, mixing > 0)
         self.aggregators[index].models = dict(self.top.models)
         self._own = set(range(len(self.aggregators))) - {index}
         self._collect()
@@ -282,6 +313,66 @@ class TieredServer(ServerStrategy):
         self._own = set() if tier + 1 == len(self._parents) else set(range(len(self.aggregators)))
         self._collect()
 
+    def _carry(self, tier: int, arrived: NDArray[np.bool_]) -> None:
+        """Let all of a tier, and those below it, go on with what is carried above it once some of it has arrived."""
+        if not self.top.carried():
+            return
+        is_last = tier + 1 == len(self._parents)
+        stands = [[aggregator.carried() for aggregator in self.aggregators], *self._carried, [self.top.carried()]]
+        above, counts = stands[tier + 1], [len(self.setup.samples)] if is_last else self._members[tier + 1].tolist()
+        after = []
+        for parent, (before, count) in enumerate(zip(above, counts, strict=True)):
+            indices = np.flatnonzero((self._parents[tier] == parent) & arrived).tolist()
+            after.append(self._mean_carried(before, stands[tier], tier, indices, count))
+        if is_last:
+            self.top.carry(after[0])
+        else:
+            self._carried[tier] = after
+        for lower in range(tier, -1, -1):
+            moved = [
+                after[parent] if lower == tier and arrived[index] else _moved(own, above[parent], after[parent])
+                for index, (own, parent) in enumerate(zip(stands[lower], self._parents[lower].tolist(), strict=True))
+            ]
+            if lower:
+                self._carried[lower - 1] = moved
+            else:
+                for aggregator, own in zip(self.aggregators, moved, strict=True):
+                    aggregator.carry(own)
+            above, after = stands[lower], moved
+
+    def _carry_one(self, index: int, has_arrived: bool) -> None:
+        """The same when one aggregator alone goes on: what it has learned since it came counts by its clients, not less
+        for its staleness."""
+        before, own = self.top.carried(), self.aggregators[index].carried()
+        start = self._came_with.pop(index, before)
+        if not before or not has_arrived:
+            self.aggregators[index].carry(_moved(own, start, before))
+            return
+        share, after = int(self._members[0][index]) / len(self.setup.samples), dict[str, dict[str, Vector]]()
+        for slot, key, vector in vectors(before):
+            change = own[slot][key].data.astype(np.float64) - start[slot][key].data
+            after.setdefault(slot, {})[key] = Vector((vector.data + share * change).astype(np.float32))
+        self.top.carry(after)
+        self.aggregators[index].carry(after)
+        for other in set(range(len(self.aggregators))) - {index}:
+            self._came_with.setdefault(other, before)
+
+    def _mean_carried(
+        self, before: Payload, below: Sequence[Payload], tier: int, indices: Sequence[int], count: int
+    ) -> Payload:
+        """The mean over ``count`` clients, of which those below these aggregators of a tier have theirs."""
+        weights = self._members[tier][list(indices)].tolist()
+        after = {slot: dict(named) for slot, named in before.items()}
+        for slot, key, vector in vectors(before if indices else {}):
+            total = WeightedSum()
+            total.add(vector.data, float(count - sum(weights)))
+            for index, weight in zip(indices, weights, strict=True):
+                total.add(below[index][slot][key].data, float(weight))
+            mean = total.mean()
+            assert mean is not None, key
+            after[slot][key] = Vector(mean)
+        return after
+
     def take_logged(self) -> dict[str, float]:
         """Of each name the mean over the aggregators that have logged it."""
         found: dict[str, list[float]] = {}
@@ -307,6 +398,9 @@ class TieredServer(ServerStrategy):
                         for name, model in models.items()
                         for key, vector in model.items()
                     }
+        for tier, carried in enumerate((self._came_with, *map(dict, map(enumerate, self._carried)))):
+            for index, payload in carried.items():
+                state |= {f"{CARRIED}{tier}|{index}|{slot}|{key}": each.data for slot, key, each in vectors(payload)}
         for index, models in self._came.items():
             state |= {
                 f"{CAME}{index}|{name}|{key}": vector.data
@@ -344,8 +438,31 @@ class TieredServer(ServerStrategy):
             changed = {each: dict(model) for each, model in before.items()}
             changed[name][key] = Vector(np.asarray(array, np.float32))
             self._between[int(tier)][int(number)] = changed
+        carried: dict[tuple[int, int], Payload] = {}
+        for text, array in under(CARRIED).items():
+            tier, number, slot, key = text.split("|")
+            whole = carried.setdefault((int(tier), int(number)), {})
+            whole.setdefault(slot, {})[key] = Vector(np.asarray(array, np.float32))
+        self._came_with = {index: whole for (at, index), whole in carried.items() if at == 0}
+        for at, of_tier in enumerate(self._carried, start=1):
+            of_tier[:] = [carried.get((at, index), before) for index, before in enumerate(of_tier)]
         self._came = {}
         for text, array in under(CAME).items():
             number, name, key = text.split("|")
             self._came.setdefault(int(number), {}).setdefault(name, {})[key] = Vector(np.asarray(array, np.float32))
         self._collect()
+
+
+def _moved(own: Payload, before: Payload, after: Payload) -> Payload:
+    """What is carried at an aggregator when ``after`` is in place of ``before``, which it went on with: with the same
+    difference from it."""
+    moved: Payload = {}
+    for slot, key, vector in vectors(own):
+        start, end = before[slot][key], after[slot][key]
+        if vector is not start:
+            differs = vector.data != start.data
+            moved_by = vector.data.astype(np.float64) - start.data
+            # Where nothing has changed, also the sign of 0 is that above.
+            end = Vector(np.where(differs, end.data + moved_by, end.data).astype(np.float32))
+        moved.setdefault(slot, {})[key] = end
+    return moved

@@ -13,6 +13,14 @@ unweighted (``aggregate.weights = "uniform"``). The authors published no code. T
 unweighted mean of the models, and weighs Δc_i, and c in the clients' steps, by the examples.
 
 Asynchronous policies discount the models of late updates, but not their Δc_i, since clients keep c_i undiscounted.
+
+With aggregators (``fleet.tiers``) each is such a server for the N_j clients that belong to it: its visits download c_j
+beside its model, and c_j ← c_j + (1/N_j) Σ Δc_i. At a meeting c ← c + Σ (N_j/N) (c_j − c) over the aggregators whose
+models arrive, and these go on with c; the others go on with c and what they had added to theirs. So c is the mean of
+all c_i whenever all has arrived. In between, with m_j the mean of the c_i of an aggregator's clients, c_j − c_i =
+(m_j − c_i) + (c − m_j at the meeting): a correction of the client towards its aggregator, and one of the aggregator
+towards all that stays until the next meeting. These are the two of Fang et al., Hierarchical Federated Learning with
+Multi-Timescale Gradient Correction, NeurIPS 2024, https://arxiv.org/abs/2409.18448, in terms of c_i.
 """
 
 from __future__ import annotations
@@ -73,10 +81,17 @@ class ScaffoldExtension(ServerExtension):
                 if self.options.lean:  # Σ Δc_i = Σ (θ − θ_i)/(Kη) − c for each visit
                     start, own = (vector.data.astype(np.float64) for vector in (before[key], self.c[key]))
                     change = total.weight * start - total.total - self.visits * own
-                c[key] = Vector((self.c[key].data + change / len(self.setup.samples)).astype(np.float32))
+                c[key] = Vector((self.c[key].data + change / self.setup.client_count).astype(np.float32))
         self.c = c
         self._begin()
         return after
+
+    def carried(self) -> Payload:
+        """c."""
+        return self.down(0)
+
+    def carry(self, vectors: Payload) -> None:
+        self.c = dict(vectors.get(CONTROL, {}))
 
     def state(self) -> State:
         """c, by key."""
@@ -97,7 +112,6 @@ SPEC = CorrectionSpec(
     client_state=numbers_of_model,
     individual_updates=lambda options: True,
     refusals=Refusals(
-        tiers="the server's control variate is a mean over all clients, of which an aggregator sees its own",
         partial_models=lambda options: (
             "with method_options.lean = true, scaffold's server must know the model that each visit starts from"
             if options.lean

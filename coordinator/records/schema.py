@@ -154,7 +154,8 @@ class EvaluationRow(NamedTuple):
     round: int
     """The round after which the model was evaluated"""
     client: int
-    """The client whose model and examples were used; -1: the global model on the test set"""
+    """The client whose model and examples were used; -1: the global model on the test set, or one that an aggregator
+    has of its own, whose name is then that of the metric before the first /"""
     metric: str
     """Name of the metric; ``name/part`` for one of several values"""
     value: float | None

@@ -1,5 +1,7 @@
 """Evaluation by the worker pool: of the global model on the test set, of each client's model on its examples, or both.
 
+Where aggregators have models of their own, these may be evaluated as well, on the test set.
+
 Evaluations change nothing. The run decides when a model is evaluated, and whether that is charged
 (`coordinator.rounds.synchronous`); here it takes no virtual time.
 """
@@ -16,6 +18,7 @@ from typing import Literal
 import numpy as np
 
 from coordinator.aggregation.server import LaterPayload, ServerStrategy
+from coordinator.aggregation.tiers import TieredServer, aggregator_value
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import EvalResult, MeasuredValue
 from coordinator.rounds.run import RunFailed
@@ -46,15 +49,14 @@ class EvaluationScope:
     """Whether the values beside the round's are kept in the ledger"""
     over_clients: Callable[[Mapping[int, Mapping[str, float]]], Mapping[str, float]] | None = None
     """(client -> values by name) -> further values by name, over the evaluated clients; kept with the values"""
+    aggregators: bool = False
+    """Whether the own models of aggregators are evaluated, too; values have names of `aggregator_value`"""
 
 
-class Evaluation:
-    """A submitted evaluation."""
+class Scoring:
+    """Submitted tasks of an evaluation, whose scores tell which client and examples they are of."""
 
-    def __init__(
-        self, workers: Workers, tasks: Sequence[PoolTask], result: Callable[[Sequence[Score]], EvalResult]
-    ) -> None:
-        self._result = result
+    def __init__(self, workers: Workers, tasks: Sequence[PoolTask]) -> None:
         self._scores: list[Score] = []
         self._group = workers.submit(tasks, self._on_reply)
 
@@ -62,10 +64,36 @@ class Evaluation:
         assert isinstance(reply, Score)
         self._scores.append(reply)
 
+    def wait(self) -> list[Score]:
+        """In the order of clients and examples. PoolError, Stopped."""
+        self._group.wait()
+        return sorted(self._scores, key=lambda score: (score.client, score.start))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A submitted evaluation."""
+
+    scoring: Scoring
+    scope: EvaluationScope
+    of_aggregators: Sequence[tuple[Sequence[int], Scoring]] = ()
+    """(aggregators, scores of the model that they all have)"""
+
     def wait(self) -> EvalResult:
         """The result, summed in the order of clients and examples. PoolError, Stopped."""
-        self._group.wait()
-        return self._result(sorted(self._scores, key=lambda score: (score.client, score.start)))
+        found = result(self.scoring.wait(), self.scope)
+        values = {
+            index: [(name, _finite(total / count), count) for name, (total, count) in _added(scores).items() if count]
+            for indices, scoring in self.of_aggregators
+            for scores in [scoring.wait()]
+            for index in indices
+        }
+        own = [
+            (GLOBAL, aggregator_value(index, name), value, count)
+            for index, each in sorted(values.items())
+            for name, value, count in each
+        ]
+        return found._replace(values=(*found.values, *own))
 
 
 class PoolEvaluator:
@@ -90,17 +118,23 @@ class PoolEvaluator:
         """
         tasks: list[PoolTask] = []
         if self._scope.on != "clients":
-            tasks += self._of_global_model(round)
+            tasks += self._on_test_set(self._server.global_evaluation_model(), round)
         if self._scope.on != "global":
             examples = evaluated_examples(self._description, self._scope.split)
             those = np.flatnonzero(examples).tolist() if clients is None else clients
             tasks += [self._of_client(client, int(examples[client]), round) for client in those]
-        return Evaluation(self.workers, tasks, lambda scores: result(scores, self._scope))
+        scoring = Scoring(self.workers, tasks)
+        own: list[tuple[Sequence[int], Scoring]] = []
+        if self._scope.aggregators and isinstance(self._server, TieredServer):
+            own = [
+                (indices, Scoring(self.workers, self._on_test_set(payload, round)))
+                for indices, payload in self._server.own_evaluation_models()
+            ]
+        return Evaluation(scoring, self._scope, own)
 
-    def _of_global_model(self, round: int) -> list[PoolTask]:
-        """On the test examples in use, ``eval.batch`` per task."""
-        payload, batch = self._server.global_evaluation_model(), self.job.eval_batch
-        count = self.job.scored(self._description.test_count)
+    def _on_test_set(self, payload: Payload, round: int) -> list[PoolTask]:
+        """Of one model on the test examples in use, ``eval.batch`` per task."""
+        batch, count = self.job.eval_batch, self.job.scored(self._description.test_count)
         return [
             PoolTask(
                 messages.Evaluate(start, min(start + batch, count), GLOBAL, payload, round),

@@ -65,6 +65,12 @@ class TierSchedule(Section):
         lowest = self.intervals[0]
         return lowest if isinstance(lowest, int) else 1
 
+    @property
+    def cycle(self) -> int:
+        """Rounds after which all aggregators have the server's model again; 0: there is no such number."""
+        counts = [each for each in self.intervals if isinstance(each, int)]
+        return math.prod(counts) if len(counts) == len(self.intervals) and not self.is_asynchronous else 0
+
     def steps_above(self, tier: int) -> int:
         """Meetings of the lowest tier until this one meets what is above it; until the server's step, of the last."""
         return math.prod(int(count) for count in self.intervals[1 : tier + 1])

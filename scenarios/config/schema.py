@@ -126,6 +126,10 @@ class EvalSection(Section):
     on: Literal["global", "clients", "both"] | None = None
     """Evaluated models: the global one, on the test set; each client's own, on its examples; or both. By default as the
     method's spec says, which for ``both`` also decides whose accuracy is the round's."""
+    aggregators: bool = False
+    """Whether the models that aggregators have of their own between two meetings with the server (``tiers.interval``)
+    are evaluated as well, on the test set, by the same metrics; values are named ``aggregator K/accuracy``. Evaluations
+    are then made in these rounds, too, as ``every`` says, of all models. They take no virtual time and cost nothing."""
     split: EvalSplit = "test"
     """The examples of its own that a client's model is evaluated on."""
     select: SelectionSplit | None = None
@@ -146,7 +150,7 @@ class EvalSection(Section):
         return any(getattr(self, key) != getattr(default, key) for key in EVALUATION_KEYS)
 
 
-EVALUATION_KEYS = ("metrics", "metric_options", "on", "split", "select", "adapt", "charged")
+EVALUATION_KEYS = ("metrics", "metric_options", "on", "aggregators", "split", "select", "adapt", "charged")
 """Keys of `EvalSection` that decide what is measured."""
 
 

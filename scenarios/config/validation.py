@@ -12,8 +12,10 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
+from coordinator.aggregation.server import ServerExtension
 from coordinator.aggregation.submodels import SubmodelConfig
 from coordinator.methods.registry import OBJECTIVES, Method
+from coordinator.methods.spec import CorrectionSpec
 from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
@@ -93,6 +95,8 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         for limit in ("wan_bytes", "price"):
             if getattr(scenario.budget, limit) is not None:
                 yield "budget", f"budget.{limit}: there are no aggregators, whose messages it limits; leave it out"
+        if scenario.eval.aggregators:
+            yield "eval.aggregators", "eval.aggregators = true: there are no aggregators; choose fleet.tiers.count"
         return
     levels = 2 if section.above.count else 1
     text = "one number" if levels == 1 else "one number or two, since fleet.tiers.above has aggregators, too"
@@ -120,6 +124,14 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         yield "rounds.on_late", f"rounds.on_late = {rounds.on_late}: is not modelled {with_tiers}; choose stop"
     if scenario.eval.charged:
         yield "eval.charged", f"eval.charged = true: is not modelled {with_tiers}; choose false"
+    if scenario.eval.aggregators:
+        if evaluated(method, scenario) == "clients":
+            why = "their models are evaluated beside the global one, and only clients' are"
+            yield "eval.aggregators", f'eval.aggregators = true: {why}; choose eval.on = "both" or "global"'
+        elif schedule.cycle and scenario.eval.every % schedule.cycle == 0:
+            why = f"aggregators have the server's model after each {schedule.cycle} rounds"
+            choose = f"choose eval.every other than {scenario.eval.every}, or a longer tiers.interval"
+            yield "eval.aggregators", f"eval.aggregators = true: {why}, as often as it is evaluated; {choose}"
     if method.objective.submodels is not None:
         yield "method", f"method = {method.name!r}: parts of a model are not averaged {with_tiers}"
     codec = scenario.codec
@@ -131,7 +143,8 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         yield "method", "method: a Flower app's messages go to the server directly; leave fleet.tiers out"
     for part in method.parts:
         reason = part.refusals.tiers
-        if reason is None and part in method.corrections and part.server is not None:
+        server = part.server if isinstance(part, CorrectionSpec) else None
+        if reason is None and server is not None and server.carried is ServerExtension.carried:
             reason = "its server side sees all clients, of which an aggregator has its own"
         if reason is not None:
             yield "method", f"method = {method.name!r}: {part.name} has no aggregators: {reason}"

@@ -40,6 +40,7 @@ FIGURES: Mapping[str, Drawing] = {
     "metrics": client_figures.metrics,
     "logged": client_figures.logged,
     "tiers": tier_figures.tiers,
+    "aggregator_values": tier_figures.aggregator_values,
     "to_target": bar_figures.to_target,
     "uncertainty": bar_figures.uncertainty,
     "bottlenecks": bar_figures.bottlenecks,

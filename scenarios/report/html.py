@@ -38,7 +38,16 @@ APP_KEYS = ("name", "data.clients", "seed")
 """Number of groups named in the title, and of different values of a fact."""
 NO_BREAK = "\u00a0"
 """A space at which no line is broken"""
-ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "clients_by_device", "aggregator_of", "started_utc")
+ELSEWHERE = (
+    "partition",
+    "blocks",
+    "calibrations",
+    "bases",
+    "clients_by_device",
+    "aggregator_of",
+    "tiers",
+    "started_utc",
+)
 """Parts of the environment that have their own sections."""
 
 
@@ -239,6 +248,7 @@ def _sections(
         else None,
         "rates": tables.by_rate(shown),
         "links": tables.by_link(shown),
+        "of_aggregators": tables.of_aggregators(shown),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
         "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
         "critical": [(run, visits.critical_clients(run.query, most_critical)) for run in shown],

@@ -19,7 +19,7 @@ from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCE
 from scenarios.report.readings import Reading
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
-from scenarios.run import client_values, visits
+from scenarios.run import aggregators, client_values, visits
 from scenarios.run.progress import percent, with_interval
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
@@ -355,6 +355,26 @@ def by_link(runs: Runs) -> Table | None:
     return Table("messages by link", columns, rows) if rows else None
 
 
+def of_aggregators(runs: Runs) -> Table | None:
+    """The accuracies of aggregators' own models when these were last evaluated; None if no run has evaluated any."""
+    columns = [
+        TableColumn("last evaluation"),
+        TableColumn("rounds", COUNT),
+        *(TableColumn(name, PERCENT) for name in ("server", "mean", "lowest", "highest", "spread")),
+    ]
+    found = [
+        (run.label, accuracies)
+        for run in runs
+        if (
+            accuracies := aggregators.accuracies(
+                client_values.of_aggregators(run.evaluations), client_values.of_global(run.evaluations, run.rounds)
+            )
+        )
+    ]
+    rows: list[list[Cell]] = [[label, *accuracies.values()] for label, accuracies in found]
+    return Table("models of aggregators", columns, rows) if rows else None
+
+
 def faulty(runs: Runs) -> Table:
     """The clients with most invalid updates."""
     columns = [*map(TableColumn, ("method", "client", "outcome")), TableColumn("visits", COUNT)]
@@ -370,7 +390,7 @@ def bases(runs: Runs) -> Table:
     """Shares of the seconds of visits by the basis of their figures, of the runs of which it is known."""
     order = ("read", "inference", "derived", "assumed")
     names = ("read", "measured in inference", "derived", "assumed")
-    found = ((run.label, visits.shares(visits.seconds_by_basis(run.query, run.environment.bases))) for run in runs)
+    found = ((run.label, visits.shares(visits.seconds_by_basis(run.query, run.environment))) for run in runs)
     rows: list[list[Cell]] = [[label, *(shares[basis] for basis in order)] for label, shares in found if shares]
     return Table("bases", [TableColumn("method"), *(TableColumn(name, PERCENT) for name in names)], rows)
 

@@ -9,6 +9,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.units import SECONDS
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.schema import Scenario
-from scenarios.report import plot_style, theme
+from scenarios.report import plot_style, theme, tier_figures
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.theme import INK, MUTED
@@ -36,29 +37,57 @@ DASHED: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (4, 2
 PHASES = (("download", theme.DOWN), ("compute", theme.COMPUTING), ("upload", theme.UP))
 # Per round: the critical visit, and how long the others that counted had waited by the end of the round, or of that
 # visit, which may be later (`coordinator.rounds.asynchronous_tiers`).
-CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.down_end_s, c.compute_end_s, c.up_end_s,
-    AVG(MAX(r.end_s, c.up_end_s) - o.up_end_s) AS others_wait_s
+CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, r.critical,
+    c.start_s, c.down_end_s, c.compute_end_s, c.up_end_s, AVG(MAX(r.end_s, c.up_end_s) - o.up_end_s) AS others_wait_s
     FROM rounds r JOIN visits c ON c.round = r.round AND c.client = r.critical
     LEFT JOIN visits o ON o.round = r.round AND o.client != r.critical AND o.kind = 'train'
     GROUP BY r.round ORDER BY r.round"""
 
 
+ARRIVED = "SELECT tier, aggregator, direction, start_s, end_s FROM aggregators WHERE end_s IS NOT NULL ORDER BY start_s"
+PARTS = (("WAN down", theme.SHARED), ("waiting for clients", theme.NOBODY), *PHASES, ("WAN up", theme.MUTED))
+
+
+def parts(run: RecordedRun, rows: Sequence[Any]) -> Doubles:
+    """(rounds, `PARTS`) Seconds of the critical visit of each round, and of the messages between its aggregator and the
+    server before and after it in the round. ``rows``: of the query `CRITICAL`."""
+    keys = ("round_start_s", "start_s", "down_end_s", "compute_end_s", "up_end_s")
+    waits, *phases = np.diff([[row[key] for key in keys] for row in rows], axis=1).T
+    messages: dict[tuple[int, int, str], list[Any]] = {}
+    for row in run.query(ARRIVED) if run.has_tiers else ():
+        messages.setdefault((row["tier"], row["aggregator"], row["direction"]), []).append(row)
+    aggregator_of, above = run.environment.aggregator_of, tier_figures.count_above(run)
+    wan = np.zeros((2, len(rows)))
+    for place, row in enumerate(rows):
+        if messages and row["critical"] < len(aggregator_of):
+            lowest = aggregator_of[row["critical"]]
+            spans = ("down", row["round_start_s"], row["start_s"]), ("up", row["up_end_s"], row["end_s"])
+            for index, (direction, begin, end) in enumerate(spans):
+                for tier, number in enumerate((lowest, lowest % above)):
+                    own = messages.get((tier, number, direction), ())
+                    times = [(each["start_s"], each["end_s"]) for each in own]
+                    wan[index, place] += sum(max(0.0, min(end, to) - max(begin, since)) for since, to in times)
+    return np.column_stack([wan[0], np.clip(waits - wan[0], 0.0, None), *phases, wan[1]])
+
+
 def timing(shown: ShownRuns) -> Figure | None:
-    """Virtual time of each round: the phases of its critical visit, and the others' mean waiting time."""
+    """Virtual time of each round: the phases of its critical visit, what came before and after it, and the others' mean
+    waiting time."""
     found = [(run, rows) for run in shown.runs if not run.is_asynchronous and (rows := run.query(CRITICAL))]
     scale, unit = plot_style.unit(
         (np.array([row.end_s - row.start_s for row in run.rounds]) for run, _ in found), SECONDS
     )
-    keys = ("round_start_s", "start_s", "down_end_s", "compute_end_s", "up_end_s")
-    has_waits = any(row["start_s"] > row["round_start_s"] for _, rows in found for row in rows)
+    spans = {run.label: parts(run, rows) for run, rows in found}
+    # Parts that only some runs have; a nanosecond is the rounding of absolute times.
+    used = [
+        name in dict(PHASES) or any((of[:, i] > 1e-9).any() for of in spans.values())
+        for i, (name, _) in enumerate(PARTS)
+    ]
 
     def draw(axes: Axes, run: RecordedRun, rows: Sequence[Any]) -> str:
-        spans = np.diff([[row[key] for key in keys] for row in rows], axis=1) / scale  # (rounds, 4)
         rounds = [row["round"] + 1 for row in rows]
-        layers = list(
-            zip(("waiting for clients", *dict(PHASES)), (theme.NOBODY, *dict(PHASES).values()), spans.T, strict=True)
-        )
-        plot_style.stack(axes, rounds, layers if has_waits else layers[1:])
+        layers = [(name, colour, of / scale) for (name, colour), of in zip(PARTS, spans[run.label].T, strict=True)]
+        plot_style.stack(axes, rounds, list(compress(layers, used)))
         waits = [np.nan if row["others_wait_s"] is None else row["others_wait_s"] / scale for row in rows]
         axes.plot(rounds, waits, **DASHED, label="mean waiting time of the others")
         axes.set_xlabel("round")

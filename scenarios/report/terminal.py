@@ -188,6 +188,10 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
     for device in dict.fromkeys(device for of_run in classes for device in of_run):
         means = [of_run.get(device, {}).get("mean") for of_run in classes]
         rows.append((f"clients, {device}", cells(PERCENT, means, missing="-")))
+    own: list[Summary] = [each.get("accuracy") or {} for each in tiers]
+    for name, key in (("aggregators, mean", "mean"), ("aggregators, lowest", "lowest")):
+        if any(own):
+            rows.append((name, cells(PERCENT, [each.get(key) for each in own], missing="-")))
     rows += best_round_rows(runs)
     if target is not None:
         rows += [

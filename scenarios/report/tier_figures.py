@@ -1,4 +1,5 @@
-"""The figure of a run's tiers: a tree of server, aggregators and clients, with the bytes of each of its links.
+"""The figures of a run's tiers: a tree of server, aggregators and clients, with the bytes of each of its links, and the
+accuracies of aggregators' own models.
 
 Aggregators beyond `MOST_LEAVES` are drawn in groups of those with like traffic. Of a group of seeds, the first run is
 shown.
@@ -24,7 +25,7 @@ from scenarios.report import plot_style, theme
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.theme import AXIS, INK, MUTED
-from scenarios.run import aggregators, visits
+from scenarios.run import aggregators, client_values, visits
 
 MOST_LEAVES = 12
 """Rows of a tree: aggregators of the lowest tier, or groups of them"""
@@ -51,6 +52,12 @@ class TreeNode:
         return sum(node.leaves for node in self.below) or 1
 
 
+def count_above(run: RecordedRun) -> int:
+    """The number of aggregators in the tier above the lowest, or 1 where that is the server: number k is below number
+    k modulo this (`costmodel.tiers.parents`)."""
+    return max(1, dict(leaves(run.scenario)).get("fleet.tiers.above.count") or 1)
+
+
 def tree(run: RecordedRun) -> TreeNode:
     """The server of a run with tiers, with all below it; clients' bytes are those of their visits.
 
@@ -67,8 +74,7 @@ def tree(run: RecordedRun) -> TreeNode:
             own = below.setdefault((0, aggregator_of[row["client"]]), {"down": 0, "up": 0})
             own["down"] += row["down"]
             own["up"] += row["up"]
-    # Aggregators are distributed over those above them in turn (`costmodel.tiers.TierClock.parent`).
-    above = max(1, dict(leaves(run.scenario)).get("fleet.tiers.above.count") or 1)
+    above = count_above(run)
     lowest = sorted(clients.keys() | {number for tier, number in between if tier == 0})
 
     def linked(
@@ -154,6 +160,27 @@ def tiers(shown: ShownRuns) -> Figure | None:
 
     height = FRAME_PIXELS + LEAF_PIXELS * max((root.leaves for _, root in found), default=0)
     return plot_style.panel_each(shown, found, 2, height, draw, "", with_legend=True)
+
+
+def aggregator_values(shown: ShownRuns) -> Figure | None:
+    """By round, the accuracy of the server's model, and the mean of aggregators' own with the band that they span."""
+    found = [(run, own) for run in shown.runs if (own := client_values.of_aggregators(run.evaluations))]
+    if not found:
+        return None
+    figure, (axes,) = shown.panels(1, 1, 330)
+    for run, own in found:
+        colour, marker = shown.styles[run.label]["color"], "o" if len(own) < 3 else ""
+        of_server = client_values.of_global(run.evaluations, run.rounds)
+        rounds = [min(round + 1, run.completed) for round in own]
+        low, high = ([100 * of.values[end] for of in own.values()] for end in (0, -1))
+        axes.fill_between(rounds, low, high, color=colour, alpha=0.18, lw=0)
+        means = [100 * of.mean for of in own.values()]
+        axes.plot(rounds, means, color=colour, linestyle=(0, (4, 2)), marker=marker)
+        at = [min(round + 1, run.completed) for round in of_server]
+        axes.plot(at, [100 * value for value in of_server.values()], label=run.label, **shown.styles[run.label])
+    plot_style.over_rounds(axes, title="Server, and aggregators (dashed: their mean)", ylabel="test accuracy (%)")
+    plot_style.legend(figure, axes)
+    return figure
 
 
 def _placed(node: TreeNode, first: float, level: int) -> Iterator[tuple[TreeNode, int, float, list[float]]]:

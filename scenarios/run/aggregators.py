@@ -5,9 +5,11 @@ A query is `coordinator.records.store.read` bound to a ledger that has the table
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from scenarios.run.client_values import OverClients
 from scenarios.run.progress import AboveClients, ProgressPoint
 from scenarios.run.visits import Query
 
@@ -61,11 +63,18 @@ def by_aggregator(query: Query) -> dict[tuple[int, int], dict[str, int]]:
     return found
 
 
-def summary(links: Sequence[LinkTotals], reached: ProgressPoint | None) -> dict[str, Any] | None:
+def summary(
+    links: Sequence[LinkTotals],
+    reached: ProgressPoint | None,
+    own: Mapping[int, OverClients] = MappingProxyType({}),
+    of_server: Mapping[int, float] = MappingProxyType({}),
+) -> dict[str, Any] | None:
     """What ``run --json`` prints of the messages; None in runs without tiers.
 
     ``joules`` is what messages took, ``idle_joules`` what waiting for them did; ``joules_to_target`` has both.
-    ``reached``: the first round that reached the target; None if none did.
+    ``accuracy``: of aggregators' own models when these were last evaluated, with the server's at that time; None if
+    they never were. ``reached``: the first round that reached the target; None if none did. ``own``, ``of_server``:
+    round -> accuracies after it.
     """
     if not links:
         return None
@@ -76,5 +85,21 @@ def summary(links: Sequence[LinkTotals], reached: ProgressPoint | None) -> dict[
         "wan_bytes_to_target": reached and reached.wan_nbytes,
         "joules_to_target": reached and reached.aggregator_joules,
         "price_to_target": reached and reached.price,
+        "accuracy": accuracies(own, of_server),
         "links": [link._asdict() for link in links],
+    }
+
+
+def accuracies(own: Mapping[int, OverClients], of_server: Mapping[int, float]) -> dict[str, Any] | None:
+    """The last evaluation of aggregators' own models, beside that of the server's: None if there is none."""
+    if not own:
+        return None
+    round, found = max(own.items())
+    return {
+        "rounds": round + 1,
+        "server": of_server.get(round),
+        "mean": found.mean,
+        "lowest": found.values[0],
+        "highest": found.values[-1],
+        "spread": found.spread,
     }

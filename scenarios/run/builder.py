@@ -53,7 +53,7 @@ from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
 from edge.protocol.config import CPU, CodecConfig, Job, ModelProfile, SubmodelPlan
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, step_flops
+from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, shapes, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
 from edge.protocol.submodels import RATE, SliceMap, part_profile
@@ -439,13 +439,19 @@ def _wan_codec(loaded: Loaded, description: ModelProfile) -> UpdateCodec | None:
     return UpdateCodec(config, loaded.scenario.seed, description.tensors)
 
 
+def tier_clock(loaded: Loaded) -> TierClock:
+    """The clock of messages between aggregators and what is above them, at its beginning."""
+    scenario = loaded.scenario
+    seed = scenario.seed if scenario.fleet.seed is None else scenario.fleet.seed
+    return TierClock.build(scenario.fleet, streams=_keyed(seed), inputs=read_inputs(scenario))
+
+
 def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> Tiers | None:
     """The aggregators of a run before its first round; None where clients reach the server directly."""
     scenario, section = loaded.scenario, loaded.scenario.fleet
     if not isinstance(server_side, TieredServer):
         return None
-    seed = scenario.seed if section.seed is None else section.seed
-    clock = TierClock.build(section, streams=_keyed(seed), inputs=read_inputs(scenario))
+    clock = tier_clock(loaded)
     vectors = {
         MODEL if name == GLOBAL else name: {key: vector.data.size for key, vector in model.items()}
         for name, model in server_side.models.items()
@@ -454,6 +460,8 @@ def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: Serv
         {slot: {key: size for key, size in named.items() if key in keys} for slot, named in vectors.items()}
         for keys in (server_side.setup.up, server_side.setup.down)
     )
+    carried = shapes(server_side.top.carried())
+    vectors, up, down = (each | carried for each in (vectors, up, down))
     codec = _wan_codec(loaded, description)
     encoded = {} if codec is None else codec.codecs.lengths(up)
     raw = {
@@ -494,7 +502,7 @@ def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: Serv
         draw,
         scenario.budget,
         section.tiers.on_loss,
-        evaluated(loaded.method, scenario) != "global",
+        evaluated(loaded.method, scenario) != "global" or scenario.eval.aggregators,
     )
 
 

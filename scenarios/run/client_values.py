@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from coordinator.aggregation.tiers import AGGREGATOR
 from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import EvaluationRow, RoundRow
 from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, GLOBAL, LOSS, SUBVALUE
@@ -146,23 +147,36 @@ def by_rate(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[s
 
     Empty if no part was evaluated.
     """
-    own: dict[int, float] = {}
     parts: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for row in rows:
         part, _, name = row.metric.rpartition(SUBVALUE)
-        if row.client == GLOBAL and name == ACCURACY and row.value is not None:
-            if part.startswith(f"{RATE} "):
-                parts[part][row.round] = row.value
-            elif not part:
-                own[row.round] = row.value
-    of_rounds = {row.round: row.accuracy for row in rounds if row.accuracy is not None}
-    return {part_name(1): own or of_rounds, **parts} if parts else {}
+        if row.client == GLOBAL and name == ACCURACY and row.value is not None and part.startswith(f"{RATE} "):
+            parts[part][row.round] = row.value
+    return {part_name(1): of_global(rows, rounds), **parts} if parts else {}
+
+
+def of_global(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[int, float]:
+    """Round -> accuracy of the global model, if it is evaluated."""
+    found = [row for row in rows if (row.client, row.metric) == (GLOBAL, ACCURACY)]
+    own = {row.round: row.value for row in found if row.value is not None}
+    return own or {row.round: row.accuracy for row in rounds if row.accuracy is not None}
+
+
+def of_aggregators(rows: Sequence[EvaluationRow]) -> dict[int, OverClients]:
+    """Round -> the accuracies of aggregators' own models after it, for rounds in which these were evaluated."""
+    values: defaultdict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        owner, _, name = row.metric.partition(SUBVALUE)
+        if owner.startswith(AGGREGATOR) and name == ACCURACY and row.value is not None:
+            values[row.round].append(row.value)
+    return {round: over_clients(found) for round, found in values.items()}
 
 
 def whole_by_round(rows: Sequence[EvaluationRow]) -> dict[str, dict[int, float]]:
     """Name -> round -> value of the global model, or over clients.
 
-    Accuracy, loss, numbered parts (of classes, of tensors), and parts of the model are left out.
+    Accuracy, loss, numbered parts (of classes, of tensors), parts of the model, and values of aggregators' models are
+    left out.
     """
     values: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for row in rows:
@@ -172,7 +186,7 @@ def whole_by_round(rows: Sequence[EvaluationRow]) -> dict[str, dict[int, float]]
 
 
 def _is_whole(row: EvaluationRow) -> bool:
-    is_part = row.metric.rpartition(SUBVALUE)[2].isdigit()
+    is_part = row.metric.rpartition(SUBVALUE)[2].isdigit() or row.metric.startswith(AGGREGATOR)
     return row.client == GLOBAL and row.metric not in (ACCURACY, LOSS) and not is_part
 
 

@@ -86,6 +86,14 @@ class PartitionRecord(Record):
         return self
 
 
+class TierRecord(Record):
+    """The aggregators of one tier, by number."""
+
+    devices: list[str] = []
+    networks: list[str] = []
+    """Of their links to what is above them"""
+
+
 class SubmodelRecord(Record):
     """What workers described of parts of the model (`ModelProfile`)."""
 
@@ -123,6 +131,8 @@ class Environment(Record):
     """Kind of device -> its clients, of runs that evaluate clients of several"""
     aggregator_of: list[Count] = []
     """(clients,) The aggregator of each client, of runs with tiers"""
+    tiers: list[TierRecord] = []
+    """The lowest first"""
     flops_plain_per_sample: Number = 0
     stops_at_target: bool = True
     asynchronous: bool = False

@@ -48,6 +48,7 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
         metrics=frozenset(row.name for row in metric_rows(config.metrics)) | parts,
         keeps_values=config.keeps_values or bool(parts),
         over_clients=partial(values_over_clients, config) if compares else None,
+        aggregators=config.aggregators,
     )
 
 

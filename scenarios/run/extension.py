@@ -123,7 +123,8 @@ def check_schedule(train: TrainConfig, before: int, now: int) -> None:
 
 
 def check_budget(before: Scenario, now: Scenario) -> None:
-    """ScenarioError for budgets by which visits might have been refused that took place, or the other way round."""
+    """ScenarioError for budgets by which visits or messages of aggregators that took place might have been refused, or
+    the other way round."""
     if before.budget.client != now.budget.client:
         raise ScenarioError("budget.client: has decided who took part in the rounds so far; start another run")
     rounds, several = before.rounds, ""  # the setting by which visits outlast the round that they began in
@@ -138,7 +139,7 @@ def check_budget(before: Scenario, now: Scenario) -> None:
                     f"budget.{rule}: with tiers.upwards = asynchronous each aggregator ends in a round of its own, "
                     "perhaps long before the run's last round; start another run"
                 )
-    for rule in FLEET_RULES:
+    for rule in (*FLEET_RULES, WAN_BYTES, PRICE):
         old, new = (getattr(each.budget, rule) for each in (before, now))
         if new != old and several:
             raise ScenarioError(

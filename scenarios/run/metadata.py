@@ -34,6 +34,7 @@ from scenarios.run.environment import (
     Environment,
     LayerRecord,
     PartitionRecord,
+    TierRecord,
     computing_parts,
 )
 from scenarios.run.host import PACKAGES, Host, default_workers
@@ -93,6 +94,10 @@ def environment(
         "submodels": parts if profile.rates else {},
         "clients_by_device": by_device if len(by_device) > 1 else {},
         "aggregator_of": has_tiers and builder.aggregator_of(loaded, profile).tolist(),
+        "tiers": [
+            TierRecord(devices=tier.device_names(range(len(tier))), networks=tier.network_names(range(len(tier))))
+            for tier in (builder.tier_clock(loaded).fleets if has_tiers else ())
+        ],
         **own_method.record(loaded.method),
         "sources": dict(sources),
     }
@@ -189,11 +194,13 @@ def summary(
         "virtual_seconds": committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
         "joules_by_part": visits.energy(query),
-        "aggregators": aggregators.summary(recorded.links, reached),
+        "aggregators": aggregators.summary(
+            *(recorded.links, reached, client_values.of_aggregators(values), client_values.of_global(values, rows))
+        ),
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
         "visits": visits.by_kind(query),
-        "seconds_by_basis": visits.seconds_by_basis(query, began.bases),
+        "seconds_by_basis": visits.seconds_by_basis(query, began),
         "target_accuracy": target,
         "time_to_target_s": reached and reached.virtual_seconds,
         "bytes_to_target": reached and reached.nbytes,

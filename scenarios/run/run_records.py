@@ -123,6 +123,15 @@ class _Link(Record):
     nbytes: Count
 
 
+class _AggregatorAccuracy(Record):
+    rounds: Count
+    server: Number | None = None
+    mean: Number
+    lowest: Number
+    highest: Number
+    spread: Number
+
+
 class _Aggregators(Record):
     wan_bytes: Count
     joules: Number
@@ -132,6 +141,7 @@ class _Aggregators(Record):
     wan_bytes_to_target: Count | None = None
     joules_to_target: Number | None = None
     price_to_target: Number | None = None
+    accuracy: _AggregatorAccuracy | None = None
     links: list[_Link] = []
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.records.schema import (
+    AGGREGATORS,
     BOTTLENECKS,
     COUNTED,
     DOWNLOAD_ONLY,
@@ -29,6 +30,7 @@ from costmodel.fleet.model_demand import figures_of_speed
 from costmodel.fleet.traces import Machines, RecordedDays
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
+from scenarios.run.environment import Environment
 
 Query = Callable[[str], list[sqlite3.Row]]
 NONE = "none"
@@ -244,16 +246,18 @@ BYTES_OF_CLIENTS = "SELECT client, SUM(bytes_down) AS down, SUM(bytes_up) AS up 
 
 # --- the basis of times ---------------------------------------------------------------------------------------------
 
-# Computing rests on the figures of the device's row for the run's model, and on its step overhead; a transfer rests
-# on the network row's rate in its direction. Seconds count under the weakest basis of the figures that they rest on.
-# What else a time depends on (round trips, loss, spreads, sharing) is not looked at, and rows are never changed here.
+# Computing rests on the figures of the device's row for the run's model, and on its step overhead; a transfer, also one
+# between aggregators and what is above them, on the network row's rate in its direction. Seconds count under the
+# weakest basis of the figures that they rest on. What else a time depends on (round trips, loss, spreads, sharing) is
+# not looked at, and rows are never changed here.
 READ = "read"
 BASES = ("assumed", "derived", "inference", READ)
 """Weakest first. `READ`: measured in training, read in a source, or given by the scenario's own files and keys."""
 
 
 def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
-    """What ``environment.json`` keeps: ``devices`` and ``networks``, name -> part of a visit -> basis."""
+    """What ``environment.json`` keeps: ``devices`` and ``networks``, name -> part of a visit -> basis; with tiers also
+    ``aggregators``, name of a network of theirs -> direction -> basis."""
     scenario = loaded.scenario
     inputs = fleet_files.read_inputs(scenario)
     trace = inputs.trace  # which may give rates and speeds in place of those of rows
@@ -270,14 +274,22 @@ def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
     for name in dict.fromkeys(scenario.fleet.networks):
         rates = {way: _basis(all_networks[name], f"{way}_bits_per_second") for way in ("down", "up")}
         bases["networks"][name] = dict.fromkeys(rates, READ) if has_rates else rates
+    tiers = scenario.fleet.tiers
+    for tier in (each for each in (tiers, tiers.above) if each.count):
+        for name in dict.fromkeys(tier.networks):
+            bases.setdefault("aggregators", {})[name] = {
+                way: _basis(all_networks[name], f"{way}_bits_per_second") for way in ("down", "up")
+            }
     return bases
 
 
-def seconds_by_basis(query: Query, bases: Mapping[str, Any] | None) -> dict[str, float] | None:
-    """Each of `BASES` -> seconds of all visits; None for a run whose environment has no ``bases`` for all of them.
+def seconds_by_basis(query: Query, environment: Environment) -> dict[str, float] | None:
+    """Each of `BASES` -> seconds of all visits, and of all messages of aggregators that arrived; None for a run whose
+    environment has no ``bases`` for all of them.
 
     ``query``: `coordinator.records.store.read` bound to the run's ledger.
     """
+    bases = environment.bases
     if bases is None:
         return None
     seconds = dict.fromkeys(BASES, 0.0)
@@ -291,6 +303,17 @@ def seconds_by_basis(query: Query, bases: Mapping[str, Any] | None) -> dict[str,
             if known not in seconds:  # in an environment that no run has written
                 return None
             seconds[known] += row[part]
+    has_messages = bool(query(f"SELECT 1 FROM sqlite_master WHERE name = '{AGGREGATORS}'"))
+    for tier, own in enumerate(environment.tiers if has_messages else ()):
+        for row in query(
+            f"SELECT aggregator, direction, TOTAL(end_s - start_s) AS seconds FROM {AGGREGATORS} WHERE tier = {tier} "
+            "GROUP BY aggregator, direction ORDER BY aggregator, direction"
+        ):
+            name = own.networks[row["aggregator"]] if row["aggregator"] < len(own.networks) else ""
+            known = bases.get("aggregators", {}).get(name, {}).get(row["direction"])
+            if known not in seconds:
+                return None
+            seconds[known] += row["seconds"]
     return seconds
 
 

@@ -30,7 +30,7 @@ from coordinator.records.names import CHECKPOINTS, STATE, VECTORS
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.round_record import EvalResult
 from coordinator.records.store import Ledger
-from coordinator.rounds.evaluation import Evaluation, EvaluationScope, PoolEvaluator, evaluated_examples, result
+from coordinator.rounds.evaluation import EvaluationScope, PoolEvaluator, Scoring, evaluated_examples, result
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
@@ -297,7 +297,7 @@ class _Measuring:
 
     def _values(self, evaluations: Sequence[Evaluate]) -> dict[int, Values]:
         tasks = [PoolTask(message, validator=ReplyValidator(self.scope.metrics)) for message in evaluations]
-        return _by_client(Evaluation(self.workers, tasks, lambda scores: result(scores, self.scope)).wait())
+        return _by_client(result(Scoring(self.workers, tasks).wait(), self.scope))
 
 
 def _by_client(found: EvalResult) -> dict[int, Values]:

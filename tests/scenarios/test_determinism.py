@@ -6,6 +6,8 @@ What else keeps the machine busy must not matter either, since workers then answ
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +16,13 @@ from typing import Any
 
 import pytest
 
+from coordinator.records.schema import HostEvent
+from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.run.host import Host
+from scenarios.run.observer import RunObserver
 from scenarios.run.runner import run
 from tests.ledgers import chain, virtual_rows
 from tests.scenarios.runs import never
@@ -79,6 +84,54 @@ def test_the_number_of_workers_and_a_busy_host_change_no_row(
     assert len(first.get("choices", [])) == (trained if "fedbr" in method else 0)
     assert trained > 6
     assert (len(first["visits"]) > trained) == (policy != "sync")
+
+
+class Killer(RunObserver):
+    """Kills a worker once a round is committed, while the next one is being trained."""
+
+    def __init__(self) -> None:
+        self._pids: list[int] = []
+        self.killed = 0
+
+    def on_event(self, event: HostEvent) -> None:
+        if event.kind == "worker_started":
+            self._pids.append(int(event.detail.removeprefix("pid ")))
+
+    def on_round(self, progress: RoundFinished) -> bool:
+        if not self.killed:
+            os.kill(self._pids[0], signal.SIGKILL)
+            self.killed += 1
+        return False
+
+
+CAMPUS = (
+    *(
+        "data.name=digits",
+        "model.name=digits-cnn",
+        "rounds.participants=10",
+        "rounds.max=5",
+        "stop.target_accuracy=1.0",
+    ),
+    *("fleet.gateways={}", "fleet.tiers.count=4", "tiers.interval=2", "eval.aggregators=true", *BRIEF[:2]),
+)
+
+
+@pytest.mark.parametrize(
+    "how", [("method=fedavg+scaffold",), ("aggregate.sum=fixed_point",), ("fleet.tiers.above.count=2",)], ids=str
+)
+def test_a_campus_with_aggregators_has_one_chain_for_any_workers_one_of_which_is_killed(
+    how: tuple[str, ...], launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    loaded, killer = load("campus", parse_all([*CAMPUS, *how])), Killer()
+    folders = [
+        Path(run(loaded, Host(tmp_path / str(n), n, "cpu", observers=observers), launcher, never, True)["run_dir"])
+        for n, observers in ((1, ()), (4, ()), (2, (killer,)))
+    ]
+    assert killer.killed == 1
+    assert chain(folders[0]) == chain(folders[1]) == chain(folders[2])
+    tables = virtual_rows(folders[0])
+    assert {row[1] for row in tables["aggregators"]} == ({0, 1} if "above" in how[0] else {0})
+    assert len(tables["rounds"]) == 5
 
 
 def test_the_name_of_a_run_changes_no_byte(launcher: WorkerLauncher, tmp_path: Path) -> None:

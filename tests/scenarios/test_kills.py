@@ -94,6 +94,11 @@ ASYNCHRONOUS: list[Kill] = [
         ),
         pytest.param(("method=fedavg", "rounds.selection=oort"), SYNCHRONOUS[:2], id="oort"),
         pytest.param(
+            ("method=fedavg+scaffold", "fleet.tiers.count=3", "tiers.interval=2", "eval.aggregators=true"),
+            SYNCHRONOUS[:2],
+            id="tiers",
+        ),
+        pytest.param(
             (
                 *("method=fedavg", "rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.on_late=complete"),
                 *("fleet.transport.slow_start=true", "fleet.bandwidth.kind=ou", "fleet.jitter=0.5"),

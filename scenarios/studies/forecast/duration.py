@@ -208,9 +208,12 @@ def round_work(visits: TypicalVisits) -> RoundWork:
 
 
 def evaluation_flops(loaded: Loaded, profile: ModelProfile) -> float:
-    """FLOPs of one evaluation, of the global model, of the clients' models or of both."""
+    """FLOPs of one evaluation, of the global model, of the clients' models or of both; with aggregators, the mean."""
     config, on = loaded.scenario.eval, evaluated_clients.evaluation_scope(loaded, profile).on
     examples = float(_scored(loaded, profile)) if on != "clients" else 0.0
+    if config.aggregators:  # of those that have models of their own, in the share of rounds in which they do
+        cycle = loaded.scenario.tiers.cycle
+        examples *= 1 + loaded.scenario.fleet.tiers.count * (1 - 1 / cycle if cycle else 1)
     if on != "global":
         adapted = TRAINING_PASSES * config.adapt.epochs * profile.samples
         examples += float((evaluated_clients.examples_of_clients(loaded, profile) + adapted).sum())

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.optimizers import server_optimizer
-from coordinator.aggregation.server import ServerStrategy, models_sha256
+from coordinator.aggregation.server import ServerContext, ServerStrategy, models_sha256
 from coordinator.aggregation.tiers import TieredServer, by_aggregator, server_name
+from coordinator.methods.scaffold import ScaffoldExtension
 from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import CodecConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.base import Options
-from edge.protocol.payload import MODEL, BlockShape, Layout, Vector
+from edge.protocol.options.scaffold import ScaffoldOptions
+from edge.protocol.payload import CONTROL, MODEL, BlockShape, Layout, Vector
 from tests.toy import small_context
 
 LAYOUT = Layout((BlockShape("a", 1), BlockShape("b", 1)))
@@ -249,3 +251,188 @@ def test_a_codec_has_the_models_on_their_way_up_alone() -> None:
     step(server, update(0, 1 + 2**-12, 0), update(1, 1 + 2**-12, 0))
     server.meet(0, everyone(2))
     assert numbers(server)["a"] == 1 + 2**-12  # the difference alone is a power of two
+
+
+# --- SCAFFOLD's control variates --------------------------------------------------------------------------------------
+
+ONE = Layout((BlockShape("a", 1),))
+
+
+def with_control(setup: ServerContext) -> ServerStrategy:
+    return ServerStrategy(setup, [ScaffoldExtension(setup)])
+
+
+def scaffold(aggregator_of: Sequence[int], *parents: Sequence[int]) -> TieredServer:
+    """Clients 0, 1, .. have 10, 20, .. examples; a model of one number."""
+    setup = small_context(ONE, ScaffoldOptions(), [10 * (k + 1) for k in range(len(aggregator_of))])
+    return TieredServer(setup, with_control, np.array(aggregator_of), [np.array(each) for each in parents])
+
+
+def learned(client: int, change: float, a: float = 0.0) -> Update:
+    """An update whose control variate has changed."""
+    vectors = {MODEL: {"a": Vector(np.array([a], np.float32))}, CONTROL: {"a": Vector(np.array([change], np.float32))}}
+    return Update(client, 0, {"loss": 1.0}, vectors)
+
+
+def control(server: ServerStrategy) -> float:
+    (extension,) = server.extensions
+    return float(extension.carried()[CONTROL]["a"].data[0])
+
+
+def variates(server: TieredServer) -> list[float]:
+    """c of each aggregator, then of the server."""
+    return [*map(control, server.aggregators), control(server.top)]
+
+
+def test_an_aggregators_control_variate_is_the_mean_of_its_clients_and_the_servers_of_all() -> None:
+    server = scaffold([0, 0, 0, 1], [0, 0])
+
+    step(server, learned(0, 1), learned(1, 2), learned(2, 3), learned(3, 8))
+    assert variates(server) == [6 / 3, 8 / 1, 0]
+    assert float(server.payload(3, 0, {})[CONTROL]["a"].data[0]) == 8  # type: ignore[index]
+
+    # (3 x 2 + 1 x 8) / 4, the mean of 1, 2, 3 and 8, though client 3 has 40 of 100 examples.
+    server.meet(0, everyone(2))
+    assert variates(server) == [3.5, 3.5, 3.5]
+
+    # The correction of a client towards its aggregator changes with that's mean, the rest stays until the next meeting.
+    step(server, learned(1, 3))
+    assert variates(server) == [4.5, 3.5, 3.5]
+
+
+def test_a_control_variate_that_is_lost_on_its_way_is_learned_with_the_next_one() -> None:
+    server = scaffold([0, 0, 0, 1], [0, 0])
+
+    step(server, learned(0, 6), learned(3, 8))
+    server.meet(0, np.array([True, False]))
+    # Of 8, which has not arrived, aggregator 1 goes on with its own part.
+    assert variates(server) == [6 / 4, 6 / 4 + 8, 6 / 4]
+
+    server.meet(0, np.array([False, False]))
+    assert variates(server) == [6 / 4, 6 / 4 + 8, 6 / 4]
+
+    step(server, learned(0, -3), learned(3, 2))
+    server.meet(0, everyone(2))
+    assert variates(server) == [(6 - 3 + 8 + 2) / 4] * 3
+
+
+def test_control_variates_pass_two_tiers() -> None:
+    # Clients 0 to 4 at aggregators 0, 1 and 2, the first two of them below one of two above.
+    server = scaffold([0, 0, 1, 2, 2], [0, 0, 1], [0, 0])
+
+    step(server, *(learned(client, client + 1.0) for client in range(5)))
+    server.meet(0, np.array([True, False, True]))
+    # 3/2 of clients 0 and 1 is 3/3 of the three; aggregator 1 has its 3 yet; 9/2 of the others.
+    assert variates(server) == [1, 1 + 3, 4.5, 0]
+
+    server.meet(1, everyone(2))
+    # 3 and 9 of five clients.
+    assert variates(server) == pytest.approx([12 / 5, 12 / 5 + 3, 12 / 5, 12 / 5])
+
+    server.meet(0, everyone(3))
+    server.meet(1, everyone(2))
+    assert variates(server) == pytest.approx([15 / 5] * 4)
+
+
+@pytest.mark.parametrize("interval", [1, 3])
+def test_with_one_aggregator_scaffold_is_the_same_to_the_bit(interval: int) -> None:
+    rng = np.random.default_rng(0)
+    setup = small_context(ONE, ScaffoldOptions(), [10, 20, 30])
+    flat, one = with_control(setup), scaffold([0, 0, 0], [0])
+    for round in range(1, 7):
+        updates = [learned(client, *map(float, rng.standard_normal(2))) for client in (0, 2)]
+        for server in (flat, one):
+            step(server, *updates)
+        if round % interval == 0:
+            one.meet(0, everyone(1))
+
+            assert control(one.top) == control(one.aggregators[0]) == control(flat)
+            assert models_sha256(one.models) == models_sha256(flat.models)
+
+
+def test_aggregators_that_meet_in_every_round_have_scaffolds_control_variate_but_for_rounding() -> None:
+    rng = np.random.default_rng(1)
+    setup = small_context(ONE, ScaffoldOptions(), [10, 20, 30, 40, 50])
+    flat, tiers = with_control(setup), scaffold([0, 1, 0, 2, 0], [0, 1, 0], [0, 0])
+    for _ in range(8):
+        updates = [learned(client, *map(float, rng.standard_normal(2))) for client in range(5) if rng.random() < 0.6]
+        for server in (flat, tiers):
+            step(server, *updates)
+        there = [any(update.client in own for update in updates) for own in ((0, 2, 4), (1,), (3,))]
+        tiers.meet(0, np.array(there))
+        tiers.meet(1, np.array([there[0] or there[2], there[1]]))
+
+        assert variates(tiers) == pytest.approx([control(flat)] * 4, rel=1e-5, abs=1e-6)
+        assert numbers(tiers) == pytest.approx(numbers(flat), rel=1e-5)
+
+
+@pytest.mark.parametrize(("corrects", "error"), [(True, 1e-4), (False, 0.02)])
+def test_scaffold_finds_the_minimum_of_all_clients_between_rare_meetings(corrects: bool, error: float) -> None:
+    # Client k has the loss w_k (y - m_k)^2 / 2 and 10 examples. Aggregators meet after 4 rounds of 5 steps.
+    curvatures, minima = np.array([1.0, 3.0, 2.0, 0.5]), np.array([-1.0, 2.0, 4.0, -3.0])
+    setup = small_context(ONE, ScaffoldOptions(), [10] * 4)
+    server = TieredServer(setup, with_control, np.array([0, 0, 1, 1]), [np.array([0, 0])])
+    own, steps, lr = np.zeros(4), 5, 0.05
+    for round in range(1, 401):
+        for client in range(4):
+            down = server.payload(client, round, {})
+            assert isinstance(down, dict)
+            start, c = (float(down[slot]["a"].data[0]) for slot in (MODEL, CONTROL))
+            y = start
+            for _ in range(steps):
+                y -= lr * (curvatures[client] * (y - minima[client]) + (c - own[client] if corrects else 0.0))
+            change = (start - y) / (steps * lr) - c
+            server.accumulate(learned(client, change if corrects else 0.0, y))
+            own[client] += change
+        server.step()
+        if round % 4 == 0:
+            server.meet(0, everyone(2))
+
+    best = float((curvatures * minima).sum() / curvatures.sum())
+    assert (abs(numbers(server)["a"] - best) < error) == corrects
+
+
+def test_control_variates_that_come_one_by_one_count_by_clients_whatever_is_mixed() -> None:
+    def one_by_one(server: TieredServer, again: TieredServer | None = None) -> TieredServer:
+        step(server, learned(0, 6), learned(3, 8))
+        server.mix(0, 0.5)
+        # 6 of four clients; aggregator 1 has its own 8 beside the 0 that it came with.
+        assert variates(server) == [6 / 4, 8, 6 / 4]
+        if again is not None:
+            again.restore(server.models, server.state())
+            server = again
+        step(server, learned(3, -2))
+        server.mix(1, 0.0)  # lost on its way
+        assert variates(server) == [6 / 4, 6 / 4 + 6, 6 / 4]
+        server.mix(1, 0.25)
+        assert variates(server) == [6 / 4, 12 / 4, 12 / 4]
+        step(server, learned(0, 1))
+        server.mix(0, 1.0)
+        assert variates(server) == [13 / 4, 12 / 4, 13 / 4]
+        return server
+
+    places = [0, 0, 0, 1], [0, 0]
+    whole, resumed = one_by_one(scaffold(*places)), one_by_one(scaffold(*places), scaffold(*places))
+    assert models_sha256(resumed.models) == models_sha256(whole.models)
+
+
+def test_a_checkpoint_has_what_aggregators_carry() -> None:
+    places = [0, 1, 2, 3], [0, 1, 0, 1], [0, 0]
+
+    def two_rounds(server: TieredServer) -> TieredServer:
+        step(server, *(learned(client, client + 1.0) for client in range(4)))
+        server.meet(0, np.array([True, True, True, False]))
+        step(server, learned(1, 5))
+        return server
+
+    def end(server: TieredServer) -> list[float]:
+        step(server, learned(2, 6))
+        server.meet(0, everyone(4))
+        server.meet(1, np.array([True, False]))
+        return variates(server)
+
+    stopped, again = two_rounds(scaffold(*places)), scaffold(*places)
+    again.restore(stopped.models, stopped.state())
+
+    assert variates(again) == variates(stopped)
+    assert end(again) == end(stopped) == end(two_rounds(scaffold(*places)))

@@ -257,6 +257,7 @@ def test_staleness_is_the_number_of_models_mixed_in_since_its_own_came_down(
         {"sum": "fixed_point"},
         {"method": "fedbr", "schedule": {"interval": "0.2 s"}},
         {"method": "pfedmb"},
+        {"method": "fedavg+scaffold", "evaluation": {"aggregators": True}},
         {"codec": {"wan": [{"kind": "fp16"}]}, "server": "fedavgm"},
         {"schedule": {"interval": "0.2 s", "upwards": "synchronous"}},
     ],

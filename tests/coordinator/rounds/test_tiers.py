@@ -12,17 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.server import ServerExtension
 from coordinator.methods.registry import resolve
 from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, Limits, RunLimits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.run import RunFailed
+from edge.protocol.messages import GLOBAL
 from edge.protocol.payload import Floats
 from tests.coordinator.rounds.clockwork import EVER, FOUR, windows
 from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, TWO, UP_NBYTES, chain, ran, rounds
 from tests.methods.cases import CASES, Case
-from tests.toy import broken_off, model_sha256, play, resumed, trained_models
+from tests.toy import Run, broken_off, model_sha256, play, resumed, trained_models
 
 # --- times ------------------------------------------------------------------------------------------------------------
 
@@ -190,8 +193,9 @@ def test_the_budget_of_seconds_cuts_a_round_before_its_models_arrive(tmp_path: P
 
 def has_tiers(case: Case) -> bool:
     method = resolve(case.name)
-    sees_all = any(part.refusals.tiers or (part in method.corrections and part.server) for part in method.parts)
-    return not sees_all and method.objective.submodels is None
+    servers = [correction.server for correction in method.corrections if correction.server]
+    sees_all = any(server.carried is ServerExtension.carried for server in servers)
+    return not sees_all and not any(part.refusals.tiers for part in method.parts) and method.objective.submodels is None
 
 
 @pytest.mark.parametrize("case", [*filter(has_tiers, CASES)], ids=str)
@@ -228,19 +232,100 @@ def test_models_on_their_way_up_have_the_length_of_their_frames(tmp_path: Path) 
     assert plain.rows("SELECT bytes_up FROM visits") == coded.rows("SELECT bytes_up FROM visits")
 
 
-def test_aggregators_that_meet_in_every_round_have_fedavgs_model_but_for_rounding(tmp_path: Path) -> None:
+def test_control_variates_are_charged_above_clients_in_both_directions(tmp_path: Path) -> None:
+    plain, whole, lean = (
+        play(tmp_path / name, method, **SMALL, aggregators={"count": 2}, **options)
+        for name, method, options in (
+            ("plain", "fedavg", {}),
+            ("whole", "fedavg+scaffold", {}),
+            ("lean", "fedavg+scaffold", {"lean": True}),
+        )
+    )
+
+    sent = [dict(run.rows("SELECT DISTINCT direction, nbytes FROM aggregators")) for run in (plain, whole, lean)]
+    ((down, up),), ((with_down, with_up),) = (
+        run.rows("SELECT DISTINCT bytes_down, bytes_up FROM visits") for run in (plain, whole)
+    )
+    # The 414 numbers of the model once more, and what names them, as clients' messages have them.
+    assert with_down - down == with_up - up == 4 * 414 + 271
+    assert sent[1] == {"down": sent[0]["down"] + with_down - down, "up": sent[0]["up"] + with_up - up}
+    assert sent[2] == sent[1]  # whatever clients send
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedavg+scaffold"])
+def test_aggregators_that_meet_in_every_round_have_fedavgs_model_but_for_rounding(method: str, tmp_path: Path) -> None:
     flat, two = (
-        play(tmp_path / name, "fedavg", **SMALL, aggregators={"count": count})
+        play(tmp_path / name, method, **SMALL, aggregators={"count": count})
         for name, count in (("flat", 0), ("two", 2))
     )
 
     for key, vector in trained_models(flat.federation)["global"].items():
         np.testing.assert_allclose(two.federation.server.models["global"][key].data, vector.data, atol=1e-5)
-    apart = play(tmp_path / "apart", "fedavg", **SMALL, aggregators={"count": 2}, schedule={"interval": 4})
+    apart = play(tmp_path / "apart", method, **SMALL, aggregators={"count": 2}, schedule={"interval": 4})
     assert np.abs(apart.model - flat.model).max() > 1e-4
 
 
-@pytest.mark.parametrize("how", [{}, {"sum": "fixed_point"}, {"method": "fedbr"}, {"method": "pfedmb"}])
+EVALUATED = {"evaluation": {"aggregators": True}}
+
+
+def accuracies(run: Run) -> dict[int, dict[str, float]]:
+    """Round -> metric -> value, of aggregators' own models."""
+    found: dict[int, dict[str, float]] = {}
+    for round, client, metric, value in run.rows("SELECT round, client, metric, value FROM evaluations"):
+        assert client == GLOBAL
+        found.setdefault(round, {})[metric] = value
+    return found
+
+
+def test_own_models_of_aggregators_are_evaluated_on_the_test_set_between_two_meetings(tmp_path: Path) -> None:
+    run = play(tmp_path, "fedavg", **{**SMALL, **EVALUATED, "rounds": 3}, aggregators=TWO, schedule={"interval": 2})
+
+    found = accuracies(run)
+    names = [f"aggregator {index}/{metric}" for index in (0, 1) for metric in ("accuracy", "loss")]
+    assert {round: [*values] for round, values in found.items()} == {0: names, 2: names}
+    site = run.workers.site
+    x, y = site.test_set.fetch(site.evaluated_indices)
+    site.net.train_mode(False)
+    for index in (0, 1):
+        site.net.load(run.federation.server.models[f"aggregator {index}"])
+        with torch.no_grad():
+            right = float((site.net.run(x).argmax(1) == y).double().mean())
+        assert found[2][f"aggregator {index}/accuracy"] == pytest.approx(right)
+    assert found[2]["aggregator 0/loss"] != found[2]["aggregator 1/loss"]
+    # The round's own are the server's: in round 3 still those of the meeting.
+    of_server = run.rows("SELECT accuracy, test_loss FROM rounds")
+    assert of_server[2] == of_server[1] != of_server[0]
+
+
+def test_evaluations_of_aggregators_are_as_rare_as_all_and_change_no_virtual_fact(tmp_path: Path) -> None:
+    how = {**SMALL, "aggregators": TWO, "schedule": {"interval": 3}}
+    plain = play(tmp_path / "plain", "fedavg", **how)
+    some = play(tmp_path / "some", "fedavg", **how, **EVALUATED, eval_every=2)
+
+    assert {*accuracies(some)} == {1, 3}
+    times = "SELECT start_s, end_s, joules, bytes_down, bytes_up, model_sha256 FROM rounds"
+    assert some.rows(times) == plain.rows(times)
+    sent = "SELECT * FROM aggregators"
+    assert some.rows(sent) == plain.rows(sent)
+
+
+def test_aggregators_below_one_that_they_have_met_have_its_values(tmp_path: Path) -> None:
+    how = {**SMALL, "aggregators": {"count": 4, "above": {"count": 2}}, "schedule": {"interval": (2, 2)}}
+    found = accuracies(play(tmp_path, "fedavg", **how, **EVALUATED))
+
+    # Aggregators 0 and 2 belong to one, 1 and 3 to the other; they have met these after round 2.
+    losses = [[found[round][f"aggregator {index}/loss"] for index in range(4)] for round in (0, 1, 2)]
+    assert [len({*each}) for each in losses] == [4, 2, 4]
+    assert losses[1][:2] == losses[1][2:]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *({}, {"sum": "fixed_point"}, {"method": "fedbr"}, {"method": "pfedmb"}, {"method": "fedavg+scaffold"}),
+        EVALUATED,
+    ],
+)
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_run_that_is_killed_between_two_meetings_goes_on_to_the_bit(
     how: dict[str, Any], after: int, tmp_path: Path
@@ -254,5 +339,5 @@ def test_a_run_that_is_killed_between_two_meetings_goes_on_to_the_bit(
 
 
 def test_replies_in_another_order_change_nothing(tmp_path: Path) -> None:
-    how = {**SMALL, "aggregators": {"count": 2}, "schedule": {"interval": 2}}
+    how = {**SMALL, **EVALUATED, "aggregators": {"count": 2}, "schedule": {"interval": 2}}
     assert chain(play(tmp_path / "a", "fedavg", **how)) == chain(play(tmp_path / "b", "fedavg", shuffle=3, **how))

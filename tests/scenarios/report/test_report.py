@@ -25,6 +25,7 @@ from scenarios.report import calibration, curves, figures, html, plot_style, rou
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import BlockTraffic, grouped, open_runs
 from scenarios.run import client_values, metadata, visits
+from scenarios.run.environment import Environment
 from scenarios.run.progress import to_target
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import RunFolder
@@ -499,12 +500,12 @@ def test_seconds_count_under_the_basis_of_what_they_rest_on(tmp_path: Path) -> N
     # Three rounds of two visits: 2 + 3 + 1 and 2 + 4 + 4 s of download, computing and upload.
     run = make_run(tmp_path / "a", "fedavg", fedavg_rounds())
     query = open_runs([run])[0].query
-    seconds = visits.seconds_by_basis(query, BASES)
+    seconds = visits.seconds_by_basis(query, Environment(bases=BASES))
     assert seconds == pytest.approx({"assumed": 3 * 4.0, "derived": 3 * 7.0, "inference": 0.0, "read": 3 * 5.0})
     assert visits.shares(seconds) == pytest.approx(
         {"assumed": 0.25, "derived": 0.4375, "inference": 0.0, "read": 0.3125}
     )
-    assert visits.seconds_by_basis(query, None) is None
+    assert visits.seconds_by_basis(query, Environment()) is None
     assert visits.shares(None) is visits.shares(dict.fromkeys(visits.BASES, 0.0)) is None
 
 

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 
-from coordinator.records.schema import AggregatorRow
+from coordinator.records.schema import AggregatorRow, EvaluationRow
 from scenarios.config.errors import ReportError
 from scenarios.report import curves, html, plot_style, readings, result_tables, round_figures, terminal, tier_figures
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, grouped, open_runs
 from scenarios.report.tier_figures import TreeNode
-from scenarios.run import aggregators
+from scenarios.run import aggregators, client_values, visits
+from scenarios.run.environment import Environment, TierRecord
 from tests.ledgers import made_run, message_row, visit_row
 
 PLAIN = 'method = "fedavg"\nseed = {seed}\n[data]\nclients = 5\n'
@@ -146,6 +147,21 @@ def test_a_row_per_link_has_messages_bytes_seconds_energy_and_price(run: Recorde
     ]
 
 
+def test_messages_of_aggregators_count_under_the_basis_of_their_networks(run: RecordedRun) -> None:
+    bases: dict[str, Any] = {
+        "devices": {"pi": {"compute": "read"}},
+        "networks": {"lte": {"down": "read", "up": "read"}},
+        "aggregators": {"lte": {"down": "assumed", "up": "derived"}, "wan": {"down": "assumed", "up": "inference"}},
+    }
+    tiers = [TierRecord(devices=["pi", "pi"], networks=["lte", "wan"])]
+    # Visits take 4, 8 and 4 s; aggregators 2 + 2 + 1 s down, no. 0 1 s up, no. 1 2 s; what was lost has no seconds.
+    assert visits.seconds_by_basis(run.query, Environment(bases=bases, tiers=tiers)) == pytest.approx(
+        {"read": 4 + 8 + 4, "assumed": 5.0, "derived": 1.0, "inference": 2.0}
+    )
+    del bases["aggregators"]["wan"]
+    assert visits.seconds_by_basis(run.query, Environment(bases=bases, tiers=tiers)) is None
+
+
 def test_results_have_wan_bytes_and_price_only_beside_a_run_with_tiers(folder: Path, tmp_path: Path) -> None:
     plain = made_run(tmp_path / "plain", (0.2, 0.6), PLAIN.format(seed=0))
     both = open_runs([folder, plain])
@@ -183,6 +199,51 @@ def test_the_terminal_has_a_line_of_what_is_above_clients_and_what_the_target_to
     assert beside["above clients (WAN)"] == [*["7.5 kB,\n30 J,\nprice 0.0075"] * 2, "-"]
     assert beside["WAN bytes to it"] == ["7.5 kB", "not reached", "-"]
     assert not [name for name in dict(terminal.run_rows([summary | {"aggregators": None}], {})) if "WAN" in name]
+    own = aggregators.summary(run.links, None, {1: client_values.over_clients([0.2, 0.6])})
+    evaluated = dict(terminal.run_rows([summary | {"aggregators": own}, summary], {}))
+    assert evaluated["aggregators, mean"] == ["40.00 %", "-"]
+    assert evaluated["aggregators, lowest"] == ["20.00 %", "-"]
+
+
+# --- models of aggregators --------------------------------------------------------------------------------------------
+
+OWN = [
+    EvaluationRow(round, -1, f"aggregator {index}/{metric}", value, 100)
+    for round, values in ((0, (0.1, 0.3)), (1, (0.2, 0.6)))
+    for index, value in enumerate(values)
+    for metric in ("accuracy", "loss")
+]
+
+
+def test_own_models_of_aggregators_are_shown_beside_the_server_s(folder: Path, tmp_path: Path) -> None:
+    evaluated = made_run(
+        tmp_path / "own", (0.5, 0.7), ONE_TIER.format(seed=0, count=2), VISITS, aggregators=MESSAGES, evaluations=OWN
+    )
+    run, without = open_runs([evaluated, folder])
+    found = aggregators.summary(
+        run.links, None, client_values.of_aggregators(run.evaluations), client_values.of_global([], run.rounds)
+    )
+    assert found is not None
+    # Of 20 and 60 %: a mean of 40 %, 20 % from either.
+    expected = {"rounds": 2, "server": 0.7, "mean": 0.4, "lowest": 0.2, "highest": 0.6, "spread": 0.2}
+    assert found["accuracy"] == pytest.approx(expected)
+    table = result_tables.of_aggregators([run, without])
+    assert table is not None
+    assert (table.header[1:], table.texts) == (
+        ["rounds", "server", "mean", "lowest", "highest", "spread"],
+        [[run.label, "2", "70.00 %", "40.00 %", "20.00 %", "60.00 %", "20.00 %"]],
+    )
+    assert result_tables.of_aggregators([without]) is None
+    assert client_values.whole_by_round(run.evaluations) == {}  # no metrics of the global model
+
+    with matplotlib.rc_context(plot_style.STYLE):
+        figure = tier_figures.aggregator_values(ShownRuns(grouped([run, without])))
+        assert tier_figures.aggregator_values(ShownRuns(grouped([without]))) is None
+    assert figure is not None
+    lines = [(np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in figure.axes[0].get_lines()]
+    assert [(x.tolist(), y.tolist()) for x, y in lines] == [([1, 2], [20, 40]), ([1, 2], [50, 70])]
+    page = html.build([evaluated], tmp_path / "report.html", "Own models").read_text()
+    assert 'id="aggregator_values-caption"' in page
 
 
 # --- curves and timelines ---------------------------------------------------------------------------------------------
@@ -211,6 +272,37 @@ def test_a_curve_over_seeds_without_tiers_has_no_wan_bytes(tmp_path: Path) -> No
     assert curves.over_amounts([run.trail for run in plain], readings.WAN_BYTES).x.size == 0
     assert readings.WAN_BYTES.reading.value(plain[0].trail) is None
     assert readings.until(readings.PRICE, 0.1).value(plain[0].trail) is None
+
+
+@pytest.mark.parametrize("scenario", [ONE_TIER, TWO_TIERS], ids=["one tier", "two"])
+def test_the_time_of_a_round_has_the_messages_before_and_after_its_critical_visit_as_parts(
+    scenario: str, tmp_path: Path
+) -> None:
+    # Aggregator 2 has client 0, whose visit takes seconds 13 to 17 of the round from 10 to 20; it is below number 0.
+    visited = [visit_row(0, 1, 0, 13, 14, 16, 17)]
+    messages = [
+        message_row(0, 0, 2, "down", 9, 11.5),  # began in the round before
+        message_row(1, 0, 2, "up", 17, 19),
+        message_row(1, 0, 1, "up", 17, 20),  # another's
+    ]
+    if scenario == TWO_TIERS:
+        messages += [message_row(1, 1, 0, "up", 19, 19.5), message_row(1, 1, 1, "up", 19, 20)]
+    folder = made_run(tmp_path / "run", (0.2, 0.6), scenario.format(seed=0, count=3), visited, aggregators=messages)
+    (folder / "environment.json").write_text(json.dumps({"blocks": [], "partition": {}, "aggregator_of": [2, 1, 0]}))
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        db.execute("UPDATE rounds SET critical = 0 WHERE round = 1")
+        db.commit()
+    (run,) = open_runs([folder])
+
+    up = 2.5 if scenario == TWO_TIERS else 2
+    # Down from 10 on, waiting, then the visit, then up.
+    assert round_figures.parts(run, run.query(round_figures.CRITICAL)).tolist() == [[1.5, 1.5, 1, 2, 1, up]]
+    figure = round_figures.timing(ShownRuns(grouped([run])))
+    assert figure is not None
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        *("WAN down", "waiting for clients", "download", "compute", "upload", "WAN up"),
+        "mean waiting time of the others",
+    ]
 
 
 def test_a_timeline_has_the_messages_of_aggregators_in_seconds_from_the_round_s_start(

@@ -64,6 +64,7 @@ def test_a_summary_has_the_totals_and_what_was_spent_until_the_target(run: RunFo
         "wan_bytes_to_target": 2000,
         "joules_to_target": 10.0,
         "price_to_target": pytest.approx(0.002),
+        "accuracy": None,
     }
     missed = aggregators.summary(run.links, to_target(run.trail, 0.9))
     assert missed is not None

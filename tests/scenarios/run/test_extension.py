@@ -101,6 +101,25 @@ def test_a_budget_can_be_raised(tmp_path: Path) -> None:
     assert record(folder) == record(whole)
 
 
+@pytest.mark.parametrize(("key", "unit"), [("wan_bytes", " B"), ("price", "")])
+def test_a_budget_of_messages_above_clients_can_be_raised_and_not_be_lowered(
+    key: str, unit: str, tmp_path: Path
+) -> None:
+    tiers = (*SHORT, "rounds.max=6", "fleet.tiers={count=2,price=2}", "tiers.interval=2")
+    whole = run(tmp_path / "whole", *tiers)
+    column = {"wan_bytes": "nbytes", "price": "price"}[key]
+    ((spent,),) = read(whole / "ledger.sqlite", f"SELECT SUM({column}) FROM aggregators")
+    enough, two_thirds = (f"budget.{key}={share * spent:.9g}{unit}" for share in (2, 0.7))
+    folder = run(tmp_path / "poor", *tiers, two_thirds)
+
+    assert f"budget.{key} = " in (text := refusal(folder, f"budget.{key}={spent / 9:.9g}{unit}"))
+    assert "smaller than" in text
+    assert f"budget.{key} = " in (text := refusal(whole, enough))
+    assert "is where there was none" in text
+    assert gone_on(folder, enough)["stopped_by"] == "rounds"
+    assert record(folder) == record(whole)
+
+
 def test_an_asynchronous_run_goes_on_after_its_rounds(tmp_path: Path) -> None:
     policy = ("rounds.policy=fedbuff", "rounds.buffer=3", *SHORT)
     whole = run(tmp_path / "whole", *policy, "rounds.max=5")

@@ -39,4 +39,7 @@ def test_the_aggregators_of_clients_are_recorded_in_runs_with_tiers(tmp_path: Pa
     with_tiers = loaded(fleet={"tiers": {"count": 2, "assign": "place"}})
     found = environment(with_tiers, PROFILE, Host(tmp_path, 1, "cpu"), {}, True, {})
     assert found.aggregator_of == [0, 0, 1, 1]
-    assert "aggregator_of" not in environment(loaded(), PROFILE, Host(tmp_path, 1, "cpu"), {}, True, {}).tables()
+    assert found.tables()["tiers"] == [{"devices": ["raspberry-pi-4"] * 2, "networks": ["broadband"] * 2}]
+    without = environment(loaded(), PROFILE, Host(tmp_path, 1, "cpu"), {}, True, {}).tables()
+    assert not {"aggregator_of", "tiers"} & without.keys()
+    assert "aggregators" not in without["bases"]

@@ -150,7 +150,10 @@ def test_these_runs_had_visits_of_every_kind(tmp_path: Path) -> None:
         (("method=fedbr", "method_options.alpha=2"), SLOW_LINK),
         (("method=fedbr", "rounds.max=8"), ("fleet.radio_energy=rate", "fleet.transport.slow_start=false")),
         (("method=fedmlb",), ("rounds.policy=deadline", "rounds.deadline=9 s", *SLOW_LINK)),
-        (("method=fedavg", *TIERS), ("fleet.tiers.networks={lte=1.0}", "fleet.server.up=300 kbit/s")),
+        (
+            ("method=fedavg+scaffold", *TIERS, "eval.aggregators=true"),
+            ("fleet.tiers.networks={lte=1.0}", "fleet.server.up=300 kbit/s"),
+        ),
     ],
 )
 def test_a_replay_is_a_fresh_run_on_the_other_fleet_to_the_bit(

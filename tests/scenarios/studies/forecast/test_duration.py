@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,16 @@ def test_aggregators_meet_the_server_after_each_round_of_a_short_run() -> None:
         visits = TypicalVisits(loaded, profile(140))
         short = duration.short_scenario(visits, duration.round_work(visits), Host(Path(), 1, "cpu")).scenario
         assert (short.tiers.interval, short.eval.every) == (1, 2)  # of the tier above, too: 1 is the default
+
+
+def test_own_models_of_aggregators_are_evaluated_in_rounds_without_a_meeting() -> None:
+    words = ["fleet.tiers.count=2", "tiers.interval=4"]
+    plain, own = (
+        duration.evaluation_flops(load("digits", parse_all([*words, *more])), replace(profile(140), test_count=100))
+        for more in ([], ["eval.aggregators=true"])
+    )
+    # Two models more after three of four rounds.
+    assert own == plain * (1 + 2 * 3 / 4) > 0
 
 
 @pytest.fixture
