@@ -278,8 +278,10 @@ def decide(
     without a fifth of the clients. ``result["chosen"]`` names the candidate, and ``recommended.toml`` in the folder is
     its scenario. Other arguments and errors as of `sweep`.
     """
+    from scenarios.studies.decide.objective import budget_words
+
     with calling(progress, on_round) as caller:
-        limits = [f"{name}={amount}" for name, amount in (budgets or {}).items()]
+        limits = budget_words(budgets or {})
         named = candidates if isinstance(candidates, str) else None
         request = request_of(DecideRequest, {**locals(), "budgets": limits, "candidates": named})
         points = _grid(scenario, grid or {}, overrides)

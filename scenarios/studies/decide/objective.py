@@ -35,7 +35,7 @@ PARSE: Mapping[str, Callable[[units.Quantity], float]] = {
     "wan_bytes": units.nbytes,
     "price": float,
 }
-EXAMPLES = {"seconds": "8 h", "bytes": "2 GB", "joules": "100 kJ", "joules_per_device": "5 Wh", "wan_bytes": "1 GB"}
+SI_UNITS = {"seconds": "s", "bytes": "B", "joules": "J", "joules_per_device": "J", "wan_bytes": "B"}
 BUDGET = 'bytes="2 GB"'
 
 
@@ -141,6 +141,14 @@ def objective_of(target: float | None, cost: str | None, budgets: Mapping[str, u
             Argument("cost", repr(chosen)), f": unknown amount {chosen!r}, {nearest(chosen, list(AMOUNTS))}"
         )
     return Objective(target, chosen, limits)
+
+
+def budget_words(budgets: Mapping[str, str | float]) -> list[str]:
+    """Words that `budgets_of` reads, of amounts as text with a unit or in SI units."""
+    return [
+        f"{name}={amount}" if isinstance(amount, str) else f"{name}={amount:.15g} {SI_UNITS.get(name, '')}".rstrip()
+        for name, amount in budgets.items()
+    ]
 
 
 def budgets_of(words: Sequence[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import fedbr
 from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.experiment.grid import grid_of
@@ -153,3 +154,26 @@ def test_what_cannot_be_decided_is_refused(
     assert main.run_command(["decide", "digits", *words, "--target", "0.9", "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_python_lists_candidates_as_mappings_and_reads_the_answer(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"train.local_steps": 4, "rounds.max": 4}
+    decided = fedbr.decide(
+        "digits",
+        candidates=[{"method": "fedavg"}, {"method": "fedavg", "train.lr": 0.01}],
+        budgets={"bytes": 5e6},
+        seeds=1,
+        draws=0,
+        out=tmp_path,
+        **small,
+    )
+    assert [row["settings"] for row in decided.result["candidates"]] == [
+        {"method": "fedavg"},
+        {"method": "fedavg", "train.lr": "0.01"},
+    ]
+    assert decided.result["chosen"] == "method=fedavg"
+    assert (decided.folder / "recommended.toml").is_file()
+    assert len(decided) == 2
+    with pytest.raises(fedbr.ScenarioError) as refused:
+        fedbr.decide("digits", {"method": ["fedavg", "fedbr"]}, budgets={"byte": 1e6})
+    assert str(refused.value) == "budgets = byte=1000000: unknown amount 'byte', did you mean 'bytes'?"
