@@ -22,7 +22,7 @@ from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this
 
 SHORT = ("rounds.max=1", "train.local_steps=1", "data.clients=6")
 TRAINING = ("run", "compare")
-SLOW = ("sweep",)
+SLOW = ("sweep", "decide")
 """Commands that start processes of their own; their tests are elsewhere."""
 
 
@@ -41,8 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def resolve(command: Documented) -> None:
     """Parse a command and load its scenario for each of its methods; an error says what is wrong."""
     values = documented.parsed(command.words)
-    if command.words[0] == "sweep":
-        asked = requested(values["scenario"], values["words"] or [], values["zipped"])
+    if command.words[0] in ("sweep", "decide"):
+        asked = requested(values["scenario"], values["words"] or [], values.get("zipped", False))
         plan(asked.grid)
         return
     if command.words[0] == "compare" or command.words[:2] in (("study", "budget"), ("study", "tune")):
