@@ -110,7 +110,8 @@ class Analysis:
         if len(self.finalists) > 1:
             pair = Analysis(self.objective, self.finalists[:2])
             is_drawn = asks_time and draws and not any(each.name in without for each in pair.finalists)
-            found |= pair.drawn(draws, stopped) if is_drawn else {"probability": pair.over_seeds(), "rests_on": []}
+            drawn = pair.drawn(draws, stopped) if is_drawn else None
+            found |= drawn or {"probability": pair.over_seeds(), "rests_on": []}
         if len(self.finalists) > 1 and self.objective.budgets:
             found["flips"] = {BUDGET: self.budget_flip()}
         if asks_time and draws and len(replayable) > 1:
@@ -129,16 +130,23 @@ class Analysis:
         values = [{seed: [self.objective.value(trail)] for seed, trail in each.trails.items()} for each in (one, other)]
         return self._chance(*values)
 
-    def drawn(self, draws: int, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """The same over seeds and draws of the uncertain figures, and the figures that it rests on."""
-        settings = Draws(draws)
+    def drawn(self, draws: int, stopped: Callable[[], bool]) -> dict[str, Any] | None:
+        """The same over seeds and draws of the uncertain figures, and the figures that it rests on.
+
+        None if a finalist would train other visits in more draws than `uncertainty.MOST_LEFT_OUT_PERCENT` of them.
+        """
+        settings, most = Draws(draws), draws * uncertainty.MOST_LEFT_OUT_PERCENT / 100
         values: list[dict[int, list[float | None]]] = []
         for each in self.finalists:
             values.append({seed: [] for seed in each.folders})
+            left_out = 0
             for draw in range(draws):
                 if stopped():
                     raise Stopped
                 trails = each.on(lambda ready, draw=draw: uncertainty.uncertain(ready, settings, draw))  # type: ignore[misc]
+                left_out += trails is None
+                if left_out > most:
+                    return None
                 for seed in each.folders:
                     values[-1][seed].append(math.nan if trails is None else self.objective.value(trails[seed]))
         return {"probability": self._chance(*values), "rests_on": self._rests_on(values, settings)}
@@ -150,7 +158,8 @@ class Analysis:
         by_seed: dict[int, float] = {}
         count = 0
         for seed in sorted(one.keys() & other.keys()):
-            pairs = [pair for pair in zip(one[seed], other[seed], strict=True) if not any(map(_is_left_out, pair))]
+            both = zip(one[seed], other[seed], strict=True)
+            pairs = [pair for pair in both if not any(value is not None and math.isnan(value) for value in pair)]
             if pairs:
                 better = [self.objective.is_better(a, b) for a, b in pairs]
                 worse = [self.objective.is_better(b, a) for a, b in pairs]
@@ -212,20 +221,16 @@ class Analysis:
 
     # --- where it flips -----------------------------------------------------------------------------------------------
 
-    def best_on(self, change: Callable[[Fleet], Fleet], objective: Objective | None = None) -> dict[str, Any]:
+    def best_on(self, change: Callable[[Fleet], Fleet]) -> dict[str, Any]:
         """The finalist that would be chosen on other fleets, and the mean of each one's value.
 
         ``unknown``: finalists that would train other visits there; if there are any, nobody knows who is chosen.
         """
-        own = objective or self.objective
         trails = {each.name: each.on(lambda ready: change(ready.fleet)) for each in self.finalists}
         known = {name: found for name, found in trails.items() if found is not None}
-        values = {
-            name: None if found is None else with_interval([own.value(trail) for trail in found.values()])["mean"]
-            for name, found in trails.items()
-        }
+        values = {name: None if found is None else _mean(self.objective, found) for name, found in trails.items()}
         unknown = [name for name, found in trails.items() if found is None]
-        return {"chosen": None, "values": values, "unknown": unknown} if unknown else best_of(own, known)
+        return {"chosen": None, "values": values, "unknown": unknown} if unknown else best_of(self.objective, known)
 
     def flips(self, stopped: Callable[[], bool]) -> dict[str, Any]:
         """Name of an axis -> its values, each with the finalist that would be chosen there."""
@@ -267,20 +272,20 @@ class Analysis:
 
 def best_of(objective: Objective, trails: Mapping[str, Mapping[int, Trail]]) -> dict[str, Any]:
     """The candidate that is ``chosen`` by these runs, None if none reaches the target, and the mean of each value."""
-    values = {
-        name: with_interval([objective.value(trail) for trail in own.values()])["mean"] for name, own in trails.items()
-    }
+    values = {name: _mean(objective, own) for name, own in trails.items()}
     best = halving.final_order(objective, trails)[0]
     reached = any(objective.value(trail) is not None for trail in trails[best].values())
     return {"chosen": best if reached else None, "values": values, "unknown": []}
 
 
+def _mean(objective: Objective, trails: Mapping[int, Trail]) -> float | None:
+    """The mean value over seeds, None if one has none."""
+    mean: float | None = with_interval([objective.value(trail) for trail in trails.values()])["mean"]
+    return mean
+
+
 def _changed(change: Callable[[Fleet, float], Fleet], value: float, fleet: Fleet) -> Fleet:
     return change(fleet, value)
-
-
-def _is_left_out(value: float | None) -> bool:
-    return value is not None and math.isnan(value)
 
 
 def _weakest(row: Device | Network, key: str, families: Sequence[str]) -> tuple[str, str]:
@@ -306,7 +311,7 @@ def complete(
     models = {
         each.name: [RunFolder(each.folders[s]).rounds[-1].model_sha256 for s in each.folders] for each in finalists
     }
-    asked = json.loads(json.dumps({"objective": objective.text, "draws": draws, "models": models}))
+    asked = json.loads(json.dumps({"objective": objective.plain, "draws": draws, "models": models}))
     with suppress(ValueError, KeyError):  # a file that somebody has changed is made anew
         if file.is_file() and read_json(file)["of"] == asked:
             return

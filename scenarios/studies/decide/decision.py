@@ -123,10 +123,12 @@ class Decision(Experiment):
         lost = {**self.lost, **done.get("failed", {})}
         now = replace(self, lost=lost)
         walk = now.walk(done)
-        needed = walk.needed or now.changed(walk, folder_of(done))
-        if all(name in {run.name for run in self.run_set.runs} for name in needed) and not walk.needed:
+        runs = {run.name: run for run in self.run_set.runs}
+        changed = now.changed(walk, folder_of(done)).items()
+        needed = walk.needed or {name: run for name, run in changed if name not in runs and name not in lost}
+        if not needed:
             return None
-        runs = {**{run.name: run for run in self.run_set.runs}, **needed}
+        runs |= needed
         return replace(now, run_set=replace(self.run_set, runs=[run for name, run in runs.items() if name not in lost]))
 
     def changed(self, walk: Walk, folder: Path) -> dict[str, PlannedRun]:
@@ -138,8 +140,8 @@ class Decision(Experiment):
             return {}
         found = {}
         for name in self.finalists(walk)[:2]:
-            row, seed = walk.standings[name].candidate.row, self.seeds[0]
             candidate = walk.standings[name].candidate
+            row, seed = candidate.row, self.seeds[0]
             clients = candidate.loaded.scenario.data.clients
             file = folder / variations.GONE_FILE
             if not file.is_file():
@@ -171,7 +173,11 @@ class Decision(Experiment):
                         standings[each.row.name] = standings[each.row.name]._replace(state=FAILED, why=why)
                 alive = [each for each in alive if standings[each.row.name].state == OPEN]
                 planned = self._planned(rung, alive, apart)
-                needed = {name: run for name, run in planned.items() if not _covers(have.get(name), run)}
+                needed = {
+                    name: run
+                    for name, run in planned.items()
+                    if name not in have or have[name].needs["rounds"] < run.needs["rounds"]
+                }
                 if needed or not alive:
                     return Walk(standings, needed, apart)
                 found, unfit = self._evidence(done, rung, alive, apart)
@@ -225,9 +231,8 @@ class Decision(Experiment):
     def _enough(self, trained: Candidate) -> dict[str, float]:
         """What ends a run before its rung does: the target, or a budget that is used up."""
         target = {} if self.objective.target is None else {TARGET: self.objective.target}
-        if (
-            sum(each.like == trained.row.name for each in self.candidates) > 1
-        ):  # others may spend less by the same round
+        shares = sum(each.like == trained.row.name for each in self.candidates)
+        if shares > 1:  # others may spend less by the same round
             return target
         limits = self.objective.budgets.items()
         return target | {NEEDS[name]: limit for name, limit in limits if name in NEEDS}
@@ -267,12 +272,7 @@ class Decision(Experiment):
         found = {
             "scenario": self.scenario,
             "overrides": words({**self.overrides, **self.held_out}),
-            "objective": {
-                "text": objective.text,
-                "target": objective.target,
-                "cost": objective.cost,
-                "budgets": dict(objective.budgets),
-            },
+            "objective": {"text": objective.text, **objective.plain},
             "seeds": list(self.seeds),
             "candidates": [self._row(each) for each in walk.standings.values()],
             "runs_of": {
@@ -398,7 +398,6 @@ class Decision(Experiment):
         """What was trained, and what an exhaustive grid would have trained at most."""
         rounds = sum(int(run["rounds"]) for run in done["runs"])
         names = {self._trained(each, walk.apart).row.name for each in self.candidates}
-        grid = [each for each in self.candidates if each.row.name in names]
         flops = sum(float(run["flops"]) for run in done["runs"])
         return {
             "candidates": len(self.candidates),
@@ -409,7 +408,6 @@ class Decision(Experiment):
             "flops": flops,
             "exhaustive_runs": len(self.candidates) * len(self.seeds),
             "exhaustive_rounds": sum(each.rounds for each in self.candidates) * len(self.seeds),
-            "without_replays_rounds": sum(each.rounds for each in grid) * len(self.seeds),
         }
 
     def complete(self, done: Result, host: Host, launcher: WorkerLauncher, stopped: Stopped) -> None:
@@ -458,10 +456,6 @@ def _short(value: Any) -> str:
         return shown(value)
     options = ", ".join(f"{key}={shown(each)}" for key, each in value.items() if key != "kind")
     return f"{value['kind']}({options})" if options else str(value["kind"])
-
-
-def _covers(have: PlannedRun | None, needed: PlannedRun) -> bool:
-    return have is not None and have.needs["rounds"] >= needed.needs["rounds"]
 
 
 def plan(
@@ -517,5 +511,6 @@ def _led(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _run_id(grid: Grid, rows: Sequence[ExperimentRow], objective: Objective) -> str:
     """``decide-3fa9c1``: a hash of the candidates, of what they have in common, and of the objective."""
-    text = json.dumps([words(grid.overrides), sorted(row.name for row in rows), objective.text], default=str)
+    names = sorted(row.name for row in rows)
+    text = json.dumps([words(grid.overrides), names, objective.plain], default=str)
     return folder_name([KIND, hashlib.sha256(text.encode()).hexdigest()[:6]])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from costmodel import units
 from edge.protocol.spelling import nearest
@@ -88,6 +89,11 @@ class Objective:
         if one is None or other is None:
             return one is not None
         return one > other if self.target is None else one < other
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"target": self.target, "cost": self.cost, "budgets": dict(self.budgets)}
 
     @property
     def text(self) -> str:

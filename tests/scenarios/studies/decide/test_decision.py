@@ -15,7 +15,7 @@ from scenarios.config.load import load
 from scenarios.experiment.grid import grid_of
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies import measure
-from scenarios.studies.decide import decision
+from scenarios.studies.decide import decision, variations
 from scenarios.studies.decide.candidates import starter
 from scenarios.studies.decide.objective import Objective
 from tests.scenarios.in_this_process import SMALL, InThisProcess
@@ -177,3 +177,28 @@ def test_python_lists_candidates_as_mappings_and_reads_the_answer(tmp_path: Path
     with pytest.raises(fedbr.ScenarioError) as refused:
         fedbr.decide("digits", {"method": ["fedavg", "fedbr"]}, budgets={"byte": 1e6})
     assert str(refused.value) == "budgets = byte=1000000: unknown amount 'byte', did you mean 'bytes'?"
+
+
+def test_a_bandit_that_looks_at_times_leaves_the_probability_to_seeds(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    small = [word for word in SMALL if not word.startswith("rounds.max")]
+    words = ["digits", "method=fedbr", "train.lr=0.1,0.05", *small, "rounds.max=8", "method_options.period=2"]
+    options = ("--out", str(tmp_path), "--json", "--seeds", "1", "--draws", "4", "--budget", "seconds=1 h")
+    assert main.run_command(["decide", *words, *options]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["probability"]["draws"], result["rests_on"]) == (0, [])
+
+
+def test_a_run_without_a_fifth_of_the_clients_that_fails_is_not_made_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = variations.gone
+    monkeypatch.setattr(variations, "gone", lambda file: {**gone(file), "train.lr": 1e4})  # diverges
+    options = ("--out", str(tmp_path), "--json", "--seeds", "1", "--draws", "0", "--robust", "--budget", "seconds=1 h")
+    main.run_command(["decide", "digits", "method=fedavg,fedprox", *SMALL, *options])
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["finalists"]) == 2
+    assert len(result["failed"]) == 2
+    assert all(name.endswith("-gone") for name in result["failed"])
+    assert "robust" not in result
