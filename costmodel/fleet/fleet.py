@@ -148,6 +148,13 @@ class Fleet:
         fleet.check("fleet.bandwidth.file")
         return fleet
 
+    def access_link_of(self, clients: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The index of the access link, or the aggregator, of each of these clients; 0 without any."""
+        if self.access_links is not None:
+            return self.access_links[clients]
+        turn: NDArray[np.intp] = clients % max(len(self.links.site_down), 1)
+        return turn
+
     def below(self, aggregator_of: NDArray[np.intp]) -> Fleet:
         """The same clients, each behind the LAN of its aggregator; ``aggregator_of``: (clients,) of `Links.below`."""
         assert aggregator_of.shape == (len(self),), (aggregator_of.shape, len(self))
@@ -290,10 +297,7 @@ class Fleet:
             device, network, radio = self._profiles_of_one(int(self.device_of[client]), int(self.network_of[client]))
         else:
             device, network, radio = self._profiles_of(self.device_of[chosen], self.network_of[chosen])
-        if self.access_links is None:
-            access_link = chosen % max(len(self.links.site_down), 1)  # assigned in turn
-        else:
-            access_link = self.access_links[chosen]
+        access_link = self.access_link_of(chosen)
         draws = self._draws(chosen, round, visit, is_second)
         mode, down, up = self._modes(chosen, round)
         full_speed = self.flops_per_second[chosen]

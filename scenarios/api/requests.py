@@ -231,9 +231,13 @@ class DecideRequest(ExperimentRequest):
         Option("draws of uncertain figures for the probability of the answer, 50 by default; 0: no replays"),
     ] = None
 
-    robust: Annotated[bool, Option("also train the two best without a fifth of the clients, with the first seed")] = (
-        False
-    )
+    robust: Annotated[
+        bool,
+        Option(
+            "also train the two best without a fifth of the clients, and without those of a gateway, with the first "
+            "seed"
+        ),
+    ] = False
 
     def plan(self, grid: Grid, say: Callable[[str], None] = lambda text: None) -> Experiment:
         """The decision between the points of the grid; ``say``: told of what is left out."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -29,6 +29,7 @@ from scenarios.experiment.experiment import Experiment, ExperimentPage, Experime
 from scenarios.experiment.grid import Grid, cell_name, folder_name, label
 from scenarios.experiment.run_set import PlannedRun, RunSet, folder_of
 from scenarios.experiment.tune import on_validation
+from scenarios.run import builder
 from scenarios.run.host import Host
 from scenarios.run.progress import TARGET, Trail, with_interval
 from scenarios.run.run_records import read_json
@@ -37,6 +38,7 @@ from scenarios.studies.decide.analysis import Finalist
 from scenarios.studies.decide.candidates import Candidate, forecasts, overrides_of, share_training
 from scenarios.studies.decide.halving import Rung
 from scenarios.studies.decide.objective import Objective, amount_at
+from scenarios.studies.replay import prepared
 
 KIND = "decide"
 RECOMMENDED, ANALYSIS = "recommended.toml", "analysis.json"
@@ -55,8 +57,6 @@ IN_SCENARIO = {
     "price": "budget.price",
 }
 """Name of a budget -> its key in the recommended scenario"""
-GONE = "-gone"
-"""Ends the names of runs without a fifth of the clients"""
 LEVEL = 0.05
 """Of the tests that tell two finalists apart"""
 
@@ -97,7 +97,7 @@ class Decision(Experiment):
     held_out: Mapping[str, Any] = field(default_factory=dict)
     """What deciding adds to all scenarios: a share of validation examples, if they have none"""
     is_robust: bool = False
-    """Whether the two best are also trained without a fifth of the clients"""
+    """Whether the two best are also trained without some of the clients"""
     draws: int = 0
     """Of the figures that are assumed, for the probability that the chosen candidate is the best"""
     lost: Mapping[str, str] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Decision(Experiment):
         return replace(now, run_set=replace(self.run_set, runs=[run for name, run in runs.items() if name not in lost]))
 
     def changed(self, walk: Walk, folder: Path) -> dict[str, PlannedRun]:
-        """Name -> run of the two best finalists on a fleet of which a fifth of the clients is gone, if asked for.
+        """Name -> run of the two best finalists with some of the clients gone, if asked for.
 
         One seed: such runs are trained, since other clients take part.
         """
@@ -140,17 +140,25 @@ class Decision(Experiment):
             return {}
         found = {}
         for name in self.finalists(walk)[:2]:
-            candidate = walk.standings[name].candidate
-            row, seed = candidate.row, self.seeds[0]
-            clients = candidate.loaded.scenario.data.clients
-            file = folder / variations.GONE_FILE
-            if not file.is_file():
-                write_text(file, variations.with_clients_gone(clients))
-            settings = {**row.settings, **variations.gone(file)}
-            run = f"{self.run_name(row, seed)}{GONE}"
-            loaded = self.load_row(replace(row, settings=settings), seed)
-            found[run] = PlannedRun(run, loaded, {"rounds": candidate.rounds}, self._enough(candidate))
+            candidate, trained = (each := walk.standings[name].candidate), self._trained(each, walk.apart)
+            overrides = {} if trained is candidate else overrides_of(candidate.loaded, trained.loaded)
+            try:
+                fleet = prepared(folder / self.run_name(trained.row, self.seeds[0]), overrides).fleet
+            except ScenarioError:  # a run that cannot be replayed; aggregators that look at labels are not known
+                fleet = builder.fleet(candidate.loaded)
+            for absence, gone in variations.absent(fleet).items():
+                run = self._run_without(candidate, absence)
+                file = folder / f"{run}.csv"
+                if not file.is_file():
+                    write_text(file, variations.without(gone, len(fleet)))
+                settings = {**candidate.row.settings, **variations.with_availability(file)}
+                loaded = self.load_row(replace(candidate.row, settings=settings), self.seeds[0])
+                found[run] = PlannedRun(run, loaded, {"rounds": candidate.rounds}, self._enough(candidate))
         return found
+
+    def _run_without(self, candidate: Candidate, absence: str) -> str:
+        """Name of a candidate's run without the clients of an absence."""
+        return f"{self.run_name(candidate.row, self.seeds[0])}-{absence}"
 
     def walk(self, done: Result) -> Walk:
         """Judge the candidates rung by rung, as far as the runs of ``done`` go."""
@@ -287,23 +295,26 @@ class Decision(Experiment):
             path = folder_of(done) / ANALYSIS
             if path.is_file():
                 found |= read_json(path)["found"]
-            if (gone := self._without_a_fifth(order, walk, done)) is not None:
-                found["robust"] = [*found.get("robust", []), gone]
+            if without := list(self._without(order[:2], walk, done)):
+                found["robust"] = [*found.get("robust", []), *without]
         return {**found, **done}
 
-    def _without_a_fifth(self, order: Sequence[str], walk: Walk, done: Result) -> dict[str, Any] | None:
-        """Which of the two best is better if a fifth of the clients is gone, as of `Analysis.best_on`."""
+    def _without(self, names: Sequence[str], walk: Walk, done: Result) -> Iterator[dict[str, Any]]:
+        """Which of the two best is better if some of the clients are gone, as of `Analysis.best_on`.
+
+        A candidate without gateways does as it did if a gateway is lost.
+        """
+        seed, planned = self.seeds[0], {run.name for run in self.run_set.runs} | self.lost.keys()
         ended = {run["name"] for run in done["runs"] if run["stopped_by"] not in EARLY}
-        trails: dict[str, dict[int, Trail]] = {}
-        for name in order[:2]:
-            candidate = walk.standings[name].candidate
-            run = f"{self.run_name(candidate.row, self.seeds[0])}{GONE}"
-            if run in ended:
-                trails[name] = {self.seeds[0]: evidence.recorded(folder_of(done) / run, candidate.rounds)}
-        if len(trails) < 2:
-            return None
-        best = analysis.best_of(self.objective, trails)
-        return {"change": f"a fifth of the clients gone (seed {self.seeds[0]}, trained)", **best}
+        for absence, change in variations.ABSENCES.items():
+            runs = {name: self._run_without(walk.standings[name].candidate, absence) for name in names}
+            trained = {name: run for name, run in runs.items() if run in planned}
+            if len(names) == 2 and trained and ended.issuperset(trained.values()):
+                trails = {name: {seed: walk.standings[name].trails[seed]} for name in names} | {
+                    name: {seed: evidence.recorded(folder_of(done) / run, walk.standings[name].candidate.rounds)}
+                    for name, run in trained.items()
+                }
+                yield {"change": f"{change} (seed {seed}, trained)", **analysis.best_of(self.objective, trails)}
 
     def _row(self, standing: Standing) -> dict[str, Any]:
         """One candidate: what it has reached for what, over the seeds that it was judged by."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,21 +68,34 @@ AXES: Mapping[str, tuple[Callable[[Fleet, float], Fleet], tuple[float, ...], str
 """Name of an axis -> (the fleet at a value, the values, in words)"""
 
 
-GONE_FILE = "gone.csv"
 FIFTH = 0.2
 LAST_SECOND = 86_400 * 10_000
 """Until which clients that stay are there; those that are gone come in the second before it"""
+ABSENCES = {
+    "gone": "a fifth of the clients gone",
+    "cut-off": "the gateway with the most clients lost, and them with it",
+}
+"""Name of an absence -> in words"""
 
 
-def with_clients_gone(clients: int) -> str:
-    """A trace of availability (CSV) in which a fifth of the clients is never there while a run lasts."""
-    order = keyed_generator(0, "decide: clients that are gone").permutation(clients)
-    gone = set(order[: max(1, round(FIFTH * clients))].tolist())
+def absent(fleet: Fleet) -> dict[str, frozenset[int]]:
+    """Name of an absence -> the clients that are gone in it; a gateway, or an aggregator, only if there are several."""
+    order = keyed_generator(0, "decide: clients that are gone").permutation(len(fleet))
+    found = {"gone": frozenset(order[: max(1, round(FIFTH * len(fleet)))].tolist())}
+    access_link = fleet.access_link_of(np.arange(len(fleet)))
+    members = np.bincount(access_link)
+    if np.count_nonzero(members) > 1:
+        found["cut-off"] = frozenset(np.flatnonzero(access_link == members.argmax()).tolist())
+    return found
+
+
+def without(gone: Set[int], clients: int) -> str:
+    """A trace of availability (CSV) in which these clients are never there while a run lasts."""
     rows = [f"{client},{LAST_SECOND - 1 if client in gone else 0},{LAST_SECOND}" for client in range(clients)]
     return "\n".join(["device,start_s,end_s", *rows, ""])
 
 
-def gone(file: Path) -> dict[str, object]:
+def with_availability(file: Path) -> dict[str, object]:
     """The settings of a scenario with the availability of such a file."""
     availability = {"kind": "trace", "file": str(file.absolute()), "repeat": False}
     return {"fleet.availability": availability, "fleet.trace_assign": "by_client"}

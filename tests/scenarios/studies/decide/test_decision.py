@@ -74,22 +74,60 @@ def test_the_recommended_scenario_is_the_users_own_with_the_target_and_the_budge
     assert 0 < result["test"]["mean"] < 1
 
 
+def runs_without(result: dict[str, Any], absence: str) -> Iterator[tuple[set[int], set[int]]]:
+    """(the clients that are gone, those that took part) of the runs of an absence."""
+    for run in result["runs"]:
+        if run["name"].endswith(absence):
+            path = Path(run["run_dir"])
+            lines = Path(f"{path}.csv").read_text().splitlines()[1:]
+            away = {int(line.split(",")[0]) for line in lines if line.split(",")[1] != "0"}
+            yield away, {row[0] for row in RunFolder(path).query("SELECT client FROM visits")}
+
+
 def test_the_two_best_are_trained_without_a_fifth_of_the_clients(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     result = decided(capsys, tmp_path, "--budget", "seconds=1 h", "--robust")
-    gone = [Path(run["run_dir"]) for run in result["runs"] if run["name"].endswith("-gone")]
-    assert len(gone) == 2
-    # The trace of ten clients has two that come when no run lasts any more.
-    lines = (tmp_path / "digits/d/gone.csv").read_text().splitlines()[1:]
-    away = {int(line.split(",")[0]) for line in lines if line.split(",")[1] != "0"}
-    assert len(away) == 2
-    for path in gone:
-        took_part = {row[0] for row in RunFolder(path).query("SELECT client FROM visits")}
+    without = list(runs_without(result, "-gone"))
+    assert len(without) == 2
+    for away, took_part in without:
+        assert len(away) == 2  # of ten clients
         assert took_part
         assert not took_part & away
     assert result["robust"][-1]["change"] == "a fifth of the clients gone (seed 0, trained)"
     assert result["robust"][-1]["chosen"] in result["finalists"][:2]
+    assert not list(runs_without(result, "-cut-off"))  # there is no gateway
+
+
+def test_the_two_best_are_trained_without_a_gateway_and_its_clients(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    gateways = ("fleet.gateways.count=3", "--budget", "seconds=1 h", "--robust")
+    result = decided(capsys, tmp_path, *gateways)
+    # Clients are assigned to gateways in turn, so that the first of three has four of the ten clients.
+    without = list(runs_without(result, "-cut-off"))
+    assert [away for away, _ in without] == [{0, 3, 6, 9}] * 2
+    assert all(took_part and not took_part & away for away, took_part in without)
+    change = "the gateway with the most clients lost, and them with it (seed 0, trained)"
+    assert [each["change"] for each in result["robust"]][-2:] == [
+        "a fifth of the clients gone (seed 0, trained)",
+        change,
+    ]
+    assert result["robust"][-1]["chosen"] in result["finalists"][:2]
+    # The same command finds all runs made.
+    assert decided(capsys, tmp_path, *gateways)["robust"] == result["robust"]
+
+
+def test_a_candidate_without_gateways_does_as_it_did_when_a_gateway_is_lost(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["digits", "method=fedavg", "fleet.gateways.count=0,2", *SMALL, "--budget", "seconds=1 h", "--robust"]
+    options = ("--out", str(tmp_path), "--run-id", "d", "--json", "--seeds", "1", "--draws", "0")
+    assert main.run_command(["decide", *words, *options]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [away for away, _ in runs_without(result, "-cut-off")] == [{0, 2, 4, 6, 8}]
+    direct = next(row for row in result["candidates"] if row["settings"] == {"fleet.gateways.count": "0"})
+    assert result["robust"][-1]["values"][direct["name"]] == direct["value"]["mean"]
 
 
 def test_a_decision_that_was_interrupted_gives_the_same_answer(
@@ -193,8 +231,8 @@ def test_a_bandit_that_looks_at_times_leaves_the_probability_to_seeds(
 def test_a_run_without_a_fifth_of_the_clients_that_fails_is_not_made_again(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = variations.gone
-    monkeypatch.setattr(variations, "gone", lambda file: {**gone(file), "train.lr": 1e4})  # diverges
+    gone = variations.with_availability
+    monkeypatch.setattr(variations, "with_availability", lambda file: {**gone(file), "train.lr": 1e4})  # diverges
     options = ("--out", str(tmp_path), "--json", "--seeds", "1", "--draws", "0", "--robust", "--budget", "seconds=1 h")
     main.run_command(["decide", "digits", "method=fedavg,fedprox", *SMALL, *options])
     result = json.loads(capsys.readouterr().out)
