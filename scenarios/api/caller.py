@@ -26,7 +26,7 @@ from scenarios.experiment.experiment import Experiment
 from scenarios.report.live import LiveTable, ParallelTable
 from scenarios.run import builder, extension, own_numpy, runner
 from scenarios.run.folder_files import check_room
-from scenarios.run.host import Host, Piece, choose_device, piece_seconds
+from scenarios.run.host import Host, Piece, piece_seconds
 from scenarios.run.observer import NotePrinter
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.session import Session, Work
@@ -147,7 +147,7 @@ class Caller:
         """
         piece_seconds(request.time_limit)
         planned, parallel = experiment.run_set, request.parallel or 1
-        missing = run_set.pending(planned, request.out, choose_device(request.device))
+        missing = run_set.pending(planned, request.out, planned.device(request.device))
         named = request.cluster(lambda text: None if self.quiet else self.note(text))
         cluster = named if missing else None
         is_in_turn, names = parallel == 1 and cluster is None, [run.name for run in missing]

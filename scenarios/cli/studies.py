@@ -49,12 +49,12 @@ def run_experiment(
     """
     from scenarios.experiment import run_set
     from scenarios.experiment.experiment import write
-    from scenarios.run.host import choose_device, piece_seconds
+    from scenarios.run.host import piece_seconds
     from scenarios.studies.forecast import duration
 
     planned, expected = experiment.run_set, dict[str, Any]()
     piece_seconds(request.time_limit)  # refused before minutes are spent on an estimate
-    if estimated and run_set.pending(planned, request.out, choose_device(request.device)):
+    if estimated and run_set.pending(planned, request.out, planned.device(request.device)):
         expected = estimate_of(planned, request, output)
         if not output.silent:
             show_estimate(expected, sys.stderr)
@@ -64,7 +64,7 @@ def run_experiment(
     stopped, folder = run_set.is_interrupted(result, planned), run_set.folder_of(result)
     if stopped:
         begun = replace(planned, run_id=folder.name)
-        on = choose_device(request.device)
+        on = begun.device(request.device)
         left = duration.runs_left(begun, request.out, on, duration.durations(expected))
         result["left"] = asdict(left)
     page = report_or_warning(lambda: write(experiment, result, output.report and not stopped)) or folder

@@ -25,7 +25,7 @@ from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.run import builder, folder_files, runner
 from scenarios.run.folder_files import HeldFolder, run_lock
-from scenarios.run.host import Host
+from scenarios.run.host import Host, choose_device
 from scenarios.run.observer import RunObserver
 from scenarios.run.progress import ProgressPoint, Trail, after, reached
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
@@ -66,6 +66,10 @@ class RunSet:
     run_id: str | None = None
     mark: str = MARK
     """The file that marks the folder from its creation on, and holds the result at the end."""
+
+    def device(self, name: str) -> str:
+        """The device of its runs on this machine, as of `choose_device`."""
+        return choose_device(name, [run.loaded for run in self.runs])
 
 
 def folder_of(result: Mapping[str, Any]) -> Path:

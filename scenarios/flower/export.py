@@ -16,6 +16,7 @@ from string import Template
 from costmodel.config import FleetConfig
 from costmodel.fleet.devices import devices, networks
 from edge.protocol.files import write_folder, write_text
+from edge.protocol.portable import NATIVE
 from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.plugin_points import own_rows
@@ -139,7 +140,7 @@ def export(loaded: Loaded, folder: Path) -> list[Path]:
 
 
 def _of_devices(loaded: Loaded) -> Loaded:
-    """The scenario without what is this machine's: the place of its data, and rows of devices that do not ship.
+    """The scenario without what is this machine's: data's place, the processor, and rows of devices that do not ship.
 
     The fleet only names the clients' devices in the ledger: what they do is measured.
     """
@@ -148,6 +149,7 @@ def _of_devices(loaded: Loaded) -> Loaded:
     named = (fleet.devices, fleet.networks) if is_shipped else (FleetConfig().devices, FleetConfig().networks)
     changes = {
         "data": replace(scenario.data, root=None),
+        "train": replace(scenario.train, instructions=NATIVE),
         "fleet": FleetConfig(devices=named[0], networks=named[1], seed=fleet.seed),
     }
     return replace(loaded, scenario=scenario.model_copy(update=changes))

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,6 +22,7 @@ from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
 from coordinator.workers.task import Stopped, Workers
 from costmodel import units
+from edge.protocol.portable import PORTABLE
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run.observer import RunObserver
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # the clock brings SimPy, which not every process needs
     from costmodel.clock import Clock
     from costmodel.fleet.fleet import Fleet
     from edge.protocol.config import Job, ModelProfile
+    from scenarios.config.load import Loaded
 
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgspec", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
@@ -69,12 +71,16 @@ def default_workers() -> int:
     return max(1, len(os.sched_getaffinity(0)))
 
 
-def choose_device(name: str) -> str:
-    """``auto`` is a GPU where there is one. ScenarioError for a device that this machine lacks."""
+def choose_device(name: str, runs: Iterable[Loaded] = ()) -> str:
+    """``auto`` is a GPU where there is one, unless one of the runs has portable numerics, those of processors.
+
+    ScenarioError for a device that this machine lacks.
+    """
     # The device files show whether there is a driver: torch is not imported in this process.
     has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
     if name == "auto":
-        return "cuda" if has_gpu else "cpu"
+        is_portable = any(run.scenario.train.instructions == PORTABLE for run in runs)
+        return "cuda" if has_gpu and not is_portable else "cpu"
     if name != "cpu" and not (name == "cuda" or re.fullmatch(r"cuda:[0-9]{1,4}", name)):
         raise ScenarioError(Argument("device", name), ": must be cpu, cuda, cuda:N or auto")
     if name != "cpu" and not has_gpu:

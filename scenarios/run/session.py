@@ -84,7 +84,7 @@ class Session:
         host = Host(
             self.out or Path(),
             1,
-            choose_device(self.device),
+            choose_device(self.device, runs),
             self.run_id,
             (*((link,) if link else ()), *self.observers, stopped),
             self.remote_access,

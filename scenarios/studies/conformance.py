@@ -32,6 +32,7 @@ SHORT: Mapping[str, Any] = {
     "rounds.participants": 3,
     "data.clients": 6,
     "train.local_steps": 2,
+    "train.instructions": "native",  # of any processor
     "stop.target_accuracy": 1.0,
 }
 """Fewer participants than clients, so that each client misses rounds."""

@@ -163,7 +163,7 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         memory = _resident_nbytes()
     with plugin_errors.named(scenario.model_dump(), ScenarioError, loaded.name):
         visits = TypicalVisits(loaded, description)
-        resolved = builder.on_device(loaded, choose_device("auto")).scenario.model_dump()
+        resolved = builder.on_device(loaded, choose_device("auto", [loaded])).scenario.model_dump()
         notes = [
             *builder.fleet_notes(loaded),
             *run_problems.notes(loaded, description),
@@ -275,7 +275,7 @@ def _resident_nbytes() -> tuple[int, int]:
 
 def _machine_costs(visits: TypicalVisits, totals: Estimate, out: Path, memory: tuple[int, int]) -> MachineCosts:
     """Wall times are those of an earlier run in ``out``, or None; ``memory``: of coordinator and worker by now."""
-    loaded, device, server = visits.loaded, choose_device("auto"), visits.server
+    loaded, device, server = visits.loaded, choose_device("auto", [visits.loaded]), visits.server
     earlier, (_, rounds) = earlier_run(loaded, out, device), totals.rounds
     seconds = None if earlier is None else earlier.seconds_per_round
     vectors = [vector.data for model in server.models.values() for vector in model.values()]

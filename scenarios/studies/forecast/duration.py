@@ -128,7 +128,7 @@ def measure_here(loaded: Loaded) -> tuple[float, int]:
 
     Errors as of `Durations.of`.
     """
-    interrupt, device = StopFlag(), choose_device("auto")
+    interrupt, device = StopFlag(), choose_device("auto", [loaded])
     with interrupt.watching(), WorkerLauncher() as launcher:
         workers = choose_workers([loaded], device, launcher, interrupt)
         durations = Durations(Host(Path(), workers, device), launcher, interrupt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +12,16 @@ from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import run_problems
 from scenarios.run.builder import on_device
+from scenarios.run.host import choose_device
 from scenarios.run.run_problems import check_machine
 
+NATIVE = "train.instructions=native"
 WIDE = ["model.name=resnet18", "model.width=64", "data.name=cifar10"]
 NARROW = ["model.name=resnet18", "model.width=16", "data.name=cifar10"]
 
 
 def settled(overrides: list[str], device: str) -> tuple[str | None, str | None, str | None]:
-    train = on_device(load("digits", parse_all(overrides)), device).scenario.train
+    train = on_device(load("digits", parse_all([NATIVE, *overrides])), device).scenario.train
     return train.memory_format, train.precision, train.pathways
 
 
@@ -52,11 +55,23 @@ def test_what_is_said_stays_and_is_refused_where_the_device_or_everybody_lacks_i
 
 def test_steps_are_replayed_on_a_gpu_unless_the_scenario_or_the_model_is_ones_own() -> None:
     def graphs(overrides: list[str], device: str) -> bool | None:
-        return on_device(load("digits", parse_all(overrides)), device).scenario.train.graphs
+        return on_device(load("digits", parse_all([NATIVE, *overrides])), device).scenario.train.graphs
 
     assert (graphs([], "cpu"), graphs([], "cuda"), graphs(WIDE, "cuda:1")) == (False, True, True)
     assert graphs(["train.graphs=false"], "cuda") is False
     assert graphs(["model.name=tests.plugins.residual:ROW"], "cuda") is False
+
+
+def test_auto_is_a_gpu_where_there_is_one_but_for_portable_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([Path("/dev/nvidia0")]))
+    portable, native = load("digits"), load("digits", parsed([NATIVE]))
+    assert portable.scenario.train.instructions == "portable"
+    assert [choose_device("auto", runs) for runs in ((), [native], [portable], [native, portable])] == [
+        "cuda", "cuda", "cpu", "cpu",
+    ]  # fmt: skip
+    assert choose_device("cuda", [portable]) == "cuda"  # as asked for, and refused by its name
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([]))
+    assert choose_device("auto", [native]) == "cpu"
 
 
 def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +84,7 @@ def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.Mo
         "native"
     )
     monkeypatch.setattr(run_problems, "lacking", lambda: "this machine's has no AVX2")
-    check_machine(load("digits"))
+    check_machine(load("digits", parsed([NATIVE])))
     with pytest.raises(ScenarioError) as caught:
         check_machine(portable)
     assert str(caught.value) == (
@@ -82,7 +97,7 @@ def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.Mo
 def test_check_shows_what_a_run_here_would_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scenarios.studies.forecast.check.choose_device", lambda asked: "cpu")
-    assert main.run_command(["check", "digits", "train.precision=bf16", "--json"]) == 0
+    monkeypatch.setattr("scenarios.studies.forecast.check.choose_device", lambda asked, runs: "cpu")
+    assert main.run_command(["check", "digits", NATIVE, "train.precision=bf16", "--json"]) == 0
     train = json.loads(capsys.readouterr().out)["scenario"]["train"]
     assert (train["memory_format"], train["precision"], train["pathways"]) == ("channels_last", "bf16", "sweep")
