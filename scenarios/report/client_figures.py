@@ -155,7 +155,7 @@ def rates(shown: ShownRuns) -> Figure | None:
             left.plot(rounds, [100 * value for value in values.values()], color=shades[name], label=name, marker=marker)
         if accuracies:
             title = plot_style.wide_title(f"{run.label}: accuracy of parts", 2)
-            plot_style.over_rounds(left, title=title, ylabel="test accuracy (%)")
+            plot_style.over_rounds(left, title=title, ylabel=f"{shown.accuracy} (%)")
             left.legend()
         else:
             left.remove()

@@ -167,7 +167,7 @@ def accuracy_panels(
         for limit in (limit for limit in (budgets or {}).get(amount.key, ()) if limit <= furthest):
             axes.axvline(limit / scale, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
     for axes in panels[::columns]:
-        axes.set_ylabel("test accuracy (%)")
+        axes.set_ylabel(f"{shown.accuracy} (%)")
     plot_style.legend(figure, panels[0])
     return figure
 
@@ -231,7 +231,7 @@ def energy(shown: ShownRuns) -> Figure | None:
     panels[0].set_ylim(0, None)
     if scored:
         _against(panels[1], [_accuracy_line(group, shown.styles[group.label]) for group in scored], ENERGY)
-        panels[1].set_ylabel("test accuracy (%)")
+        panels[1].set_ylabel(f"{shown.accuracy} (%)")
     plot_style.legend(figure, panels[0])
     return figure
 
@@ -287,6 +287,6 @@ def pareto(shown: ShownRuns) -> Figure | None:
             x, y = np.array([*points, (max(spent for spent, _ in ends), points[-1][1])]).T
             axes.plot(x / scale, 100 * y, drawstyle="steps-post", label="front", zorder=3, **dashed)
         axes.set(title=amount.title, xlabel=f"{amount.axis} ({unit})", xlim=(0, None))
-    panels[0].set_ylabel("best test accuracy so far (%)")
+    panels[0].set_ylabel(f"best {shown.accuracy} so far (%)")
     plot_style.legend(figure, panels[0])
     return figure

@@ -112,6 +112,13 @@ class ShownRuns:
         of_run = {run.label: of_group[group.label] for group in self.groups for run in (*group.runs, *group.repeats)}
         return of_run | of_group
 
+    @cached_property
+    def accuracy(self) -> str:
+        """What axes of accuracy are called, by the split of all runs."""
+        evaluated = [run.scenario.get("eval") or {} for group in self.groups for run in group.runs]
+        splits = {str(section.get("split", "test")) for section in evaluated} or {"test"}
+        return f"{splits.pop()} accuracy" if len(splits) == 1 else "accuracy"
+
     def panels(
         self, count: int, columns: int, height_pixels: float, sharex: bool = False, sharey: bool = False
     ) -> tuple[Figure, list[Axes]]:

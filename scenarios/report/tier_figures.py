@@ -178,7 +178,7 @@ def aggregator_values(shown: ShownRuns) -> Figure | None:
         axes.plot(rounds, means, color=colour, linestyle=(0, (4, 2)), marker=marker)
         at = [min(round + 1, run.completed) for round in of_server]
         axes.plot(at, [100 * value for value in of_server.values()], label=run.label, **shown.styles[run.label])
-    plot_style.over_rounds(axes, title="Server, and aggregators (dashed: their mean)", ylabel="test accuracy (%)")
+    plot_style.over_rounds(axes, title="Server, and aggregators (dashed: their mean)", ylabel=f"{shown.accuracy} (%)")
     plot_style.legend(figure, axes)
     return figure
 

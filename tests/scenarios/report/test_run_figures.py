@@ -43,6 +43,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
     return open_runs([made_run(folder, (0.5, 0.4), SCENARIO.format(method="fedavg", seed=0), visits)])[0]
 
 
+def test_axes_of_accuracy_name_the_split_of_the_runs(tmp_path: Path) -> None:
+    test = SCENARIO.format(method="fedavg", seed=0)
+    paths = [
+        made_run(tmp_path / str(number), (0.5, 0.4), f"{test}{more}")
+        for number, more in enumerate(("", '[eval]\nsplit = "validation"\n'))
+    ]
+    both = open_runs(paths)
+    labels = []
+    for runs in ([both[0]], [both[1]], both):
+        figure = curves.accuracy(ShownRuns(grouped(runs)))
+        assert figure is not None
+        labels.append(figure.axes[0].get_ylabel())
+    assert labels == ["test accuracy (%)", "validation accuracy (%)", "accuracy (%)"]
+
+
 def test_a_timeline_has_each_client_s_phases_and_its_wait_for_the_end_of_the_round(run: RecordedRun) -> None:
     timeline = round_figures.timeline(run, 0)
     assert (timeline.round, timeline.seconds, timeline.visits) == (1, 10.0, 3)
