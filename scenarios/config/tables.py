@@ -6,12 +6,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 
-def leaves(tables: Mapping[str, Any], whole: Collection[str] = (), at: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(
+    tables: Mapping[str, Any], whole: Collection[str] = (), at: str = "", has_empty: bool = False
+) -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of all values that are not tables, and of the tables ``whole``, which are values of their
-    own."""
+    own; with ``has_empty`` also of empty tables, which empty that of a scenario."""
     for key, value in tables.items():
-        if isinstance(value, Mapping) and f"{at}{key}" not in whole:
-            yield from leaves(value, whole, f"{at}{key}.")
+        if isinstance(value, Mapping) and f"{at}{key}" not in whole and (value or not has_empty):
+            yield from leaves(value, whole, f"{at}{key}.", has_empty)
         else:
             yield f"{at}{key}", value
 

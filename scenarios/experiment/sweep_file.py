@@ -96,7 +96,7 @@ def read_file(path: Path) -> SweepFile:
         if key not in DECIDE:
             raise ScenarioError(f"{path.name}: unknown key decide.{key}, {nearest(f'decide.{key}', DECIDE_KEYS)}")
         if key == "candidates" and isinstance(value, list) and all(isinstance(each, dict) for each in value):
-            listed = [dict(leaves(each, WHOLE)) for each in value]
+            listed = [dict(leaves(each, WHOLE, has_empty=True)) for each in value]
         elif isinstance(value, bool) or not isinstance(value, (int, float) if key == "target" else DECIDE[key]):
             raise wrong(f"decide.{key}", value, KINDS[DECIDE[key]])
     if "grid" in raw and "zip" in raw:
@@ -112,7 +112,7 @@ def read_file(path: Path) -> SweepFile:
     name = typed("scenario", str, "")
     beside = path.parent / name
     scenario = str(beside) if beside.suffix == ".toml" and beside.is_file() else name
-    common = dict(leaves(typed("overrides", dict, {}), WHOLE))
+    common = dict(leaves(typed("overrides", dict, {}), WHOLE, has_empty=True))
     grid = Grid(scenario, tuple(axes), common, "zip" in raw, tuple(listed))
     own = {key: value for key, value in decide.items() if key != "candidates" or not listed}
     return SweepFile(grid, typed("seeds", int, None), typed("parallel", int, None), tuple(map(float, targets)), own)

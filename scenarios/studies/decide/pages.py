@@ -52,10 +52,12 @@ def lead(result: Result) -> str:
             text = f"Run {label}: it reaches {100 * objective['target']:g} % with {chosen['reached']} of {seeds} seeds"
     sentences = [text]
     if (chance := result.get("probability")) is not None:
-        over = f"seeds and {chance['draws']} draws of uncertain figures" if chance["draws"] else "seeds"
-        sentences.append(
-            f"over {over} it is better than {labels[chance['than']]} in {100 * chance['probability']:.0f} %"
-        )
+        than, by_seed = labels[chance["than"]], chance["by_seed"]
+        if chance["draws"]:
+            over = f"over seeds and {chance['draws']} draws of uncertain figures"
+            sentences.append(f"{over} it is better than {than} in {100 * chance['probability']:.0f} %")
+        else:
+            sentences.append(f"it is better than {than} with {by_seed.count(1.0)} of {len(by_seed)} seeds")
     if result["ties"]:
         sentences.append(
             f"so many seeds do not tell it apart from {', '.join(labels[name] for name in result['ties'])}"
@@ -208,15 +210,7 @@ def page(title: str, result: Result) -> ExperimentPage:
     facts = {"scenario": result["scenario"], "sought": result["objective"]["text"]}
     facts |= {"all runs": " ".join(result["overrides"])} if result["overrides"] else {}
     facts["seeds"] = ", ".join(map(str, result["seeds"]))
-    test = result.get("test")
-    if test is not None and test["mean"] is not None:
-        half = "" if test["half_width"] is None else f" ± {100 * test['half_width']:.1f}"
-        facts["chosen candidate on test examples, looked at once"] = f"{100 * test['mean']:.1f}{half} %"
-    by_basis = result.get("seconds_by_basis") or {}
-    if (whole := sum(by_basis.values())) > 0:
-        shares = sorted(by_basis.items(), key=lambda each: -float(each[1]))
-        text = ", ".join(f"{basis} {100 * seconds / whole:.0f} %" for basis, seconds in shares if seconds > 0)
-        facts["its virtual seconds, by the basis of their figures"] = text
+    facts |= _looked_at(result)
     labels = numbered(result)
     ended = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
     folders: dict[str, list[Path]] = {}
@@ -226,6 +220,21 @@ def page(title: str, result: Result) -> ExperimentPage:
             folders[labels[name]] = own
     groups = run_reader.of_rows(folders) if folders else []
     return ExperimentPage(title, lead(result), facts, list(_figures(result, groups)), all_tables(result), groups=groups)
+
+
+def _looked_at(result: Result) -> dict[str, str]:
+    """What is known of the chosen candidate alone: its score on test examples, and what its times rest on."""
+    facts = dict[str, str]()
+    test = result.get("test")
+    if test is not None and test["mean"] is not None:
+        half = "" if test["half_width"] is None else f" ± {100 * test['half_width']:.1f}"
+        facts["chosen candidate on test examples, looked at once"] = f"{100 * test['mean']:.1f}{half} %"
+    by_basis = result.get("seconds_by_basis") or {}
+    if (whole := sum(by_basis.values())) > 0:
+        shares = sorted(by_basis.items(), key=lambda each: -float(each[1]))
+        text = ", ".join(f"{basis} {100 * seconds / whole:.0f} %" for basis, seconds in shares if seconds > 0)
+        facts["its virtual seconds, by the basis of their figures"] = text
+    return facts
 
 
 def _figures(result: Result, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
@@ -249,7 +258,8 @@ def _figures(result: Result, groups: Sequence[run_reader.RunGroup]) -> Iterator[
 
 def markdown(result: Result) -> str:
     """The answer and its tables."""
-    return f"{lead(result)}\n\n{tables.markdown(all_tables(result))}"
+    facts = "".join(f"* {name}: {value}\n" for name, value in _looked_at(result).items())
+    return "\n\n".join(filter(None, [lead(result), facts.rstrip(), tables.markdown(all_tables(result))]))
 
 
 def show(result: Result, page: Path) -> None:
@@ -257,4 +267,6 @@ def show(result: Result, page: Path) -> None:
     for table in all_tables(result):
         terminal.print_table(table)
     print(f"\n{lead(result)}")
+    for name, value in _looked_at(result).items():
+        print(f"{name}: {value}")
     terminal.print_location(page)

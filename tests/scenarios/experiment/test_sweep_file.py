@@ -84,6 +84,18 @@ def test_a_decision_has_its_candidates_and_what_it_looks_for_in_a_table(tmp_path
     ]
 
 
+def test_an_empty_table_empties_that_of_the_scenario(tmp_path: Path) -> None:
+    file = tmp_path / "which.toml"
+    file.write_text(
+        'scenario = "campus"\n[decide]\n'
+        "candidates = [{ tiers.interval = 1 }, { fleet.gateways = {}, fleet.tiers = { count = 4 } }]\n"
+    )
+    grid = requested(str(file), []).grid
+    direct, tiers = (grid.load(point).scenario.fleet for point in grid.points)
+    assert (direct.gateways.count, direct.tiers.count) == (4, 0)
+    assert (tiers.gateways.count, tiers.tiers.count) == (0, 4)
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

@@ -226,6 +226,13 @@ def test_a_bandit_that_looks_at_times_leaves_the_probability_to_seeds(
     assert main.run_command(["decide", *words, *options]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["probability"]["draws"], result["rests_on"]) == (0, [])
+    better = result["probability"]["by_seed"].count(1.0)
+    (page,) = tmp_path.glob("digits/*/decision.md")
+    answer, _, test, basis, *_ = page.read_text().splitlines()
+    assert f" with {better} of 1 seeds" in answer
+    score = 100 * result["test"]["mean"]
+    assert test == f"* chosen candidate on test examples, looked at once: {score:.1f} %"
+    assert basis.startswith("* its virtual seconds, by the basis of their figures: ")
 
 
 def test_a_run_without_a_fifth_of_the_clients_that_fails_is_not_made_again(
