@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.portable_kernels  # noqa: F401 - before NumPy and torch
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.run.session import Session
 from tests import brief

@@ -224,7 +224,10 @@ class _ForkServer:
         os.close(answered[1])
         self.stdin, self.stdout = os.fdopen(asked[1], "wb"), os.fdopen(answered[0], "rb")
 
-    def wait(self, timeout: float) -> int:
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 

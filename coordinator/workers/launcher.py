@@ -77,10 +77,9 @@ class WorkerLauncher:
 
         Libraries read their switches when they are imported: a fork server that has them otherwise is replaced.
         """
-        if instructions == self._instructions:
-            return
+        is_other = environment(instructions) != environment(self._instructions)
         self._instructions = instructions
-        if self._has_started:
+        if self._has_started and is_other:
             self._process.kill()  # at the end of its stdin it would remove the folders that it was given
             self._process.wait()
             self._start_again()

@@ -28,6 +28,7 @@ from coordinator.workers.task import PoolError, PoolTask, Reply, Stopped, TaskGr
 from edge.protocol import messages
 from edge.protocol.config import Job, TrainConfig
 from edge.protocol.payload import Vector
+from edge.protocol.portable import TRAINING_SWITCHES
 from edge.runtime.numerics import lacking
 from tests.edge.protocol import mutations
 from tests.pools import (
@@ -473,7 +474,10 @@ def test_the_death_of_what_starts_workers_is_nobodys_fault(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(bool(lacking()), reason=f"needs a processor with AVX2 and FMA: {lacking()}")
-def test_each_pool_has_workers_with_the_switches_of_its_run(tmp_path: Path) -> None:
+def test_each_pool_has_workers_with_the_switches_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in TRAINING_SWITCHES:
+        monkeypatch.delenv(name, raising=False)
+
     def switches(own: WorkerLauncher) -> list[str | None]:
         environment = psutil.Process(own._process.pid).environ()
         return [environment.get(name) for name in ("ATEN_CPU_CAPABILITY", "MKL_CBWR")]

@@ -76,7 +76,7 @@ def test_every_key_takes_values_of_its_type_and_range_or_says_with_what_they_cla
             assert names_a_key(came), came
 
     one()
-    assert len(loaded) > len(FIELDS) / 6  # of a hundred draws, in which keys of tiers clash without a number of them
+    assert len(loaded) > len(FIELDS) / 8  # of a hundred draws, in which keys of tiers clash without a number of them
 
 
 @steady

@@ -93,7 +93,7 @@ def test_a_run_that_was_stopped_by_its_user_or_has_learned_is_not_warned_about()
 
 def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_problems, "default_workers", lambda: 2)
-    many, few = load("digits", parsed(["train.threads=500"])), load("digits", parsed(["train.threads=3"]))
+    many, few = (load("digits", parsed(["train.instructions=native", f"train.threads={count}"])) for count in (500, 3))
     with pytest.raises(ScenarioError, match="threads = 500: no round would end on 2 cores; choose at most 2"):
         run_problems.check_machine(many, "cpu")
     run_problems.check_machine(few, "cpu")
