@@ -485,6 +485,10 @@ def plan(
     rows, scenarios = grid.rows(first_seed, lambda method, settings: label(settings) or method, cell_name)
     if len(rows) < 2:
         raise ScenarioError("there is one candidate: name several values of a key, such as method=fedavg,fedbr")
+    if "price" in (objective.cost, *objective.budgets):
+        for row, loaded in zip(rows, scenarios, strict=True):
+            if not loaded.scenario.fleet.tiers.count:
+                raise ScenarioError(f"{row.name}: has no price: only links of aggregators (fleet.tiers) have one")
     share = scenarios[0].scenario.data.validation
     held_out = {} if share else {VALIDATION: HELD_OUT}
     numbers = grid.seeds(seeds, first_seed, scenarios[0].scenario.seed, SEEDS)

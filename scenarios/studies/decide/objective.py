@@ -106,8 +106,13 @@ class Objective:
 
 
 def amount_at(name: str, point: ProgressPoint) -> float:
-    """What had been spent by the end of a round; 0 of what a run does not have, such as WAN bytes."""
+    """What had been spent by the end of a round.
+
+    Without aggregators all bytes go the whole way to the server, so that all of them are WAN bytes.
+    """
     spent = getattr(point, AMOUNTS[name].field)
+    if name == "wan_bytes" and spent is None:
+        spent = point.nbytes
     return 0.0 if spent is None else float(spent)
 
 

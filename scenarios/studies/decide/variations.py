@@ -19,8 +19,19 @@ LOSSES = (0.0, 0.001, 0.005, 0.01, 0.02)
 
 
 def with_links(fleet: Fleet, factor: float) -> Fleet:
-    """All clients' own links at so many times their rates."""
-    return replace(fleet, down=fleet.down * factor, up=fleet.up * factor)
+    """All own links, those between clients and gateways or aggregators, and the server's, at so many times their rates.
+
+    The links of aggregators to what is above them stay as they are.
+    """
+    shared = fleet.links
+    links = replace(
+        shared,
+        down=shared.down * factor,
+        up=shared.up * factor,
+        site_down=tuple(rate * factor for rate in shared.site_down),
+        site_up=tuple(rate * factor for rate in shared.site_up),
+    )
+    return replace(fleet, down=fleet.down * factor, up=fleet.up * factor, links=links)
 
 
 def with_devices(fleet: Fleet, factor: float) -> Fleet:

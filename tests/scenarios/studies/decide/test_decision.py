@@ -11,8 +11,11 @@ import pytest
 
 import fedbr
 from scenarios.cli import main
+from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
+from scenarios.config.overrides import parsed
 from scenarios.experiment.grid import grid_of
+from scenarios.run import builder
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies import measure
 from scenarios.studies.decide import decision, variations
@@ -116,6 +119,21 @@ def test_the_two_best_are_trained_without_a_gateway_and_its_clients(
     assert result["robust"][-1]["chosen"] in result["finalists"][:2]
     # The same command finds all runs made.
     assert decided(capsys, tmp_path, *gateways)["robust"] == result["robust"]
+
+
+def test_all_links_on_the_way_to_the_server_are_varied_together() -> None:
+    settings = ["fleet.server.up=8 Mbit/s", "fleet.gateways.count=2", "fleet.gateways.down=4 Mbit/s"]
+    fleet = builder.fleet(load("digits", parsed(settings)))
+    halved = variations.with_links(fleet, 0.5)
+    assert (halved.links.up, halved.links.site_down, halved.links.site_up) == (4e6, (2e6, 2e6), (5e8, 5e8))
+    assert halved.up.tolist() == (fleet.up / 2).tolist()
+    assert halved.down.tolist() == (fleet.down / 2).tolist()
+
+
+def test_only_aggregators_have_prices() -> None:
+    grid = grid_of("digits", ["method=fedavg", "fleet.tiers.count=0,2"])
+    with pytest.raises(ScenarioError, match=r"^fleet\.tiers\.count=0: has no price: only links of aggregators"):
+        decision.plan(grid, Objective(None, "price", {"price": 1.0}))
 
 
 def test_a_candidate_without_gateways_does_as_it_did_when_a_gateway_is_lost(

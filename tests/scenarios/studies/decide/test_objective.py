@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scenarios.config.errors import ScenarioError
 from scenarios.run.progress import ProgressPoint
 from scenarios.studies.decide.evidence import with_devices
-from scenarios.studies.decide.objective import Objective, budgets_of, objective_of
+from scenarios.studies.decide.objective import Objective, amount_at, budgets_of, objective_of
 
 TRAIL = tuple(
     ProgressPoint(number, 10.0 * number, 100 * number, 0.0, accuracy, accuracy or 0.0)
@@ -26,6 +28,11 @@ def test_without_a_target_the_last_accuracy_within_the_budgets_counts() -> None:
     wide = Objective(None, "bytes", {"bytes": 400, "seconds": 200})
     assert (wide.value(TRAIL), wide.spent(TRAIL[0])) == (0.7, 0.25)  # 100 of 400 bytes, 10 of 200 s
     assert Objective(None, "bytes", {"bytes": 199}).value(TRAIL) is None
+
+
+def test_all_bytes_are_wan_bytes_where_there_are_no_aggregators() -> None:
+    below = replace(TRAIL[1], wan_nbytes=30)
+    assert [amount_at("wan_bytes", point) for point in (TRAIL[1], below)] == [200.0, 30.0]
 
 
 def test_budgets_have_units_and_the_first_says_what_is_to_be_low() -> None:
