@@ -19,6 +19,8 @@ from scenarios.studies.decide.objective import Objective
 
 EARLY_SEEDS = 2
 """Of a rung before the last: more candidates are worth more than more seeds"""
+CROWD = 4
+"""Candidates per finalist; a rung with more has one seed"""
 BySeed = Mapping[int, Trail]
 
 
@@ -42,9 +44,9 @@ def rungs(candidates: int, seeds: int, finalists: int) -> list[Rung]:
     counts = [candidates]
     while counts[-1] > finalists:
         counts.append(max(finalists, math.ceil(counts[-1] / 2)))
-    early = min(EARLY_SEEDS, seeds)
+    early = [1 if count > CROWD * finalists else min(EARLY_SEEDS, seeds) for count in counts]
     last = len(counts) - 1
-    halved = [Rung(Fraction(1, 2 ** (last - number)), early, counts[number + 1]) for number in range(last)]
+    halved = [Rung(Fraction(1, 2 ** (last - number)), early[number], counts[number + 1]) for number in range(last)]
     return [*halved, Rung(Fraction(1), seeds, counts[-1])]
 
 

@@ -24,7 +24,7 @@ def curve(cost: int, *accuracies: float) -> Trail:
 
 def test_rounds_double_and_candidates_halve_until_the_finalists_have_all_rounds_and_seeds() -> None:
     eighth, quarter, half, whole = Fraction(1, 8), Fraction(1, 4), Fraction(1, 2), Fraction(1)
-    assert halving.rungs(24, 3, 3) == [Rung(eighth, 2, 12), Rung(quarter, 2, 6), Rung(half, 2, 3), Rung(whole, 3, 3)]
+    assert halving.rungs(24, 3, 3) == [Rung(eighth, 1, 12), Rung(quarter, 2, 6), Rung(half, 2, 3), Rung(whole, 3, 3)]
     assert halving.rungs(4, 1, 3) == [Rung(half, 1, 3), Rung(whole, 1, 3)]
     assert halving.rungs(2, 3, 3) == [Rung(whole, 3, 2)]
     # Of 40 rounds an eighth is 5; with an evaluation in every second or seventh round it ends with one.
