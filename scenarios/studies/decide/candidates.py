@@ -156,8 +156,8 @@ def forecasts(candidates: Sequence[Candidate], objective: Objective) -> dict[str
     at least (bytes, price), by `MARGIN` where it is of a typical round (seconds, joules). ScenarioError, RunFailed.
     """
     found: dict[str, str] = {}
-    interrupt = StopFlag()
-    with interrupt.watching(), WorkerLauncher() as launcher:
+    interrupt, first = StopFlag(), candidates[0].loaded.scenario.train.instructions
+    with interrupt.watching(), WorkerLauncher(instructions=first) as launcher:
         profiles = Profiles(DEVICE, launcher, interrupt)
         for candidate in candidates:
             costs = estimate(TypicalVisits(candidate.loaded, profiles.of(candidate.loaded)))

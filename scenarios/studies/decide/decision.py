@@ -140,8 +140,8 @@ class Decision(Experiment):
             return {}
         found = {}
         for name in self.finalists(walk)[:2]:
-            candidate, trained = (each := walk.standings[name].candidate), self._trained(each, walk.apart)
-            overrides = {} if trained is candidate else overrides_of(candidate.loaded, trained.loaded)
+            candidate = walk.standings[name].candidate
+            trained, overrides = self._judged_by(candidate, walk.apart)
             try:
                 fleet = prepared(folder / self.run_name(trained.row, self.seeds[0]), overrides).fleet
             except ScenarioError:  # a run that cannot be replayed; aggregators that look at labels are not known
@@ -224,6 +224,11 @@ class Decision(Experiment):
         if candidate.row.name in apart:
             return candidate
         return next(each for each in self.candidates if each.row.name == candidate.like)
+
+    def _judged_by(self, candidate: Candidate, apart: frozenset[str]) -> tuple[Candidate, dict[str, Any]]:
+        """The candidate that was trained, and the overrides with which its runs are replayed; none for its own."""
+        trained = self._trained(candidate, apart)
+        return trained, {} if trained is candidate else overrides_of(candidate.loaded, trained.loaded)
 
     def _planned(self, rung: Rung, alive: Sequence[Candidate], apart: frozenset[str]) -> dict[str, PlannedRun]:
         """Name -> run that a rung needs, seed by seed."""
@@ -430,9 +435,8 @@ class Decision(Experiment):
         folder, finalists = folder_of(done), []
         for name in order:
             candidate, trails = walk.standings[name].candidate, walk.standings[name].trails
-            trained = self._trained(candidate, walk.apart)
+            trained, overrides = self._judged_by(candidate, walk.apart)
             runs = {seed: folder / self.run_name(trained.row, seed) for seed in trails}
-            overrides = {} if trained is candidate else overrides_of(candidate.loaded, trained.loaded)
             finalists.append(Finalist(name, candidate.loaded, runs, overrides, trails))
         write_text(folder / RECOMMENDED, self.recommended(walk.standings[order[0]].candidate))
         analysis.complete(self.objective, finalists, folder / ANALYSIS, self.draws, host, launcher, stopped)
@@ -440,6 +444,8 @@ class Decision(Experiment):
     def recommended(self, candidate: Candidate) -> str:
         """The scenario of a candidate as its user would run it: with the target and the budgets, on all examples."""
         budgets = {IN_SCENARIO[name]: limit for name, limit in self.objective.budgets.items() if name in IN_SCENARIO}
+        if not candidate.loaded.scenario.fleet.tiers.count and (limit := budgets.pop(IN_SCENARIO["wan_bytes"], None)):
+            budgets["budget.bytes"] = min(limit, budgets.get("budget.bytes", limit))  # all go the whole way
         target = {} if self.objective.target is None else {"stop.target_accuracy": self.objective.target}
         settings = {**candidate.row.settings, **target}
         loaded = self.grid.load(settings)

@@ -210,7 +210,7 @@ def page(title: str, result: Result) -> ExperimentPage:
     facts = {"scenario": result["scenario"], "sought": result["objective"]["text"]}
     facts |= {"all runs": " ".join(result["overrides"])} if result["overrides"] else {}
     facts["seeds"] = ", ".join(map(str, result["seeds"]))
-    facts |= _looked_at(result)
+    facts |= _facts_of_chosen(result)
     labels = numbered(result)
     ended = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
     folders: dict[str, list[Path]] = {}
@@ -222,7 +222,7 @@ def page(title: str, result: Result) -> ExperimentPage:
     return ExperimentPage(title, lead(result), facts, list(_figures(result, groups)), all_tables(result), groups=groups)
 
 
-def _looked_at(result: Result) -> dict[str, str]:
+def _facts_of_chosen(result: Result) -> dict[str, str]:
     """What is known of the chosen candidate alone: its score on test examples, and what its times rest on."""
     facts = dict[str, str]()
     test = result.get("test")
@@ -258,7 +258,7 @@ def _figures(result: Result, groups: Sequence[run_reader.RunGroup]) -> Iterator[
 
 def markdown(result: Result) -> str:
     """The answer and its tables."""
-    facts = "".join(f"* {name}: {value}\n" for name, value in _looked_at(result).items())
+    facts = "".join(f"* {name}: {value}\n" for name, value in _facts_of_chosen(result).items())
     return "\n\n".join(filter(None, [lead(result), facts.rstrip(), tables.markdown(all_tables(result))]))
 
 
@@ -267,6 +267,6 @@ def show(result: Result, page: Path) -> None:
     for table in all_tables(result):
         terminal.print_table(table)
     print(f"\n{lead(result)}")
-    for name, value in _looked_at(result).items():
+    for name, value in _facts_of_chosen(result).items():
         print(f"{name}: {value}")
     terminal.print_location(page)

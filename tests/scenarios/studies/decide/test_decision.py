@@ -77,6 +77,17 @@ def test_the_recommended_scenario_is_the_users_own_with_the_target_and_the_budge
     assert 0 < result["test"]["mean"] < 1
 
 
+def test_a_limit_of_wan_bytes_is_one_of_all_bytes_where_there_are_no_aggregators(tmp_path: Path) -> None:
+    sought = Objective(0.9, "wan_bytes", {"wan_bytes": 5e6})
+    planned = decision.plan(grid_of("digits", ["fleet.tiers.count=0,2"]), sought)
+    limits = []
+    for number, candidate in enumerate(planned.candidates):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(planned.recommended(candidate))
+        limits.append((load(str(file)).scenario.budget.bytes, load(str(file)).scenario.budget.wan_bytes))
+    assert limits == [(5_000_000, None), (None, 5_000_000)]
+
+
 def runs_without(result: dict[str, Any], absence: str) -> Iterator[tuple[set[int], set[int]]]:
     """(the clients that are gone, those that took part) of the runs of an absence."""
     for run in result["runs"]:
