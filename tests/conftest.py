@@ -104,7 +104,7 @@ def trainers() -> Iterator[WorkerLauncher]:
 def warm_workers(trainers: WorkerLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands and calls of this test have `trainers` instead of a fork server of their own."""
     monkeypatch.setattr(Session, "_launcher", lambda session, runs: nullcontext(trainers))
-    monkeypatch.setattr("scenarios.studies.forecast.check.WorkerLauncher", lambda: nullcontext(trainers))
+    monkeypatch.setattr("scenarios.studies.forecast.check.WorkerLauncher", lambda instructions: nullcontext(trainers))
 
 
 @pytest.fixture

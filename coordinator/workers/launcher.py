@@ -43,13 +43,16 @@ set their number of threads themselves."""
 class WorkerLauncher:
     """The fork server (`edge.runtime.fork_server`) as a context; several pools may use it in turn.
 
-    ``preload`` names the modules that are imported before the first fork. If the fork server ends, the kernel ends its
-    workers, too; it is started again, a few times.
+    ``preload`` names the modules that are imported before the first fork; ``instructions``: of the first pool, as of
+    `use`, without which it would start the fork server twice. If the fork server ends, the kernel ends its workers,
+    too; it is started again, a few times.
     """
 
-    def __init__(self, preload: Sequence[str] = ("edge.training.trainer",)) -> None:
+    def __init__(
+        self, preload: Sequence[str] = ("edge.training.trainer",), instructions: Instructions = NATIVE
+    ) -> None:
         self._preload = preload
-        self._instructions = NATIVE
+        self._instructions = instructions
         self._has_started = False
         self._pending = b""
         self._requested: dict[str, float] = {}

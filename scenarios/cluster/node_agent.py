@@ -205,8 +205,8 @@ class NodeAgent:
             return
         if self._launcher is None or self._path != sys.path:  # it lives on, unless another run brings other modules
             self._launchers.close()
-            launcher, self._path = WorkerLauncher(), list(sys.path)
-            launcher.use(local.train.instructions)  # the first pool would have it started twice
+            self._path = list(sys.path)
+            launcher = WorkerLauncher(instructions=local.train.instructions)
             self._launcher = self._launchers.enter_context(launcher)
         telemetry = list[str]()
 

@@ -53,9 +53,13 @@ def main() -> None:
         os._exit(1)  # whoever asked is gone
 
     threading.Thread(target=listen, daemon=True).start()
-    with WorkerLauncher() as launcher:
-        for request in iter(requests.get, None):
+    request = requests.get()
+    if request is None:
+        return
+    with WorkerLauncher(instructions=request["scenario"]["train"]["instructions"]) as launcher:
+        while request is not None:
             channel.send(executors.outcome(partial(_make, request, channel, launcher, reasons)))
+            request = requests.get()
 
 
 class ProgressSender(RunObserver):

@@ -15,6 +15,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
 from edge.protocol.config import CPU
+from edge.protocol.portable import NATIVE
 from edge.protocol.scratch import scratch
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from scenarios.config.load import Loaded
@@ -107,10 +108,8 @@ class Session:
             return work(replace(host, workers=workers), launcher, stopped)
 
     def _launcher(self, runs: Sequence[Loaded]) -> AbstractContextManager[WorkerLauncher]:
-        launcher = WorkerLauncher(preloaded(runs) if self.preload is None else self.preload)
-        if runs:
-            launcher.use(runs[0].scenario.train.instructions)  # the first pool would have it started twice
-        return launcher
+        first = runs[0].scenario.train.instructions if runs else NATIVE
+        return WorkerLauncher(preloaded(runs) if self.preload is None else self.preload, first)
 
 
 def preloaded(runs: Iterable[Loaded]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 from coordinator.workers.launcher import WorkerLauncher, environment
-from edge.protocol.portable import trains_portably
+from edge.protocol.portable import NATIVE, trains_portably
 from scenarios.cli import main
 from scenarios.run import runner
 from tests.scenarios.in_this_process import BOARDS, InThisProcess
@@ -152,7 +152,7 @@ def write(folder: Path) -> None:
     with (
         tempfile.TemporaryDirectory() as out,
         mock.patch.object(runner, "Pool", InThisProcess),
-        mock.patch.object(WorkerLauncher.__init__, "__defaults__", ((),)),
+        mock.patch.object(WorkerLauncher.__init__, "__defaults__", ((), NATIVE)),
     ):
         for name, text in outputs(Path(out)):
             (folder / name).write_text(text, encoding="utf-8")

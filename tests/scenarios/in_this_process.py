@@ -12,6 +12,7 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import Payload
+from edge.protocol.portable import NATIVE
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
@@ -46,7 +47,7 @@ def pool_in_this_process() -> Iterator[None]:
     """Runs of a module that imports this have such a pool, and fork servers that import nothing for workers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "Pool", InThisProcess)
-        patch.setattr(WorkerLauncher.__init__, "__defaults__", ((),))
+        patch.setattr(WorkerLauncher.__init__, "__defaults__", ((), NATIVE))
         yield
 
 

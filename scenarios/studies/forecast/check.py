@@ -152,7 +152,7 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         interrupt.watching(),
         scratch() as logs,
         logging_to(logs / "coordinator.log"),
-        WorkerLauncher() as launcher,
+        WorkerLauncher(instructions=scenario.train.instructions) as launcher,
         runner.probe_worker(replace(loaded, scenario=offline), DEVICE, launcher, logs, interrupt) as pool,
     ):
         description, _ = pool.describe(data=False)

@@ -129,7 +129,7 @@ def measure_here(loaded: Loaded) -> tuple[float, int]:
     Errors as of `Durations.of`.
     """
     interrupt, device = StopFlag(), choose_device("auto", [loaded])
-    with interrupt.watching(), WorkerLauncher() as launcher:
+    with interrupt.watching(), WorkerLauncher(instructions=loaded.scenario.train.instructions) as launcher:
         workers = choose_workers([loaded], device, launcher, interrupt)
         durations = Durations(Host(Path(), workers, device), launcher, interrupt)
         return durations.of(PlannedRun(loaded.name, loaded, {})).seconds_per_round, workers

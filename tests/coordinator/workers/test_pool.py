@@ -28,7 +28,7 @@ from coordinator.workers.task import PoolError, PoolTask, Reply, Stopped, TaskGr
 from edge.protocol import messages
 from edge.protocol.config import Job, TrainConfig
 from edge.protocol.payload import Vector
-from edge.protocol.portable import TRAINING_SWITCHES
+from edge.protocol.portable import TRAINING_SWITCHES, Instructions, training_environment
 from edge.runtime.numerics import lacking
 from tests.edge.protocol import mutations
 from tests.pools import (
@@ -492,6 +492,29 @@ def test_each_pool_has_workers_with_the_switches_of_its_run(tmp_path: Path, monk
                 assert switches(own) == expected
         assert Path(folder).exists()  # though one that ends by itself removes what it was given
     assert {event.kind for event in events} == {"worker_started"}
+
+
+@pytest.mark.skipif(bool(lacking()), reason=f"needs a processor with AVX2 and FMA: {lacking()}")
+def test_what_starts_workers_stays_where_its_switches_are_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pids(own: WorkerLauncher, *instructions: Instructions) -> list[int]:
+        found = [own._process.pid]
+        for each in instructions:
+            own.use(each)
+            found.append(own._process.pid)
+        return found
+
+    for name in TRAINING_SWITCHES:
+        monkeypatch.delenv(name, raising=False)
+    with WorkerLauncher(("tests.pools",), "portable") as own:
+        began, portable, native = pids(own, "portable", "native")
+    assert began == portable != native
+    # The user's own environment has them all.
+    for name, value in training_environment(os.environ).items():
+        monkeypatch.setenv(name, value)
+    with WorkerLauncher(("tests.pools",)) as own:
+        assert len(set(pids(own, "portable", "native"))) == 1
 
 
 def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,14 +69,14 @@ def test_every_key_takes_values_of_its_type_and_range_or_says_with_what_they_cla
     @given(keys.flatmap(lambda key: st.tuples(st.just(key), fitting(key))))
     def one(drawn: tuple[str, Any]) -> None:
         key, value = drawn
-        came = ending(folder, scenario({key: value}))
+        came = ending(folder, scenario({"train.instructions": "native", key: value}))
         if isinstance(came, Loaded):
             loaded.add(key)
         else:
             assert names_a_key(came), came
 
     one()
-    assert len(loaded) > len(FIELDS) / 8  # of a hundred draws, in which keys of tiers clash without a number of them
+    assert len(loaded) > len(FIELDS) / 6  # of a hundred draws, in which keys of tiers clash without a number of them
 
 
 @steady

@@ -33,5 +33,8 @@ def make_run(run: PlannedRun, path: Path, host: Host, launcher: object, stopped:
 
 
 if __name__ == "__main__":
-    with patch.object(run_process, "make_run", make_run), patch.object(run_process, "WorkerLauncher", nullcontext):
+    with (
+        patch.object(run_process, "make_run", make_run),
+        patch.object(run_process, "WorkerLauncher", lambda instructions: nullcontext()),
+    ):
         run_process.main()

@@ -103,7 +103,10 @@ def test_the_exported_modules_are_the_app(tmp_path: Path, trainers: WorkerLaunch
     config: dict[str, Any] = about["config"]
     given = {each.name.replace("_", "-"): each.default for each in fields(DeviceSettings)}
     assert {key: config[key] for key in given} == given
-    assert load(str(folder / "scenario.toml")).scenario.method_options["alpha"] == 1
+    exported = load(str(folder / "scenario.toml")).scenario
+    assert exported.method_options["alpha"] == 1
+    # Devices have processors of their own, whatever the scenario says of this one.
+    assert (load("digits").scenario.train.instructions, exported.train.instructions) == ("portable", "native")
 
     grid = LocalGrid(module(folder / "client_app.py").app, nodes(CLIENTS))
     out = tmp_path / "runs"
