@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: $(STAMP) ## a comparison on real data: FedAvg, FedProx, FedMLB and FedBR on digits, three seeds, with a report
-	$(BIN)/fedbr compare digits method=fedavg,fedprox,fedmlb,fedbr rounds.max=20 --seeds 3
+	$(BIN)/fedbr compare digits method=fedavg,fedprox,fedmlb,fedbr rounds.max=20 --seeds 3 --parallel 2
 
 test: $(STAMP) ## the test suite, but for its long tests
 	$(BIN)/python -m pytest -m "not long" --numprocesses auto --maxprocesses 4 --dist loadfile
