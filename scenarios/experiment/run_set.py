@@ -27,7 +27,7 @@ from scenarios.run import builder, folder_files, runner
 from scenarios.run.folder_files import HeldFolder, run_lock
 from scenarios.run.host import Host, choose_device
 from scenarios.run.observer import RunObserver
-from scenarios.run.progress import ProgressPoint, Trail, after, reached
+from scenarios.run.progress import OTHER_AMOUNTS, ProgressPoint, Trail, after, reached
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
 
@@ -51,8 +51,17 @@ class PlannedRun:
     enough: Mapping[str, float] = field(default_factory=dict)
     """Amounts, or an accuracy, any of which ends it before"""
 
-    def is_done(self, trail: Trail) -> bool:
-        """Whether a run with this progress is long enough."""
+    @property
+    def reads_ledger(self) -> bool:
+        """Whether its needs are not in the rows of rounds alone."""
+        return not OTHER_AMOUNTS.keys().isdisjoint([*self.needs, *self.enough])
+
+    def is_done(self, folder: RunFolder) -> bool:
+        """Whether the run of a folder is long enough."""
+        return self.is_enough(folder.device_trail if self.reads_ledger else folder.trail)
+
+    def is_enough(self, trail: Trail) -> bool:
+        """Whether a run with this progress is."""
         return reached(trail, self.needs, self.enough)
 
 
@@ -169,9 +178,9 @@ def make_run(
     run: PlannedRun, path: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
     """Make one run in its folder ``path``, or go on with it; its summary with its name. Errors as of `runner.run`."""
-    points = RunFolder(path).trail if has_rounds(path / "ledger.sqlite") else ()
-    is_begun = bool(points) and not run.is_done(points)  # unfinished, or shorter than its needs now are
-    needs = _Needs(run, points[-1] if is_begun else None)
+    before = RunFolder(path) if has_rounds(path / "ledger.sqlite") else None
+    is_begun = before is not None and not run.is_done(before)  # unfinished, or shorter than its needs now are
+    needs = _Needs(run, path, before.trail[-1] if before is not None and is_begun else None)
     inside = replace(host, run_id=f"{path.parent.name}/{run.name}", observers=(*host.observers, needs))
     if is_begun:
         loaded = builder.on_device(run.loaded, host.device)
@@ -188,7 +197,7 @@ def make_run(
 def named_summary(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     """The summary of a run in the folder ``path``, with its name; `BUDGETS` ended it if it has met its needs."""
     stopped_by = summary["stopped_by"]
-    if stopped_by in EARLY and run.is_done(RunFolder(path).trail):
+    if stopped_by in EARLY and run.is_done(RunFolder(path)):
         stopped_by = BUDGETS
     return {"name": run.name, **summary, "run_dir": str(path), "stopped_by": stopped_by}
 
@@ -196,12 +205,14 @@ def named_summary(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> di
 class _Needs(RunObserver):
     """Ends a run that has met its needs."""
 
-    def __init__(self, run: PlannedRun, last: ProgressPoint | None) -> None:
-        self._run, self._last = run, last
+    def __init__(self, run: PlannedRun, folder: Path, last: ProgressPoint | None) -> None:
+        self._run, self._folder, self._last = run, folder, last
 
     def on_round(self, progress: RoundFinished) -> bool:
+        if self._run.reads_ledger:  # the round is committed
+            return self._run.is_done(RunFolder(self._folder))
         self._last = after(self._last, progress.row)
-        return self._run.is_done((self._last,))
+        return self._run.is_enough((self._last,))
 
 
 def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
@@ -220,6 +231,6 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
             raise ScenarioError(f"{path} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id"))
     try:
         ended = recorded.summary
-        return ended is not None and (ended["stopped_by"] not in EARLY or run.is_done(recorded.trail))
+        return ended is not None and (ended["stopped_by"] not in EARLY or run.is_done(recorded))
     except sqlite3.Error:  # a damaged ledger is refused when the run is made
         return False

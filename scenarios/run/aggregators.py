@@ -5,12 +5,13 @@ A query is `coordinator.records.store.read` bound to a ledger that has the table
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from coordinator.records.schema import AggregatorRow
 from scenarios.run.client_values import OverClients
-from scenarios.run.progress import AboveClients, ProgressPoint
+from scenarios.run.progress import NOTHING_ABOVE, AboveClients, ProgressPoint
 from scenarios.run.visits import Query
 
 BY_ROUND = """SELECT round, SUM(nbytes) AS nbytes, TOTAL(joules) + TOTAL(idle_joules) AS joules, TOTAL(price) AS price
@@ -48,6 +49,16 @@ class LinkTotals(NamedTuple):
 def by_round(query: Query) -> dict[int, AboveClients]:
     """Round -> what its messages took."""
     return {row["round"]: AboveClients(row["nbytes"], row["joules"], row["price"]) for row in query(BY_ROUND)}
+
+
+def of_messages(messages: Iterable[AggregatorRow]) -> dict[int, AboveClients]:
+    """The same of messages that are in no ledger."""
+    found: dict[int, AboveClients] = {}
+    for row in messages:
+        nbytes, joules, price = found.get(row.round, NOTHING_ABOVE)
+        joules += row.joules + row.idle_joules
+        found[row.round] = AboveClients(nbytes + row.nbytes, joules, price + row.price)
+    return found
 
 
 def by_link(query: Query) -> list[LinkTotals]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -65,8 +66,12 @@ AMOUNTS = {
 }
 """Kind of budget -> the field of `ProgressPoint` that counts it."""
 NONE: Mapping[str, float] = MappingProxyType({})
+OTHER_AMOUNTS = {"wan_bytes": "wan_nbytes", "price": "price", "joules_per_device": "device_joules"}
+"""The same for what other tables than `rounds` say."""
 TARGET = "accuracy"
-"""Beside `AMOUNTS` in the needs of a run: a best accuracy to reach."""
+"""Beside both in the needs of a run: a best accuracy to reach."""
+Spent = Iterable[tuple[int, int, float]]
+"""(round, client, joules) of visits"""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,23 @@ def accumulated(rows: Iterable[RoundRow], above: Mapping[int, AboveClients] | No
     for row in rows:
         own = None if above is None else above.get(row.round, NOTHING_ABOVE)
         points.append(after(points[-1] if points else None, row, own))
+    return tuple(points)
+
+
+def with_device_joules(trail: Trail, spent: Spent) -> Trail:
+    """The progress with what the client that has spent the most has spent by the end of each round."""
+    by_round: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
+    for round, client, joules in spent:
+        by_round[round].append((client, joules))
+    totals: defaultdict[int, float] = defaultdict(float)
+    points, most, seen = [], 0.0, -1
+    for point in trail:
+        for round in range(seen + 1, point.rounds):  # rounds count from 0, and points from 1
+            for client, joules in by_round[round]:
+                totals[client] += joules
+                most = max(most, totals[client])
+        seen = max(seen, point.rounds - 1)
+        points.append(replace(point, device_joules=most))
     return tuple(points)
 
 
@@ -141,13 +163,14 @@ def to_target(points: Trail, accuracy: float | None) -> ProgressPoint | None:
 
 
 def reached(points: Trail, needs: Mapping[str, float], enough: Mapping[str, float] = NONE) -> bool:
-    """Whether a run has met every need, or anything that is ``enough``: amounts of `AMOUNTS`, and `TARGET`.
+    """Whether a run has met every need, or anything that is ``enough``: amounts, and `TARGET`.
 
     A run without needs goes on to its limit, unless it has had enough before.
     """
     if not points:
         return False
-    reached = {kind: float(getattr(points[-1], name)) for kind, name in AMOUNTS.items()} | {TARGET: points[-1].best}
+    fields = {**AMOUNTS, **OTHER_AMOUNTS, TARGET: "best"}
+    reached = {kind: float(getattr(points[-1], fields[kind]) or 0.0) for kind in (*needs, *enough)}
     if any(reached[kind] >= amount for kind, amount in enough.items()):
         return True
     return bool(needs) and all(reached[kind] >= need for kind, need in needs.items())

@@ -243,6 +243,12 @@ class RunFolder:
         return progress.accumulated(self.rounds, by_round(self.query) if self.has_tiers else None)
 
     @cached_property
+    def device_trail(self) -> progress.Trail:
+        """The same with what the client that has spent the most has spent, which reads all visits."""
+        spent = self.query("SELECT round, client, SUM(joules) FROM visits GROUP BY round, client")
+        return progress.with_device_joules(self.trail, ((row[0], row[1], row[2]) for row in spent))
+
+    @cached_property
     def best_round(self) -> BestRound | None:
         """The best round so far; None before the first evaluation."""
         return best_round(self.rounds, self.evaluations, self.completed)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from coordinator.records.schema import RoundRow, VisitRow
+from coordinator.records.schema import AggregatorRow, RoundRow, VisitRow
 from coordinator.rounds.app_rounds import APP, EndedAppRound
 from coordinator.rounds.budget import TARGET
 from coordinator.rounds.run import RunFailed
@@ -32,6 +32,8 @@ class ReplayedApp:
         self._contents = {row.round: row.model_sha256 for row in self.record.rounds}
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
+        self.messages_done: list[AggregatorRow] = []
+        """None: apps have no aggregators"""
         self.other_end: str | None = None
         """The difference, if a budget ends the replay elsewhere than the record"""
         self.rounds = 0

@@ -175,6 +175,7 @@ class RetimedRun:
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
         self.evaluations_done: list[EvaluationRow] = []
+        self.messages_done: list[AggregatorRow] = []
         self.other_end: str | None = None
         """The difference, if a budget ends the replay before the record's end, or does not end it there"""
         server_side = server_of_zeros(loaded, description)
@@ -376,6 +377,7 @@ class RetimedRun:
         self.rounds_done.append(row)
         self.visits_done += pending.record.visits
         self.evaluations_done += pending.record.evaluations
+        self.messages_done += pending.record.aggregators
 
 
 def _rule(rule: str) -> str:

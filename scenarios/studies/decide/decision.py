@@ -46,8 +46,6 @@ SEEDS, FINALISTS, DRAWS = 3, 3, 50
 VALIDATION = "data.validation"
 HELD_OUT = 0.2
 """Share of each client's examples to decide by, where the scenario holds out none"""
-NEEDS = {"seconds": "time", "bytes": "bytes", "joules": "joules", "rounds": "rounds"}
-"""Name of a budget -> kind of a run's needs; the others are looked at between the rungs alone"""
 IN_SCENARIO = {
     "seconds": "budget.virtual_seconds",
     "bytes": "budget.bytes",
@@ -247,8 +245,15 @@ class Decision(Experiment):
         shares = sum(each.like == trained.row.name for each in self.candidates)
         if shares > 1:  # others may spend less by the same round
             return target
-        limits = self.objective.budgets.items()
-        return target | {NEEDS[name]: limit for name, limit in limits if name in NEEDS}
+        limits = self._limits(trained)
+        return target | {"time" if name == "seconds" else name: limit for name, limit in limits.items()}
+
+    def _limits(self, candidate: Candidate) -> dict[str, float]:
+        """Name of a budget -> its limit. Without aggregators all bytes are WAN bytes."""
+        limits = dict(self.objective.budgets)
+        if not candidate.loaded.scenario.fleet.tiers.count and (limit := limits.pop("wan_bytes", None)):
+            limits["bytes"] = min(limit, limits.get("bytes", limit))
+        return limits
 
     def _evidence(
         self, done: Result, rung: Rung, alive: Sequence[Candidate], apart: frozenset[str]
@@ -443,9 +448,8 @@ class Decision(Experiment):
 
     def recommended(self, candidate: Candidate) -> str:
         """The scenario of a candidate as its user would run it: with the target and the budgets, on all examples."""
-        budgets = {IN_SCENARIO[name]: limit for name, limit in self.objective.budgets.items() if name in IN_SCENARIO}
-        if not candidate.loaded.scenario.fleet.tiers.count and (limit := budgets.pop(IN_SCENARIO["wan_bytes"], None)):
-            budgets["budget.bytes"] = min(limit, budgets.get("budget.bytes", limit))  # all go the whole way
+        limits = self._limits(candidate).items()
+        budgets = {IN_SCENARIO[name]: limit for name, limit in limits if name in IN_SCENARIO}
         target = {} if self.objective.target is None else {"stop.target_accuracy": self.objective.target}
         settings = {**candidate.row.settings, **target}
         loaded = self.grid.load(settings)

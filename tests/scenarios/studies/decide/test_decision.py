@@ -18,10 +18,11 @@ from scenarios.experiment.grid import grid_of
 from scenarios.run import builder
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies import measure
-from scenarios.studies.decide import decision, variations
+from scenarios.studies.decide import decision, evidence, variations
 from scenarios.studies.decide.candidates import starter
-from scenarios.studies.decide.objective import Objective
-from tests.scenarios.in_this_process import SMALL, InThisProcess
+from scenarios.studies.decide.objective import SI_UNITS, Objective, amount_at
+from scenarios.studies.replay import prepared
+from tests.scenarios.in_this_process import SMALL, InThisProcess, summary_of_run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 GRID = ("digits", "method=fedavg,fedprox", "fleet.networks={wifi-4=1},{lte=1}", *SMALL)
@@ -276,3 +277,31 @@ def test_a_run_without_a_fifth_of_the_clients_that_fails_is_not_made_again(
     assert len(result["failed"]) == 2
     assert all(name.endswith("-gone") for name in result["failed"])
     assert "robust" not in result
+
+
+@pytest.mark.parametrize("budget", ["joules_per_device", "wan_bytes", "price"])
+def test_a_run_ends_where_it_has_used_up_what_the_rows_of_its_rounds_do_not_say(
+    budget: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tiers = () if budget == "joules_per_device" else ("fleet.tiers.count=2", "fleet.tiers.price=1000")
+    words = ("decide", "digits", "method=fedavg", "train.lr=0.1,0.05", *SMALL, *tiers, "--json")
+    options = ("--out", str(tmp_path), "--seeds", "1", "--draws", "0", "--budget")
+
+    def rounds(limit: float) -> list[int]:
+        amount = f"{budget}={limit:.17g} {SI_UNITS.get(budget, '')}"
+        assert main.run_command([*words, *options, amount, "--run-id", f"to-{limit:g}"]) == 0
+        return [run["rounds"] for run in json.loads(capsys.readouterr().out)["runs"]]
+
+    assert rounds(1e9) == [4, 4]
+    whole = RunFolder(next(tmp_path.glob("digits/to-1e+09/*/ledger.sqlite")).parent)
+    assert rounds(amount_at(budget, whole.device_trail[1])) == [2, 2]
+
+
+def test_replays_have_the_bytes_and_the_price_of_messages_above_aggregators(tmp_path: Path) -> None:
+    summary_of_run(tmp_path, *SMALL, "fleet.tiers.count=2", "fleet.tiers.price=1000", run_id="r")
+    run = tmp_path / "digits" / "r"
+    again = evidence.played(prepared(run))
+    # Two aggregators receive and send 61.7 kB a round each; 1,000 per GB.
+    assert [point.wan_nbytes for point in again] == [246_762, 493_524, 740_286, 987_048]
+    assert again[-1].price == pytest.approx(0.987048)
+    assert again[-1].aggregator_joules == pytest.approx(RunFolder(run).trail[-1].aggregator_joules)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scenarios.config.errors import ScenarioError
-from scenarios.run.progress import ProgressPoint
-from scenarios.studies.decide.evidence import with_devices
+from scenarios.run.progress import ProgressPoint, with_device_joules
 from scenarios.studies.decide.objective import Objective, amount_at, budgets_of, objective_of
 
 TRAIL = tuple(
@@ -79,4 +78,4 @@ def test_words_that_are_no_budgets_are_refused(words: list[str], message: str) -
 def test_the_busiest_device_is_the_client_that_has_spent_the_most_so_far() -> None:
     spent = [(0, 1, 5.0), (0, 2, 7.0), (1, 1, 4.0), (3, 2, 1.0), (3, 1, 0.5)]
     # Client 2 leads with 7 J; then client 1 has 9; and in round 4 it has 9.5, client 2 has 8.
-    assert [point.device_joules for point in with_devices(TRAIL, spent)] == [7.0, 9.0, 9.0, 9.5]
+    assert [point.device_joules for point in with_device_joules(TRAIL, spent)] == [7.0, 9.0, 9.0, 9.5]
