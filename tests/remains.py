@@ -93,7 +93,9 @@ def kill_at_the_end() -> None:
     mark = os.environ[SUITE_MARK] = secrets.token_hex(8)
     command = [sys.executable, "-m", "tests.remains", str(os.getpid()), mark]
     root = Path(__file__).parents[1]
-    _WATCHERS.append(subprocess.Popen(command, env=environment, cwd=root, start_new_session=True))
+    watcher = subprocess.Popen(command, env=environment, cwd=root, start_new_session=True)
+    watcher.returncode = 0  # nobody waits for it, which Python would warn of
+    _WATCHERS.append(watcher)
 
 
 def _main(pid: int, mark: str) -> None:

@@ -387,8 +387,7 @@ def hold_out(
         return list(parts), [indices[:0] for indices in parts]
     remaining, held = [], []
     for client, indices in enumerate(parts):
-        count = min(int(fraction * len(indices) + ROUNDING), max(len(indices) - 1, 0))
-        order = np.arange(len(indices))
+        count, order = _held_count(fraction, indices), np.arange(len(indices))
         if count:
             rng = keyed_generator(seed, "validation", client=client)
             order = rng.permutation(order) if labels is None else _stratified(labels[indices], count, rng)
@@ -397,14 +396,53 @@ def hold_out(
     return remaining, held
 
 
+def hold_out_stretches(
+    parts: Parts, fraction: float, seed: int, labels: Indices, overlap: int = 0
+) -> tuple[list[Indices], list[Indices]]:
+    """(remaining, held out): as `hold_out` by class, but neighbours: of each class of a client a stretch.
+
+    Its place is drawn. The ``overlap`` examples of the class on either side of it are in neither, unless nothing else
+    would remain.
+    """
+    if fraction == 0:
+        return list(parts), [indices[:0] for indices in parts]
+    remaining, held = [], []
+    for client, indices in enumerate(parts):
+        own, is_held = labels[indices], np.zeros(len(indices), bool)
+        is_kept = ~is_held
+        if count := _held_count(fraction, indices):
+            rng = keyed_generator(seed, "validation", client=client)
+            sizes = np.bincount(own)
+            lengths = _held_by_class(sizes, count, rng.permutation(len(sizes)))
+            firsts = rng.integers(0, sizes - lengths, endpoint=True)
+            for label in np.flatnonzero(lengths):
+                places, first, end = np.flatnonzero(own == label), firsts[label], firsts[label] + lengths[label]
+                is_held[places[first:end]] = True
+                is_kept[places[max(0, first - overlap) : end + overlap]] = False
+        held.append(indices[is_held])
+        remaining.append(indices[is_kept if is_kept.any() else ~is_held])
+    return remaining, held
+
+
+def _held_count(fraction: float, indices: Indices) -> int:
+    """How many of a client's examples are held out; one at least remains."""
+    return min(int(fraction * len(indices) + ROUNDING), max(len(indices) - 1, 0))
+
+
+def _held_by_class(sizes: Indices, count: int, ties: Indices) -> Indices:
+    """(classes,) The count in proportion; the largest remainders are rounded up, equal ones by ``ties``."""
+    held, remainders = np.divmod(sizes * count, sizes.sum())
+    held[np.lexsort((ties, -remainders))[: count - held.sum()]] += 1
+    return held
+
+
 def _stratified(labels: Indices, count: int, rng: Generator) -> Indices:
     """A random order of the examples whose first ``count``, fewer than all, have the classes in proportion.
 
     The largest remainders are rounded up, equal ones in random order.
     """
     sizes = np.bincount(labels)
-    held, remainders = np.divmod(sizes * count, len(labels))
-    held[np.lexsort((rng.permutation(len(sizes)), -remainders))[: count - held.sum()]] += 1
+    held = _held_by_class(sizes, count, rng.permutation(len(sizes)))
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     places = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # of each example in its class

@@ -58,7 +58,8 @@ class ClientIndices:
     test: Sequence[Indices]
     """Indices into the test set, split by the same rule; empty arrays where there is no such rule."""
     validation: Sequence[Indices] = field(default_factory=list)
-    """Indices into the training set that ``train`` lacks; empty arrays without ``data.validation``."""
+    """Indices into the training set that ``train`` lacks; empty arrays without ``data.validation``. Examples that
+    overlap with those of a stretch are in neither."""
 
 
 def check_partition(config: DataConfig, data: DataSet) -> None:
@@ -105,8 +106,13 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
     train, test = _split_both(config, row, data)
     if not any(len(indices) for indices in train):
         raise nobody
-    labels = data.train.y if config.validation_by == "class" else None
-    train, validation = partition.hold_out(train, config.validation, rule.seed or 0, labels)
+    by, labels = config.validation_by or data.row.validation_by, data.train.y
+    if by == "stretch":
+        seed, overlap = rule.seed or 0, data.row.overlap
+        train, validation = partition.hold_out_stretches(train, config.validation, seed, labels, overlap)
+    else:
+        own = labels if by == "class" else None
+        train, validation = partition.hold_out(train, config.validation, rule.seed or 0, own)
     return ClientIndices(train, test, validation)
 
 

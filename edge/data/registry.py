@@ -85,6 +85,8 @@ class DataSet:
     """Training and test examples of the whole set, where smaller copies are common."""
     class_folders: ClassFolders | None = None
     """Given if the set is a folder of class folders; its reader is `edge.data.class_folders`."""
+    overlap: int = 0
+    """How many examples of the same client and class after one share samples with it; only of sets in order of time."""
     content: str = ""
     """The hash of its decoded examples (`Data.sha256`), if they are arrays that were given in Python."""
 
@@ -99,6 +101,11 @@ class DataSet:
             raise DataError(f"data set {self.name}: vocabulary belongs to tokens; it is {self.vocabulary}")
         if self.reader is None and not self.content:
             raise DataError(f"data set {self.name}: {self.kind} need a reader")
+
+    @property
+    def validation_by(self) -> Literal["client", "stretch"]:
+        """How validation examples are held out where a scenario does not say."""
+        return "stretch" if self.overlap else "client"
 
     @property
     def pad(self) -> int:
@@ -294,6 +301,7 @@ _ROWS = (
             id_column="user",
             reader="edge.data.hapt",
             kind="series",
+            overlap=1,
         )
         for name, activities, classes in (
             ("hapt", "6 activities", 6),

@@ -128,8 +128,10 @@ class DataConfig(Section):
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Fraction of each client's training examples that are held out of training, for local validation; by default that
     of the method's spec, which is 0 for most."""
-    validation_by: Literal["client", "class"] = "client"
-    """``client``: they are drawn from all of a client's examples; ``class``: from each of its classes in proportion."""
+    validation_by: Literal["client", "class", "stretch"] | None = None
+    """``client``: they are drawn from all of a client's examples; ``class``: from each of its classes in proportion;
+    ``stretch``: they are neighbours, a stretch of each of its classes at a drawn place. By default ``client``, and
+    ``stretch`` for windows that overlap (``hapt``), of which those on either side are left out."""
 
 
 @dataclass(frozen=True)

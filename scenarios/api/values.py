@@ -48,10 +48,10 @@ shown = _Short().repr
 def overrides(given: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted key -> value of a mapping whose keys are dotted, or names of nested mappings.
 
-    A mapping changes the keys that it names, and replaces the tables of `WHOLE`. ScenarioError for keys and values that
-    no scenario has, such as None, and for a key that is given twice.
+    A mapping changes the keys that it names, and replaces the tables of `WHOLE`; an empty one empties its table.
+    ScenarioError for keys and values that no scenario has, such as None, and for a key that is given twice.
     """
-    flat = [(key, plain(key, value)) for key, value in leaves(_text_keys(given), WHOLE)]
+    flat = [(key, plain(key, value)) for key, value in leaves(_text_keys(given), WHOLE, has_empty=True)]
     refuse_repeated(flat)
     return dict(flat)
 

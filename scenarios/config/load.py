@@ -274,6 +274,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) ->
     width, norm = scenario.model.width or architecture.width, scenario.model.norm or architecture.norm
     weights = scenario.aggregate.weights or method.objective.weights
     chosen = {
+        "data": replace(scenario.data, validation_by=scenario.data.validation_by or data.validation_by),
         "model": replace(scenario.model, width=width, norm=norm),
         "aggregate": replace(scenario.aggregate, weights=weights),
     }

@@ -40,6 +40,12 @@ def test_nested_mappings_change_only_the_keys_that_they_name() -> None:
     assert overrides({"fleet": {"devices": devices}}) == {"fleet.devices": devices}
 
 
+def test_an_empty_mapping_empties_the_table_of_a_scenario() -> None:
+    base = {"extends": "digits", "fleet": {"gateways": {"count": 2}}}
+    emptied = load(base, overrides({"fleet": {"gateways": {}}})).scenario
+    assert (load(base).scenario.fleet.gateways.count, emptied.fleet.gateways.count) == (2, 0)
+
+
 def test_the_stages_of_a_codec_replace_those_of_the_scenario_as_a_whole() -> None:
     stage = {"kind": "sign"}
     assert overrides({"codec": {"up": stage, "up_slots": {"control": [stage]}, "of": "weights"}}) == {

@@ -24,6 +24,7 @@ from edge.data.partition import (
     draw_weights,
     histogram,
     hold_out,
+    hold_out_stretches,
     iid,
     mirror,
     mixes,
@@ -456,6 +457,41 @@ def test_classes_are_held_out_in_proportion_with_the_largest_remainders_rounded_
     # The last example stays, as in a split of the client's examples together.
     assert [len(part) for part in hold_out([np.arange(3)], 0.9999999999, 0, np.array([0, 0, 1]))[0]] == [1]
     assert [len(part) for part in hold_out([np.arange(3), np.arange(0)], 0.3, 0, np.array([0, 0, 1]))[1]] == [0, 0]
+
+
+def test_of_windows_that_overlap_a_stretch_of_each_class_is_held_out_and_its_neighbours_are_left_out() -> None:
+    labels = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0])
+    # A fifth of 15 is 3: of the ten examples of class 0 two, and of the five of class 1 one.
+    train, held = hold_out_stretches([np.arange(15)], 0.2, 0, labels, overlap=1)
+    assert held[0].tolist() == [4, 6, 10]
+    # Neither 3 and 11, of class 0 beside 4 and 10, nor 5 and 7.
+    assert train[0].tolist() == [0, 1, 2, 8, 9, 12, 13, 14]
+    train, held = hold_out_stretches([np.arange(15)], 0.2, 0, labels)
+    assert np.sort(np.concatenate([train[0], held[0]])).tolist() == list(range(15))
+    # Where nothing else remained, they stay; a client without examples has none.
+    train, held = hold_out_stretches([np.arange(2), np.arange(0)], 0.5, 0, np.zeros(2, np.int64), overlap=1)
+    assert sorted([*train[0].tolist(), *held[0].tolist()]) == [0, 1]
+    assert (len(held[0]), len(train[1]), len(held[1])) == (1, 0, 0)
+
+
+def test_the_place_of_a_stretch_is_drawn() -> None:
+    parts = hold_out_stretches([np.arange(6)] * 200, 0.34, 0, np.zeros(6, np.int64))[1]
+    assert {tuple(part.tolist()) for part in parts} == {(first, first + 1) for first in range(5)}
+
+
+def test_a_data_set_of_overlapping_windows_is_held_out_in_stretches_unless_a_scenario_says_otherwise() -> None:
+    y, ids = np.repeat([0, 1], 10), np.zeros(20, np.int64)
+    split = Split(np.zeros((20, 6, 128), np.float32), y, ids)
+    data = Data(DATASETS["hapt"], split, split, "hash", "made up")
+    rule = DataConfig(name="hapt", clients=1, partition=PartitionConfig("natural"), validation=0.2)
+    default, stretch, drawn = (
+        partition_data(replace(rule, validation_by=by), data) for by in (None, "stretch", "client")
+    )
+    held = default.validation[0]
+    assert held.tolist() == stretch.validation[0].tolist()
+    assert held.tolist() == [4, 5, 13, 14]
+    assert default.train[0].tolist() == [0, 1, 2, 7, 8, 9, 10, 11, 16, 17, 18, 19]
+    assert (len(drawn.train[0]), len(drawn.validation[0])) == (16, 4)
 
 
 def test_a_split_by_class_is_another_partition_in_the_cache(tmp_path: Path) -> None:

@@ -65,18 +65,17 @@ def names_a_key(message: str) -> bool:
 def test_every_key_takes_values_of_its_type_and_range_or_says_with_what_they_clash(folder: Path) -> None:
     loaded: set[str] = set()
 
-    @steady
-    @given(keys.flatmap(lambda key: st.tuples(st.just(key), fitting(key))))
-    def one(drawn: tuple[str, Any]) -> None:
-        key, value = drawn
+    def one(key: str, value: Any) -> None:
         came = ending(folder, scenario({"train.instructions": "native", key: value}))
         if isinstance(came, Loaded):
             loaded.add(key)
         else:
             assert names_a_key(came), came
 
-    one()
-    assert len(loaded) > len(FIELDS) / 6  # of a hundred draws, in which keys of tiers clash without a number of them
+    for key in FIELDS:
+        few = settings(steady, max_examples=max(2, steady.max_examples // 50))
+        few(given(key=st.just(key), value=fitting(key))(one))()
+    assert len(loaded) > 2 / 3 * len(FIELDS)  # keys of tiers clash without a number of them
 
 
 @steady
