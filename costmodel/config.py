@@ -79,6 +79,22 @@ class AccessLinks(FleetTable):
 
 
 @dataclass(frozen=True)
+class Scale(FleetTable):
+    """What if links or devices were slower or faster: factors on all of them, which leave watts as they are."""
+
+    server: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """On both directions of the server's link."""
+    links: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """On both directions of all others: clients' own, and those of gateways and aggregators. Round trips stay."""
+    devices: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """On the speeds of clients' devices: throughput, and what a step and codecs take beside it."""
+
+    def times(self, other: Scale) -> Scale:
+        """Both, one after the other."""
+        return Scale(self.server * other.server, self.links * other.links, self.devices * other.devices)
+
+
+@dataclass(frozen=True)
 class Transport(FleetTable):
     """Delays of transfers beyond their share of the links."""
 
@@ -218,7 +234,7 @@ class UpperTier(FleetTable):
     bandwidth: ClassVar[BandwidthConfig] = BandwidthConfig()
     availability: ClassVar[AvailabilityConfig] = AvailabilityConfig()
 
-    def fleet(self, above: ServerLink, transport: Transport, seed: int | None) -> FleetConfig:
+    def fleet(self, above: ServerLink, transport: Transport, scale: Scale, seed: int | None) -> FleetConfig:
         """The aggregators as a fleet, whose server is what is above them."""
         return FleetConfig(
             devices=self.devices,
@@ -227,6 +243,7 @@ class UpperTier(FleetTable):
             jitter=0.0,
             server=above,
             transport=transport,
+            scale=Scale(scale.server, scale.links),
             bandwidth=self.bandwidth,
             availability=self.availability,
         )
@@ -310,6 +327,7 @@ class FleetConfig(FleetTable):
     gateways: AccessLinks = AccessLinks()
     tiers: TierConfig = TierConfig()
     transport: Transport = Transport()
+    scale: Scale = Scale()
     bandwidth: BandwidthConfig = BandwidthConfig()
     speed: SpeedConfig = SpeedConfig()
     availability: AvailabilityConfig = AvailabilityConfig()

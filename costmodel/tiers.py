@@ -174,7 +174,7 @@ class TierClock:
         clocks = []
         for level, tier in enumerate(tiers):
             table = replace(
-                tier.fleet(config.server, config.transport, config.seed),
+                tier.fleet(config.server, config.transport, config.scale, config.seed),
                 trace_assign=config.trace_assign,
                 radio_energy=config.radio_energy,
             )
@@ -184,7 +184,7 @@ class TierClock:
             except ValueError as error:
                 raise ValueError(f"fleet.tiers{'.above' * level}: {error}") from None
             for above in tiers[level + 1 : level + 2]:
-                fleet = replace(fleet, links=Links.below(above, config.transport))
+                fleet = replace(fleet, links=Links.below(above, config.transport).times(config.scale))
             clocks.append(Clock(fleet))
         return cls(config, tuple(clocks))
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles, Streams, everywhere
-from costmodel.config import FleetConfig
+from costmodel.config import FleetConfig, Scale
 from costmodel.fleet.codec_costs import Stages, codec_seconds, reference_rates
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import Device, Network
@@ -134,18 +134,34 @@ class Fleet:
             **(columns_of_rows | traced),
             codec_slowdown=codec_slowdown,
             streams=streams,
-            config=config,
-            links=Links.of(config),
+            config=replace(config, scale=Scale()),
+            links=Links.of(replace(config, scale=Scale())),
             behaviour=client_dynamics(config, recorded, *outages, streams),
             traced=frozenset(traced),
             bandwidth_cv=own.bandwidth_cv,
         )
         fleet.check("fleet" if inputs.trace is None else "fleet.trace")
         if recorded.link is None:
-            return fleet
+            return fleet.at_scale(config.scale)
         of_down, of_up = recorded.link.rates
         fleet = replace(fleet, down=fleet.down if of_down is None else of_down, up=fleet.up if of_up is None else of_up)
         fleet.check("fleet.bandwidth.file")
+        return fleet.at_scale(config.scale)
+
+    def at_scale(self, scale: Scale) -> Fleet:
+        """The same clients with links and devices at other rates and speeds; ValueError as of `check`."""
+        if scale == Scale():
+            return self
+        fleet = replace(
+            self,
+            flops_per_second=scale.devices * self.flops_per_second,
+            codec_slowdown=self.codec_slowdown / scale.devices,
+            down=scale.links * self.down,
+            up=scale.links * self.up,
+            links=self.links.times(scale),
+            config=replace(self.config, scale=self.config.scale.times(scale)),
+        )
+        fleet.check("fleet.scale")
         return fleet
 
     def access_link_of(self, clients: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -314,7 +330,7 @@ class Fleet:
             access_link=access_link,
             flops_per_second=flops_per_second,
             codec_slowdown=self.codec_slowdown[chosen] * (full_speed / flops_per_second),
-            step_seconds=device["step_seconds"],
+            step_seconds=device["step_seconds"] / config.scale.devices,
             slowdown=np.exp(config.jitter * draws.normal[:, 0]) if config.jitter else np.ones(chosen.size),
             down=down,
             up=up,
@@ -401,7 +417,7 @@ class Fleet:
                 mode[has_device] = factors[(drawn[has_device, 0] * factors.size).astype(np.intp)]
         if rates is None:
             return mode, self.down[chosen], self.up[chosen]
-        low, high = rates
+        low, high = (self.config.scale.links * rate for rate in rates)
         down, up = (WIRE_FACTOR * (low + (high - low) * drawn[:, column]) for column in (1, 2))
         return mode, down, up
 

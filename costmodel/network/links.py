@@ -6,9 +6,9 @@ Where clients belong to aggregators (``fleet.tiers``), these stand in the server
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from costmodel.config import FleetConfig, Transport, UpperTier
+from costmodel.config import FleetConfig, Scale, Transport, UpperTier
 from costmodel.network.bandwidth import DOWN, UP
 
 LEAST_QUEUE_SECONDS = 0.05
@@ -59,11 +59,11 @@ class Links:
     def of(cls, config: FleetConfig) -> Links:
         """The links of a fleet's clients: to the server, or to their aggregators."""
         if config.tiers.count:
-            return cls.below(config.tiers, config.transport)
+            return cls.below(config.tiers, config.transport).times(config.scale)
         server, gateways = config.server, config.gateways
         shares_air = gateways.kind == "airtime"
         down, up = (math.inf, math.inf) if shares_air else (gateways.down, gateways.up)
-        return cls(
+        links = cls(
             server.down,
             server.up,
             (down,) * gateways.count,
@@ -73,6 +73,7 @@ class Links:
             seconds_per_visit=server.visit,
             transport=config.transport,
         )
+        return links.times(config.scale)
 
     @classmethod
     def below(cls, tier: UpperTier, transport: Transport) -> Links:
@@ -83,6 +84,16 @@ class Links:
             aggregate_bytes_per_second=tier.aggregate / 8,
             seconds_per_visit=tier.visit,
             transport=transport,
+        )
+
+    def times(self, scale: Scale) -> Links:
+        """The same links at other rates."""
+        return replace(
+            self,
+            down=scale.server * self.down,
+            up=scale.server * self.up,
+            site_down=tuple(scale.links * rate for rate in self.site_down),
+            site_up=tuple(scale.links * rate for rate in self.site_up),
         )
 
     def capacity(self, direction: int) -> float:

@@ -37,6 +37,7 @@ from coordinator.rounds.visit import VisitPricing
 from coordinator.workers.task import Workers
 from costmodel.arrays import Streams
 from costmodel.clock import Clock
+from costmodel.config import Scale
 from costmodel.files import read_bytes
 from costmodel.fleet import model_demand
 from costmodel.fleet.availability import Always
@@ -439,19 +440,30 @@ def _wan_codec(loaded: Loaded, description: ModelProfile) -> UpdateCodec | None:
     return UpdateCodec(config, loaded.scenario.seed, description.tensors)
 
 
-def tier_clock(loaded: Loaded) -> TierClock:
-    """The clock of messages between aggregators and what is above them, at its beginning."""
+def tier_clock(loaded: Loaded, scale: Scale | None = None) -> TierClock:
+    """The clock of messages between aggregators and what is above them, at its beginning; ``scale``: in place of
+    ``fleet.scale``."""
     scenario = loaded.scenario
     seed = scenario.seed if scenario.fleet.seed is None else scenario.fleet.seed
-    return TierClock.build(scenario.fleet, streams=_keyed(seed), inputs=read_inputs(scenario))
+    section = scenario.fleet if scale is None else replace(scenario.fleet, scale=scale)
+    return TierClock.build(section, streams=_keyed(seed), inputs=read_inputs(scenario))
 
 
-def tiers(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> Tiers | None:
-    """The aggregators of a run before its first round; None where clients reach the server directly."""
+def tiers(
+    loaded: Loaded,
+    job: Job,
+    description: ModelProfile,
+    server_side: ServerStrategy,
+    scale: Scale | None = None,
+) -> Tiers | None:
+    """The aggregators of a run before its first round; None where clients reach the server directly.
+
+    ``scale`` as of `tier_clock`.
+    """
     scenario, section = loaded.scenario, loaded.scenario.fleet
     if not isinstance(server_side, TieredServer):
         return None
-    clock = tier_clock(loaded)
+    clock = tier_clock(loaded, scale)
     vectors = {
         MODEL if name == GLOBAL else name: {key: vector.data.size for key, vector in model.items()}
         for name, model in server_side.models.items()

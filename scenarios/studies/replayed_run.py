@@ -213,7 +213,7 @@ class RetimedRun:
             on_round=lambda progress: None,
             is_stopped=is_stopped,
             refused=ready.refused,
-            tiers=builder.tiers(loaded, job, description, server_side),
+            tiers=builder.tiers(loaded, job, description, server_side, fleet.config.scale),
         )
 
     @property

@@ -15,6 +15,7 @@ from costmodel.config import (
     AvailabilityConfig,
     BandwidthConfig,
     FleetConfig,
+    Scale,
     ServerLink,
     TierConfig,
     Transport,
@@ -121,6 +122,17 @@ def test_the_first_message_connects_and_starts_slowly_and_the_next_does_not() ->
     assert (first.start.tolist(), first.nbytes.tolist()) == ([0.0, INF], [NBYTES, 0])
     assert first.price.tolist() == pytest.approx([5.0 * NBYTES / 1e9, 0.0])
     assert clock.idle_watts(0).tolist() == [2.0, 2.0]
+
+
+def test_a_scale_of_links_is_also_one_of_lans_and_of_aggregators_ways_up() -> None:
+    above = UpperTier(2, {"board": 1.0}, {"wan": 1.0}, down=8e6, up=4e6)
+    whole = config_of(3, ServerLink(6e6, 2e6), above=above, down=10e6, up=1e6)
+    config = dataclasses.replace(whole, scale=Scale(server=0.25, links=0.5))
+    assert (Links.of(config).site_down, Links.of(config).site_up) == ((5e6,) * 3, (0.5e6,) * 3)
+    lower, upper = clock_of(config).fleets
+    assert (lower.links.site_down, lower.links.site_up) == ((4e6, 4e6), (2e6, 2e6))
+    assert (upper.links.down, upper.links.up) == (1.5e6, 0.5e6)
+    assert [fleet.up.tolist() for fleet in (lower, upper)] == [[UP_RATE / 2] * 3, [UP_RATE / 2] * 2]
 
 
 def test_an_aggregator_that_sends_first_connects_first() -> None:

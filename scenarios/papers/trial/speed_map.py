@@ -1,25 +1,24 @@
 """When FedBR pays: its time to a target over FedAvg's, on a grid of link and device speeds.
 
 Runs of a fixed alpha are re-timed (`scenarios.studies.replay`); nothing is trained for the grid. GMBS's choices depend
-on times, so that its runs are trained anew: at a few bandwidths of the server only, since no key of a scenario scales
-the rows of devices and networks.
+on times, so that its runs are trained anew, at a few bandwidths of the server only.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from costmodel.fleet.fleet import Fleet, RowFactors, scaled
+from costmodel.config import Scale
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.experiment.statistics import Trails
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow, percent_of
-from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_link_of
+from scenarios.papers.trial.variants import SERVER_FACTORS, of, server_at
 from scenarios.report.tables import Table, csv_text, of_texts
 from scenarios.run.progress import to_target, with_interval
 from scenarios.studies.replay import Prepared, prepared, time_to
@@ -28,36 +27,6 @@ from scenarios.studies.replayed_run import OtherVisits
 LINKS = tuple(2.0**power for power in range(-4, 3))
 DEVICES = tuple(2.0**power for power in range(-3, 4))
 FEDAVG, GMBS = "fedavg", "fedbr"
-
-
-class SpeedFactors(NamedTuple):
-    """Factors on rates and speeds; 1 everywhere is the fleet itself, to the bit."""
-
-    server: float = 1.0
-    """On both directions of the server's link"""
-    client: float = 1.0
-    """On both directions of the clients' own links and of access links; round trips stay"""
-    device: float = 1.0
-    """On throughput; the overhead of a step is divided by it"""
-
-
-def rescaled(fleet: Fleet, factors: SpeedFactors) -> Fleet:
-    """The fleet with these factors. Watts stay, so energies are not those of faster hardware."""
-    by_device = {
-        "flops_per_second": {row.name: factors.device for row in fleet.devices},
-        "step_seconds": {row.name: 1 / factors.device for row in fleet.devices},
-        "codec_slowdown": {row.name: 1 / factors.device for row in fleet.devices},
-    }
-    own = {row.name: factors.client for row in fleet.networks}
-    by_network = {"down": own, "up": own, "rtt": dict.fromkeys(own, 1.0)}
-    links = replace(
-        fleet.links,
-        down=factors.server * fleet.links.down,
-        up=factors.server * fleet.links.up,
-        site_down=tuple(factors.client * rate for rate in fleet.links.site_down),
-        site_up=tuple(factors.client * rate for rate in fleet.links.site_up),
-    )
-    return replace(scaled(fleet, RowFactors(by_device, by_network)), links=links)
 
 
 @dataclass(frozen=True)
@@ -70,7 +39,7 @@ class MapAxes:
     y: str
     columns: Sequence[float]
     rows: Sequence[float]
-    factors: Callable[[float, float], SpeedFactors]
+    factors: Callable[[float, float], Scale]
     """(x, y) -> the factors of a cell."""
 
 
@@ -82,7 +51,7 @@ AXES = (
         y="speed of devices",
         columns=LINKS,
         rows=DEVICES,
-        factors=lambda x, y: SpeedFactors(server=x, client=x, device=y),
+        factors=lambda x, y: Scale(x, x, y),
     ),
     MapAxes(
         name="server-clients",
@@ -91,7 +60,7 @@ AXES = (
         y="bandwidth of the server",
         columns=LINKS,
         rows=LINKS,
-        factors=lambda x, y: SpeedFactors(server=y, client=x),
+        factors=lambda x, y: Scale(server=y, links=x),
     ),
 )
 Times = Mapping[float, float | None]
@@ -100,19 +69,19 @@ Times = Mapping[float, float | None]
 
 @dataclass
 class RetimedTimes:
-    """One run's times to targets on rescaled fleets, each replayed once."""
+    """One run's times to targets on fleets of other speeds, each replayed once."""
 
     ready: Prepared
     targets: Sequence[float]
-    known: dict[SpeedFactors, Times] = field(default_factory=dict)
+    known: dict[Scale, Times] = field(default_factory=dict)
     refused: str = ""
     """Why the first fleet on which other visits would have been trained has no time."""
 
-    def at(self, factors: SpeedFactors) -> Times:
+    def at(self, factors: Scale) -> Times:
         """The times; empty where other visits would have been trained."""
         if factors not in self.known:
             try:
-                rows = self.ready.play(rescaled(self.ready.fleet, factors)).rounds_done
+                rows = self.ready.play(self.ready.fleet.at_scale(factors)).rounds_done
                 self.known[factors] = {target: time_to(target, rows) for target in self.targets}
             except OtherVisits as other:
                 self.refused = self.refused or other.reason
@@ -173,7 +142,7 @@ def shown_targets(trial: Trial, curves: Trails, rows: Sequence[TrialRow], seeds:
 def grid(axes: MapAxes, target: float, pairs: Sequence[tuple[RetimedTimes, RetimedTimes]]) -> dict[str, Any]:
     """Ratios of times, mean over seeds of their logarithms: (rows, columns), None where a run has no time."""
 
-    def ratios(factors: SpeedFactors) -> dict[str, float | None]:
+    def ratios(factors: Scale) -> dict[str, float | None]:
         times = [(own.at(factors).get(target), fedavg.at(factors).get(target)) for own, fedavg in pairs]
         return ratio_of([None if own is None or fedavg is None else own / fedavg for own, fedavg in times])
 
@@ -202,8 +171,7 @@ def _server_axis(
     times: Callable[[TrialRow, int], RetimedTimes],
 ) -> list[dict[str, Any]]:
     """GMBS, trained at each bandwidth of the server, over FedAvg, re-timed at the same."""
-    base = trial.run_set.runs[0].loaded.scenario.fleet.server
-    names = {factor: of(GMBS, *server_link_of(base, factor)).name for factor in SERVER_FACTORS} | {1.0: GMBS}
+    names = {factor: of(GMBS, server_at(factor)).name for factor in SERVER_FACTORS} | {1.0: GMBS}
     trained = {factor: rows[name] for factor, name in sorted(names.items()) if name in rows}
     fedavg = rows[FEDAVG]
     seeds = [seed for seed in trial.seeds if all(seed in curves[row.name] for row in (*trained.values(), fedavg))]
@@ -213,7 +181,7 @@ def _server_axis(
             ratios = []
             for seed in seeds:
                 point = to_target(curves[row.name][seed], target)
-                reference = times(fedavg, seed).at(SpeedFactors(server=factor)).get(target)
+                reference = times(fedavg, seed).at(Scale(server=factor)).get(target)
                 ratios.append(None if point is None or reference is None else point.virtual_seconds / reference)
             found.append({"variant": GMBS, "target": target, "seeds": seeds, "server": factor, **ratio_of(ratios)})
     return found

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from costmodel.config import ServerLink
 from edge.protocol.config import PartitionConfig
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
@@ -100,17 +99,15 @@ def bandit(base: Loaded) -> tuple[ExperimentRow, ...]:
 def mapped(base: Loaded) -> tuple[ExperimentRow, ...]:
     """FedAvg and FedBR with a fixed alpha, also calibrated, all re-timed; and GMBS at several server bandwidths."""
     server = base.scenario.fleet.server
-    trained = (of("fedbr", *server_link_of(server, factor)) for factor in SERVER_FACTORS)
+    has_limit = min(server.down, server.up) < math.inf
+    trained = (of("fedbr", server_at(factor)) for factor in SERVER_FACTORS if has_limit)
     retimed = (of("fedavg"), of("fedbr", f"alpha={FIXED_ALPHA}"), of("fedbr", "preset=tuned"))
     return (*retimed, *map(calibrated_form, retimed), of("fedbr"), *trained)
 
 
-def server_link_of(server: ServerLink, factor: float) -> tuple[str, str]:
-    """Overrides: the server's link with both rates times a factor."""
-    down, up = (
-        f"{factor * rate / 1e6:g} Mbit/s" if math.isfinite(rate) else "inf" for rate in (server.down, server.up)
-    )
-    return f"fleet.server.down={down}", f"fleet.server.up={up}"
+def server_at(factor: float) -> str:
+    """The override for a server's link of so many times its rates."""
+    return f"fleet.scale.server={factor:g}"
 
 
 def check_bandit(loaded: Loaded) -> None:

@@ -41,8 +41,6 @@ from scenarios.studies.uncertainty import Draws
 
 TIMED = ("seconds", "joules", "joules_per_device")
 """Amounts that depend on figures of devices and links; bytes and rounds do not"""
-ROBUST = {"links halved": ("links", 0.5), "devices half as fast": ("devices", 0.5), "a fifth slow": ("slow_share", 0.2)}
-"""Name -> (axis, value) of the changes that an answer should survive"""
 MAPPED = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Factors on links and devices of the map"""
 BUDGET = "budget"
@@ -119,7 +117,9 @@ class Analysis:
             found["flips"] = flips | found.get("flips", {})
             found["map"] = known.map(stopped)
             points = {(axis, point["at"]): point for axis, each in flips.items() for point in each["points"]}
-            found["robust"] = [{"change": name, **points[place]} for name, place in ROBUST.items()]
+            found["robust"] = [
+                {"change": name, "how": "replayed", **points[place]} for name, place in variations.REPLAYED.items()
+            ]
         return found
 
     # --- the probability ----------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class Analysis:
                 self.objective, budgets={key: factor * limit for key, limit in self.objective.budgets.items()}
             )
             points.append({"at": factor, **best_of(own, trails)})
-        return {"words": "all budgets, times", "points": points}
+        return {"words": "all budgets ×", "points": points}
 
     def map(self, stopped: Callable[[], bool]) -> list[dict[str, Any]]:
         """The finalist that would be chosen, over rates of links and speeds of devices."""

@@ -130,33 +130,41 @@ class Decision(Experiment):
         return replace(now, run_set=replace(self.run_set, runs=[run for name, run in runs.items() if name not in lost]))
 
     def changed(self, walk: Walk, folder: Path) -> dict[str, PlannedRun]:
-        """Name -> run of the two best finalists with some of the clients gone, if asked for.
+        """Name -> run of the two best finalists on changed fleets, if asked for.
 
-        One seed: such runs are trained, since other clients take part.
+        One seed: such runs are trained, where other clients take part, or a replay would train other visits.
         """
         if not self.is_robust or walk.needed:
             return {}
         found = {}
         for name in self.finalists(walk)[:2]:
-            candidate = walk.standings[name].candidate
-            trained, overrides = self._judged_by(candidate, walk.apart)
-            try:
-                fleet = prepared(folder / self.run_name(trained.row, self.seeds[0]), overrides).fleet
-            except ScenarioError:  # a run that cannot be replayed; aggregators that look at labels are not known
-                fleet = builder.fleet(candidate.loaded)
-            for absence, gone in variations.absent(fleet).items():
-                run = self._run_without(candidate, absence)
-                file = folder / f"{run}.csv"
-                if not file.is_file():
-                    write_text(file, variations.without(gone, len(fleet)))
-                settings = {**candidate.row.settings, **variations.with_availability(file)}
-                loaded = self.load_row(replace(candidate.row, settings=settings), self.seeds[0])
-                found[run] = PlannedRun(run, loaded, {"rounds": candidate.rounds}, self._enough(candidate))
+            candidate, seed = walk.standings[name].candidate, self.seeds[0]
+            for change, settings in self._changes(candidate, walk, folder):
+                row = replace(candidate.row, settings={**candidate.row.settings, **settings})
+                needs, run = {"rounds": candidate.rounds}, self._run_of(candidate, change)
+                found[run] = PlannedRun(run, self.load_row(row, seed), needs, self._enough(candidate))
         return found
 
-    def _run_without(self, candidate: Candidate, absence: str) -> str:
-        """Name of a candidate's run without the clients of an absence."""
-        return f"{self.run_name(candidate.row, self.seeds[0])}-{absence}"
+    def _changes(self, candidate: Candidate, walk: Walk, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(change, settings) of each that has to be trained."""
+        trained, overrides = self._judged_by(candidate, walk.apart)
+        path, scale = folder / self.run_name(trained.row, self.seeds[0]), candidate.loaded.scenario.fleet.scale
+        for change, keys in variations.SCALED.items():
+            if evidence.changed(path, overrides, change) is None:
+                yield change, {f"fleet.scale.{key}": getattr(scale, key) / 2 for key in keys}
+        try:
+            fleet = prepared(path, overrides).fleet
+        except ScenarioError:  # a run that cannot be replayed; aggregators that look at labels are not known
+            fleet = builder.fleet(candidate.loaded)
+        for change, gone in variations.absent(fleet).items():
+            file = folder / f"{self._run_of(candidate, change)}.csv"
+            if not file.is_file():
+                write_text(file, variations.without(gone, len(fleet)))
+            yield change, variations.with_availability(file)
+
+    def _run_of(self, candidate: Candidate, change: str) -> str:
+        """Name of a candidate's run on a changed fleet."""
+        return f"{self.run_name(candidate.row, self.seeds[0])}-{variations.TRAINED[change]}"
 
     def walk(self, done: Result) -> Walk:
         """Judge the candidates rung by rung, as far as the runs of ``done`` go."""
@@ -305,26 +313,36 @@ class Decision(Experiment):
             path = folder_of(done) / ANALYSIS
             if path.is_file():
                 found |= read_json(path)["found"]
-            if without := list(self._without(order[:2], walk, done)):
-                found["robust"] = [*found.get("robust", []), *without]
+            if after := list(self._after_changes(order[:2], walk, done)):
+                instead = {each["change"] for each in after}
+                replayed: Any = found.get("robust", [])
+                found["robust"] = [*(each for each in replayed if each["change"] not in instead), *after]
         return {**found, **done}
 
-    def _without(self, names: Sequence[str], walk: Walk, done: Result) -> Iterator[dict[str, Any]]:
-        """Which of the two best is better if some of the clients are gone, as of `Analysis.best_on`.
+    def _after_changes(self, names: Sequence[str], walk: Walk, done: Result) -> Iterator[dict[str, Any]]:
+        """Which of the two best is better on changed fleets on which one of them was trained, as of
+        `Analysis.best_on`.
 
         A candidate without gateways does as it did if a gateway is lost.
         """
         seed, planned = self.seeds[0], {run.name for run in self.run_set.runs} | self.lost.keys()
         ended = {run["name"] for run in done["runs"] if run["stopped_by"] not in EARLY}
-        for absence, change in variations.ABSENCES.items():
-            runs = {name: self._run_without(walk.standings[name].candidate, absence) for name in names}
+        for change in variations.TRAINED:
+            runs = {name: self._run_of(walk.standings[name].candidate, change) for name in names}
             trained = {name: run for name, run in runs.items() if run in planned}
             if len(names) == 2 and trained and ended.issuperset(trained.values()):
-                trails = {name: {seed: walk.standings[name].trails[seed]} for name in names} | {
-                    name: {seed: evidence.recorded(folder_of(done) / run, walk.standings[name].candidate.rounds)}
-                    for name, run in trained.items()
-                }
-                yield {"change": f"{change} (seed {seed}, trained)", **analysis.best_of(self.objective, trails)}
+                trails = {name: {seed: walk.standings[name].trails[seed]} for name in names}
+                for name in names:
+                    candidate = walk.standings[name].candidate
+                    like, overrides = self._judged_by(candidate, walk.apart)
+                    if name in trained:
+                        trails[name] = {seed: evidence.recorded(folder_of(done) / trained[name], candidate.rounds)}
+                    elif change in variations.REPLAYED:
+                        again = evidence.changed(folder_of(done) / self.run_name(like.row, seed), overrides, change)
+                        assert again is not None, name
+                        trails[name] = {seed: again[: len(trails[name][seed])]}
+                best = analysis.best_of(self.objective, trails)
+                yield {"change": change, "how": f"seed {seed}, trained", **best}
 
     def _row(self, standing: Standing) -> dict[str, Any]:
         """One candidate: what it has reached for what, over the seeds that it was judged by."""
@@ -417,16 +435,19 @@ class Decision(Experiment):
 
     def _effort(self, done: Result, walk: Walk) -> dict[str, Any]:
         """What was trained, and what an exhaustive grid would have trained at most."""
-        rounds = sum(int(run["rounds"]) for run in done["runs"])
+        changed = {self._run_of(each, change) for each in self.candidates for change in variations.TRAINED}
+        after = [run for run in done["runs"] if run["name"] in changed]
+        runs = [run for run in done["runs"] if run["name"] not in changed]
         names = {self._trained(each, walk.apart).row.name for each in self.candidates}
-        flops = sum(float(run["flops"]) for run in done["runs"])
         return {
             "candidates": len(self.candidates),
             "trainings": len(names),
-            "runs": len(done["runs"]),
+            "runs": len(runs),
             "seeds": len(self.seeds),
-            "rounds": rounds,
-            "flops": flops,
+            "rounds": sum(int(run["rounds"]) for run in runs),
+            "flops": sum(float(run["flops"]) for run in runs),
+            "changed_runs": len(after),
+            "changed_rounds": sum(int(run["rounds"]) for run in after),
             "exhaustive_runs": len(self.candidates) * len(self.seeds),
             "exhaustive_rounds": sum(each.rounds for each in self.candidates) * len(self.seeds),
         }

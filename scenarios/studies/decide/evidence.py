@@ -8,9 +8,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from scenarios.config.errors import ScenarioError
 from scenarios.run import aggregators
 from scenarios.run.progress import Trail, accumulated, with_device_joules
 from scenarios.run.run_folder import RunFolder
+from scenarios.studies.decide import variations
 from scenarios.studies.replay import Prepared, prepared
 
 
@@ -32,6 +34,22 @@ def replayed(folder: Path, overrides: Mapping[str, Any], rounds: int) -> Trail:
 @lru_cache(maxsize=1024)
 def _replayed(folder: Path, overrides: str, completed: int) -> Trail:
     return played(prepared(folder, json.loads(overrides)))
+
+
+def changed(folder: Path, overrides: Mapping[str, Any], change: str) -> Trail | None:
+    """The progress of a run on a fleet that is changed (`variations.REPLAYED`); None if other visits would be trained,
+    or it cannot be replayed."""
+    return _changed(folder, json.dumps(overrides, sort_keys=True), RunFolder(folder).completed, change)
+
+
+@lru_cache(maxsize=1024)
+def _changed(folder: Path, overrides: str, completed: int, change: str) -> Trail | None:
+    axis, value = variations.REPLAYED[change]
+    try:
+        ready = prepared(folder, json.loads(overrides))
+        return played(ready, variations.AXES[axis][0](ready.fleet, value))
+    except ScenarioError:
+        return None
 
 
 def played(ready: Prepared, fleet: Any = None) -> Trail:

@@ -171,18 +171,26 @@ def _flips(result: Result) -> Iterator[Table]:
     for axis in result.get("flips", {}).values():
         for first, last, point in stretches(axis["points"]):
             span = f"{first:g}" if first == last else f"{first:g} to {last:g}"
-            rows.append([axis["words"], span, _chosen(point, labels)])
+            rows.append([f"{axis['words']} {span}", _chosen(point, labels)])
     if rows:
-        columns = [TableColumn("what changes"), TableColumn("at"), TableColumn("the answer", is_left=True)]
+        columns = [TableColumn("what changes"), TableColumn("the answer", is_left=True)]
         yield Table("where the answer flips", columns, rows, ["by replay of the finalists' runs"])
-    robust: list[list[Cell]] = [[each["change"], _chosen(each, labels)] for each in result.get("robust", [])]
+    robust: list[list[Cell]] = [
+        [each["change"], each["how"], _chosen(each, labels)] for each in result.get("robust", [])
+    ]
     if robust:
-        yield Table("robustness", [TableColumn("change"), TableColumn("the answer", is_left=True)], robust)
+        columns = [
+            TableColumn("change"),
+            TableColumn("known by", dispensable=1),
+            TableColumn("the answer", is_left=True),
+        ]
+        yield Table("robustness", columns, robust)
 
 
 def _chosen(point: Mapping[str, Any], labels: Mapping[str, str]) -> str:
     if point["unknown"]:
-        return f"open: {', '.join(labels[name] for name in point['unknown'])} would have to be trained"
+        numbers = [labels[name].partition(" ")[0] for name in point["unknown"]]
+        return f"open: {' and '.join(numbers)} would have to be trained"
     return "none reaches the target" if point["chosen"] is None else labels[point["chosen"]]
 
 
@@ -200,6 +208,7 @@ def _effort(result: Result) -> Table:
     effort = result["effort"]
     rows: list[list[Cell]] = [
         ["this decision", effort["runs"], effort["rounds"]],
+        *([["on changed fleets", effort["changed_runs"], effort["changed_rounds"]]] if effort["changed_runs"] else []),
         ["all candidates, all seeds, to the end", effort["exhaustive_runs"], effort["exhaustive_rounds"]],
     ]
     return Table("training", [TableColumn(""), TableColumn("runs", COUNT), TableColumn("rounds", COUNT)], rows)

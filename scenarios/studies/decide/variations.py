@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from costmodel.config import Scale
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.rng import keyed_generator
 
@@ -19,35 +20,21 @@ LOSSES = (0.0, 0.001, 0.005, 0.01, 0.02)
 
 
 def with_links(fleet: Fleet, factor: float) -> Fleet:
-    """All own links, those between clients and gateways or aggregators, and the server's, at so many times their rates.
-
-    The links of aggregators to what is above them stay as they are.
-    """
-    shared = fleet.links
-    links = replace(
-        shared,
-        down=shared.down * factor,
-        up=shared.up * factor,
-        site_down=tuple(rate * factor for rate in shared.site_down),
-        site_up=tuple(rate * factor for rate in shared.site_up),
-    )
-    return replace(fleet, down=fleet.down * factor, up=fleet.up * factor, links=links)
+    """All links at so many times their rates."""
+    return fleet.at_scale(Scale(server=factor, links=factor))
 
 
 def with_devices(fleet: Fleet, factor: float) -> Fleet:
     """All devices at so many times their speeds."""
-    return _slower(fleet, np.full(fleet.device_of.size, 1 / factor))
+    return fleet.at_scale(Scale(devices=factor))
 
 
 def with_slow_share(fleet: Fleet, share: float) -> Fleet:
     """A share of the clients, whichever their devices, computes `SLOWER` times slower."""
     chosen = keyed_generator(0, "decide: slow clients").permutation(fleet.device_of.size)
     slow = np.isin(np.arange(chosen.size), chosen[: round(share * chosen.size)])
-    return _slower(fleet, np.where(slow, SLOWER, 1.0))
-
-
-def _slower(fleet: Fleet, factors: np.ndarray) -> Fleet:
-    """Clients whose devices take so many times as long; a row of devices for each pair of device and factor."""
+    factors = np.where(slow, SLOWER, 1.0)
+    # A row of devices for each pair of device and factor.
     pairs = [(int(device), float(factor)) for device, factor in zip(fleet.device_of, factors, strict=True)]
     rows = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
     devices = tuple(
@@ -71,10 +58,10 @@ def with_loss(fleet: Fleet, loss: float) -> Fleet:
 
 
 AXES: Mapping[str, tuple[Callable[[Fleet, float], Fleet], tuple[float, ...], str]] = {
-    "links": (with_links, FACTORS, "rates of all links, times"),
-    "devices": (with_devices, FACTORS, "speeds of all devices, times"),
-    "slow_share": (with_slow_share, SHARES, f"share of devices {SLOWER:g} times slower"),
-    "loss": (with_loss, LOSSES, "segments lost at random"),
+    "links": (with_links, FACTORS, "all links ×"),
+    "devices": (with_devices, FACTORS, "all devices ×"),
+    "slow_share": (with_slow_share, SHARES, f"share {SLOWER:g} times slower:"),
+    "loss": (with_loss, LOSSES, "segments lost:"),
 }
 """Name of an axis -> (the fleet at a value, the values, in words)"""
 
@@ -82,21 +69,24 @@ AXES: Mapping[str, tuple[Callable[[Fleet, float], Fleet], tuple[float, ...], str
 FIFTH = 0.2
 LAST_SECOND = 86_400 * 10_000
 """Until which clients that stay are there; those that are gone come in the second before it"""
-ABSENCES = {
-    "gone": "a fifth of the clients gone",
-    "cut-off": "the gateway with the most clients lost, and them with it",
-}
-"""Name of an absence -> in words"""
+LINKS_HALVED, DEVICES_HALVED, A_FIFTH_SLOW = "links halved", "devices half as fast", "a fifth slow"
+GONE, CUT_OFF = "a fifth of the clients gone", "the gateway with the most clients lost, and them with it"
+REPLAYED = {LINKS_HALVED: ("links", 0.5), DEVICES_HALVED: ("devices", 0.5), A_FIFTH_SLOW: ("slow_share", 0.2)}
+"""A change that an answer should survive -> (axis, value)"""
+SCALED = {LINKS_HALVED: ("server", "links"), DEVICES_HALVED: ("devices",)}
+"""Such a change -> the keys of ``fleet.scale`` that are halved where it has to be trained"""
+TRAINED = {LINKS_HALVED: "half-links", DEVICES_HALVED: "half-speed", GONE: "gone", CUT_OFF: "cut-off"}
+"""A change that is trained if asked for -> the end of its runs' names"""
 
 
 def absent(fleet: Fleet) -> dict[str, frozenset[int]]:
-    """Name of an absence -> the clients that are gone in it; a gateway, or an aggregator, only if there are several."""
+    """Such a change -> the clients that are gone in it; a gateway, or an aggregator, only if there are several."""
     order = keyed_generator(0, "decide: clients that are gone").permutation(len(fleet))
-    found = {"gone": frozenset(order[: max(1, round(FIFTH * len(fleet)))].tolist())}
+    found = {GONE: frozenset(order[: max(1, round(FIFTH * len(fleet)))].tolist())}
     access_link = fleet.access_link_of(np.arange(len(fleet)))
     members = np.bincount(access_link)
     if np.count_nonzero(members) > 1:
-        found["cut-off"] = frozenset(np.flatnonzero(access_link == members.argmax()).tolist())
+        found[CUT_OFF] = frozenset(np.flatnonzero(access_link == members.argmax()).tolist())
     return found
 
 

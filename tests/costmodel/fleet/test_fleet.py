@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from costmodel.config import Transport
+from costmodel.config import AccessLinks, Scale, ServerLink, Transport
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.fleet import Fleet, RowFactors, scaled
@@ -452,3 +452,28 @@ def test_what_was_drawn_goes_with_the_fleet() -> None:
     del fleet, own
     gc.collect()
     assert still_there() is None
+
+
+# Other speeds of all links and devices.
+
+
+def test_a_scale_multiplies_the_rates_of_links_and_the_speeds_of_devices() -> None:
+    keys: dict[str, Any] = {"server": ServerLink(8e6, 4e6), "gateways": AccessLinks(2, 6e6, 3e6)}
+    plain, slow = (_build(4, **keys, scale=scale) for scale in (Scale(), Scale(server=0.25, links=0.5, devices=0.125)))
+    assert (slow.links.down, slow.links.up) == (2e6, 1e6)
+    assert (slow.links.site_down, slow.links.site_up) == ((3e6, 3e6), (1.5e6, 1.5e6))
+    before, after = (fleet.conditions(range(4), 0) for fleet in (plain, slow))
+    for name, factor in {"down": 0.5, "up": 0.5, "rtt": 1, "flops_per_second": 0.125, "train_watts": 1}.items():
+        assert getattr(after, name).tolist() == (factor * getattr(before, name)).tolist(), name
+    for name in ("step_seconds", "codec_slowdown"):
+        assert getattr(after, name).tolist() == (8 * getattr(before, name)).tolist(), name
+    # One after the other is both together, also for rates that are drawn between limits.
+    assert plain.at_scale(Scale(0.5, 1, 0.5)).at_scale(Scale(0.5, 0.5, 0.25)).config.scale == slow.config.scale
+    drawn = _build(4, rates=(1e6, 4e6))
+    both = [fleet.conditions(range(4), 0).up for fleet in (drawn, drawn.at_scale(Scale(links=0.5)))]
+    assert both[1].tolist() == (both[0] / 2).tolist()
+
+
+def test_a_scale_with_which_float64_has_no_digits_for_seconds_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^fleet\.scale: client 0 downloads at 0\.0365953 bit/s; the least is 1$"):
+        _build(1, scale=Scale(links=1e-6)).at_scale(Scale(links=1e-3))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.config import FleetConfig
+from costmodel.config import FleetConfig, Scale
 from costmodel.fleet.devices import Device, devices
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
@@ -87,6 +87,9 @@ def test_a_fleet_takes_a_models_speed_on_the_devices_that_know_it() -> None:
     conditions = found.conditions(range(4), 0)
     assert conditions.flops_per_second.tolist() == pytest.approx([6e9 / 3.5, plain.throughput("conv")] * 2)
     assert conditions.step_seconds.tolist() == pytest.approx([0.13, plain.step_seconds] * 2)
+    slow = fleet.at_scale(Scale(devices=0.5)).for_model(("resnet18", "conv"), STEP).conditions(range(4), 0)
+    assert slow.flops_per_second.tolist() == (conditions.flops_per_second / 2).tolist()
+    assert slow.step_seconds.tolist() == (conditions.step_seconds * 2).tolist()
 
 
 def test_a_fleet_without_such_devices_is_the_same_fleet() -> None:

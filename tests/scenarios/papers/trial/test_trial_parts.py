@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from coordinator.records.store import read
+from costmodel.config import Scale
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import grid_of
 from scenarios.papers.trial import analyses, speed_map
 from scenarios.papers.trial.analyses import is_twin
 from scenarios.papers.trial.plan import plan
-from scenarios.papers.trial.speed_map import SpeedFactors, rescaled
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies.replay import prepared
@@ -148,7 +148,7 @@ def test_another_part_keeps_the_runs_that_are_there_and_reads_rewards_off_their_
 def test_a_fleet_of_factors_1_gives_the_recorded_times_to_the_bit(out: Path) -> None:
     for name in ("fedavg", "fedbr-alpha-2"):
         ready = prepared(folder(out, name))
-        again = ready.play(rescaled(ready.fleet, SpeedFactors())).rounds_done
+        again = ready.play(ready.fleet.at_scale(Scale())).rounds_done
         assert [(row.start_s, row.end_s, row.joules) for row in again] == [
             (row.start_s, row.end_s, row.joules) for row in ready.record.rounds
         ]
@@ -167,9 +167,9 @@ def slowest_visits(of: Path) -> float:
 
 def test_where_links_decide_the_ratio_is_that_of_bits_over_rates(out: Path) -> None:
     # Rates of 1/10,000 and devices 10,000 times as fast leave nothing but the transfers.
-    names, slow = ("fedbr-alpha-2", "fedavg"), SpeedFactors(client=1e-4, device=1e4)
+    names, slow = ("fedbr-alpha-2", "fedavg"), Scale(links=1e-4, devices=1e4)
     ready = [prepared(folder(out, name)) for name in names]
-    ends = [each.play(rescaled(each.fleet, slow)).rounds_done[-1].end_s for each in ready]
+    ends = [each.play(each.fleet.at_scale(slow)).rounds_done[-1].end_s for each in ready]
     by_hand = [slowest_visits(folder(out, name)) for name in names]
     assert ends[0] / ends[1] == pytest.approx(by_hand[0] / by_hand[1], rel=0.01)
 

@@ -109,7 +109,12 @@ def test_the_two_best_are_trained_without_a_fifth_of_the_clients(
         assert len(away) == 2  # of ten clients
         assert took_part
         assert not took_part & away
-    assert result["robust"][-1]["change"] == "a fifth of the clients gone (seed 0, trained)"
+    assert [(each["change"], each["how"]) for each in result["robust"]] == [
+        ("links halved", "replayed"),
+        ("devices half as fast", "replayed"),
+        ("a fifth slow", "replayed"),
+        ("a fifth of the clients gone", "seed 0, trained"),
+    ]
     assert result["robust"][-1]["chosen"] in result["finalists"][:2]
     assert not list(runs_without(result, "-cut-off"))  # there is no gateway
 
@@ -123,10 +128,9 @@ def test_the_two_best_are_trained_without_a_gateway_and_its_clients(
     without = list(runs_without(result, "-cut-off"))
     assert [away for away, _ in without] == [{0, 3, 6, 9}] * 2
     assert all(took_part and not took_part & away for away, took_part in without)
-    change = "the gateway with the most clients lost, and them with it (seed 0, trained)"
     assert [each["change"] for each in result["robust"]][-2:] == [
-        "a fifth of the clients gone (seed 0, trained)",
-        change,
+        "a fifth of the clients gone",
+        "the gateway with the most clients lost, and them with it",
     ]
     assert result["robust"][-1]["chosen"] in result["finalists"][:2]
     # The same command finds all runs made.
@@ -146,6 +150,33 @@ def test_only_aggregators_have_prices() -> None:
     grid = grid_of("digits", ["method=fedavg", "fleet.tiers.count=0,2"])
     with pytest.raises(ScenarioError, match=r"^fleet\.tiers\.count=0: has no price: only links of aggregators"):
         decision.plan(grid, Objective(None, "price", {"price": 1.0}))
+
+
+def test_the_two_best_are_trained_on_half_the_links_if_they_would_train_other_visits_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    small = [word for word in SMALL if not word.startswith("rounds.max")]
+    # FedBR's bandit looks at times, and FedAvg does not.
+    words = ["digits", "method=fedavg,fedbr", *small, "rounds.max=8", "fleet.scale.links=0.5", "--robust"]
+    options = ("--out", str(tmp_path), "--json", "--seeds", "1", "--draws", "1", "--budget", "bytes=1 GB")
+    assert main.run_command(["decide", *words, *options]) == 0
+    result = json.loads(capsys.readouterr().out)
+    halved = {run["name"]: RunFolder(Path(run["run_dir"])) for run in result["runs"] if "-half-" in run["name"]}
+    # On boards half as fast its choices stay, on links of half the rates they do not.
+    assert {name: run.scenario["fleet"]["scale"] for name, run in halved.items()} == {
+        "fedbr-seed0-half-links": {"server": 0.5, "links": 0.25, "devices": 1.0},
+    }
+    # Two runs whole, and three on changed fleets.
+    effort = result["effort"]
+    assert [effort[key] for key in ("runs", "rounds", "changed_runs", "changed_rounds")] == [2, 16, 3, 24]
+    known = {each["change"]: each for each in result["robust"]}
+    assert list(known) == ["links halved", "a fifth of the clients gone"]
+    assert {each["how"] for each in known.values()} == {"seed 0, trained"}
+    (fedavg,) = (run for run in result["runs"] if run["name"] == "fedavg-seed0")
+    assert known["links halved"]["values"] == {
+        "method=fedavg": fedavg["accuracy"],
+        "method=fedbr": halved["fedbr-seed0-half-links"].final(),
+    }
 
 
 def test_a_candidate_without_gateways_does_as_it_did_when_a_gateway_is_lost(
