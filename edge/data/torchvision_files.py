@@ -67,7 +67,7 @@ def download(row: DataSet, cache: Path) -> None:
             with contextlib.redirect_stdout(sys.stderr):
                 getattr(torchvision.datasets, str(row.torchvision))(str(folder), train=True, download=True)
         except Exception as error:  # errors of network, disk and checksums
-            raise DataError(f"torchvision could not download {row.name}: {error}") from error
+            raise DataError(f"torchvision could not download {row.name}: {' '.join(str(error).split())}") from error
 
     build_once(cache / row.name, fill)
 

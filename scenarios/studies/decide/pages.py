@@ -137,10 +137,16 @@ def _finalists(result: Result) -> Iterator[Table]:
     ]
     rows: list[list[Cell]] = []
     for each in result["tests"]:
-        found, texts = each["difference"], ["-" if p is None else f"{p:.3f}" for p in (each["p"], each["p_corrected"])]
+        found, texts = each["difference"], [_probability(p) for p in (each["p"], each["p_corrected"])]
         verdict = "a tie" if each["is_tie"] else "worse"
         rows.append([labels[each["name"]], Number.mean(found), len(found["seeds"]), *texts, verdict])
     yield Table("finalists", columns, rows, [TESTED])
+
+
+def _probability(p: float | None) -> str:
+    if p is None:
+        return "-"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _rests_on(result: Result) -> Iterator[Table]:
