@@ -82,11 +82,11 @@ class AccessLinks(FleetTable):
 class Scale(FleetTable):
     """What if links or devices were slower or faster: factors on all of them, which leave watts as they are."""
 
-    server: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    server: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """On both directions of the server's link."""
-    links: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    links: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """On both directions of all others: clients' own, and those of gateways and aggregators. Round trips stay."""
-    devices: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    devices: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """On the speeds of clients' devices: throughput, and what a step and codecs take beside it."""
 
     def times(self, other: Scale) -> Scale:

@@ -185,6 +185,7 @@ class TierClock:
                 raise ValueError(f"fleet.tiers{'.above' * level}: {error}") from None
             for above in tiers[level + 1 : level + 2]:
                 fleet = replace(fleet, links=Links.below(above, config.transport).times(config.scale))
+                fleet.links.check("fleet.scale")
             clocks.append(Clock(fleet))
         return cls(config, tuple(clocks))
 

@@ -142,17 +142,25 @@ class Fleet:
         )
         fleet.check("fleet" if inputs.trace is None else "fleet.trace")
         if recorded.link is None:
-            return fleet.at_scale(config.scale)
+            return fleet.checked_at_scale(config.scale)
         of_down, of_up = recorded.link.rates
         fleet = replace(fleet, down=fleet.down if of_down is None else of_down, up=fleet.up if of_up is None else of_up)
         fleet.check("fleet.bandwidth.file")
-        return fleet.at_scale(config.scale)
+        return fleet.checked_at_scale(config.scale)
+
+    def checked_at_scale(self, scale: Scale) -> Fleet:
+        """`at_scale`; ValueError as of `check`, also for links that clients share."""
+        fleet = self.at_scale(scale)
+        if scale != Scale():
+            fleet.check("fleet.scale")
+            fleet.links.check("fleet.scale")
+        return fleet
 
     def at_scale(self, scale: Scale) -> Fleet:
-        """The same clients with links and devices at other rates and speeds; ValueError as of `check`."""
+        """The same clients with links and devices at other rates and speeds."""
         if scale == Scale():
             return self
-        fleet = replace(
+        return replace(
             self,
             flops_per_second=scale.devices * self.flops_per_second,
             codec_slowdown=self.codec_slowdown / scale.devices,
@@ -161,8 +169,6 @@ class Fleet:
             links=self.links.times(scale),
             config=replace(self.config, scale=self.config.scale.times(scale)),
         )
-        fleet.check("fleet.scale")
-        return fleet
 
     def access_link_of(self, clients: NDArray[np.intp]) -> NDArray[np.intp]:
         """The index of the access link, or the aggregator, of each of these clients; 0 without any."""
@@ -179,6 +185,9 @@ class Fleet:
 
     def check(self, key: str) -> None:
         """ValueError of ``key`` for a device or link so slow that float64 has no digits for seconds of virtual time."""
+        lowest = self.config.rates and self.config.scale.links * self.config.rates[0]
+        if lowest is not None and lowest < 1:
+            raise ValueError(f"{key}: clients' rates begin at {lowest:g} bit/s; the least is 1")
         for text, values, wrong in (
             ("computes at {:g} FLOP/s; the least is 1", self.flops_per_second, self.flops_per_second < 1),
             ("downloads at {:g} bit/s; the least is 1", self.down, self.down < 1),

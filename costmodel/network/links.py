@@ -96,6 +96,12 @@ class Links:
             site_up=tuple(scale.links * rate for rate in self.site_up),
         )
 
+    def check(self, key: str) -> None:
+        """ValueError of ``key`` for a link of less than 1 bit/s."""
+        slowest = min(self.down, self.up, *self.site_down, *self.site_up)
+        if slowest < 1:
+            raise ValueError(f"{key}: a shared link carries {slowest:g} bit/s; the least is 1")
+
     def capacity(self, direction: int) -> float:
         """Of the server's link."""
         return self.up if direction == UP else self.down

@@ -402,7 +402,7 @@ def hold_out_stretches(
     """(remaining, held out): as `hold_out` by class, but neighbours: of each class of a client a stretch.
 
     Its place is drawn. The ``overlap`` examples of the class on either side of it are in neither, unless nothing else
-    would remain.
+    of the class would remain.
     """
     if fraction == 0:
         return list(parts), [indices[:0] for indices in parts]
@@ -418,9 +418,10 @@ def hold_out_stretches(
             for label in np.flatnonzero(lengths):
                 places, first, end = np.flatnonzero(own == label), firsts[label], firsts[label] + lengths[label]
                 is_held[places[first:end]] = True
-                is_kept[places[max(0, first - overlap) : end + overlap]] = False
+                near = places[max(0, first - overlap) : end + overlap]
+                is_kept[near if len(near) < len(places) else places[first:end]] = False
         held.append(indices[is_held])
-        remaining.append(indices[is_kept if is_kept.any() else ~is_held])
+        remaining.append(indices[is_kept])
     return remaining, held
 
 

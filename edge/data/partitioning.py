@@ -180,6 +180,8 @@ def _key(config: DataConfig, data: Data) -> str:
         rule["file"] = hashlib.sha256(content(expanded(config.partition.file))).hexdigest()
     # A distribution's stream may differ between versions of numpy; a partition must not depend on the cache's age.
     facts = [data.sha256, config.clients, rule, config.validation, config.validation_by, np.__version__]
+    if data.row.overlap:
+        facts.append(data.row.overlap)
     if is_own(kind):  # the text of a user's partition may change while its name stays
         modules = {kind.partition(":")[0], partition_row(kind).split.__module__}
         facts += [inspect.getsource(importlib.import_module(module)) for module in sorted(modules)]

@@ -275,7 +275,8 @@ def decide(
     "starter". ``cost``: seconds, bytes, joules, joules_per_device, rounds, wan_bytes or price, by default what the
     first budget limits; ``budgets``: such a name -> amount, with its unit as text or in SI units. ``draws``: of
     uncertain figures, for the probability of the answer; 0: no replays; ``robust``: the two best are also trained
-    without a fifth of the clients, and without those of a gateway. ``result["chosen"]`` names the candidate, and
+    without a fifth of the clients, without those of a gateway, and on half the links or half the speed where replays
+    leave that open. ``result["chosen"]`` names the candidate, and
     ``recommended.toml`` in the folder is its scenario. Other arguments and errors as of `sweep`.
     """
     from scenarios.studies.decide.objective import budget_words

@@ -234,8 +234,8 @@ class DecideRequest(ExperimentRequest):
     robust: Annotated[
         bool,
         Option(
-            "also train the two best without a fifth of the clients, and without those of a gateway, with the first "
-            "seed"
+            "also train the two best without a fifth of the clients, without those of a gateway, and on half the links "
+            "or speed where replays leave that open, with the first seed"
         ),
     ] = False
 

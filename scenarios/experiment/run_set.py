@@ -27,7 +27,7 @@ from scenarios.run import builder, folder_files, runner
 from scenarios.run.folder_files import HeldFolder, run_lock
 from scenarios.run.host import Host, choose_device
 from scenarios.run.observer import RunObserver
-from scenarios.run.progress import OTHER_AMOUNTS, ProgressPoint, Trail, after, reached
+from scenarios.run.progress import DEVICE_JOULES, OTHER_AMOUNTS, ProgressPoint, Trail, after, reached
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
 
@@ -58,7 +58,8 @@ class PlannedRun:
 
     def is_done(self, folder: RunFolder) -> bool:
         """Whether the run of a folder is long enough."""
-        return self.is_enough(folder.device_trail if self.reads_ledger else folder.trail)
+        has_devices = DEVICE_JOULES in {*self.needs, *self.enough}
+        return self.is_enough(folder.device_trail if has_devices else folder.trail)
 
     def is_enough(self, trail: Trail) -> bool:
         """Whether a run with this progress is."""
@@ -203,14 +204,14 @@ def named_summary(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> di
 
 
 class _Needs(RunObserver):
-    """Ends a run that has met its needs."""
+    """Ends a run that has met its needs; those that take the whole ledger are looked at after evaluations."""
 
     def __init__(self, run: PlannedRun, folder: Path, last: ProgressPoint | None) -> None:
         self._run, self._folder, self._last = run, folder, last
 
     def on_round(self, progress: RoundFinished) -> bool:
         if self._run.reads_ledger:  # the round is committed
-            return self._run.is_done(RunFolder(self._folder))
+            return progress.row.accuracy is not None and self._run.is_done(RunFolder(self._folder))
         self._last = after(self._last, progress.row)
         return self._run.is_enough((self._last,))
 

@@ -498,11 +498,13 @@ def tiers(
         for key, direction in (("down", DOWN), ("up", UP)):
             capacity, together = clock.fleet(0).links.capacity(direction), clock.needed_rate(0, direction)
             if capacity < together:
-                # A hundredth more, since the text is rounded.
-                choose = "inf, since their own rates vary" if together == math.inf else format_rate(1.01 * together)
+                # As the key has it, before fleet.scale; a hundredth more, since the text is rounded.
+                own = clock.fleet(0).config.scale.server
+                least = 1.01 * together / own
+                choose = "inf, since their own rates vary" if together == math.inf else format_rate(least)
                 raise ScenarioError(
-                    f"fleet.server.{key} = {format_rate(capacity)}: tiers.upwards = asynchronous does not model a link "
-                    f"on which aggregators delay each other; choose {choose}"
+                    f"fleet.server.{key} = {format_rate(capacity / own)}: tiers.upwards = asynchronous does not model "
+                    f"a link on which aggregators delay each other; choose {choose}"
                 )
     kind = AsynchronousTiers if scenario.tiers.is_asynchronous else Tiers
     return kind(

@@ -66,7 +66,8 @@ AMOUNTS = {
 }
 """Kind of budget -> the field of `ProgressPoint` that counts it."""
 NONE: Mapping[str, float] = MappingProxyType({})
-OTHER_AMOUNTS = {"wan_bytes": "wan_nbytes", "price": "price", "joules_per_device": "device_joules"}
+DEVICE_JOULES = "joules_per_device"
+OTHER_AMOUNTS = {"wan_bytes": "wan_nbytes", "price": "price", DEVICE_JOULES: "device_joules"}
 """The same for what other tables than `rounds` say."""
 TARGET = "accuracy"
 """Beside both in the needs of a run: a best accuracy to reach."""

@@ -15,13 +15,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from coordinator.records.schema import BOTTLENECKS, WAN, RoundRow
+from edge.protocol.config import ModelProfile
 from scenarios.config import plugin_errors
 from scenarios.config.errors import COMMAND_LINE, ReportError
-from scenarios.config.load import ScenarioError, load
+from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.overrides import words
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.run_reader import open_runs
@@ -150,12 +152,29 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     except (LookupError, ValueError) as error:
         raise ReportError(f"{folder / ENVIRONMENT} does not describe the run's model and data: {error!r}") from error
     drawn = builder.with_operations(loaded, builder.fleet(loaded), description)
+    if reason := _other_members(recorded, loaded, description):
+        raise ScenarioError(f"{reason}; to train anew: {fresh}")
     target = recorded.scenario.stop.target_accuracy
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
         refused = builder.refused(loaded, drawn, description)
     if description.rates and builder.submodels_differ(recorded, loaded, description):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
     return PreparedReplay(record, loaded, target, description, drawn, refused, fresh)
+
+
+def _other_members(recorded: Loaded, loaded: Loaded, description: ModelProfile) -> str:
+    """Why aggregators might have averaged other clients than they did; empty if they did not."""
+    tiers = [each.scenario.fleet.tiers for each in (recorded, loaded)]
+    if not any(each.count for each in tiers):
+        return ""
+    if any(each.on_loss == "move" and each.availability.kind != "always" for each in tiers):
+        return "fleet.tiers.on_loss = move: which aggregator a client trains with depends on times"
+    before, now = tiers
+    if (before.count, before.above.count) == (now.count, now.above.count):
+        members = (builder.aggregator_of(each, description) for each in (recorded, loaded))
+        if np.array_equal(next(members), next(members)):
+            return ""
+    return "fleet.tiers: clients would belong to other aggregators"
 
 
 # --- side by side -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.config import Scale
+from scenarios.experiment.experiment import ExperimentRow
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.experiment.statistics import Trails
 from scenarios.papers.trial.trial import Figure, PartAnalysis, Say, Trial, TrialRow, percent_of
@@ -106,9 +107,10 @@ def read(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
     maps: list[dict[str, Any]] = []
     unmapped: dict[str, str] = {}
+    others = {GMBS, *(row.name for row in _on_other_servers(trial).values())}
     for name, row in rows.items():
         fedavg = next((other for other in rows.values() if other.name == row.reference), None)
-        if row is fedavg or name == GMBS or name.startswith(f"{GMBS}-down-"):  # also with another link of the server
+        if row is fedavg or name in others:
             continue
         if fedavg is None:
             unmapped[name] = f"the runs of {row.reference} are missing"
@@ -164,6 +166,12 @@ def ratio_of(ratios: Sequence[float | None]) -> dict[str, float | None]:
     return {"ratio": None if mean is None else 2.0**mean, "low": ends[0], "high": ends[1]}
 
 
+def _on_other_servers(trial: Trial) -> dict[float, ExperimentRow]:
+    """Factor on the rates of the server's link -> GMBS trained there."""
+    base = trial.run_set.runs[0].loaded
+    return {factor: of(GMBS, server_at(base, factor)) for factor in SERVER_FACTORS}
+
+
 def _server_axis(
     trial: Trial,
     curves: Trails,
@@ -171,7 +179,7 @@ def _server_axis(
     times: Callable[[TrialRow, int], RetimedTimes],
 ) -> list[dict[str, Any]]:
     """GMBS, trained at each bandwidth of the server, over FedAvg, re-timed at the same."""
-    names = {factor: of(GMBS, server_at(factor)).name for factor in SERVER_FACTORS} | {1.0: GMBS}
+    names = {factor: row.name for factor, row in _on_other_servers(trial).items()} | {1.0: GMBS}
     trained = {factor: rows[name] for factor, name in sorted(names.items()) if name in rows}
     fedavg = rows[FEDAVG]
     seeds = [seed for seed in trial.seeds if all(seed in curves[row.name] for row in (*trained.values(), fedavg))]

@@ -100,14 +100,14 @@ def mapped(base: Loaded) -> tuple[ExperimentRow, ...]:
     """FedAvg and FedBR with a fixed alpha, also calibrated, all re-timed; and GMBS at several server bandwidths."""
     server = base.scenario.fleet.server
     has_limit = min(server.down, server.up) < math.inf
-    trained = (of("fedbr", server_at(factor)) for factor in SERVER_FACTORS if has_limit)
+    trained = (of("fedbr", server_at(base, factor)) for factor in SERVER_FACTORS if has_limit)
     retimed = (of("fedavg"), of("fedbr", f"alpha={FIXED_ALPHA}"), of("fedbr", "preset=tuned"))
     return (*retimed, *map(calibrated_form, retimed), of("fedbr"), *trained)
 
 
-def server_at(factor: float) -> str:
+def server_at(base: Loaded, factor: float) -> str:
     """The override for a server's link of so many times its rates."""
-    return f"fleet.scale.server={factor:g}"
+    return f"fleet.scale.server={factor * base.scenario.fleet.scale.server:g}"
 
 
 def check_bandit(loaded: Loaded) -> None:
@@ -120,17 +120,14 @@ def check_bandit(loaded: Loaded) -> None:
 def check_map(loaded: Loaded) -> None:
     """ScenarioError for a scenario in which ``fedbr`` is not GMBS, or whose runs cannot be re-timed."""
     check_bandit(loaded)
-    rounds, fleet = loaded.scenario.rounds, loaded.scenario.fleet
+    rounds = loaded.scenario.rounds
     reasons = {
         f"rounds.policy = {rounds.policy}: the order of its updates depends on times": rounds.is_asynchronous,
         "eval.charged = true: the clients that are evaluated depend on times": loaded.scenario.eval.charged,
-        f"fleet.trace = {fleet.trace!r}: recorded figures are not scaled": fleet.trace is not None,
-        f"fleet.rates = {fleet.rates}: drawn rates are not scaled": fleet.rates is not None,
-        "fleet.bandwidth.kind = trace: recorded rates are not scaled": fleet.bandwidth.kind == "trace",
     }
     for reason, holds in reasons.items():
         if holds:
-            raise ScenarioError(f"{reason}; the map needs the policy sync and rows of devices and networks")
+            raise ScenarioError(f"{reason}; the map needs the policy sync")
 
 
 SKEWS = (

@@ -56,6 +56,8 @@ FIGURES = {
 }
 """Figure of `RowFactors` -> the key of a device's or network's row"""
 MOST_NAMED = 5
+FORMAT = 2
+"""Of the file of an analysis; another one is made anew"""
 
 
 @dataclass(frozen=True)
@@ -311,7 +313,7 @@ def complete(
     models = {
         each.name: [RunFolder(each.folders[s]).rounds[-1].model_sha256 for s in each.folders] for each in finalists
     }
-    asked = json.loads(json.dumps({"objective": objective.plain, "draws": draws, "models": models}))
+    asked = json.loads(json.dumps({"format": FORMAT, "objective": objective.plain, "draws": draws, "models": models}))
     with suppress(ValueError, KeyError):  # a file that somebody has changed is made anew
         if file.is_file() and read_json(file)["of"] == asked:
             return

@@ -59,6 +59,10 @@ class Candidate:
         return self.loaded.scenario.eval.every
 
 
+MEMBERSHIP = tuple(f"fleet.tiers.{key}" for key in ("count", "assign", "file", "on_loss", "above.count"))
+"""Keys that say which clients an aggregator trains with, which replays do not change"""
+
+
 def is_replayable(key: str) -> bool:
     """Whether a replay takes this key of a scenario: it does not change how a visit is trained."""
     return key.split(".")[0] in replay.TABLES or key in replay.KEYS or key.startswith(f"{replay.POLICY_OPTIONS}.")
@@ -68,10 +72,10 @@ def training_of(loaded: Loaded) -> str:
     """What the training of a scenario depends on, as long as the same visits count; equal texts share it."""
     scenario = loaded.scenario
     keys = resolved_keys(scenario)
-    # The order of an asynchronous policy's updates depends on times; replays do not say what crosses a WAN.
-    depends_on_times = scenario.rounds.is_asynchronous or scenario.eval.charged or scenario.fleet.tiers.count > 0
+    # The order of an asynchronous policy's updates depends on times.
+    depends_on_times = scenario.rounds.is_asynchronous or scenario.eval.charged or scenario.tiers.is_asynchronous
     if not depends_on_times and loaded.method.app is None:
-        keys = {key: value for key, value in keys.items() if not is_replayable(key)}
+        keys = {key: value for key, value in keys.items() if key in MEMBERSHIP or not is_replayable(key)}
     return json.dumps(keys, sort_keys=True, default=str)
 
 

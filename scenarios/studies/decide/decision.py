@@ -95,7 +95,7 @@ class Decision(Experiment):
     held_out: Mapping[str, Any] = field(default_factory=dict)
     """What deciding adds to all scenarios: a share of validation examples, if they have none"""
     is_robust: bool = False
-    """Whether the two best are also trained without some of the clients"""
+    """Whether the two best are also trained on changed fleets"""
     draws: int = 0
     """Of the figures that are assumed, for the probability that the chosen candidate is the best"""
     lost: Mapping[str, str] = field(default_factory=dict)
@@ -313,36 +313,44 @@ class Decision(Experiment):
             path = folder_of(done) / ANALYSIS
             if path.is_file():
                 found |= read_json(path)["found"]
-            if after := list(self._after_changes(order[:2], walk, done)):
-                instead = {each["change"] for each in after}
-                replayed: Any = found.get("robust", [])
-                found["robust"] = [*(each for each in replayed if each["change"] not in instead), *after]
+            replayed: Any = found.pop("robust", [])
+            if robust := list(self._after_changes(order[:2], walk, done, replayed)):
+                found["robust"] = robust
         return {**found, **done}
 
-    def _after_changes(self, names: Sequence[str], walk: Walk, done: Result) -> Iterator[dict[str, Any]]:
-        """Which of the two best is better on changed fleets on which one of them was trained, as of
-        `Analysis.best_on`.
+    def _after_changes(
+        self, names: Sequence[str], walk: Walk, done: Result, replayed: Sequence[Mapping[str, Any]]
+    ) -> Iterator[Mapping[str, Any]]:
+        """What replays say of changed fleets; where they leave it open, or say nothing, which of the two best is better
+        with the first seed, trained there, as of `Analysis.best_on`.
 
         A candidate without gateways does as it did if a gateway is lost.
         """
         seed, planned = self.seeds[0], {run.name for run in self.run_set.runs} | self.lost.keys()
         ended = {run["name"] for run in done["runs"] if run["stopped_by"] not in EARLY}
-        for change in variations.TRAINED:
-            runs = {name: self._run_of(walk.standings[name].candidate, change) for name in names}
+        known = {each["change"]: each for each in replayed}
+        for change in [*variations.REPLAYED, *variations.ABSENCES]:
+            entry = known.get(change)
+            is_asked = self.is_robust and len(names) == 2 and change in variations.TRAINED
+            runs = {name: self._run_of(walk.standings[name].candidate, change) for name in names if is_asked}
             trained = {name: run for name, run in runs.items() if run in planned}
-            if len(names) == 2 and trained and ended.issuperset(trained.values()):
-                trails = {name: {seed: walk.standings[name].trails[seed]} for name in names}
+            is_open = bool(trained) if entry is None else bool(entry["unknown"])
+            if is_asked and is_open and ended.issuperset(trained.values()):
+                trails = {}
                 for name in names:
-                    candidate = walk.standings[name].candidate
+                    candidate, own = walk.standings[name].candidate, walk.standings[name].trails[seed]
                     like, overrides = self._judged_by(candidate, walk.apart)
                     if name in trained:
-                        trails[name] = {seed: evidence.recorded(folder_of(done) / trained[name], candidate.rounds)}
+                        own = evidence.recorded(folder_of(done) / trained[name], candidate.rounds)
                     elif change in variations.REPLAYED:
                         again = evidence.changed(folder_of(done) / self.run_name(like.row, seed), overrides, change)
                         assert again is not None, name
-                        trails[name] = {seed: again[: len(trails[name][seed])]}
-                best = analysis.best_of(self.objective, trails)
-                yield {"change": change, "how": f"seed {seed}, trained", **best}
+                        own = again[: len(own)]
+                    trails[name] = {seed: own}
+                how = f"seed {seed}, {'trained' if trained else 'replayed'}"
+                yield {"change": change, "how": how, **analysis.best_of(self.objective, trails)}
+            elif entry is not None:
+                yield entry
 
     def _row(self, standing: Standing) -> dict[str, Any]:
         """One candidate: what it has reached for what, over the seeds that it was judged by."""
@@ -448,6 +456,7 @@ class Decision(Experiment):
             "flops": sum(float(run["flops"]) for run in runs),
             "changed_runs": len(after),
             "changed_rounds": sum(int(run["rounds"]) for run in after),
+            "changed_flops": sum(float(run["flops"]) for run in after),
             "exhaustive_runs": len(self.candidates) * len(self.seeds),
             "exhaustive_rounds": sum(each.rounds for each in self.candidates) * len(self.seeds),
         }

@@ -75,6 +75,8 @@ REPLAYED = {LINKS_HALVED: ("links", 0.5), DEVICES_HALVED: ("devices", 0.5), A_FI
 """A change that an answer should survive -> (axis, value)"""
 SCALED = {LINKS_HALVED: ("server", "links"), DEVICES_HALVED: ("devices",)}
 """Such a change -> the keys of ``fleet.scale`` that are halved where it has to be trained"""
+ABSENCES = (GONE, CUT_OFF)
+"""Changes that no replay can judge"""
 TRAINED = {LINKS_HALVED: "half-links", DEVICES_HALVED: "half-speed", GONE: "gone", CUT_OFF: "cut-off"}
 """A change that is trained if asked for -> the end of its runs' names"""
 

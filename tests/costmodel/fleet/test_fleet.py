@@ -476,4 +476,10 @@ def test_a_scale_multiplies_the_rates_of_links_and_the_speeds_of_devices() -> No
 
 def test_a_scale_with_which_float64_has_no_digits_for_seconds_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^fleet\.scale: client 0 downloads at 0\.0365953 bit/s; the least is 1$"):
-        _build(1, scale=Scale(links=1e-6)).at_scale(Scale(links=1e-3))
+        _build(1, scale=Scale(links=1e-9))
+    with pytest.raises(ValueError, match=r"^fleet\.scale: clients' rates begin at 0\.01 bit/s; the least is 1$"):
+        _build(1, rates=(1e6, 2e6), scale=Scale(links=1e-8))
+    with pytest.raises(ValueError, match=r"^fleet\.scale: a shared link carries 0\.008 bit/s; the least is 1$"):
+        _build(1, server=ServerLink(8e6, 9e6), scale=Scale(server=1e-9))
+    # What is tried beside a scenario, such as by a decision, is not.
+    assert _build(1, server=ServerLink(8.0, 9.0)).at_scale(Scale(server=0.1)).links.down == 0.8

@@ -468,10 +468,14 @@ def test_of_windows_that_overlap_a_stretch_of_each_class_is_held_out_and_its_nei
     assert train[0].tolist() == [0, 1, 2, 8, 9, 12, 13, 14]
     train, held = hold_out_stretches([np.arange(15)], 0.2, 0, labels)
     assert np.sort(np.concatenate([train[0], held[0]])).tolist() == list(range(15))
-    # Where nothing else remained, they stay; a client without examples has none.
+    # Where nothing else of the class remained, they stay; a client without examples has none.
     train, held = hold_out_stretches([np.arange(2), np.arange(0)], 0.5, 0, np.zeros(2, np.int64), overlap=1)
     assert sorted([*train[0].tolist(), *held[0].tolist()]) == [0, 1]
     assert (len(held[0]), len(train[1]), len(held[1])) == (1, 0, 0)
+    # So they do in a class of three whose middle one is held out.
+    few = np.repeat([0, 1], [3, 9])
+    train, _ = hold_out_stretches([np.arange(12)] * 20, 0.25, 0, few, overlap=1)
+    assert {tuple(part[few[part] == 0].tolist()) for part in train} == {(2,), (0, 2), (0,)}
 
 
 def test_the_place_of_a_stretch_is_drawn() -> None:

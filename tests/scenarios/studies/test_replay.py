@@ -154,6 +154,9 @@ def test_these_runs_had_visits_of_every_kind(tmp_path: Path) -> None:
             ("method=fedavg+scaffold", *TIERS, "eval.aggregators=true"),
             ("fleet.tiers.networks={lte=1.0}", "fleet.server.up=300 kbit/s"),
         ),
+        (("method=fedavg", *TIERS), ("fleet.scale={server=0.1,links=0.3,devices=0.7}",)),
+        (("method=fedavg", "fleet.gateways.count=2"), ("fleet.scale={server=0.1,links=0.3,devices=0.7}", *SLOW_LINK)),
+        (("method=fedavg", "fleet.scale.links=0.5"), ("fleet.scale.links=0.25",)),
     ],
 )
 def test_a_replay_is_a_fresh_run_on_the_other_fleet_to_the_bit(
@@ -271,6 +274,22 @@ def test_other_meetings_of_aggregators_are_refused(tmp_path: Path) -> None:
         "round 1: aggregators would meet what is above them in other rounds or another order"
     )
     assert replay(folder, parse_all(["fleet.tiers.networks={lte=1.0}"]))["rounds"] == 8
+
+
+def test_aggregators_that_would_average_other_clients_are_refused(tmp_path: Path) -> None:
+    folder = run(tmp_path, "fleet.tiers.count=2", "rounds.max=2")
+    others = "fleet.tiers: clients would belong to other aggregators"
+    for override in (
+        "fleet.tiers.assign=place",
+        "fleet.tiers.count=1",
+        "fleet.tiers.count=0",
+        "fleet.tiers.above.count=1",
+    ):
+        assert refusal(folder, override) == others
+    moving = ("fleet.tiers.on_loss=move", "fleet.tiers.availability.kind=renewal")
+    assert refusal(folder, *moving) == (
+        "fleet.tiers.on_loss = move: which aggregator a client trains with depends on times"
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from scenarios.papers.trial.analyses import is_twin
 from scenarios.papers.trial.plan import plan
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
-from scenarios.studies.replay import prepared
+from scenarios.studies.replay import prepared, time_to
 from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -178,14 +178,20 @@ def test_a_map_has_the_ratio_of_the_recorded_times_at_factor_1(out: Path, monkey
     monkeypatch.setattr(
         speed_map, "AXES", [replace(each, columns=(0.5, 1.0), rows=(1.0, 2.0)) for each in speed_map.AXES]
     )
-    result = trial(out, "map", "fedavg,fedbr,fedbr-alpha-2")
+    result = trial(out, "map", "fedavg,fedbr,fedbr-alpha-2,fedbr-server-0.25")
     assert [found["axes"] for found in result["maps"]] == ["links-devices", "server-clients"]
     times = {row["variant"]: row["to_target"][0]["virtual_seconds"] for row in result["variants"]}
     for found in result["maps"]:
         assert found["ratio"][0][1] == pytest.approx(times["fedbr-alpha-2"] / times["fedavg"])
         assert found["x"]["factors"] == [0.5, 1.0]
-    (gmbs,) = result["server_axis"]
+    slow, gmbs = result["server_axis"]
     assert (gmbs["server"], gmbs["ratio"]) == (1.0, pytest.approx(times["fedbr"] / times["fedavg"]))
+    # Trained at a quarter of the server's rates, it is compared with FedAvg there, and on no map.
+    assert slow["server"] == 0.25
+    assert {found["variant"] for found in result["maps"]} == {"fedbr-alpha-2"}
+    ready = prepared(folder(out, "fedavg"))
+    fedavg = time_to(0.05, ready.play(ready.fleet.at_scale(Scale(server=0.25))).rounds_done)
+    assert slow["ratio"] == pytest.approx(times["fedbr-server-0.25"] / fedavg)
     assert (out / "digits" / "trial" / "figures" / "map-fedbr-alpha-2-5.svg").exists()
 
 
@@ -198,6 +204,6 @@ def test_ratios_are_averaged_as_logarithms_over_seeds_that_all_have_one() -> Non
     assert speed_map.ratio_of([0.5]) == {"ratio": 0.5, "low": None, "high": None}
 
 
-def test_a_fleet_that_cannot_be_scaled_is_refused_before_anything_is_trained() -> None:
-    with pytest.raises(ScenarioError, match=r"fleet\.rates = .*: drawn rates are not scaled; the map needs"):
-        plan(grid_of("digits", ['fleet.rates=["1 Mbit/s", "2 Mbit/s"]']), "map")
+def test_runs_that_cannot_be_timed_again_are_refused_before_anything_is_trained() -> None:
+    with pytest.raises(ScenarioError, match=r"rounds\.policy = fedbuff: the order .*; the map needs"):
+        plan(grid_of("digits", ["rounds.policy=fedbuff"]), "map")

@@ -78,6 +78,19 @@ def test_the_recommended_scenario_is_the_users_own_with_the_target_and_the_budge
     assert 0 < result["test"]["mean"] < 1
 
 
+@pytest.mark.parametrize(
+    ("axis", "trainings"),
+    [
+        ("fleet.tiers.networks={lte=1},{broadband=1}", 1),
+        ("fleet.tiers.assign=turn,place", 2),
+        ("tiers.interval=1,2", 2),
+    ],
+)
+def test_candidates_share_a_training_if_aggregators_train_with_the_same_clients(axis: str, trainings: int) -> None:
+    planned = decision.plan(grid_of("digits", ["fleet.tiers.count=2", axis]), Objective(0.9, "seconds", {}))
+    assert len({candidate.like for candidate in planned.candidates}) == trainings
+
+
 def test_a_limit_of_wan_bytes_is_one_of_all_bytes_where_there_are_no_aggregators(tmp_path: Path) -> None:
     sought = Objective(0.9, "wan_bytes", {"wan_bytes": 5e6})
     planned = decision.plan(grid_of("digits", ["fleet.tiers.count=0,2"]), sought)
