@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
@@ -121,6 +121,9 @@ def grid_maps(shown: ShownRuns, maps: Sequence[GridMap]) -> Figure:
     return figure
 
 
+UNKNOWN = "?"
+
+
 @dataclass(frozen=True)
 class ChoiceMap:
     """What is chosen over two factors."""
@@ -130,6 +133,8 @@ class ChoiceMap:
     down: str
     chosen: Mapping[tuple[float, float], str | None]
     """(factor across, factor down) -> label of the group that is chosen; None: none is"""
+    unknown: Collection[tuple[float, float]] = ()
+    """Where nobody knows which, and has a question mark"""
 
 
 def choice_map(shown: ShownRuns, drawn: ChoiceMap) -> Figure:
@@ -146,7 +151,8 @@ def choice_map(shown: ShownRuns, drawn: ChoiceMap) -> Figure:
         named.add(name)
         colour = colours.get(label or "", EMPTY)
         axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=PAPER, label=name))
-        text, ink = (MISSING, MUTED) if label is None else (label.partition(" ")[0], ON_DARK_CELL)
+        nothing = UNKNOWN if (across, down) in drawn.unknown else MISSING
+        text, ink = (nothing, MUTED) if label is None else (label.partition(" ")[0], ON_DARK_CELL)
         axes.text(x, y, text, ha="center", va="center", color=ink, fontsize=10)
     axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
     axes.set(title=plot_style.wide_title(drawn.title, 1), xlabel=drawn.across, ylabel=drawn.down)

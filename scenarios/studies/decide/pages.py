@@ -234,7 +234,7 @@ def page(title: str, result: Result) -> ExperimentPage:
         if own:
             folders[labels[name]] = own
     groups = run_reader.of_rows(folders) if folders else []
-    return ExperimentPage(title, lead(result), facts, list(_figures(result, groups)), all_tables(result), groups=groups)
+    return ExperimentPage(title, lead(result), facts, list(figures(result, groups)), all_tables(result), groups=groups)
 
 
 def _facts_of_chosen(result: Result) -> dict[str, str]:
@@ -252,23 +252,28 @@ def _facts_of_chosen(result: Result) -> dict[str, str]:
     return facts
 
 
-def _figures(result: Result, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
-    if not result.get("map"):
+def figures(result: Result, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
+    """(name, HTML, caption) of the map, unless it has one known place alone."""
+    labels, places = numbered(result), result.get("map") or []
+    known = [each for each in places if not each["unknown"]]
+    if len(known) < 2:
         return
     from scenarios.report.html_figures import inline  # matplotlib takes half a second
     from scenarios.report.plot_style import ShownRuns
     from scenarios.report.result_figures import ChoiceMap, choice_map
 
-    labels = numbered(result)
-    chosen = {(each["links"], each["devices"]): each["chosen"] for each in result["map"]}
+    chosen = {(each["links"], each["devices"]): each["chosen"] for each in places}
     found = {place: None if name is None else labels[name] for place, name in chosen.items()}
-    drawn = ChoiceMap("Where the answer flips", "rates of all links, times", "speeds of all devices, times", found)
-    yield (
-        "flips",
-        inline("flips", lambda: choice_map(ShownRuns(groups), drawn)),
+    unknown = [(each["links"], each["devices"]) for each in places if each["unknown"]]
+    across, down = "rates of all links, times", "speeds of all devices, times"
+    drawn = ChoiceMap("Where the answer flips", across, down, found, unknown)
+    caption = (
         "The finalist that would be chosen if all links and all devices were faster or slower than the scenario's, "
-        "whose own place is in the middle: replays of the same training.",
+        "whose own place is in the middle: replays of the same training."
     )
+    caption += " –: none reaches the target." if any(each["chosen"] is None for each in known) else ""
+    caption += " ?: a finalist would have to be trained there." if unknown else ""
+    yield "flips", inline("flips", lambda: choice_map(ShownRuns(groups), drawn)), caption
 
 
 def markdown(result: Result) -> str:

@@ -1,0 +1,32 @@
+"""The page of a decision: what is on it, without runs."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from scenarios.studies.decide import pages
+
+
+def decided(**places: tuple[str | None, list[str]]) -> dict[str, Any]:
+    """A result with two candidates and a map of four places."""
+    names = {"a": "method=fedavg", "b": "method=fedbr"}
+    rows = [{"name": name, "method": name[7:], "settings": {"method": name[7:]}} for name in names.values()]
+    found = []
+    for (links, devices), (chosen, unknown) in zip(product((0.5, 1.0), repeat=2), places.values(), strict=True):
+        name = None if chosen is None else names[chosen]
+        found.append({"links": links, "devices": devices, "chosen": name, "unknown": [names[each] for each in unknown]})
+    return {"candidates": rows, "map": found}
+
+
+def test_a_map_tells_open_places_from_those_where_nothing_reaches_the_target() -> None:
+    ((name, html, caption),) = pages.figures(decided(w=(None, ["b"]), x=(None, []), y=("a", []), z=("b", [])), [])
+    assert name == "flips"
+    assert caption.endswith("–: none reaches the target. ?: a finalist would have to be trained there.")
+    # Each is drawn wide and narrow; 1 is a factor of both axes, too.
+    assert [html.count(f">{text}</text>") for text in ("?", "–", "1", "2", "1 fedavg", "2 fedbr")] == [2, 2, 6, 2, 2, 2]
+
+
+def test_a_map_whose_own_place_alone_is_known_is_left_out() -> None:
+    opened = (None, ["b"])
+    assert list(pages.figures(decided(w=opened, x=opened, y=opened, z=("b", [])), [])) == []
