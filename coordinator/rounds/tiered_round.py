@@ -77,6 +77,8 @@ class TieredRound:
         self.training: list[CohortTraining] = []
         """Those that have begun: one for all visits, or of partial sums one for each aggregator"""
         self._untrained: list[list[PlannedVisit]] = []
+        self._solved: dict[tuple[int, float, tuple[int, ...]], _Group] = {}
+        """(aggregator, its beginning, clients) -> their visits on the clock, which budgets and the round look at"""
 
     # --- before training ----------------------------------------------------------------------------------------------
 
@@ -194,7 +196,14 @@ class TieredRound:
 
     def _group(self, index: int, visits: list[PlannedVisit]) -> _Group:
         """The visits of one aggregator on the clock; no others share its network."""
-        run, start = self.run, float(self.tiers.ready[index])
+        start = float(self.tiers.ready[index])
+        key = index, start, tuple(visit.client for visit in visits)
+        if key not in self._solved:
+            self._solved[key] = self._timed(index, start, visits)
+        return replace(self._solved[key], visits=visits)
+
+    def _timed(self, index: int, start: float, visits: list[PlannedVisit]) -> _Group:
+        run = self.run
         conditions = run.clock.conditions([visit.client for visit in visits], self.number)
         conditions = replace(conditions, access_link=np.full(len(visits), index))
         starts, works = np.full(len(visits), start), [visit.work for visit in visits]
