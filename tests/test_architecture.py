@@ -192,7 +192,7 @@ SIZES = {
     "coordinator/aggregation": (11, 1860, 147),
     "coordinator/methods": (35, 3080, 168),
     "coordinator/records": (14, 2410, 169),
-    "coordinator/rounds": (22, 5060, 333),
+    "coordinator/rounds": (22, 5066, 334),
     "coordinator/workers": (17, 3880, 241),
     "coordinator": (1, 0, 0),
     "costmodel/fleet": (14, 3026, 173),
@@ -217,7 +217,7 @@ SIZES = {
     "scenarios/papers": (23, 4420, 198),
     "scenarios/report": (26, 6140, 344),
     "scenarios/run": (25, 5237, 319),
-    "scenarios/studies": (33, 7566, 407),
+    "scenarios/studies": (33, 7569, 407),
     "scenarios/flower": (8, 1040, 66),
     "scenarios": (1, 0, 0),
 }

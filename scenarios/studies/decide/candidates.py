@@ -172,9 +172,12 @@ def forecasts(candidates: Sequence[Candidate], objective: Objective) -> dict[str
             for name, limit in objective.budgets.items():
                 if PER_ROUND.get(name) not in costs.per_round:
                     continue
-                least = costs.per_round[PER_ROUND[name]][0] * min(candidate.every, candidate.rounds)
+                rounds = min(candidate.every, candidate.rounds)
+                least = costs.per_round[PER_ROUND[name]][0] * rounds
                 if least > limit * (MARGIN if name in TYPICAL else 1.0):
-                    what = f"{min(candidate.every, candidate.rounds)} rounds, until it is first evaluated, take"
-                    found[candidate.row.name] = f"{what} {shown(name, least)} of {shown(name, limit)} (forecast)"
+                    what = "one round takes" if rounds == 1 else f"{rounds} rounds take"
+                    found[candidate.row.name] = (
+                        f"until it is first evaluated, {what} {shown(name, least)} of {shown(name, limit)} (forecast)"
+                    )
                     break
     return found

@@ -18,7 +18,7 @@ from scenarios.experiment.grid import grid_of
 from scenarios.run import builder
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies import measure
-from scenarios.studies.decide import decision, evidence, variations
+from scenarios.studies.decide import analysis, decision, evidence, variations
 from scenarios.studies.decide.candidates import starter
 from scenarios.studies.decide.objective import SI_UNITS, Objective, amount_at
 from scenarios.studies.replay import prepared
@@ -32,6 +32,18 @@ GRID = ("digits", "method=fedavg,fedprox", "fleet.networks={wifi-4=1},{lte=1}", 
 def measured_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(measure, "Pool", InThisProcess)
     yield
+
+
+@pytest.fixture(autouse=True)
+def few_other_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two values of each axis, the second that of `variations.REPLAYED`."""
+    last = dict(variations.REPLAYED.values())
+    axes = {
+        axis: (change, (values[0], last.get(axis, values[-1])), words)
+        for axis, (change, values, words) in variations.AXES.items()
+    }
+    monkeypatch.setattr(variations, "AXES", axes)
+    monkeypatch.setattr(analysis, "MAPPED", (0.5, 1.0))
 
 
 def decided(capsys: pytest.CaptureFixture[str], out: Path, *words: str) -> dict[str, Any]:
@@ -238,7 +250,7 @@ def test_a_forecast_refuses_candidates_that_cannot_keep_a_budget() -> None:
     # A round takes 5 clients 61.8 kB down each, and up again or 8.2 kB: 617 kB or 350 kB.
     planned = decision.plan(grid_of("digits", words), Objective(None, "bytes", {"bytes": 500_000}), 1)
     refused, kept = planned.candidates
-    assert refused.refusal == "1 rounds, until it is first evaluated, take 617 kB of 500 kB (forecast)"
+    assert refused.refusal == "until it is first evaluated, one round takes 617 kB of 500 kB (forecast)"
     assert (kept.refusal, [run.name[:6] for run in planned.run_set.runs]) == ("", ["fedavg"])
 
 
