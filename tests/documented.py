@@ -91,6 +91,7 @@ def write_files(folder: Path) -> None:
     (folder / "mine.toml").write_text(scenario, encoding="utf-8")
     head = "client,flops_per_second,down_bits_per_second,up_bits_per_second\n"
     (folder / "my-clients.csv").write_text(head + "ann,30e9,20e6,5e6\nbob,10e9,8e6,1e6\n", encoding="utf-8")
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("verizon.down", "verizon.up"):
         (folder / name).write_text("".join(f"{2 * packet}\n" for packet in range(5000)), encoding="utf-8")
 
