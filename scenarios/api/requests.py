@@ -31,11 +31,13 @@ class Option:
     least: int | None = None
     name: str = ""
     """Of the option, where it is not the field's"""
+    in_percent: bool = False
+    """Whether a share may also be written in percent"""
 
 
 OUT = Option("folder for run folders")
 SEEDS = Option("number of seeds, counted up from the scenario's", least=1)
-TARGETS = Option("an accuracy, by default the scenario's; may be repeated", "A", name="target")
+TARGETS = Option("an accuracy, by default the scenario's; may be repeated", "A", name="target", in_percent=True)
 ALLOW_CODE = Option("import the run's modules also from the current folder and from where they were")
 BASELINE = Option("number or name of the row that others are compared with", "ROW")
 CLUSTER = "ray|auto|HOST:PORT|ray://HOST:PORT"
@@ -85,7 +87,8 @@ class AuditRequest:
     """Of `audit`, which makes no run."""
 
     target: Annotated[
-        float | None, Option("accuracy to compare at; by default the highest that a run and its twin reach", "A")
+        float | None,
+        Option("accuracy to compare at; by default the highest that a run and its twin reach", "A", in_percent=True),
     ] = None
     twin: Annotated[
         str | None, Option("label, method, name or folder of the run that all others are compared with", "RUN")
@@ -212,7 +215,9 @@ class TuneRequest(ExperimentRequest):
 @dataclass(frozen=True)
 class DecideRequest(ExperimentRequest):
     seeds: Annotated[int | None, replace(SEEDS, help=f"{SEEDS.help}; 3 by default")] = None
-    target: Annotated[float | None, Option("accuracy to reach, on clients' validation examples", "A")] = None
+    target: Annotated[
+        float | None, Option("accuracy to reach, on clients' validation examples", "A", in_percent=True)
+    ] = None
     cost: Annotated[
         str | None,
         Option(

@@ -39,7 +39,18 @@ def each_once(ctx: typer.Context, words: list[str] | None) -> list[str] | None:
 def typer_option(name: str, option: Option) -> Any:
     """The option of a request's field of this name, as typer takes it."""
     flag = f"--{(option.name or name).replace('_', '-')}"
-    return typer.Option(flag, metavar=option.metavar, min=option.least, help=option.help)
+    parser = _share if option.in_percent else None
+    return typer.Option(flag, metavar=option.metavar, min=option.least, parser=parser, help=option.help)
+
+
+def _share(text: str) -> float:
+    """A share as it is, or written in percent; an error of the command line's parser for anything else."""
+    from scenarios.config.schema import fraction
+
+    try:
+        return float(str(fraction(text)))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no share, such as 0.9 or '90 %'") from None
 
 
 ScenarioName = Annotated[

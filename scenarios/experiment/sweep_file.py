@@ -23,6 +23,7 @@ draws = 50
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from typing import Any
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
 from scenarios.config.plugin_points import WHOLE
+from scenarios.config.schema import fraction
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import read
 from scenarios.config.toml_writer import toml_value
@@ -88,16 +90,24 @@ def read_file(path: Path) -> SweepFile:
             raise wrong(key, value, "an integer above 0")
         return value
 
+    def accuracy(value: Any) -> Any:
+        """An accuracy as a float, also one in percent; what is none, as it is."""
+        with suppress(ValueError):
+            value = fraction(value)
+        return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
     for key in raw:
         if key not in KEYS:
             raise ScenarioError(f"{path.name}: unknown key {key}, {nearest(key, KEYS)}")
-    decide, listed = typed("decide", dict, {}), list[dict[str, Any]]()
-    for key, value in decide.items():
+    decide, listed = dict(typed("decide", dict, {})), list[dict[str, Any]]()
+    for key, value in list(decide.items()):
         if key not in DECIDE:
             raise ScenarioError(f"{path.name}: unknown key decide.{key}, {nearest(f'decide.{key}', DECIDE_KEYS)}")
+        if key == "target":
+            decide[key] = accuracy(value)
         if key == "candidates" and isinstance(value, list) and all(isinstance(each, dict) for each in value):
             listed = [dict(leaves(each, WHOLE, has_empty=True)) for each in value]
-        elif isinstance(value, bool) or not isinstance(value, (int, float) if key == "target" else DECIDE[key]):
+        elif isinstance(decide[key], bool) or not isinstance(decide[key], DECIDE[key]):
             raise wrong(f"decide.{key}", value, KINDS[DECIDE[key]])
     if "grid" in raw and "zip" in raw:
         raise ScenarioError(f"{path.name}: grid, zip: name one of the two")
@@ -106,9 +116,9 @@ def read_file(path: Path) -> SweepFile:
         if not isinstance(values, list):
             raise wrong(key, values, "a list; one value goes to [overrides]")
         axes.append(axis_of(key, values, path.name))
-    targets = typed("targets", list, [])
-    if not all(isinstance(target, float | int) for target in targets):
-        raise wrong("targets", targets, "a list of accuracies, such as [0.9]")
+    targets = [accuracy(target) for target in typed("targets", list, [])]
+    if not all(isinstance(target, float) for target in targets):
+        raise wrong("targets", typed("targets", list, []), "a list of accuracies, such as [0.9]")
     name = typed("scenario", str, "")
     beside = path.parent / name
     scenario = str(beside) if beside.suffix == ".toml" and beside.is_file() else name

@@ -53,6 +53,13 @@ def test_a_file_asks_for_what_the_command_line_asks_for(tmp_path: Path) -> None:
     )
 
 
+def test_accuracies_may_be_in_percent(tmp_path: Path) -> None:
+    asked = requested(
+        written(tmp_path, 'scenario = "digits"\ntargets = ["80 %", 0.9]\n[decide]\ntarget = "85 %"\n'), []
+    )
+    assert (asked.targets, asked.decide) == ((0.8, 0.9), {"target": 0.85})
+
+
 def test_words_replace_what_the_file_says_of_their_keys(tmp_path: Path) -> None:
     asked = requested(written(tmp_path, FILE), ["train.lr=0.2", "rounds.max=3,4"])
     assert [axis.key for axis in asked.grid.axes] == ["method", "rounds.max"]

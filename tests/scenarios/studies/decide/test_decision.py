@@ -270,12 +270,14 @@ def test_the_shipped_candidates_vary_one_thing_each_and_leave_out_what_a_scenari
     [
         (["method=fedavg"], "there is one candidate: name several values of a key, such as method=fedavg,fedbr"),
         (["method=fedavg,fedprox", "--candidates", "all"], "--candidates 'all': must be starter"),
+        (["method=fedavg,fedprox", "--target", "nine"], "'nine' is no share, such as 0.9 or '90 %'"),
+        (["method=fedavg,fedprox", "--target", "120 %"], "--target 1.2: must be an accuracy above 0 and at most 1"),
     ],
 )
 def test_what_cannot_be_decided_is_refused(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main.run_command(["decide", "digits", *words, "--target", "0.9", "--out", str(tmp_path)]) == 2
+    assert main.run_command(["decide", "digits", "--target", "90 %", *words, "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
