@@ -35,6 +35,7 @@ STAND_INS = {"runs/digits/<run>": "runs/digits/plain", "RUN": "runs/digits/plain
 STAND_INS |= {"runs/digits/<another>": "runs/digits/alpha2", "RUN2": "runs/digits/alpha2"}
 """Words that stand for runs of the reader's -> runs that the pages make."""
 MAKING = {
+    "runs/digits": "run digits method=fedavg --run-id plain --quiet",
     "runs/digits/plain": "run digits method=fedavg --run-id plain --quiet",
     "runs/digits/alpha2": "run digits method=fedbr method_options.alpha=2 --run-id alpha2 --quiet",
 }
