@@ -250,7 +250,7 @@ def decide(
     scenario: Scenario,
     grid: Mapping[str, Sequence[Any]] | None = None,
     *,
-    target: float | None = None,
+    target: float | str | None = None,
     cost: str | None = None,
     budgets: Mapping[str, str | float] | None = None,
     candidates: str | Sequence[Mapping[str, Any]] | None = None,

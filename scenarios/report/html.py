@@ -227,6 +227,7 @@ def _sections(
     most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
     return {
         "runs": shown,
+        "accuracy": figured.accuracy,
         "all_runs": opened,
         "portable": all(run.is_portable for run in opened),
         "notices": run_reader.notices(by_group),

@@ -56,7 +56,8 @@ FIGURES = {
 }
 """Figure of `RowFactors` -> the key of a device's or network's row"""
 MOST_NAMED = 5
-FORMAT = 2
+ROUNDING = 1e-9
+FORMAT = 3
 """Of the file of an analysis; another one is made anew"""
 
 
@@ -74,12 +75,27 @@ class Finalist:
     """Seed -> the rounds that it was judged by"""
 
     @cached_property
+    def _prepared(self) -> tuple[dict[int, Prepared], str]:
+        try:
+            return {seed: prepared(folder, self.overrides) for seed, folder in self.folders.items()}, ""
+        except ScenarioError as error:
+            return {}, one_paragraph(str(error))
+
+    @property
     def ready(self) -> dict[int, Prepared]:
-        """Seed -> its run, read; ScenarioError where it cannot be replayed."""
-        return {seed: prepared(folder, self.overrides) for seed, folder in self.folders.items()}
+        """Seed -> its run, read; empty where it cannot be replayed."""
+        return self._prepared[0]
+
+    @property
+    def refusal(self) -> str:
+        """Why it cannot be replayed."""
+        return self._prepared[1]
 
     def on(self, change: Callable[[Prepared], Fleet]) -> dict[int, Trail] | None:
-        """Seed -> its progress on other fleets, as far as it was judged; None if other visits would be trained."""
+        """Seed -> its progress on other fleets, as far as it was judged; None if other visits would be trained, or it
+        cannot be replayed."""
+        if self.refusal:
+            return None
         try:
             return {
                 seed: tuple(evidence.played(ready, change(ready)))[: len(self.trails[seed])]
@@ -98,14 +114,7 @@ class Analysis:
     def found(self, draws: int, stopped: Callable[[], bool]) -> dict[str, Any]:
         """The keys that an answer gets: ``probability``, ``rests_on``, ``flips``, ``map`` and ``robust``."""
         asks_time = any(name in TIMED for name in (self.objective.cost, *self.objective.budgets))
-        without = {}
-        for each in self.finalists:
-            try:
-                each.ready  # noqa: B018 - read once, or refused once
-            except ScenarioError as error:
-                without[each.name] = one_paragraph(str(error))
-        replayable = [each for each in self.finalists if each.name not in without]
-        known = Analysis(self.objective, replayable)
+        without = {each.name: each.refusal for each in self.finalists if each.refusal}
         found: dict[str, Any] = {"not_replayed": without}
         if len(self.finalists) > 1:
             pair = Analysis(self.objective, self.finalists[:2])
@@ -114,10 +123,10 @@ class Analysis:
             found |= drawn or {"probability": pair.over_seeds(), "rests_on": []}
         if len(self.finalists) > 1 and self.objective.budgets:
             found["flips"] = {BUDGET: self.budget_flip()}
-        if asks_time and draws and len(replayable) > 1:
-            flips = known.flips(stopped)
+        if asks_time and draws and len(self.finalists) > 1 and len(without) < len(self.finalists):
+            flips = self.flips(stopped)
             found["flips"] = flips | found.get("flips", {})
-            found["map"] = known.map(stopped)
+            found["map"] = self.map(stopped)
             points = {(axis, point["at"]): point for axis, each in flips.items() for point in each["points"]}
             found["robust"] = [
                 {"change": name, "how": "replayed", **points[place]} for name, place in variations.REPLAYED.items()
@@ -217,18 +226,22 @@ class Analysis:
             return 0.0
         logarithms, a, b = np.array(points).T
         lead = b - a if self.objective.target is None else np.log(b) - np.log(a)
-        if not logarithms.std() or not lead.std():
+        if not logarithms.std() or np.ptp(lead) < ROUNDING:  # such as of bytes, which do not depend on figures
             return 0.0
         return float(np.corrcoef(logarithms, lead)[0, 1] ** 2)
 
     # --- where it flips -----------------------------------------------------------------------------------------------
 
-    def best_on(self, change: Callable[[Fleet], Fleet]) -> dict[str, Any]:
-        """The finalist that would be chosen on other fleets, and the mean of each one's value.
+    def best_on(self, change: Callable[[Fleet], Fleet], is_own: bool = False) -> dict[str, Any]:
+        """The finalist that would be chosen on other fleets, and the mean of each one's value; ``is_own``: these are
+        their own.
 
-        ``unknown``: finalists that would train other visits there; if there are any, nobody knows who is chosen.
+        ``unknown``: finalists that would train other visits there, or cannot be replayed; if there are any, nobody
+        knows who is chosen.
         """
-        trails = {each.name: each.on(lambda ready: change(ready.fleet)) for each in self.finalists}
+        trails = {
+            each.name: each.trails if is_own else each.on(lambda ready: change(ready.fleet)) for each in self.finalists
+        }
         known = {name: found for name, found in trails.items() if found is not None}
         values = {name: None if found is None else _mean(self.objective, found) for name, found in trails.items()}
         unknown = [name for name, found in trails.items() if found is None]
@@ -242,7 +255,8 @@ class Analysis:
             for value in values:
                 if stopped():
                     raise Stopped
-                points.append({"at": value, **self.best_on(partial(_changed, change, value))})
+                is_own = value == variations.OWN.get(name)
+                points.append({"at": value, **self.best_on(partial(_changed, change, value), is_own)})
             found[name] = {"words": words, "points": points}
         return found
 
@@ -267,7 +281,7 @@ class Analysis:
             def both(fleet: Fleet, links: float = links, devices: float = devices) -> Fleet:
                 return variations.with_devices(variations.with_links(fleet, links), devices)
 
-            best = self.best_on(both)
+            best = self.best_on(both, links == devices == 1)
             found.append({"links": links, "devices": devices, "chosen": best["chosen"], "unknown": best["unknown"]})
         return found
 

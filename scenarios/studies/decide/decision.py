@@ -31,7 +31,7 @@ from scenarios.experiment.run_set import PlannedRun, RunSet, folder_of
 from scenarios.experiment.tune import on_validation
 from scenarios.run import builder
 from scenarios.run.host import Host
-from scenarios.run.progress import TARGET, Trail, with_interval
+from scenarios.run.progress import TARGET, ProgressPoint, Trail, with_interval
 from scenarios.run.run_records import read_json
 from scenarios.studies.decide import analysis, evidence, halving, pages, variations
 from scenarios.studies.decide.analysis import Finalist
@@ -411,7 +411,7 @@ class Decision(Experiment):
             "ties": [each["name"] for each in tests if each["is_tie"]],
             "looks": looks,
         }
-        return answer if reached or objective.target is None else answer | {"nearest": self._nearest(walk)}
+        return answer if reached else answer | {"nearest": self._nearest(walk)}
 
     def _by_basis(self, name: str, walk: Walk, done: Result) -> dict[str, float]:
         """Basis of figures -> virtual seconds that rest on it, in the runs that say what a candidate does."""
@@ -423,23 +423,24 @@ class Decision(Experiment):
         return found
 
     def _nearest(self, walk: Walk) -> dict[str, Any]:
-        """Without a candidate that reaches the target within the budgets: who gets nearest, and what it would need."""
+        """Without a candidate that reaches the target, or is evaluated, within the budgets: who gets nearest, None if
+        nobody is evaluated, and what each would need."""
         best: dict[str, float] = {}
         needed: dict[str, dict[str, float]] = {}
         for name, each in walk.standings.items():
             kept = [self.objective.kept(trail) for trail in each.trails.values()]
             tops = [max((point.accuracy or 0.0 for point in trail), default=0.0) for trail in kept]
-            if tops:
+            if any(point.accuracy is not None for trail in kept for point in trail):
                 best[name] = sum(tops) / len(tops)
             unlimited = replace(self.objective, budgets={})
-            points = [unlimited.reached(trail) for trail in each.trails.values()]
+            points = [_enough_for(unlimited, trail) for trail in each.trails.values()]
             if points and all(point is not None for point in points):
                 needed[name] = {
                     budget: max(amount_at(budget, point) for point in points if point is not None)
                     for budget in self.objective.budgets
                 }
-        nearest = max(best, key=lambda name: best[name])
-        return {"name": nearest, "accuracy": best[nearest], "budgets_needed": needed}
+        nearest = max(best, key=lambda name: best[name], default=None)
+        return {"name": nearest, "accuracy": best.get(nearest or ""), "budgets_needed": needed}
 
     def _effort(self, done: Result, walk: Walk) -> dict[str, Any]:
         """What was trained, and what an exhaustive grid would have trained at most."""
@@ -497,6 +498,13 @@ class Decision(Experiment):
 
     def show(self, result: Result, page: Path) -> None:
         pages.show(result, page)
+
+
+def _enough_for(objective: Objective, trail: Trail) -> ProgressPoint | None:
+    """The first round that reached the target, or without one that was evaluated."""
+    if objective.target is not None:
+        return objective.reached(trail)
+    return next((point for point in trail if point.accuracy is not None), None)
 
 
 def _short(value: Any) -> str:

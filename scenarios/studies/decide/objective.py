@@ -13,6 +13,7 @@ from typing import Any
 from costmodel import units
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
+from scenarios.config.schema import fraction
 from scenarios.report import readings
 from scenarios.report.readings import Amount
 from scenarios.run.progress import ProgressPoint, Trail
@@ -123,11 +124,17 @@ def shown(name: str, amount: float) -> str:
     return cells(AMOUNTS[name].quantity, [amount], missing="-")[0]
 
 
-def objective_of(target: float | None, cost: str | None, budgets: Mapping[str, units.Quantity]) -> Objective:
-    """What is asked for; ScenarioError for anything that cannot be.
+def objective_of(target: float | str | None, cost: str | None, budgets: Mapping[str, units.Quantity]) -> Objective:
+    """What is asked for; ScenarioError for anything that cannot be. The target may be written in percent.
 
     The cost is by default that of the first budget, or else virtual time.
     """
+    if isinstance(target, str):
+        try:
+            target = float(str(fraction(target)))
+        except ValueError:
+            why = ": must be an accuracy such as 0.9 or '90 %'"
+            raise ScenarioError(Argument("target", repr(target)), why) from None
     if target is not None and not 0 < target <= 1:
         why = ": must be an accuracy above 0 and at most 1, for example 0.9"
         raise ScenarioError(Argument("target", f"{target:g}"), why)

@@ -21,7 +21,8 @@ READ_AS = (
 )
 TESTED = (
     "difference from the chosen candidate, paired over seeds; p: paired t-test, two-sided, corrected for all finalists "
-    "(Holm) and for the looks at these seeds; a tie: p is 0.05 or more"
+    "(Holm) and for the looks at these seeds; a tie: p is 0.05 or more; "
+    "not tested: fewer than two seeds have a value of both"
 )
 FIGURES = {"calibrate": "fedbr doctor --calibrate on a {row}", "link": "a link test on {row}"}
 
@@ -59,17 +60,19 @@ def lead(result: Result) -> str:
         else:
             sentences.append(f"it is better than {than} with {by_seed.count(1.0)} of {len(by_seed)} seeds")
     if result["ties"]:
-        sentences.append(
-            f"so many seeds do not tell it apart from {', '.join(labels[name] for name in result['ties'])}"
-        )
+        few = "one seed does" if seeds == 1 else f"{seeds} seeds do"
+        sentences.append(f"{few} not tell it apart from {', '.join(labels[name] for name in result['ties'])}")
     return "; ".join(sentences) + "."
 
 
 def _nearest(result: Result, labels: Mapping[str, str]) -> str:
-    nearest, target = result["nearest"], 100 * result["objective"]["target"]
-    text = f"No candidate reaches {target:g} %"
-    text += " within the budgets" if result["objective"]["budgets"] else " in its rounds"
-    text += f"; {labels[nearest['name']]} gets nearest, with {_percent(nearest['accuracy'])}"
+    nearest, target = result["nearest"], 100 * (result["objective"]["target"] or 0)
+    limits = "within the budgets" if result["objective"]["budgets"] else "before its runs end"
+    if nearest["accuracy"] is None:
+        text = f"No candidate is evaluated {limits}"
+    else:
+        text = f"No candidate reaches {target:g} % {limits}; {labels[nearest['name']]} gets nearest, with "
+        text += f"{_percent(nearest['accuracy'])} at its best"
     for name, budgets in nearest["budgets_needed"].items():
         amounts = ", ".join(f"{AMOUNTS[key].heading} {amount_text(key, amount)}" for key, amount in budgets.items())
         text += f"; {labels[name]} would need {amounts}"
@@ -110,6 +113,8 @@ def _candidates(result: Result) -> Iterator[Table]:
     for row in ordered:
         is_chosen = row["name"] == result.get("chosen") and "nearest" not in result
         state = "chosen" if is_chosen else row["state"]
+        if "nearest" in result and row["name"] == result["nearest"]["name"]:
+            state = "nearest"
         spent = [row["spent"].get(name) for name in costs]
         cells: list[Cell] = [labels[row["name"]], state, max(row["rounds"], default=None), len(row["seeds"]) or None]
         cells.append(Number.mean(row["accuracy"]))
@@ -138,7 +143,7 @@ def _finalists(result: Result) -> Iterator[Table]:
     rows: list[list[Cell]] = []
     for each in result["tests"]:
         found, texts = each["difference"], [_probability(p) for p in (each["p"], each["p_corrected"])]
-        verdict = "a tie" if each["is_tie"] else "worse"
+        verdict = ("not tested" if each["p"] is None else "a tie") if each["is_tie"] else "worse"
         rows.append([labels[each["name"]], Number.mean(found), len(found["seeds"]), *texts, verdict])
     yield Table("finalists", columns, rows, [TESTED])
 
@@ -155,7 +160,7 @@ def _rests_on(result: Result) -> Iterator[Table]:
         columns = [
             TableColumn("figure"),
             TableColumn("basis"),
-            TableColumn("share of the lead's variance", PERCENT),
+            TableColumn("lead's variance that it explains alone", PERCENT),
             TableColumn("a measurement", is_left=True),
         ]
         rows: list[list[Cell]] = [
@@ -180,17 +185,14 @@ def _flips(result: Result) -> Iterator[Table]:
             rows.append([f"{axis['words']} {span}", _chosen(point, labels)])
     if rows:
         columns = [TableColumn("what changes"), TableColumn("the answer", is_left=True)]
-        yield Table("where the answer flips", columns, rows, ["by replay of the finalists' runs"])
+        notes = ["by replay of the finalists' runs"] if len(result["flips"]) > 1 else []
+        notes += [f"{labels[name]} cannot be replayed: {why}" for name, why in result.get("not_replayed", {}).items()]
+        yield Table("where the answer flips", columns, rows, notes)
     robust: list[list[Cell]] = [
-        [each["change"], each["how"], _chosen(each, labels)] for each in result.get("robust", [])
+        [f"{each['change']} ({each['how']})", _chosen(each, labels)] for each in result.get("robust", [])
     ]
     if robust:
-        columns = [
-            TableColumn("change"),
-            TableColumn("known by", dispensable=1),
-            TableColumn("the answer", is_left=True),
-        ]
-        yield Table("robustness", columns, robust)
+        yield Table("robustness", [TableColumn("change"), TableColumn("the answer", is_left=True)], robust)
 
 
 def _chosen(point: Mapping[str, Any], labels: Mapping[str, str]) -> str:
@@ -243,7 +245,8 @@ def _facts_of_chosen(result: Result) -> dict[str, str]:
     test = result.get("test")
     if test is not None and test["mean"] is not None:
         half = "" if test["half_width"] is None else f" ± {100 * test['half_width']:.1f}"
-        facts["chosen candidate on test examples, looked at once"] = f"{100 * test['mean']:.1f}{half} %"
+        who = numbered(result)[result["chosen"]] if "nearest" in result else "chosen candidate"
+        facts[f"{who} on test examples, looked at once"] = f"{100 * test['mean']:.1f}{half} %"
     by_basis = result.get("seconds_by_basis") or {}
     if (whole := sum(by_basis.values())) > 0:
         shares = sorted(by_basis.items(), key=lambda each: -float(each[1]))

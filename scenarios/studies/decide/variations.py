@@ -66,6 +66,9 @@ AXES: Mapping[str, tuple[Callable[[Fleet, float], Fleet], tuple[float, ...], str
 """Name of an axis -> (the fleet at a value, the values, in words)"""
 
 
+OWN: Mapping[str, float] = {"links": 1.0, "devices": 1.0, "slow_share": 0.0}
+"""Name of an axis -> the value at which a fleet is as it was"""
+
 FIFTH = 0.2
 LAST_SECOND = 86_400 * 10_000
 """Until which clients that stay are there; those that are gone come in the second before it"""

@@ -242,7 +242,47 @@ def test_without_a_candidate_that_reaches_the_target_it_says_who_gets_nearest(
     assert nearest["name"] in {row["name"] for row in result["candidates"]}
     assert nearest["budgets_needed"] == {}
     page = (tmp_path / "digits/d/decision.md").read_text()
-    assert page.startswith("No candidate reaches 100 % in its rounds; ")
+    assert page.startswith("No candidate reaches 100 % before its runs end; ")
+
+
+def test_a_candidate_that_is_not_evaluated_within_a_budget_is_not_chosen(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # A first round takes less than the twice 250 ms above which a forecast refuses, and more than 250 ms.
+    words = ["decide", "digits", "method=fedavg,fedprox", *SMALL, "--budget", "seconds=250 ms"]
+    assert main.run_command([*words, "--out", str(tmp_path), "--run-id", "d", "--json", "--seeds", "1"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["nearest"]["name"] is None
+    assert {row["accuracy"]["mean"] for row in result["candidates"]} == {None}
+    page = (tmp_path / "digits/d/decision.md").read_text()
+    assert page.startswith("No candidate is evaluated within the budgets; 1 fedavg would need virtual time ")
+    assert "| chosen |" not in page
+    assert "| not tested |" in page
+
+
+def test_a_finalist_that_cannot_be_replayed_leaves_the_answer_open(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["decide", "digits", "method=fedavg", "rounds.policy=sync,deadline,fedbuff", *SMALL]
+    options = ("--out", str(tmp_path), "--run-id", "d", "--json", "--seeds", "1", "--draws", "1")
+    assert main.run_command([*words, *options, "--budget", "seconds=1 h"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert list(result["not_replayed"]) == ["rounds.policy=fedbuff"]
+    open_at = {
+        axis: [point["at"] for point in each["points"] if point["unknown"] == ["rounds.policy=fedbuff"]]
+        for axis, each in result["flips"].items()
+    }
+    # The fleet as it is is known.
+    assert open_at == {
+        "links": [0.125, 0.5],
+        "devices": [0.125, 0.5],
+        "slow_share": [0.2],
+        "loss": [0.0, 0.02],
+        "budget": [],
+    }
+    page = (tmp_path / "digits/d/decision.md").read_text()
+    assert "| all links × 0.125 to 0.5 | open: 3 would have to be trained |" in page
+    assert "3 policy=fedbuff cannot be replayed: rounds.policy = fedbuff: the order of its updates" in page
 
 
 def test_a_forecast_refuses_candidates_that_cannot_keep_a_budget() -> None:
@@ -287,6 +327,7 @@ def test_python_lists_candidates_as_mappings_and_reads_the_answer(tmp_path: Path
     decided = fedbr.decide(
         "digits",
         candidates=[{"method": "fedavg"}, {"method": "fedavg", "train.lr": 0.01}],
+        target="99 %",
         budgets={"bytes": 5e6},
         seeds=1,
         draws=0,

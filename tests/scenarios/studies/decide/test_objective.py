@@ -42,6 +42,7 @@ def test_budgets_have_units_and_the_first_says_what_is_to_be_low() -> None:
     )
     assert sought.text == "least bytes to 90 % within bytes 2 GB, energy of a device 18 kJ, virtual time 8 h"
     assert objective_of(0.9, None, {}).cost == "seconds"
+    assert objective_of("90 %", None, {}).target == 0.9
 
 
 @pytest.mark.parametrize(
