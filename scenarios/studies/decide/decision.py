@@ -46,6 +46,8 @@ SEEDS, FINALISTS, DRAWS = 3, 3, 50
 VALIDATION = "data.validation"
 HELD_OUT = 0.2
 """Share of each client's examples to decide by, where the scenario holds out none"""
+COMMON = ("data", "stop")
+"""Tables of a scenario in which candidates do not differ, but for ``data.augment``"""
 IN_SCENARIO = {
     "seconds": "budget.virtual_seconds",
     "bytes": "budget.bytes",
@@ -533,6 +535,9 @@ def plan(
     rows, scenarios = grid.rows(first_seed, lambda method, settings: label(settings) or method, cell_name)
     if len(rows) < 2:
         raise ScenarioError("there is one candidate: name several values of a key, such as method=fedavg,fedbr")
+    for key in sorted({key for row in rows for key in row.settings}):
+        if key.split(".")[0] in COMMON and key != "data.augment":
+            raise ScenarioError(f"{key}: all candidates have the same data and target; name one value for all")
     if "price" in (objective.cost, *objective.budgets):
         for row, loaded in zip(rows, scenarios, strict=True):
             if not loaded.scenario.fleet.tiers.count:

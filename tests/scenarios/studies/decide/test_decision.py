@@ -310,6 +310,11 @@ def test_the_shipped_candidates_vary_one_thing_each_and_leave_out_what_a_scenari
     [
         (["method=fedavg"], "there is one candidate: name several values of a key, such as method=fedavg,fedbr"),
         (["method=fedavg,fedprox", "--candidates", "all"], "--candidates 'all': must be starter"),
+        (
+            ["data.validation=0.1,0.3"],
+            "data.validation: all candidates have the same data and target; name one value for all",
+        ),
+        (["data.partition.alpha=0.1,10"], "data.partition.alpha: all candidates have the same data"),
         (["method=fedavg,fedprox", "--target", "nine"], "'nine' is no share, such as 0.9 or '90 %'"),
         (["method=fedavg,fedprox", "--target", "120 %"], "--target 1.2: must be an accuracy above 0 and at most 1"),
     ],
