@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from coordinator.rounds.policy import POLICIES, RoundPolicy
@@ -33,6 +34,7 @@ NO_BLOCKS = ("header", "cut")
 """Keys of the table ``transfers`` that name no block."""
 MOST_UNNAMED = 6
 """Keys of a notice"""
+NONE: Mapping[Path, str] = MappingProxyType({})
 _STOPS = {
     "target": "target reached",
     "converged": "converged",
@@ -41,6 +43,7 @@ _STOPS = {
     "clients": "too few clients left",
     "user": "stopped by user",
     "time_limit": "stopped at its time limit",
+    "budgets": "no need for more",
 }
 
 
@@ -69,6 +72,8 @@ class RecordedRun(RunFolder):
     """The run's name in the report: that of its group, with seed and run id where that is ambiguous."""
     group: str = ""
     """The name that it shares with the runs that differ in nothing but their seed (`labels.labels`)."""
+    ended_by: str = ""
+    """What ended it in the experiment that it is of, where that is not what its folder says."""
 
     @cached_property
     def own_method(self) -> own_method.OwnMethod | None:
@@ -138,7 +143,7 @@ class RecordedRun(RunFolder):
         """Which rule ended the run, in words."""
         if self.summary is None:
             return UNFINISHED
-        return stop_text(str(self.summary.get("stopped_by", "unknown")))
+        return stop_text(self.ended_by or str(self.summary.get("stopped_by", "unknown")))
 
     def traffic(self) -> list[BlockTraffic]:
         """Bytes per block in model order, then headers and transfers that were cut."""
@@ -235,10 +240,10 @@ def grouped(runs: Sequence[RecordedRun]) -> list[RunGroup]:
     return groups
 
 
-def of_rows(rows: Mapping[str, Sequence[Path]]) -> list[RunGroup]:
+def of_rows(rows: Mapping[str, Sequence[Path]], ended_by: Mapping[Path, str] = NONE) -> list[RunGroup]:
     """A group per row of an experiment: its name -> the folders of its runs, one per seed. ReportError.
 
-    Rows without a run are left out.
+    Rows without a run are left out. ``ended_by``: folder -> `RecordedRun.ended_by`.
     """
     runs = iter(open_runs([folder for folders in rows.values() for folder in folders]))
     groups = []
@@ -246,6 +251,7 @@ def of_rows(rows: Mapping[str, Sequence[Path]]) -> list[RunGroup]:
         own = [next(runs) for _ in folders]
         for run in own:
             run.group, run.label = name, name if len(own) == 1 else f"{name}, seed {run.scenario.get('seed')}"
+            run.ended_by = ended_by.get(run.folder, "")
         groups += [RunGroup(name, own)] if own else []
     return groups
 

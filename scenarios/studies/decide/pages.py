@@ -235,7 +235,8 @@ def page(title: str, result: Result) -> ExperimentPage:
         own = [path for run, path in ended.items() if run in result["runs_of"][name]]
         if own:
             folders[labels[name]] = own
-    groups = run_reader.of_rows(folders) if folders else []
+    ended_by = {Path(run["run_dir"]): str(run["stopped_by"]) for run in result["runs"]}
+    groups = run_reader.of_rows(folders, ended_by) if folders else []
     return ExperimentPage(title, lead(result), facts, list(figures(result, groups)), all_tables(result), groups=groups)
 
 

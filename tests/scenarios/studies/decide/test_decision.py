@@ -103,6 +103,18 @@ def test_candidates_share_a_training_if_aggregators_train_with_the_same_clients(
     assert len({candidate.like for candidate in planned.candidates}) == trainings
 
 
+@pytest.mark.usefixtures("reports", "brief_figures")
+def test_the_page_speaks_of_validation_examples_and_says_that_runs_had_enough(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    decided(capsys, tmp_path, "--target", "0.09")
+    page = (tmp_path / "digits/d/report.html").read_text()
+    assert "Validation accuracy after each evaluated round" in page
+    assert "test accuracy" not in page.lower()
+    assert "no need for more" in page
+    assert "stopped by user" not in page
+
+
 def test_a_limit_of_wan_bytes_is_one_of_all_bytes_where_there_are_no_aggregators(tmp_path: Path) -> None:
     sought = Objective(0.9, "wan_bytes", {"wan_bytes": 5e6})
     planned = decision.plan(grid_of("digits", ["fleet.tiers.count=0,2"]), sought)
