@@ -195,7 +195,7 @@ SIZES = {
     "coordinator/rounds": (22, 5066, 334),
     "coordinator/workers": (17, 3880, 241),
     "coordinator": (1, 0, 0),
-    "costmodel/fleet": (14, 3026, 173),
+    "costmodel/fleet": (14, 3027, 173),
     "costmodel/network": (11, 2571, 184),
     "costmodel/visits": (8, 1450, 100),
     "costmodel": (9, 1320, 80),

@@ -126,6 +126,7 @@ class Fleet:
         by_row = np.array([device.codec_slowdown for device in devices])[device_of]
         codec_slowdown = by_row * (throughputs[device_of] / traced.get("flops_per_second", computes))
         outages = network["outages_per_hour"], network["outage_seconds"]
+        plain = replace(config, scale=Scale())
         fleet = cls(
             devices,
             networks,
@@ -134,8 +135,8 @@ class Fleet:
             **(columns_of_rows | traced),
             codec_slowdown=codec_slowdown,
             streams=streams,
-            config=replace(config, scale=Scale()),
-            links=Links.of(replace(config, scale=Scale())),
+            config=plain,
+            links=Links.of(plain),
             behaviour=client_dynamics(config, recorded, *outages, streams),
             traced=frozenset(traced),
             bandwidth_cv=own.bandwidth_cv,

@@ -376,58 +376,44 @@ def check_parts(where: str, parts: Sequence[Any], count: int) -> list[Indices]:
 
 
 def hold_out(
-    parts: Parts, fraction: float, seed: int, labels: Indices | None = None
+    parts: Parts, fraction: float, seed: int, labels: Indices | None = None, overlap: int | None = None
 ) -> tuple[list[Indices], list[Indices]]:
     """(remaining, held out): ``fraction`` of each client's examples, rounded down, drawn by a generator of its own.
 
     A client with examples keeps at least one. ``labels``: of all examples, to hold out the client's classes in
-    proportion, each rounded up or down.
+    proportion, each rounded up or down. ``overlap``: to hold out neighbours, a stretch of each class at a drawn place,
+    beside which so many on either side are in neither, unless nothing else of the class would remain.
     """
     if fraction == 0:
         return list(parts), [indices[:0] for indices in parts]
     remaining, held = [], []
     for client, indices in enumerate(parts):
-        count, order = _held_count(fraction, indices), np.arange(len(indices))
+        count = min(int(fraction * len(indices) + ROUNDING), max(len(indices) - 1, 0))
+        kept, out = np.arange(len(indices)), np.empty(0, np.int64)
         if count:
             rng = keyed_generator(seed, "validation", client=client)
-            order = rng.permutation(order) if labels is None else _stratified(labels[indices], count, rng)
-        held.append(np.sort(indices[order[:count]]))
-        remaining.append(np.sort(indices[order[count:]]))
+            if labels is not None and overlap is not None:
+                kept, out = _stretches(labels[indices], count, overlap, rng)
+            else:
+                order = rng.permutation(kept) if labels is None else _stratified(labels[indices], count, rng)
+                kept, out = order[count:], order[:count]
+        held.append(np.sort(indices[out]))
+        remaining.append(np.sort(indices[kept]))
     return remaining, held
 
 
-def hold_out_stretches(
-    parts: Parts, fraction: float, seed: int, labels: Indices, overlap: int = 0
-) -> tuple[list[Indices], list[Indices]]:
-    """(remaining, held out): as `hold_out` by class, but neighbours: of each class of a client a stretch.
-
-    Its place is drawn. The ``overlap`` examples of the class on either side of it are in neither, unless nothing else
-    of the class would remain.
-    """
-    if fraction == 0:
-        return list(parts), [indices[:0] for indices in parts]
-    remaining, held = [], []
-    for client, indices in enumerate(parts):
-        own, is_held = labels[indices], np.zeros(len(indices), bool)
-        is_kept = ~is_held
-        if count := _held_count(fraction, indices):
-            rng = keyed_generator(seed, "validation", client=client)
-            sizes = np.bincount(own)
-            lengths = _held_by_class(sizes, count, rng.permutation(len(sizes)))
-            firsts = rng.integers(0, sizes - lengths, endpoint=True)
-            for label in np.flatnonzero(lengths):
-                places, first, end = np.flatnonzero(own == label), firsts[label], firsts[label] + lengths[label]
-                is_held[places[first:end]] = True
-                near = places[max(0, first - overlap) : end + overlap]
-                is_kept[near if len(near) < len(places) else places[first:end]] = False
-        held.append(indices[is_held])
-        remaining.append(indices[is_kept])
-    return remaining, held
-
-
-def _held_count(fraction: float, indices: Indices) -> int:
-    """How many of a client's examples are held out; one at least remains."""
-    return min(int(fraction * len(indices) + ROUNDING), max(len(indices) - 1, 0))
+def _stretches(labels: Indices, count: int, overlap: int, rng: Generator) -> tuple[Indices, Indices]:
+    """(places that remain, places of a stretch of each class) of one client's examples, as of `hold_out`."""
+    is_held, is_kept = np.zeros(len(labels), bool), np.ones(len(labels), bool)
+    sizes = np.bincount(labels)
+    lengths = _held_by_class(sizes, count, rng.permutation(len(sizes)))
+    firsts = rng.integers(0, sizes - lengths, endpoint=True)
+    for label in np.flatnonzero(lengths):
+        places, first, end = np.flatnonzero(labels == label), firsts[label], firsts[label] + lengths[label]
+        is_held[places[first:end]] = True
+        near = places[max(0, first - overlap) : end + overlap]
+        is_kept[near if len(near) < len(places) else places[first:end]] = False
+    return np.flatnonzero(is_kept), np.flatnonzero(is_held)
 
 
 def _held_by_class(sizes: Indices, count: int, ties: Indices) -> Indices:

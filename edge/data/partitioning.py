@@ -106,13 +106,9 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
     train, test = _split_both(config, row, data)
     if not any(len(indices) for indices in train):
         raise nobody
-    by, labels = config.validation_by or data.row.validation_by, data.train.y
-    if by == "stretch":
-        seed, overlap = rule.seed or 0, data.row.overlap
-        train, validation = partition.hold_out_stretches(train, config.validation, seed, labels, overlap)
-    else:
-        own = labels if by == "class" else None
-        train, validation = partition.hold_out(train, config.validation, rule.seed or 0, own)
+    by = config.validation_by or data.row.validation_by
+    labels, overlap = None if by == "client" else data.train.y, data.row.overlap if by == "stretch" else None
+    train, validation = partition.hold_out(train, config.validation, rule.seed or 0, labels, overlap)
     return ClientIndices(train, test, validation)
 
 

@@ -24,7 +24,6 @@ from edge.data.partition import (
     draw_weights,
     histogram,
     hold_out,
-    hold_out_stretches,
     iid,
     mirror,
     mixes,
@@ -462,24 +461,24 @@ def test_classes_are_held_out_in_proportion_with_the_largest_remainders_rounded_
 def test_of_windows_that_overlap_a_stretch_of_each_class_is_held_out_and_its_neighbours_are_left_out() -> None:
     labels = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0])
     # A fifth of 15 is 3: of the ten examples of class 0 two, and of the five of class 1 one.
-    train, held = hold_out_stretches([np.arange(15)], 0.2, 0, labels, overlap=1)
+    train, held = hold_out([np.arange(15)], 0.2, 0, labels, overlap=1)
     assert held[0].tolist() == [4, 6, 10]
     # Neither 3 and 11, of class 0 beside 4 and 10, nor 5 and 7.
     assert train[0].tolist() == [0, 1, 2, 8, 9, 12, 13, 14]
-    train, held = hold_out_stretches([np.arange(15)], 0.2, 0, labels)
+    train, held = hold_out([np.arange(15)], 0.2, 0, labels, overlap=0)
     assert np.sort(np.concatenate([train[0], held[0]])).tolist() == list(range(15))
     # Where nothing else of the class remained, they stay; a client without examples has none.
-    train, held = hold_out_stretches([np.arange(2), np.arange(0)], 0.5, 0, np.zeros(2, np.int64), overlap=1)
+    train, held = hold_out([np.arange(2), np.arange(0)], 0.5, 0, np.zeros(2, np.int64), overlap=1)
     assert sorted([*train[0].tolist(), *held[0].tolist()]) == [0, 1]
     assert (len(held[0]), len(train[1]), len(held[1])) == (1, 0, 0)
     # So they do in a class of three whose middle one is held out.
     few = np.repeat([0, 1], [3, 9])
-    train, _ = hold_out_stretches([np.arange(12)] * 20, 0.25, 0, few, overlap=1)
+    train, _ = hold_out([np.arange(12)] * 20, 0.25, 0, few, overlap=1)
     assert {tuple(part[few[part] == 0].tolist()) for part in train} == {(2,), (0, 2), (0,)}
 
 
 def test_the_place_of_a_stretch_is_drawn() -> None:
-    parts = hold_out_stretches([np.arange(6)] * 200, 0.34, 0, np.zeros(6, np.int64))[1]
+    parts = hold_out([np.arange(6)] * 200, 0.34, 0, np.zeros(6, np.int64), overlap=0)[1]
     assert {tuple(part.tolist()) for part in parts} == {(first, first + 1) for first in range(5)}
 
 
