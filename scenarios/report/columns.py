@@ -22,6 +22,8 @@ DIGITS, DIGITS_OF_INTERVAL = 3, 2
 TOO_LONG = 1e6
 """An amount of so many units has a larger one, though that of the median is below it"""
 MISSING = "–"
+ROUNDING = 1e-9
+"""Of a column's largest amount: intervals that are narrower come from rounding, and have no digits of their own."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Column:
         ``parts``: of these amounts, which stand in other columns with the same unit and decimals.
         """
         known, widths = _sizes(values), _sizes(halves)
+        widths = [size for size in widths if size > ROUNDING * max(known, default=0.0)]
         unit, scale = _unit(quantity.units, known)
         known += _sizes(parts)
         sizes = [size / scale for size in widths or known]

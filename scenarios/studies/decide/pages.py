@@ -22,7 +22,7 @@ READ_AS = (
 TESTED = (
     "difference from the chosen candidate, paired over seeds; p: paired t-test, two-sided, corrected for all finalists "
     "(Holm) and for the looks at these seeds; a tie: p is 0.05 or more; "
-    "not tested: fewer than two seeds have a value of both"
+    "not tested: fewer than two seeds have a value of both, or their differences are the same"
 )
 FIGURES = {"calibrate": "fedbr doctor --calibrate on a {row}", "link": "a link test on {row}"}
 

@@ -235,6 +235,8 @@ def test_amounts_of_a_column_have_the_unit_of_their_median_and_equal_decimals(
         (COUNT, [12, 12], [0.0, 0.0], ["12 ± 0", "12 ± 0"]),
         (BYTES, [7.41e6, 6.33e6], [0.0, 333e3], ["7.41 ± 0.00 MB", "6.33 ± 0.33 MB"]),
         (POINTS, [-0.0028], [0.9], ["0 ± 90 pp"]),
+        # The interval of equal seeds is rounding.
+        (PERCENT, [0.814286, 0.830357], [1e-15, 0.113], ["81 ± 0 %", "83 ± 11 %"]),
     ],
 )
 def test_a_mean_is_as_precise_as_its_interval(
