@@ -392,7 +392,8 @@ class LocalTrainer:
         buffers = [key for key in net.layout.sizes if key.endswith(BUFFERS)]
         if not buffers:
             return
-        versions = tuple(vector.version for vector in task.payload[MODEL].values())
+        vectors = task.payload.get(MODEL) or task.payload[LOCAL_MODEL]
+        versions = tuple(vector.version for vector in vectors.values())
         of = rate, versions
         if of not in self._static:
             if len(self._static) >= MOST_STATISTICS:

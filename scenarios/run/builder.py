@@ -316,7 +316,7 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
             parameters, activations = training_memory(loaded, part)
         except ScenarioError as error:
             raise ScenarioError(f"{loaded.name}: {error}") from None
-        batch, kept = loaded.scenario.train.batch, kept_by_codec(loaded, part)
+        batch, kept = loaded.scenario.train.batch, kept_by_codec(loaded, description, rate)
         if not model_demand.fits(
             model_demand.training_nbytes(parameters, activations, batch, kept), device.memory_bytes
         ):
@@ -335,20 +335,22 @@ def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
     return model_demand.training_nbytes(*training_memory(loaded, description), loaded.scenario.train.batch)
 
 
-def kept_by_codec(loaded: Loaded, description: ModelProfile) -> int:
-    """Numbers that a client keeps for codecs between visits: residuals, what stages keep, and versions that updates and
-    downloads differ from."""
-    codec, layout = loaded.scenario.codec, description.layout
+def kept_by_codec(loaded: Loaded, description: ModelProfile, rate: float) -> int:
+    """Numbers that a client with the part of a rate keeps for codecs between visits: residuals, what stages keep, and
+    versions that updates and downloads differ from."""
+    codec = loaded.scenario.codec
     if not codec.is_used:
         return 0
-    down, up = travels(loaded, layout)
-    upwards = UpdateCodec(codec, loaded.scenario.seed, description.tensors)
+    part = part_profile(description, rate)
+    layout = part.layout
+    down, up = (tuple(key for key in keys if key in layout.sizes) for keys in travels(loaded, description.layout))
+    upwards = UpdateCodec(codec, loaded.scenario.seed, part.tensors)
     state = upwards.client_state({MODEL: layout.shapes(up)})
     kept = sum(size for named in state.values() for size in named.values())
     kept_blocks = loaded.method.objective.traffic.kept_blocks(layout, down, loaded.options)
     held = set(upwards.references(kept_blocks))
     if codec.down and codec.of == "update":
-        downwards = VectorCodecs(codec.down, codec.down_slots, codec.min_values, description.tensors)
+        downwards = VectorCodecs(codec.down, codec.down_slots, codec.min_values, part.tensors)
         held |= {key for _, key, *_ in downwards.encoded({MODEL: layout.sizes})}
     return kept + sum(layout.sizes[key] for key in held)
 
@@ -697,7 +699,7 @@ def fitting_rates(loaded: Loaded, description: ModelProfile) -> Callable[[float]
     def needed(rate: float) -> int:
         part = part_profile(description, rate)
         demand = training_memory(loaded, part)
-        return model_demand.training_nbytes(*demand, batch, kept_by_codec(loaded, part))
+        return model_demand.training_nbytes(*demand, batch, kept_by_codec(loaded, description, rate))
 
     return lambda memory: tuple(
         rate for rate in loaded.scenario.submodel.levels if model_demand.fits(needed(rate), memory)

@@ -38,18 +38,24 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
         raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
-    exits = range(1, depths(description.axes) + 1)
-    parts = frozenset((*(part_name(rate) for rate in description.rates if rate != 1), *map(exit_name, exits)))
+    metrics, names = {row.name for row in metric_rows(config.metrics)}, value_names(config, description)
     compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
     return EvaluationScope(
         on=on,
         round=loaded.method.objective.evaluation.on if on == "both" else on,
         split=config.split,
-        metrics=frozenset(row.name for row in metric_rows(config.metrics)) | parts,
-        keeps_values=config.keeps_values or bool(parts),
+        metrics=names,
+        keeps_values=config.keeps_values or names != metrics,
         over_clients=partial(values_over_clients, config) if compares else None,
         aggregators=config.aggregators,
     )
+
+
+def value_names(config: EvalSection, description: ModelProfile) -> frozenset[str]:
+    """Names that the values of an evaluation begin with: metrics, and the parts and exits of the global model."""
+    exits = range(1, depths(description.axes) + 1)
+    parts = (*(part_name(rate) for rate in description.rates if rate != 1), *map(exit_name, exits))
+    return frozenset((*(row.name for row in metric_rows(config.metrics)), *parts))
 
 
 def values_over_clients(

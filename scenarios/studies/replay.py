@@ -140,6 +140,11 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
                 f"rounds.policy = {rounds.policy}: the order of its updates depends on times, so it cannot be "
                 f"replayed; to train anew: {fresh}"
             )
+    if not loaded.method.decides_without_updates(loaded.options):
+        raise ScenarioError(
+            f"{loaded.method.name}: its downloads may depend on the updates themselves, which a ledger does not keep, "
+            f"so it cannot be replayed; to train anew: {fresh}"
+        )
     if recorded.scenario.eval.charged:
         raise ScenarioError(
             f"eval.charged = true: the clients that are evaluated depend on times, so it cannot be replayed; to train "

@@ -179,11 +179,6 @@ class RetimedRun:
         self.other_end: str | None = None
         """The difference, if a budget ends the replay before the record's end, or does not end it there"""
         server_side = server_of_zeros(loaded, description)
-        if not loaded.method.decides_without_updates(loaded.options):
-            raise ScenarioError(
-                f"{loaded.method.name}: its downloads may depend on the updates themselves, which a ledger does not "
-                f"keep, so it cannot be replayed; to train anew: {self.fresh}"
-            )
         self.server = RetimedServer(server_side)
 
         def is_stopped() -> bool:
