@@ -161,7 +161,8 @@ def on_validation(loaded: Loaded) -> Loaded:
     """The scenario, which evaluates clients' validation examples alone whatever its file evaluates."""
     asked = loaded.scenario.eval
     adapt = replace(asked.adapt, before=False)
-    own = replace(asked, on="clients", split="validation", select=None, subset=None, drop_last=False, adapt=adapt, aggregators=False)
+    own = replace(asked, on="clients", split="validation", select=None, subset=None, drop_last=False)
+    own = replace(own, aggregators=False, adapt=adapt)
     return replace(loaded, scenario=loaded.scenario.model_copy(update={"eval": own}))
 
 

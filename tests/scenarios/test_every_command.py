@@ -30,14 +30,20 @@ REPLAYED = (
     ("fedavg", "codec.up.kind=powersgd", "rounds.policy=over_select", "eval.on=both"),
     ("fedavg", "server=fedadam", "aggregate.sum=fixed_point", "fleet.tiers.count=2", "tiers.interval=2"),
     ("fedprox+scaffold", FOUR_BITS, 'codec.up_slots.control={kind="quantize",bits=8}', *TWO_TIERS),
-    ("fedprox", "fleet.tiers.count=2", "codec.wan.kind=fp16", "tiers.interval=2", "eval.aggregators=true", "eval.on=both"),
+    ("fedprox", "fleet.tiers.count=2", "tiers.interval=2", "eval.aggregators=true", "eval.on=both"),
     ("fedprox", "fleet.tiers.count=2", "tiers.upwards=asynchronous", "codec.wan.kind=fp16"),
     ("feddyn", "codec.up.kind=sign", *DEADLINE, "rounds.on_late=finish"),
     ("fedmlb", FOUR_BITS, "fleet.tiers.count=2", "rounds.policy=over_select"),
     ("fedbr", SPARSE, "codec.down.kind=fp16", 'eval.metrics=["accuracy","loss","class-accuracy"]'),
     ("fednova", "codec.up.kind=bf16", "codec.down.kind=quantize", *DEADLINE),
     ("calibrated", 'codec.up=[{kind="quantize",bits=8},{kind="zstd"}]'),
-    ("fedavg-kd", "data.validation=0.2", "eval.on=both", "eval.select=validation", "codec.down=[{kind='topk',ratio=0.5}]"),
+    (
+        "fedavg-kd",
+        "data.validation=0.2",
+        "eval.on=both",
+        "eval.select=validation",
+        "codec.down=[{kind='topk',ratio=0.5}]",
+    ),
     ("fedavg-fitnet", "fleet.tiers.count=2"),
     ("fedntd", FOUR_BITS, "rounds.policy=over_select"),
     ("fedgkd", 'codec.up=[{kind="randk"},{kind="quantize"}]'),
@@ -58,7 +64,7 @@ REPLAYED = (
     ("fjord", "submodel.rate=client", "codec.up.kind=powersgd", "eval.on=both"),
     ("fjord", "submodel.rate=deadline", "rounds.policy=deadline", "rounds.deadline=2 s", "model.norm=batch"),
     ("depthfl", "submodel.rate=client", FOUR_BITS, "eval.on=both"),
-)  # fmt: skip
+)
 TRAINED_ANEW = (
     ("fedavg", 'codec.up={kind="quantize",bits=4}', "rounds.policy=fedbuff", "rounds.buffer=2"),
     ("fedavg", "rounds.policy=fedasync", "codec.up.kind=ternary"),
