@@ -203,7 +203,7 @@ class RetimedRun:
             budget=Budget(loaded.scenario.budget, loaded.scenario.rounds.max, ending, loaded.scenario.stop.patience),
             rules=loaded.scenario.rounds,
             selection=builder.client_selection(loaded, description),
-            downloads=DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks),
+            downloads=DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks, description.axes),
             eval_every=loaded.scenario.eval.every,
             on_round=lambda progress: None,
             is_stopped=is_stopped,
