@@ -56,6 +56,16 @@ def tested(difference: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def reached_p(one: Sequence[float | None], other: Sequence[float | None]) -> float:
+    """The p of Fisher's exact test, two-sided, that as many seeds have a value in both: 1 of 3 and 0 of 3 give 1.
+
+    It takes the seeds as independent, so that runs which are paired by seed differ less often by chance than it says.
+    """
+    with_value = [sum(value is not None for value in values) for values in (one, other)]
+    table = [[count, len(values) - count] for count, values in zip(with_value, (one, other), strict=True)]
+    return float(stats.fisher_exact(table).pvalue)
+
+
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """The values adjusted for the number of tests, in their order; None stays None and counts as no test."""
     tests = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
@@ -145,11 +155,11 @@ def tests(curves: Trails, targets: Sequence[float]) -> list[dict[str, Any]]:
     ]
 
 
-def compared(values: Mapping[str, Mapping[int, float | None]]) -> list[dict[str, Any]]:
+def compared(values: Mapping[str, Mapping[int, float | None]], counts_reached: bool = False) -> list[dict[str, Any]]:
     """``a`` minus ``b`` for every two rows, over the seeds that both have, as `tested`, with ``p_holm``.
 
     A pair in which a seed of both has no value in one of them, such as a target that was not reached, is not tested:
-    ``without`` names these seeds.
+    ``without`` names these seeds. With ``counts_reached`` the seeds that have a value are, by `reached_p`.
     """
     pairs = []
     for a, b in combinations(values, 2):
@@ -157,7 +167,10 @@ def compared(values: Mapping[str, Mapping[int, float | None]]) -> list[dict[str,
         without = [seed for seed in common if values[a][seed] is None or values[b][seed] is None]
         difference = None if without else paired(values[a], values[b])
         untested = {"seeds": common, "mean": None, "deviation": None, "values": [], "half_width": None}
-        pairs.append({"a": a, "b": b, "without": without, **tested(difference or untested)})
+        pair = {"a": a, "b": b, "without": without, **tested(difference or untested)}
+        if without and counts_reached:
+            pair["p"] = reached_p([values[a][seed] for seed in common], [values[b][seed] for seed in common])
+        pairs.append(pair)
     for pair, corrected in zip(pairs, holm([pair["p"] for pair in pairs]), strict=True):
         pair["p_holm"] = corrected
     return pairs

@@ -115,14 +115,19 @@ def plan(
     return MeasurePlan(loaded, evaluation, _stored_round(folder, round), models)
 
 
+def stored_rounds(folder: Path) -> set[int]:
+    """The ledger's numbers of the rounds whose checkpoints a run keeps; sqlite3.Error."""
+    recorded = RunFolder(folder)
+    rows = recorded.query("SELECT round FROM checkpoints") if recorded.is_begun else []
+    return {int(row["round"]) for row in rows}
+
+
 def _stored_round(folder: Path, round: int | None) -> int:
     """The ledger's number of a round whose checkpoint is kept; ScenarioError that names those that are."""
-    recorded = RunFolder(folder)
     try:
-        rows = recorded.query("SELECT round FROM checkpoints ORDER BY round") if recorded.is_begun else []
+        stored = sorted(stored_rounds(folder))
     except sqlite3.Error as error:
-        raise ScenarioError(f"{recorded.ledger} cannot be read: {error}") from None
-    stored = [int(row["round"]) for row in rows]
+        raise ScenarioError(f"{RunFolder(folder).ledger} cannot be read: {error}") from None
     if not stored:
         raise ScenarioError(f"{folder}: there is nothing to measure before the first round has been committed")
     if round is None:

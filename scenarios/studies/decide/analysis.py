@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,6 @@ from scenarios.studies import measure, uncertainty
 from scenarios.studies.decide import evidence, halving, variations
 from scenarios.studies.decide.objective import Objective
 from scenarios.studies.replay import Prepared, prepared
-from scenarios.studies.replayed_run import OtherVisits
 from scenarios.studies.uncertainty import Draws
 
 TIMED = ("seconds", "joules", "joules_per_device")
@@ -56,8 +56,9 @@ FIGURES = {
 }
 """Figure of `RowFactors` -> the key of a device's or network's row"""
 MOST_NAMED = 5
+NONE: Mapping[str, Set[int]] = MappingProxyType({})
 ROUNDING = 1e-9
-FORMAT = 3
+FORMAT = 4
 """Of the file of an analysis; another one is made anew"""
 
 
@@ -73,6 +74,21 @@ class Finalist:
     """With which it is replayed; none for its own run"""
     trails: Mapping[int, Trail]
     """Seed -> the rounds that it was judged by"""
+    rounds: int
+    """The most that a run of it may have"""
+    cut: Set[int]
+    """Seeds with a run that the decision has ended, since it had the target or had used up a budget"""
+
+    def is_open(self, objective: Objective, seed: int, trail: Trail) -> bool:
+        """Whether nobody knows what the run of a seed would reach, since it would have gone on: all of its rounds are
+        within the budgets and without the target, and the decision, not the run, has ended them."""
+        return (
+            seed in self.cut
+            and len(self.trails[seed]) <= len(trail)
+            and trail[-1].rounds < self.rounds
+            and not objective.is_spent(trail)
+            and objective.reached(trail) is None
+        )
 
     @cached_property
     def _prepared(self) -> tuple[dict[int, Prepared], str]:
@@ -101,7 +117,7 @@ class Finalist:
                 seed: tuple(evidence.played(ready, change(ready)))[: len(self.trails[seed])]
                 for seed, ready in self.ready.items()
             }
-        except OtherVisits:
+        except ScenarioError:
             return None
 
 
@@ -117,10 +133,10 @@ class Analysis:
         without = {each.name: each.refusal for each in self.finalists if each.refusal}
         found: dict[str, Any] = {"not_replayed": without}
         if len(self.finalists) > 1:
-            pair = Analysis(self.objective, self.finalists[:2])
-            is_drawn = asks_time and draws and not any(each.name in without for each in pair.finalists)
-            drawn = pair.drawn(draws, stopped) if is_drawn else None
-            found |= drawn or {"probability": pair.over_seeds(), "rests_on": []}
+            replayed = Analysis(self.objective, [each for each in self.finalists if not each.refusal])
+            is_drawn = asks_time and draws and replayed.finalists[:2] == self.finalists[:2]
+            drawn = replayed.drawn(draws, stopped) if is_drawn else None
+            found |= drawn or {"probability": self.over_seeds(), "rests_on": []}
         if len(self.finalists) > 1 and self.objective.budgets:
             found["flips"] = {BUDGET: self.budget_flip()}
         if asks_time and draws and len(self.finalists) > 1 and len(without) < len(self.finalists):
@@ -136,15 +152,16 @@ class Analysis:
     # --- the probability ----------------------------------------------------------------------------------------------
 
     def over_seeds(self) -> dict[str, Any]:
-        """The probability that the first finalist is better than the second, over seeds alone."""
-        one, other = self.finalists
-        values = [{seed: [self.objective.value(trail)] for seed, trail in each.trails.items()} for each in (one, other)]
-        return self._chance(*values)
+        """The probability that the choice is better than what comes second, over seeds alone."""
+        return self._chance(
+            [{s: [self.objective.value(trail)] for s, trail in each.trails.items()} for each in self.finalists]
+        )
 
     def drawn(self, draws: int, stopped: Callable[[], bool]) -> dict[str, Any] | None:
         """The same over seeds and draws of the uncertain figures, and the figures that it rests on.
 
-        None if a finalist would train other visits in more draws than `uncertainty.MOST_LEFT_OUT_PERCENT` of them.
+        None if in more draws than `uncertainty.MOST_LEFT_OUT_PERCENT` of them a finalist would train other visits, or
+        go on beyond the end of its run.
         """
         settings, most = Draws(draws), draws * uncertainty.MOST_LEFT_OUT_PERCENT / 100
         values: list[dict[int, list[float | None]]] = []
@@ -155,37 +172,57 @@ class Analysis:
                 if stopped():
                     raise Stopped
                 trails = each.on(lambda ready, draw=draw: uncertainty.uncertain(ready, settings, draw))  # type: ignore[misc]
+                if trails is not None and any(each.is_open(self.objective, *item) for item in trails.items()):
+                    trails = None
                 left_out += trails is None
                 if left_out > most:
                     return None
                 for seed in each.folders:
                     values[-1][seed].append(math.nan if trails is None else self.objective.value(trails[seed]))
-        return {"probability": self._chance(*values), "rests_on": self._rests_on(values, settings)}
+        return {"probability": self._chance(values), "rests_on": self._rests_on(values[:2], settings)}
 
-    def _chance(
-        self, one: Mapping[int, Sequence[float | None]], other: Mapping[int, Sequence[float | None]]
-    ) -> dict[str, Any]:
-        """Values by seed and draw; NaN: other visits would be trained in this draw, which is left out."""
-        by_seed: dict[int, float] = {}
+    def _chance(self, values: Sequence[Mapping[int, Sequence[float | None]]]) -> dict[str, Any]:
+        """``values``: of each finalist, by seed and draw; NaN: nobody knows it in this draw, which is left out.
+
+        The seeds that choose a finalist flatter it. So ``probability`` is that with which, of the two finalists that
+        all other seeds put first, the first one is better in a seed that is left out; None for one seed. ``by_seed``:
+        share of draws in which the first finalist of all seeds is better than the second.
+        """
+        names = [each.name for each in self.finalists]
+        by_name = dict(zip(names, values, strict=True))
+        own: dict[int, float] = {}
+        left_out: dict[int, float] = {}
         count = 0
-        for seed in sorted(one.keys() & other.keys()):
-            both = zip(one[seed], other[seed], strict=True)
-            pairs = [pair for pair in both if not any(value is not None and math.isnan(value) for value in pair)]
-            if pairs:
-                better = [self.objective.is_better(a, b) for a, b in pairs]
-                worse = [self.objective.is_better(b, a) for a, b in pairs]
-                by_seed[seed] = (sum(better) + len(pairs) - sum(worse)) / 2 / len(pairs)
-                count += len(pairs)
-        chance = drawn_times.over_seeds(by_seed, count)
-        draws = max((len(each) for each in one.values()), default=0)
+        for seed in sorted(set.intersection(*(set(each) for each in values))):
+            others = {each.name: {s: t for s, t in each.trails.items() if s != seed} for each in self.finalists}
+            share, pairs = self._better(*(by_name[name][seed] for name in names[:2]))
+            if share is not None:
+                own[seed] = share
+                count += pairs
+            first, second = halving.final_order(self.objective, others)[:2]
+            share, _ = self._better(by_name[first][seed], by_name[second][seed])
+            if share is not None:
+                left_out[seed] = share
+        chance = drawn_times.over_seeds(left_out, count) if len(left_out) > 1 else None
+        draws = max((len(each) for each in values[0].values()), default=0)
         return {
-            "than": self.finalists[1].name,
-            "probability": chance.probability,
-            "low": chance.low,
-            "high": chance.high,
-            "by_seed": list(by_seed.values()),
+            "than": names[1],
+            "probability": None if chance is None else chance.probability,
+            "low": None if chance is None else chance.low,
+            "high": None if chance is None else chance.high,
+            "by_seed": list(own.values()),
             "draws": draws if draws > 1 else 0,
         }
+
+    def _better(self, one: Sequence[float | None], other: Sequence[float | None]) -> tuple[float | None, int]:
+        """(share of the draws in which the first value is better, equal ones as one half; draws in which both are
+        known)."""
+        both = zip(one, other, strict=True)
+        pairs = [pair for pair in both if not any(value is not None and math.isnan(value) for value in pair)]
+        if not pairs:
+            return None, 0
+        better, worse = (sum(self.objective.is_better(*pair[::step]) for pair in pairs) for step in (1, -1))
+        return (better + len(pairs) - worse) / 2 / len(pairs), len(pairs)
 
     def _rests_on(
         self, values: Sequence[Mapping[int, Sequence[float | None]]], settings: Draws
@@ -236,16 +273,27 @@ class Analysis:
         """The finalist that would be chosen on other fleets, and the mean of each one's value; ``is_own``: these are
         their own.
 
-        ``unknown``: finalists that would train other visits there, or cannot be replayed; if there are any, nobody
-        knows who is chosen.
+        ``unknown``: finalists that would train other visits there, cannot be replayed, or would go on beyond the end of
+        their runs; if these may change the choice, nobody knows who is chosen.
         """
         trails = {
             each.name: each.trails if is_own else each.on(lambda ready: change(ready.fleet)) for each in self.finalists
         }
         known = {name: found for name, found in trails.items() if found is not None}
-        values = {name: None if found is None else _mean(self.objective, found) for name, found in trails.items()}
         unknown = [name for name, found in trails.items() if found is None]
-        return {"chosen": None, "values": values, "unknown": unknown} if unknown else best_of(self.objective, known)
+        if not unknown:
+            return best_of(self.objective, known, self._open(self.objective, known))
+        values = {name: None if found is None else _mean(self.objective, found) for name, found in trails.items()}
+        return {"chosen": None, "values": values, "unknown": unknown}
+
+    def _open(self, objective: Objective, trails: Mapping[str, Mapping[int, Trail]]) -> dict[str, frozenset[int]]:
+        """Name -> seeds whose runs are open."""
+        return {
+            each.name: frozenset(
+                seed for seed, trail in trails[each.name].items() if each.is_open(objective, seed, trail)
+            )
+            for each in self.finalists
+        }
 
     def flips(self, stopped: Callable[[], bool]) -> dict[str, Any]:
         """Name of an axis -> its values, each with the finalist that would be chosen there."""
@@ -268,7 +316,7 @@ class Analysis:
             own = replace(
                 self.objective, budgets={key: factor * limit for key, limit in self.objective.budgets.items()}
             )
-            points.append({"at": factor, **best_of(own, trails)})
+            points.append({"at": factor, **best_of(own, trails, self._open(own, trails))})
         return {"words": "all budgets ×", "points": points}
 
     def map(self, stopped: Callable[[], bool]) -> list[dict[str, Any]]:
@@ -286,12 +334,32 @@ class Analysis:
         return found
 
 
-def best_of(objective: Objective, trails: Mapping[str, Mapping[int, Trail]]) -> dict[str, Any]:
-    """The candidate that is ``chosen`` by these runs, None if none reaches the target, and the mean of each value."""
-    values = {name: _mean(objective, own) for name, own in trails.items()}
+def best_of(
+    objective: Objective, trails: Mapping[str, Mapping[int, Trail]], is_open: Mapping[str, Set[int]] = NONE
+) -> dict[str, Any]:
+    """The candidate that is ``chosen`` by these runs, None if none reaches the target, and the mean of each value.
+
+    ``is_open``: name -> seeds with runs that would go on; these names are ``unknown`` if one of them might be better
+    than the best of the others.
+    """
+    unknown = [name for name in trails if is_open.get(name)]
+    values = {name: None if name in unknown else _mean(objective, own) for name, own in trails.items()}
     best = halving.final_order(objective, trails)[0]
+    at_worst = halving.place(objective, [objective.value(trail) for trail in trails[best].values()])
+    if any(at_worst > _at_best(objective, trails[name], is_open[name]) for name in unknown if name != best):
+        return {"chosen": None, "values": values, "unknown": unknown}
     reached = any(objective.value(trail) is not None for trail in trails[best].values())
+    if best in unknown and (objective.target is None or not reached):
+        return {"chosen": None, "values": values, "unknown": unknown}
     return {"chosen": best if reached else None, "values": values, "unknown": []}
+
+
+def _at_best(objective: Objective, trails: Mapping[int, Trail], is_open: Set[int]) -> tuple[float, float]:
+    """The `halving.place` of a finalist whose open runs went on as well as they could: with the target in the next
+    round for what they have spent, or without a target with all examples right."""
+    values = {seed: objective.value(trail) for seed, trail in trails.items()}
+    best = {seed: 1.0 if objective.target is None else objective.spent(trails[seed][-1]) for seed in is_open}
+    return halving.place(objective, list({**values, **best}.values()))
 
 
 def _mean(objective: Objective, trails: Mapping[int, Trail]) -> float | None:
@@ -317,33 +385,41 @@ def _weakest(row: Device | Network, key: str, families: Sequence[str]) -> tuple[
 def complete(
     objective: Objective,
     finalists: Sequence[Finalist],
+    scored: Mapping[int, tuple[Path, int]],
     file: Path,
     draws: int,
     host: Host,
     launcher: WorkerLauncher,
     stopped: Callable[[], bool],
 ) -> None:
-    """Write the analysis of an answer, and the score of the chosen finalist on test examples, unless it is there."""
+    """Write the analysis of an answer, and the score of the chosen finalist on test examples, unless it is there.
+
+    ``scored``: seed -> (run, rounds until the model that is scored).
+    """
     models = {
         each.name: [RunFolder(each.folders[s]).rounds[-1].model_sha256 for s in each.folders] for each in finalists
     }
-    asked = json.loads(json.dumps({"format": FORMAT, "objective": objective.plain, "draws": draws, "models": models}))
+    rounds = {seed: each[1] for seed, each in scored.items()}
+    asked = {"format": FORMAT, "objective": objective.plain, "draws": draws, "models": models, "rounds": rounds}
+    asked = json.loads(json.dumps(asked))
     with suppress(ValueError, KeyError):  # a file that somebody has changed is made anew
         if file.is_file() and read_json(file)["of"] == asked:
             return
     found = Analysis(objective, finalists).found(draws, stopped)
-    found["test"] = on_test(finalists[0], host, launcher, stopped)
+    found["test"] = on_test(scored, host, launcher, stopped)
     write_text(file, json.dumps({"of": asked, "found": found}, indent=1))
 
 
-def on_test(chosen: Finalist, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
-    """The mean accuracy over clients on their own test examples, by seed, of the models that the runs ended with."""
+def on_test(
+    scored: Mapping[int, tuple[Path, int]], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> dict[str, Any]:
+    """The mean accuracy over clients on their own test examples, by seed, of the models after these rounds."""
     scores = []
-    for folder in chosen.folders.values():
+    for folder, rounds in scored.values():
         with RunFolder(folder).open_scenario(host.device) as (loaded, _):
-            asked = measure.plan(loaded, folder, ACCURACY, {}, None, "evaluated")
+            asked = measure.plan(loaded, folder, ACCURACY, {}, rounds, "evaluated")
             plan = replace(asked, evaluation=replace(asked.evaluation, split="test"))
             measured = measure.measure(plan, folder, host, launcher, stopped, lambda done, tasks: None)
         values = [each[ACCURACY] for each in measured["by_client"].values() if each.get(ACCURACY) is not None]
         scores.append(float(np.mean(values)) if values else None)
-    return {"seeds": list(chosen.folders), **with_interval(scores)}
+    return {"seeds": list(scored), "rounds": [rounds for _, rounds in scored.values()], **with_interval(scores)}

@@ -27,17 +27,19 @@ from scenarios.config.tables import set_value
 from scenarios.experiment import statistics
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result, Stopped
 from scenarios.experiment.grid import Grid, cell_name, folder_name, label
-from scenarios.experiment.run_set import PlannedRun, RunSet, folder_of
+from scenarios.experiment.run_set import BUDGETS, PlannedRun, RunSet, folder_of
 from scenarios.experiment.tune import on_validation
 from scenarios.run import builder
 from scenarios.run.host import Host
 from scenarios.run.progress import TARGET, ProgressPoint, Trail, with_interval
+from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import read_json
 from scenarios.studies.decide import analysis, evidence, halving, pages, variations
 from scenarios.studies.decide.analysis import Finalist
 from scenarios.studies.decide.candidates import Candidate, forecasts, overrides_of, share_training
 from scenarios.studies.decide.halving import Rung
 from scenarios.studies.decide.objective import Objective, amount_at
+from scenarios.studies.measure import stored_rounds
 from scenarios.studies.replay import prepared
 
 KIND = "decide"
@@ -125,7 +127,9 @@ class Decision(Experiment):
         walk = now.walk(done)
         runs = {run.name: run for run in self.run_set.runs}
         changed = now.changed(walk, folder_of(done)).items()
-        needed = walk.needed or {name: run for name, run in changed if name not in runs and name not in lost}
+        scored = {} if walk.needed else self.scored(walk, folder_of(done))
+        more = {**dict(changed), **scored}.items()
+        needed = walk.needed or {name: run for name, run in more if name not in runs and name not in lost}
         if not needed:
             return None
         runs |= needed
@@ -146,6 +150,34 @@ class Decision(Experiment):
                 needs, run = {"rounds": candidate.rounds}, self._run_of(candidate, change)
                 found[run] = PlannedRun(run, self.load_row(row, seed), needs, self._enough(candidate))
         return found
+
+    def scored(self, walk: Walk, folder: Path) -> dict[str, PlannedRun]:
+        """Name -> run of the chosen candidate up to the model that is scored on test examples, of seeds whose run has
+        gone on and keeps no checkpoint of it."""
+        found, places = {}, self._to_score(walk, folder)
+        for seed, (path, rounds) in places.items():
+            if not stored_rounds(path) & {rounds - 1}:
+                candidate = walk.standings[self.finalists(walk)[0]].candidate
+                name = self._scored_name(candidate, seed)
+                found[name] = PlannedRun(name, self.load_row(candidate.row, seed), {"rounds": rounds})
+        return found
+
+    def _to_score(self, walk: Walk, folder: Path) -> dict[int, tuple[Path, int]]:
+        """Seed -> (run, rounds until the model) that the chosen candidate's user would have: the first that reached the
+        target within the budgets, or the last one within them."""
+        found = {}
+        for name in self.finalists(walk)[:1]:
+            candidate, trails = walk.standings[name].candidate, walk.standings[name].trails
+            trained, _ = self._judged_by(candidate, walk.apart)
+            for seed, trail in trails.items():
+                path, kept = folder / self.run_name(trained.row, seed), self.objective.kept(trail)
+                point = self.objective.reached(trail) or next(reversed(kept), None)
+                if point is not None:
+                    found[seed] = path, min(point.rounds, RunFolder(path).completed)
+        return found
+
+    def _scored_name(self, candidate: Candidate, seed: int) -> str:
+        return f"{self.run_name(candidate.row, seed)}-scored"
 
     def _changes(self, candidate: Candidate, walk: Walk, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         """(change, settings) of each that has to be trained."""
@@ -381,28 +413,26 @@ class Decision(Experiment):
 
     def _answer(self, order: Sequence[str], walk: Walk) -> dict[str, Any]:
         """``chosen``, the finalists in order, how sure their order is, and what is needed if none has the target."""
-        objective, looks = self.objective, len(self.rungs)
+        objective = self.objective
         by_name = {
             name: {seed: objective.value(trail) for seed, trail in walk.standings[name].trails.items()}
             for name in order
         }
-        pairs = statistics.against(statistics.compared(by_name), order[0])
+        # The chosen one is the best of all finalists, so that all their pairs count as tests.
+        pairs = statistics.compared(by_name, counts_reached=objective.target is not None)
+        corrected = {(pair["a"], pair["b"]): pair["p_holm"] for pair in pairs}
+        against = statistics.against(pairs, order[0])
         tests = []
         for name in order[1:]:
-            pair = pairs[name]
-            # Each rung was a look at the same seeds.
-            corrected = None if pair["p_holm"] is None else min(1.0, pair["p_holm"] * looks)
-            told_apart = corrected is not None and corrected < LEVEL
-            only = any(value is not None for value in by_name[order[0]].values()) and all(
-                value is None for value in by_name[name].values()
-            )
+            pair, p = against[name], corrected[order[0], name]
             tests.append(
                 {
                     "name": name,
                     "difference": {key: pair[key] for key in ("seeds", "mean", "deviation", "half_width", "values")},
+                    "reached": sum(value is not None for value in by_name[name].values()),
                     "p": pair["p"],
-                    "p_corrected": corrected,
-                    "is_tie": not (told_apart or only),
+                    "p_corrected": p,
+                    "is_tie": p is None or p >= LEVEL,
                 }
             )
         reached = [value for value in by_name[order[0]].values() if value is not None]
@@ -411,7 +441,6 @@ class Decision(Experiment):
             "finalists": list(order),
             "tests": tests,
             "ties": [each["name"] for each in tests if each["is_tie"]],
-            "looks": looks,
         }
         return answer if reached else answer | {"nearest": self._nearest(walk)}
 
@@ -471,13 +500,19 @@ class Decision(Experiment):
         if walk.needed or not order:
             return
         folder, finalists = folder_of(done), []
+        stopped_by = {run["name"]: run["stopped_by"] for run in done["runs"]}
         for name in order:
             candidate, trails = walk.standings[name].candidate, walk.standings[name].trails
             trained, overrides = self._judged_by(candidate, walk.apart)
             runs = {seed: folder / self.run_name(trained.row, seed) for seed in trails}
-            finalists.append(Finalist(name, candidate.loaded, runs, overrides, trails))
-        write_text(folder / RECOMMENDED, self.recommended(walk.standings[order[0]].candidate))
-        analysis.complete(self.objective, finalists, folder / ANALYSIS, self.draws, host, launcher, stopped)
+            cut = {seed for seed, path in runs.items() if stopped_by[path.name] == BUDGETS}
+            finalists.append(Finalist(name, candidate.loaded, runs, overrides, trails, candidate.rounds, cut))
+        chosen, scored = walk.standings[order[0]].candidate, {}
+        for seed, (path, rounds) in self._to_score(walk, folder).items():
+            own = folder / self._scored_name(chosen, seed)
+            scored[seed] = (path if stored_rounds(path) & {rounds - 1} else own), rounds
+        write_text(folder / RECOMMENDED, self.recommended(chosen))
+        analysis.complete(self.objective, finalists, scored, folder / ANALYSIS, self.draws, host, launcher, stopped)
 
     def recommended(self, candidate: Candidate) -> str:
         """The scenario of a candidate as its user would run it: with the target and the budgets, on all examples."""

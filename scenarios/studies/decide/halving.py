@@ -115,10 +115,14 @@ def final_order(objective: Objective, found: Mapping[str, BySeed]) -> list[str]:
     """The finalists, the best first: most seeds with a value, then its mean; without any, their best accuracy."""
 
     def key(name: str) -> tuple[float, float, float]:
-        values = [objective.value(trail) for trail in found[name].values()]
-        known = [value for value in values if value is not None]
-        mean = sum(known) / len(known) if known else math.inf
         best = sum(_best(objective.kept(trail)) for trail in found[name].values())
-        return -len(known), mean if objective.target is not None else -mean, -best
+        return *place(objective, [objective.value(trail) for trail in found[name].values()]), -best
 
     return sorted(found, key=key)
+
+
+def place(objective: Objective, values: Sequence[float | None]) -> tuple[float, float]:
+    """The lower, the better: minus the seeds that have a value, and their mean, turned where more is better."""
+    known = [value for value in values if value is not None]
+    mean = sum(known) / len(known) if known else math.inf
+    return -len(known), mean if objective.target is not None else -mean

@@ -20,9 +20,9 @@ READ_AS = (
     "95 % interval over the seeds that a candidate was judged by"
 )
 TESTED = (
-    "difference from the chosen candidate, paired over seeds; p: paired t-test, two-sided, corrected for all finalists "
-    "(Holm) and for the looks at these seeds; a tie: p is 0.05 or more; "
-    "not tested: fewer than two seeds have a value of both, or their differences are the same"
+    "difference from the chosen candidate, paired over seeds; p: paired t-test, two-sided, or where seeds have not "
+    "reached the target Fisher's exact test of how many have; corrected for all pairs of finalists (Holm); a tie: p is "
+    "0.05 or more; not tested: there is one seed, or the difference is the same in all"
 )
 FIGURES = {"calibrate": "fedbr doctor --calibrate on a {row}", "link": "a link test on {row}"}
 
@@ -54,14 +54,25 @@ def lead(result: Result) -> str:
     sentences = [text]
     if (chance := result.get("probability")) is not None:
         than, by_seed = labels[chance["than"]], chance["by_seed"]
-        if chance["draws"]:
-            over = f"over seeds and {chance['draws']} draws of uncertain figures"
-            sentences.append(f"{over} it is better than {than} in {100 * chance['probability']:.0f} %")
+        draws = f"{chance['draws']} draws of uncertain figures" if chance["draws"] else ""
+        if chance["probability"] is not None:
+            over = " and ".join(filter(None, ["seeds", draws]))
+            sentences.append(
+                f"over {over}, with each seed left out of the choice in turn, it is better than {than} in "
+                f"{100 * chance['probability']:.0f} %"
+            )
+        elif draws:
+            sentences.append(f"it is better than {than} in {100 * by_seed[0]:.0f} % of {draws}, given its one seed")
         else:
             sentences.append(f"it is better than {than} with {by_seed.count(1.0)} of {len(by_seed)} seeds")
-    if result["ties"]:
+    ties = [each for each in result["tests"] if each["is_tie"]]
+    tied = [labels[each["name"]] for each in ties if each["p"] is not None or seeds == 1]
+    same = [labels[each["name"]] for each in ties if each["p"] is None and seeds > 1]
+    if tied:
         few = "one seed does" if seeds == 1 else f"{seeds} seeds do"
-        sentences.append(f"{few} not tell it apart from {', '.join(labels[name] for name in result['ties'])}")
+        sentences.append(f"{few} not tell it apart from {', '.join(tied)}")
+    if same:
+        sentences.append(f"the difference from {', '.join(same)} is the same with all {seeds} seeds, and is not tested")
     return "; ".join(sentences) + "."
 
 

@@ -90,6 +90,34 @@ def test_the_recommended_scenario_is_the_users_own_with_the_target_and_the_budge
     assert 0 < result["test"]["mean"] < 1
 
 
+def test_the_model_that_is_scored_is_that_of_the_last_round_within_the_budgets(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    small = [word for word in SMALL if not word.startswith("rounds.max")]
+    words = ["digits", "method=fedavg", "fleet.networks={wifi-4=1},{lte=1}", *small, "--seeds", "1", "--draws", "0"]
+    options = ("--out", str(tmp_path), "--json", "--budget")
+
+    def decided_within(budget: str, run_id: str, rounds: int = 4) -> dict[str, Any]:
+        more = (budget, "--run-id", run_id, f"rounds.max={rounds}")
+        assert main.run_command(["decide", *words, *options, *more]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    whole = decided_within("seconds=1 h", "whole")
+    (run,) = whole["runs"]
+    first, _, third, _ = (point.virtual_seconds for point in RunFolder(Path(run["run_dir"])).trail)
+    assert whole["test"]["rounds"] == [4]
+    # Both share one training of four rounds, which keeps the checkpoints of the last two.
+    assert decided_within(f"seconds={third + 1e-3} s", "three")["test"]["rounds"] == [3]
+    result = decided_within(f"seconds={first + 1e-3} s", "one")
+    assert [(Path(run["run_dir"]).name, run["rounds"]) for run in result["runs"]] == [
+        (Path(run["run_dir"]).name, 4),
+        (f"{Path(run['run_dir']).name}-scored", 1),
+    ]
+    assert result["test"]["rounds"] == [1]
+    assert result["test"]["values"] == decided_within("seconds=1 h", "short", 1)["test"]["values"]
+    assert result["test"]["values"] != whole["test"]["values"]
+
+
 @pytest.mark.parametrize(
     ("axis", "trainings"),
     [
