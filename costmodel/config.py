@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AllowInfNan, BeforeValidator, ConfigDict, Field
@@ -270,6 +271,21 @@ class TierConfig(UpperTier):
     """A second tier, between these aggregators and the server"""
 
 
+FILE_KEYS = (
+    "trace",
+    "device_file",
+    "network_file",
+    "bandwidth.file",
+    "bandwidth.up_file",
+    "availability.file",
+    "tiers.file",
+    "tiers.bandwidth.file",
+    "tiers.bandwidth.up_file",
+    "tiers.availability.file",
+)
+"""Keys of `FleetConfig` that name files"""
+
+
 @dataclass(frozen=True)
 class FleetConfig(FleetTable):
     """Devices and networks of the clients (``fedbr list devices``, ``fedbr list networks``)."""
@@ -335,16 +351,5 @@ class FleetConfig(FleetTable):
     @property
     def file_names(self) -> dict[str, str]:
         """Key -> the file that it names, in the order in which a run's identity has them."""
-        names = {
-            "fleet.trace": self.trace,
-            "fleet.device_file": self.device_file,
-            "fleet.network_file": self.network_file,
-            "fleet.bandwidth.file": self.bandwidth.file,
-            "fleet.bandwidth.up_file": self.bandwidth.up_file,
-            "fleet.availability.file": self.availability.file,
-            "fleet.tiers.file": self.tiers.file,
-            "fleet.tiers.bandwidth.file": self.tiers.bandwidth.file,
-            "fleet.tiers.bandwidth.up_file": self.tiers.bandwidth.up_file,
-            "fleet.tiers.availability.file": self.tiers.availability.file,
-        }
+        names = {f"fleet.{key}": attrgetter(key)(self) for key in FILE_KEYS}
         return {key: name for key, name in names.items() if name is not None}

@@ -33,6 +33,8 @@ MOST_SECONDS = 1e9
 TOO_LONG = f"client {{}}: its samples span {{:g}} s, the most is {MOST_SECONDS:g} (30 years)"
 RECORDS = 4
 """Records that are kept, so that a file is parsed once for all that depends on it."""
+WITH_FILES_BESIDE = ("fleet.trace", "fleet.availability.file", "fleet.tiers.availability.file")
+"""Keys of files that may name others beside them"""
 Rows = tuple[dict[str, Device], dict[str, Network]]
 """The user's devices and networks, by name"""
 
@@ -152,7 +154,7 @@ def read_rows(
 def read_inputs(paths: Mapping[str, Path], config: FleetConfig, rows: Rows) -> FleetInputs:
     """The content of all files of a fleet, by key; ``rows``: of `read_rows`."""
     named = [(key, config.file_names[key], path) for key, path in paths.items()]
-    for key in ("fleet.trace", "fleet.availability.file", "fleet.tiers.availability.file"):
+    for key in WITH_FILES_BESIDE:
         if key in paths:
             with _errors_of(key):
                 beside = traces.files_beside(paths[key])

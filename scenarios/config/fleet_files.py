@@ -1,34 +1,100 @@
-"""Finds and reads the files that a scenario's fleet names, into one record (`costmodel.fleet.inputs`).
+"""Finds the files that a scenario names, and reads those of its fleet into one record (`costmodel.fleet.inputs`).
 
-Files are searched under their names, then below the data roots (``data.root``, ``$FEDBR_DATA``, the user cache).
+Files of a fleet are searched under their names, then below the data roots (``data.root``, ``$FEDBR_DATA``, the user
+cache). A name in a scenario file is also searched beside that file. Run folders have names that hold wherever a command
+is called, and compare files by their content (`hashes`).
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from costmodel.fleet import inputs
+from costmodel.config import FILE_KEYS
+from costmodel.files import read_bytes
+from costmodel.fleet import inputs, traces
+from costmodel.fleet.csv_table import LARGEST_NBYTES
 from costmodel.fleet.inputs import FleetInputs
-from edge.data.locate import is_file, search_paths
-from edge.protocol.home import expanded
+from edge.data.json_partition import MOST_NBYTES as LARGEST_PARTITION_NBYTES
+from edge.data.locate import SearchPath, is_file, search_paths
+from edge.protocol.home import abbreviated, expanded
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
 from scenarios.config.schema import Scenario
+from scenarios.config.tables import set_value, value_at
 
 CALIBRATED = "devices"
 """Folder of the user cache for the profiles of ``fedbr doctor --calibrate``."""
 
 
+PARTITION = "data.partition.file"
+KEYS = (*(f"fleet.{key}" for key in FILE_KEYS), PARTITION)
+"""Keys that name files"""
+
+
+def beside(tables: dict[str, Any], folder: Path) -> None:
+    """Put a file's folder before the names that are there and nowhere below the current folder, in place."""
+    for key in KEYS:
+        name = value_at(tables, key)
+        if isinstance(name, str) and not is_file(Path(name)) and is_file(folder / name):
+            set_value(tables, key, str((folder / name).resolve()))
+
+
+def absolute(scenario: Scenario) -> dict[str, Any]:
+    """The scenario's tables, with whole paths of files that are named from the current folder."""
+    tables = scenario.model_dump()
+    for key in KEYS:
+        name = value_at(tables, key)
+        if isinstance(name, str) and is_file(path := expanded(name)):
+            set_value(tables, key, abbreviated(str(path.resolve())))
+    return tables
+
+
+def hashes(scenario: Scenario) -> dict[str, str]:
+    """Key -> SHA-256 of each file that the scenario names, and of those beside them; ScenarioError as of
+    `read_inputs`."""
+    own, file = dict(read_inputs(scenario).sha256), scenario.data.partition.file
+    if file is not None and is_file(path := expanded(file)):
+        own[PARTITION] = sha256(PARTITION, path)
+    return own
+
+
+def sha256(key: str, path: Path) -> str:
+    """The SHA-256 of a file that a key names; ScenarioError for one that is too large."""
+    try:
+        most = LARGEST_PARTITION_NBYTES if key == PARTITION else LARGEST_NBYTES
+        return hashlib.sha256(read_bytes(path, most)).hexdigest()
+    except ValueError as error:
+        raise ScenarioError(f"{key}: {error}") from None
+
+
+def with_those_beside(key: str, name: str, root: str | None) -> list[Path]:
+    """The file that a key names, and those beside it that belong to it; ScenarioError if it is not there."""
+    if key == PARTITION:
+        return [_found(key, name, [])]
+    path = _found(key, name, search_paths(root, cache_folder()))
+    try:
+        return [path, *(traces.files_beside(path) if key in inputs.WITH_FILES_BESIDE else ())]
+    except ValueError as error:
+        raise ScenarioError(f"{key}: {error}") from None
+
+
 def find(scenario: Scenario, key: str, name: str) -> Path:
     """The path of a file that the scenario names; ScenarioError naming the key if there is none."""
+    return _found(key, name, search_paths(scenario.data.root, cache_folder()))
+
+
+def _found(key: str, name: str, places: Sequence[SearchPath]) -> Path:
     try:
         as_named = expanded(name)
     except RuntimeError as error:
         raise ScenarioError(f"{key} = {name!r}: {error}") from None
     if is_file(as_named):
         return as_named
-    below = dict.fromkeys(place.folder / name for place in search_paths(scenario.data.root, cache_folder()))
+    below = dict.fromkeys(place.folder / name for place in places)
     for path in below:
         if is_file(path):
             return path

@@ -21,6 +21,7 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
+from scenarios.config import fleet_files
 from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.run import builder, folder_files, runner
@@ -226,12 +227,23 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
     except ReportError as error:
         raise ScenarioError(f"{error}; choose another ", Argument("run_id")) from None
     now = resolved_keys(builder.on_device(run.loaded, device).scenario)
-    for key in sorted({*before, *now}, key=lambda key: (key.count("."), key)):  # seed before what follows it
-        if before.get(key) != now.get(key):
-            was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
-            raise ScenarioError(f"{path} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id"))
+    differing = {key for key in {*before, *now} if before.get(key) != now.get(key)}
+    if differing & {*fleet_files.KEYS}:
+        differing -= _same_files(recorded, run.loaded)
+    for key in sorted(differing, key=lambda key: (key.count("."), key)):  # seed before what follows it
+        was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
+        raise ScenarioError(f"{path} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id"))
     try:
         ended = recorded.summary
         return ended is not None and (ended["stopped_by"] not in EARLY or run.is_done(recorded))
     except sqlite3.Error:  # a damaged ledger is refused when the run is made
         return False
+
+
+def _same_files(recorded: RunFolder, loaded: Loaded) -> set[str]:
+    """Keys that name a file with the content that it had when the run was made, wherever it is."""
+    try:
+        before = recorded.environment.files
+    except ReportError as error:
+        raise ScenarioError(f"{error}; choose another ", Argument("run_id")) from None
+    return {key for key, sha256 in fleet_files.hashes(loaded.scenario).items() if before.get(key) == sha256}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -38,7 +37,6 @@ from coordinator.workers.task import Workers
 from costmodel.arrays import Streams
 from costmodel.clock import Clock
 from costmodel.config import Scale
-from costmodel.files import read_bytes
 from costmodel.fleet import model_demand
 from costmodel.fleet.availability import Always
 from costmodel.fleet.devices import Device, Network
@@ -48,7 +46,6 @@ from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
 from costmodel.tiers import TierClock, assigned, parents
 from costmodel.units import format_rate
-from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import serialization
 from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
 from edge.protocol.config import CPU, CodecConfig, Job, ModelProfile, SubmodelPlan
@@ -58,9 +55,11 @@ from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Layout, Payload, 
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
 from edge.protocol.submodels import RATE, SliceMap, part_profile
+from scenarios.config import fleet_files
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import Scenario
+from scenarios.config.tables import set_value, value_at
 from scenarios.config.validation import evaluated, named_blocks
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
 from scenarios.run.observer import Observers
@@ -118,15 +117,11 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         del scenario["model"]["norm"]
     if loaded.method.objective.name == fedbr.SPEC.name:
         scenario["method_options"].pop("preset", None)  # the options that it stands for are written out
+    files, inputs = fleet_files.hashes(loaded.scenario), read_inputs(loaded.scenario)
+    for key, sha256 in files.items():
+        if value_at(scenario, key) is not None:  # others are beside one that is named
+            set_value(scenario, key, sha256)
     data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
-    file = data["partition"]["file"]
-    if file is not None and (path := expanded(file)).is_file():
-        try:
-            sha256 = hashlib.sha256(read_bytes(path, MOST_NBYTES)).hexdigest()
-        except ValueError as error:
-            raise ScenarioError(f"data.partition.file: {error}") from None
-        data["partition"] = {**data["partition"], "file": sha256}
-    inputs = read_inputs(loaded.scenario)
     rows: list[Device | Network] = [*inputs.devices.values(), *inputs.networks.values()]
     return {**scenario, "data": data, "files": inputs.sha256, "own": [asdict(row) for row in rows]}
 

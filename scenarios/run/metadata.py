@@ -84,7 +84,7 @@ def environment(
         "operations": profile.part_operations.tolist(),
     }
     concerns = {
-        "files": inputs.sha256,
+        "files": fleet_files.hashes(loaded.scenario),
         "variants": profile.variants.tolist(),
         "outputs": profile.outputs.tolist(),
         "operations": dict(zip(KINDS, counts, strict=True)) if counts else {},

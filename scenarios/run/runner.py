@@ -34,7 +34,7 @@ from edge.protocol.config import MAX_FILE_NAME, Job, ShippedFile
 from edge.protocol.files import opened, write_text
 from edge.protocol.home import abbreviated, expanded, shared
 from edge.runtime.numerics import fingerprint
-from scenarios.config import plugin_errors
+from scenarios.config import fleet_files, plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
@@ -81,7 +81,7 @@ def run(
     def fill(new: Path) -> None:
         for name in folder_files.MADE:
             (new / name).mkdir()
-        write_text(new / SCENARIO, scenario_text(loaded.scenario.model_dump()))
+        write_text(new / SCENARIO, scenario_text(fleet_files.absolute(loaded.scenario)))
 
     folder = folder_files.make_folder(host.out / loaded.name, host.run_id, fill)
     with run_lock(folder) as held, _log_and_wrap(held):

@@ -1,8 +1,9 @@
 """``fedbr pack``: a run or run set as one archive for a reader, with a README and no path of its author's home.
 
-What is in it: scenario, environment, ledger, summary, report, what was measured, the copies of a user's own modules,
-and of a run set its tables. Logs are left out, and checkpoints unless they are asked for. The same run gives the same
-bytes: files are sorted, and are dated when the run began. Nothing is written into the folders.
+What is in it: scenario with the files that it names, environment, ledger, summary, report, what was measured, the
+copies of a user's own modules, and of a run set its tables. Logs are left out, and checkpoints unless they are asked
+for. The same run gives the same bytes: files are sorted, and are dated when the run began. Nothing is written into the
+folders.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from edge.protocol.files import opened
 from edge.protocol.home import abbreviated, contained
 from edge.protocol.portable import PORTABLE
 from edge.protocol.scratch import scratch
+from scenarios.config import fleet_files
 from scenarios.config.errors import ReportError, ScenarioError, one_paragraph
+from scenarios.config.tables import set_value, value_at
+from scenarios.config.toml_writer import toml_text
 from scenarios.report import drawn_times, html, terminal
 from scenarios.report.run_reader import open_runs
 from scenarios.run import folder_files, plugin_sources
@@ -42,6 +46,8 @@ README, SUMMARY, REPORT = "README.md", "summary.json", "report.html"
 MEASURED = (folder_files.MEASURED, drawn_times.FILE)
 FIRST_DATE = 315_532_800.0
 """Of files of a run that does not say when it began: the first of 1980, before which some formats have no dates"""
+INPUTS = "inputs"
+"""Folder of the files that a scenario names"""
 MOST_ROWS = 100
 """Runs of a run set that its README lists"""
 
@@ -109,7 +115,8 @@ def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool)
     folder = run.folder
     folder_files.check(folder)
     place.mkdir(parents=True)
-    for name in (SCENARIO, ENVIRONMENT, *(name for name in MEASURED if (folder / name).exists())):
+    yield from _stage_inputs(folder, place)
+    for name in (ENVIRONMENT, *(name for name in MEASURED if (folder / name).exists())):
         _copy_text(folder / name, place / name)
     with (
         closing(foreign.connect(folder / LEDGER)) as before,
@@ -139,6 +146,38 @@ def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool)
         yield from _stage_report(folder, place)
     elif (folder / REPORT).is_file():
         _copy_text(folder / REPORT, place / REPORT)
+
+
+def _stage_inputs(folder: Path, place: Path) -> Iterator[str]:
+    """The scenario with the files that it names, beside it in the folder `INPUTS`; notes on those that are not there.
+
+    A file that a trace names is in the same folder as the trace.
+    """
+    recorded = RunFolder(folder)
+    tables, before = dict(recorded.scenario), recorded.environment.files
+    copies: dict[str, str] = {}
+    for key in fleet_files.KEYS:
+        name = value_at(tables, key)
+        if not isinstance(name, str):
+            continue
+        try:
+            paths = fleet_files.with_those_beside(key, name, value_at(tables, "data.root"))
+        except ScenarioError as error:
+            yield f"{key}: is left out: {error}"
+            continue
+        names = [key, *(f"{key}, {path.name}" for path in paths[1:])]
+        if any(fleet_files.sha256(key, path) != before.get(each) for each, path in zip(names, paths, strict=True)):
+            yield f"{key}: is left out: {paths[0]} has changed since the run"
+            continue
+        for path in paths:
+            _copy(path, place / INPUTS / key / path.name)
+        copies[key] = f"{INPUTS}/{key}/{paths[0].name}"
+    if not copies:
+        _copy_text(folder / SCENARIO, place / SCENARIO)
+        return
+    for key, copy in copies.items():
+        set_value(tables, key, copy)
+    (place / SCENARIO).write_text(abbreviated(toml_text(tables)), UTF_8)
 
 
 def _stage_report(folder: Path, place: Path, name: str = REPORT) -> Iterator[str]:

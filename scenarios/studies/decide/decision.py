@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 from coordinator.rounds.budget import EARLY
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.files import write_text
+from scenarios.config import fleet_files
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import shown, words
@@ -521,7 +522,7 @@ class Decision(Experiment):
         target = {} if self.objective.target is None else {"stop.target_accuracy": self.objective.target}
         settings = {**candidate.row.settings, **target}
         loaded = self.grid.load(settings)
-        scenario = loaded.scenario.model_dump()
+        scenario = fleet_files.absolute(loaded.scenario)
         for key, limit in budgets.items():
             set_value(scenario, key, limit)
         return f"# {self.objective.text}: {label(candidate.row.settings)}\n\n{scenario_text(scenario)}"

@@ -199,3 +199,35 @@ def test_what_cannot_be_packed_is_refused(recorded: Path, tmp_path: Path, capsys
         pack(recorded, tmp_path / "a.tar.gz")
     (recorded / "uncertainty.json").unlink()
     assert not (tmp_path / "a.tar.gz").exists()
+
+
+def test_an_archive_has_the_files_that_the_scenario_names_so_that_a_reader_can_run_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(here)
+    Path("t.csv").write_text("seconds,bits_per_second\n0,5000000\n1,9000000\n")
+    Path("p.json").write_text(json.dumps({str(client): [*range(client, 1437, 10)] for client in range(10)}))
+    link = ("fleet.bandwidth.kind=trace", "fleet.bandwidth.file=t.csv")
+    folder = run(tmp_path / "out", *link, "data.partition.kind=file", "data.partition.file=p.json", "rounds.max=2")
+    packed = pack(folder, tmp_path / "a.tar.gz")
+    assert packed["notes"] == []
+    monkeypatch.chdir(elsewhere)
+    assert run_command(["replay", str(folder), "--json"]) == 0  # from wherever it is called
+    first = json.loads(capsys.readouterr().out)["virtual_seconds"]
+    reader = unpacked(str(tmp_path / "a.tar.gz"), elsewhere)
+    Path(here / "t.csv").unlink()
+    Path(here / "p.json").unlink()
+    assert run_command(["verify", str(reader), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["same"]
+    assert run_command(["replay", str(reader), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["virtual_seconds"] == first
+    # What is missing, or has changed, is said.
+    (here / "t.csv").write_text("seconds,bits_per_second\n0,1000000\n")
+    notes = pack(folder, tmp_path / "b.tar.gz")["notes"]
+    assert [note.partition(" is left out: ")[::2] for note in notes] == [
+        ("fleet.bandwidth.file:", f"{here}/t.csv has changed since the run"),
+        ("data.partition.file:", f"data.partition.file = '{here}/p.json': no such file; searched {here}/p.json"),
+    ]
