@@ -166,7 +166,7 @@ class Experiment:
 def write(experiment: Experiment, result: Result, with_report: bool) -> Path:
     """Write the files of an experiment beside its run folders; returns the report, or the folder without one."""
     folder = folder_of(result)
-    text = json.dumps(shared({"study": experiment.run_set.kind, **result}), indent=1)
+    text = json.dumps(shared({**experiment.run_set.marks, **result}), indent=1)
     write_text(folder / experiment.result_file, text)
     for name, content in experiment.files(result, folder).items():
         write_text(folder / name, content)

@@ -77,6 +77,13 @@ class RunSet:
     run_id: str | None = None
     mark: str = MARK
     """The file that marks the folder from its creation on, and holds the result at the end."""
+    asks: Mapping[str, str] = field(default_factory=dict)
+    """What is asked, in words, by name: a folder in which something else was asked is not resumed"""
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """The keys by which its file knows it."""
+        return {"study": self.kind} | ({"asks": dict(self.asks)} if self.asks else {})
 
     def device(self, name: str) -> str:
         """The device of its runs on this machine, as of `choose_device`."""
@@ -144,13 +151,18 @@ def known_folder(run_set: RunSet, out: Path) -> Path | None:
     if run_set.run_id is None or not folder.exists():
         return None
     try:
-        kind = read_json(folder / run_set.mark)["study"]
-    except (ValueError, KeyError):
-        kind = None
-    if kind != run_set.kind:
+        mark = read_json(folder / run_set.mark)
+    except ValueError:
+        mark = {}
+    if mark.get("study") != run_set.kind:
         raise ScenarioError(
             f"run folder {folder} exists already and is no {run_set.kind} study; choose another ", Argument("run_id")
         )
+    before = mark.get("asks")
+    for name, now in run_set.asks.items():
+        was = before.get(name) if isinstance(before, dict) else None
+        if was != now:
+            raise ScenarioError(f"{folder}: its {name} were {was}, now {now}; choose another ", Argument("run_id"))
     return folder
 
 
@@ -161,7 +173,7 @@ def locked(run_set: RunSet, host: Host) -> Iterator[HeldFolder]:
     A folder that holds nothing but its mark after `Stopped` or a ScenarioError is removed.
     """
     pending(run_set, host.out, host.device)
-    folder, mark = known_folder(run_set, host.out), json.dumps({"study": run_set.kind})
+    folder, mark = known_folder(run_set, host.out), json.dumps(run_set.marks)
     if folder is None:
         place = host.out / run_set.name
         folder = folder_files.make_folder(place, run_set.run_id, lambda new: write_text(new / run_set.mark, mark))

@@ -32,9 +32,8 @@ from scenarios.report import drawn_times
 from scenarios.run.host import Host
 from scenarios.run.progress import Trail, with_interval
 from scenarios.run.run_folder import RunFolder
-from scenarios.run.run_records import read_json
 from scenarios.studies import measure, uncertainty
-from scenarios.studies.decide import evidence, halving, variations
+from scenarios.studies.decide import analysis_file, evidence, halving, variations
 from scenarios.studies.decide.objective import Objective
 from scenarios.studies.replay import Prepared, prepared
 from scenarios.studies.uncertainty import Draws
@@ -382,44 +381,42 @@ def _weakest(row: Device | Network, key: str, families: Sequence[str]) -> tuple[
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
+Scored = Mapping[int, tuple[Loaded, Path, int]]
+"""Seed -> (scenario, run, rounds until the model that is scored)"""
+
+
 def complete(
     objective: Objective,
     finalists: Sequence[Finalist],
-    scored: Mapping[int, tuple[Path, int]],
+    scored: Scored,
     file: Path,
     draws: int,
     host: Host,
     launcher: WorkerLauncher,
     stopped: Callable[[], bool],
 ) -> None:
-    """Write the analysis of an answer, and the score of the chosen finalist on test examples, unless it is there.
-
-    ``scored``: seed -> (run, rounds until the model that is scored).
-    """
+    """Write the analysis of an answer, and the score of the chosen finalist on test examples, unless it is there."""
     models = {
         each.name: [RunFolder(each.folders[s]).rounds[-1].model_sha256 for s in each.folders] for each in finalists
     }
-    rounds = {seed: each[1] for seed, each in scored.items()}
+    rounds = {seed: each[2] for seed, each in scored.items()}
     asked = {"format": FORMAT, "objective": objective.plain, "draws": draws, "models": models, "rounds": rounds}
     asked = json.loads(json.dumps(asked))
-    with suppress(ValueError, KeyError):  # a file that somebody has changed is made anew
-        if file.is_file() and read_json(file)["of"] == asked:
+    with suppress(ValueError, OSError):  # a file that somebody has changed is made anew
+        if analysis_file.read(file, [each.name for each in finalists])["of"] == asked:
             return
     found = Analysis(objective, finalists).found(draws, stopped)
     found["test"] = on_test(scored, host, launcher, stopped)
     write_text(file, json.dumps({"of": asked, "found": found}, indent=1))
 
 
-def on_test(
-    scored: Mapping[int, tuple[Path, int]], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
-) -> dict[str, Any]:
+def on_test(scored: Scored, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
     """The mean accuracy over clients on their own test examples, by seed, of the models after these rounds."""
     scores = []
-    for folder, rounds in scored.values():
-        with RunFolder(folder).open_scenario(host.device) as (loaded, _):
-            asked = measure.plan(loaded, folder, ACCURACY, {}, rounds, "evaluated")
-            plan = replace(asked, evaluation=replace(asked.evaluation, split="test"))
-            measured = measure.measure(plan, folder, host, launcher, stopped, lambda done, tasks: None)
+    for loaded, folder, rounds in scored.values():
+        asked = measure.plan(loaded, folder, ACCURACY, {}, rounds, "evaluated")
+        plan = replace(asked, evaluation=replace(asked.evaluation, split="test"))
+        measured = measure.measure(plan, folder, host, launcher, stopped, lambda done, tasks: None)
         values = [each[ACCURACY] for each in measured["by_client"].values() if each.get(ACCURACY) is not None]
         scores.append(float(np.mean(values)) if values else None)
-    return {"seeds": list(scored), "rounds": [rounds for _, rounds in scored.values()], **with_interval(scores)}
+    return {"seeds": list(scored), "rounds": [each[2] for each in scored.values()], **with_interval(scores)}

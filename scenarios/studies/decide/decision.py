@@ -34,8 +34,7 @@ from scenarios.run import builder
 from scenarios.run.host import Host
 from scenarios.run.progress import TARGET, ProgressPoint, Trail, with_interval
 from scenarios.run.run_folder import RunFolder
-from scenarios.run.run_records import read_json
-from scenarios.studies.decide import analysis, evidence, halving, pages, variations
+from scenarios.studies.decide import analysis, analysis_file, evidence, halving, pages, variations
 from scenarios.studies.decide.analysis import Finalist
 from scenarios.studies.decide.candidates import Candidate, forecasts, overrides_of, share_training
 from scenarios.studies.decide.halving import Rung
@@ -155,30 +154,31 @@ class Decision(Experiment):
     def scored(self, walk: Walk, folder: Path) -> dict[str, PlannedRun]:
         """Name -> run of the chosen candidate up to the model that is scored on test examples, of seeds whose run has
         gone on and keeps no checkpoint of it."""
-        found, places = {}, self._to_score(walk, folder)
-        for seed, (path, rounds) in places.items():
-            if not stored_rounds(path) & {rounds - 1}:
-                candidate = walk.standings[self.finalists(walk)[0]].candidate
-                name = self._scored_name(candidate, seed)
-                found[name] = PlannedRun(name, self.load_row(candidate.row, seed), {"rounds": rounds})
-        return found
+        return {
+            name: PlannedRun(name, self.load_row(row, seed), {"rounds": rounds})
+            for seed, (name, row, rounds) in self._to_score(walk, folder).items()
+            if name == self._scored_name(row, seed)
+        }
 
-    def _to_score(self, walk: Walk, folder: Path) -> dict[int, tuple[Path, int]]:
-        """Seed -> (run, rounds until the model) that the chosen candidate's user would have: the first that reached the
-        target within the budgets, or the last one within them."""
+    def _to_score(self, walk: Walk, folder: Path) -> dict[int, tuple[str, ExperimentRow, int]]:
+        """Seed -> (run, its row, rounds until the model) that the chosen candidate's user would have: the first that
+        reached the target within the budgets, or the last one within them."""
         found = {}
         for name in self.finalists(walk)[:1]:
             candidate, trails = walk.standings[name].candidate, walk.standings[name].trails
             trained, _ = self._judged_by(candidate, walk.apart)
             for seed, trail in trails.items():
-                path, kept = folder / self.run_name(trained.row, seed), self.objective.kept(trail)
-                point = self.objective.reached(trail) or next(reversed(kept), None)
+                run = self.run_name(trained.row, seed)
+                point = self.objective.reached(trail) or next(reversed(self.objective.kept(trail)), None)
                 if point is not None:
-                    found[seed] = path, min(point.rounds, RunFolder(path).completed)
+                    rounds = min(point.rounds, RunFolder(folder / run).completed)
+                    own = run, trained.row, rounds
+                    anew = self._scored_name(candidate.row, seed), candidate.row, rounds
+                    found[seed] = own if rounds - 1 in stored_rounds(folder / run) else anew
         return found
 
-    def _scored_name(self, candidate: Candidate, seed: int) -> str:
-        return f"{self.run_name(candidate.row, seed)}-scored"
+    def _scored_name(self, row: ExperimentRow, seed: int) -> str:
+        return f"{self.run_name(row, seed)}-scored"
 
     def _changes(self, candidate: Candidate, walk: Walk, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         """(change, settings) of each that has to be trained."""
@@ -345,9 +345,7 @@ class Decision(Experiment):
         if order and not walk.needed:
             found |= self._answer(order, walk)
             found["seconds_by_basis"] = self._by_basis(order[0], walk, done)
-            path = folder_of(done) / ANALYSIS
-            if path.is_file():
-                found |= read_json(path)["found"]
+            found |= analysis_file.found(folder_of(done) / ANALYSIS, order)
             replayed: Any = found.pop("robust", [])
             if robust := list(self._after_changes(order[:2], walk, done, replayed)):
                 found["robust"] = robust
@@ -508,11 +506,11 @@ class Decision(Experiment):
             runs = {seed: folder / self.run_name(trained.row, seed) for seed in trails}
             cut = {seed for seed, path in runs.items() if stopped_by[path.name] == BUDGETS}
             finalists.append(Finalist(name, candidate.loaded, runs, overrides, trails, candidate.rounds, cut))
-        chosen, scored = walk.standings[order[0]].candidate, {}
-        for seed, (path, rounds) in self._to_score(walk, folder).items():
-            own = folder / self._scored_name(chosen, seed)
-            scored[seed] = (path if stored_rounds(path) & {rounds - 1} else own), rounds
-        write_text(folder / RECOMMENDED, self.recommended(chosen))
+        scored = {
+            seed: (builder.on_device(self.load_row(row, seed), host.device), folder / name, rounds)
+            for seed, (name, row, rounds) in self._to_score(walk, folder).items()
+        }
+        write_text(folder / RECOMMENDED, self.recommended(walk.standings[order[0]].candidate))
         analysis.complete(self.objective, finalists, scored, folder / ANALYSIS, self.draws, host, launcher, stopped)
 
     def recommended(self, candidate: Candidate) -> str:
@@ -586,7 +584,7 @@ def plan(
         grid.overrides,
         tuple(rows),
         numbers,
-        RunSet(KIND, scenarios[0].name, (), run_id or _run_id(grid, rows, objective)),
+        RunSet(KIND, scenarios[0].name, (), run_id or _run_id(grid, rows, objective), asks=_asks(rows, objective)),
         () if objective.target is None else (objective.target,),
         objective=objective,
         grid=grid,
@@ -611,6 +609,11 @@ def _led(candidates: Sequence[Candidate]) -> list[Candidate]:
         if not each.refusal:
             first.setdefault(each.like, each.row.name)
     return [each if each.refusal else replace(each, like=first[each.like]) for each in candidates]
+
+
+def _asks(rows: Sequence[ExperimentRow], objective: Objective) -> dict[str, str]:
+    """What a decision is about; more seeds, draws and changed fleets only add to it."""
+    return {"candidates": ", ".join(sorted(label(row.settings) for row in rows)), "aims": objective.text}
 
 
 def _run_id(grid: Grid, rows: Sequence[ExperimentRow], objective: Objective) -> str:

@@ -449,3 +449,78 @@ def test_replays_have_the_bytes_and_the_price_of_messages_above_aggregators(tmp_
     assert [point.wan_nbytes for point in again] == [246_762, 493_524, 740_286, 987_048]
     assert again[-1].price == pytest.approx(0.987048)
     assert again[-1].aggregator_joules == pytest.approx(RunFolder(run).trail[-1].aggregator_joules)
+
+
+def damage(found: dict[str, Any], kind: str) -> Any:
+    """What an analysis has found, as no decision writes it."""
+    if kind == "nothing":
+        return None
+    if kind == "a text":
+        return "all is well"
+    if kind == "another candidate":
+        found["flips"]["budget"]["points"][0]["chosen"] = "method=scaffold"
+    if kind == "a number as text":
+        found["test"]["mean"] = "0.99"
+    if kind == "a huge number":
+        found["test"]["mean"] = 1e300
+    if kind == "control characters":
+        found["flips"]["budget"]["words"] = "\x1b[2J"
+    if kind == "a key of the result":
+        found["runs"] = []
+    return found
+
+
+def test_an_analysis_that_no_decision_writes_is_made_anew(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["decide", "digits", "method=fedavg,fedprox", *SMALL, "--budget", "bytes=1 GB", "--run-id", "d", "--json"]
+
+    def result() -> dict[str, Any]:
+        assert main.run_command([*words, "--out", str(tmp_path), "--seeds", "1", "--draws", "0"]) == 0
+        return {key: each for key, each in json.loads(capsys.readouterr().out).items() if key != "warnings"}
+
+    whole, file = result(), tmp_path / "digits/d/analysis.json"
+    kinds = ["nothing", "a text", "another candidate", "a number as text", "a huge number", "control characters"]
+    for kind in [*kinds, "a key of the result"]:
+        tables = json.loads(file.read_text())
+        file.write_text(json.dumps({**tables, "found": damage(tables["found"], kind)}))
+        assert result() == whole, kind
+
+
+def test_a_decision_between_other_candidates_does_not_replace_a_finished_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = (*SMALL, "--budget", "bytes=1 GB", "--out", str(tmp_path), "--run-id", "d", "--draws", "0")
+
+    def decide(*words: str) -> int:
+        return main.run_command(["decide", "digits", *words, *options])
+
+    assert decide("method=fedavg,fedprox", "--seeds", "1") == 0
+    files = {name: (tmp_path / "digits/d" / name).read_bytes() for name in ("study.json", "recommended.toml")}
+    capsys.readouterr()
+    assert decide("method=fedavg,fedntd", "--seeds", "1") == 2
+    message = " ".join(capsys.readouterr().err.split())
+    was, now = "method=fedavg, method=fedprox", "method=fedavg, method=fedntd"
+    assert f"its candidates were {was}, now {now}; choose another --run-id" in message
+    assert decide("method=fedavg,fedprox", "--seeds", "1", "--target", "0.5") == 2
+    assert "its aims were highest accuracy within bytes 1 GB, now least bytes to 50 %" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert {name: (tmp_path / "digits/d" / name).read_bytes() for name in files} == files
+    assert decide("method=fedavg,fedprox", "--seeds", "2") == 0  # more evidence for the same question
+
+
+def test_a_decision_goes_on_however_its_folder_is_spelled_and_wherever_it_lies(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    words = ["decide", "digits", "method=fedavg,fedprox", *SMALL, "--budget", "bytes=1 GB", "--robust", "--run-id", "d"]
+
+    def robust(out: str) -> Any:
+        assert main.run_command([*words, "--seeds", "1", "--draws", "0", "--json", "--out", out]) == 0
+        result = json.loads(capsys.readouterr().out)
+        return result["robust"], [run["model_sha256"] for run in result["runs"]]
+
+    first = robust(str(tmp_path / "o"))
+    monkeypatch.chdir(tmp_path / "here")
+    assert robust("../o") == first
+    (tmp_path / "o").rename(tmp_path / "moved")
+    assert robust("../here/../moved") == first
